@@ -74,11 +74,11 @@ def main() -> None:
     torch.set_num_threads(1)
     task, draw = Expression(), random.Random(0).random
     assert all(result == eval(row) for row, result in plain(PLAIN, draw))
-    task.pool(BATCH, LOW, HIGH, stream(0, "bench"))  # computes the tables, which are cached
+    task.sample_natural(BATCH, LOW, HIGH, stream(0, "bench"))  # computes the tables, which are cached
     ours, ratios = [], []
     for turn in range(TURNS):  # alternately, so that other work on the machine slows both
         before = seconds(lambda: plain(PLAIN, draw)) / PLAIN
-        ours.append(seconds(lambda turn=turn: task.pool(BATCH, LOW, HIGH, stream(0, "bench", turn))) / BATCH)
+        ours.append(seconds(lambda turn=turn: task.sample_natural(BATCH, LOW, HIGH, stream(0, "bench", turn))) / BATCH)
         after = seconds(lambda: plain(PLAIN, draw)) / PLAIN
         ratios.append((before + after) / 2 / ours[-1])
     low, middle, high = statistics.quantiles(ratios)

@@ -45,7 +45,7 @@ def ours(probability: float, angles: Tensor | None) -> Attend:
         rows, positions, _, heads, size = projected.shape
         assert small.is_worthwhile((rows, positions, heads, size), probability)
         ragged = Ragged.from_mask(torch.ones(rows, positions, dtype=torch.bool))
-        context = AttentionContext(ragged.at, causal=True, angles=angles)
+        context = AttentionContext(ragged.padded_index, causal=True, angles=angles)
         plan = small.AttentionPlan.build(projected, heads, ragged, context)
         return small.attend(projected.flatten(0, 1), plan, probability).view(rows, positions, heads, size)
 

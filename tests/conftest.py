@@ -169,9 +169,9 @@ def chosen_quickly():
     """Faster runners are chosen, whatever LENGTHWISE_PLAIN says."""
     from lengthwise.runners import cpu
 
-    before = cpu._OFF.set(False)
+    before = cpu._PLAIN_ONLY.set(False)
     yield
-    cpu._OFF.reset(before)
+    cpu._PLAIN_ONLY.reset(before)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from lengthwise.base.results import RunOutline
-from lengthwise.base.score_rows import Row, latest_rows, share_text, size_text, training_length_rows
+from lengthwise.base.score_rows import Row, select_reported_rows, share_text, size_text, training_length_rows
 from lengthwise.report import describe_misfit
 from lengthwise.report.publish import run_columns
 from lengthwise.report.published import PublishedRun, read_published_runs
@@ -67,7 +67,7 @@ def scores_of(folder: str) -> Sequence[Row]:
     return [
         run_columns(run) | row | {"own_rule": run.outline.stopping, "sizes": size_text(row["sizes"])}
         for run in runs_of(folder)
-        for row in latest_rows(run.rows("scores"))
+        for row in select_reported_rows(run.rows("scores"))
     ]
 
 

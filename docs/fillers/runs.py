@@ -11,7 +11,14 @@ from pathlib import Path
 
 from fillers.rows import ROOT, unfitted
 
-from lengthwise.base.score_rows import Row, latest_rows, share_text, size_text, uniform_rows_by_size, worst_rows
+from lengthwise.base.score_rows import (
+    Row,
+    select_reported_rows,
+    share_text,
+    size_text,
+    uniform_rows_by_size,
+    worst_rows,
+)
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.card import card_cells
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
@@ -82,7 +89,11 @@ def shipped(folder: str) -> str:
     rows.append("|---|---|---|---|---|")
     for path in sorted((ROOT / folder).iterdir()):
         recipe = load(path.name).recipe
-        own = [row for row in latest_rows(RunFolder(path).rows("scores")) if row["stopping"] == recipe.stopping.name]
+        own = [
+            row
+            for row in select_reported_rows(RunFolder(path).rows("scores"))
+            if row["stopping"] == recipe.stopping.name
+        ]
         cells = [_longest(own, recipe, below, up_to) for below, up_to in pairwise((0.0, 1.0, 1.5, 2.0))]
         search = searches.get(path.name)
         found = f"{search['failed']:,} of {search['tries']:,}" if search else "–"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 from fillers.rows import ROOT, WITHIN, exact_by_seed, maps_of, numbers, outlines_of, own_scores, table_of, unfitted
 
-from lengthwise.base.score_rows import ALONE, Row, share_text, size_text
+from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, share_text, size_text
 
 VERDICTS = ("agrees", "better, none fitted", "disagrees", "undecided")
 HEADS = ("claim", "at", "here", "verdict")
@@ -158,7 +158,7 @@ def _worst_family(claim: Row, recipe: str) -> tuple[float, str] | None:
     found = [
         (float(row["exact"]), row["problems"])
         for row, _ in own_scores(claim["folder"], None)
-        if row["recipe_name"] == recipe and row["problems"] not in ALONE and _within(claim, row["sizes"])
+        if row["recipe_name"] == recipe and row["problems"] not in KINDS_WITH_CURVE and _within(claim, row["sizes"])
         if "-" not in claim["sizes"] or row["problems"] != "every"  # over a map, only its smallest sizes have it
     ]
     return min(found, default=None)

@@ -155,14 +155,14 @@ def train(
     """
     if seeds is not None or not isinstance(recipe, (Recipe, str, ModelSpec, nn.Module, NoneType)):
         return train_seeds(train, **locals())
-    given: dict[str, Any] = {"model": model, "layout": layout, "loops": loops, "objective": objective,
+    replaced_fields: dict[str, Any] = {"model": model, "layout": layout, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
-    chosen = arguments.build_training_recipe(recipe, changes, task, lengths, parent, given)
-    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "graphs": graphs,
+    chosen = arguments.build_training_recipe(recipe, changes, task, lengths, parent, replaced_fields)
+    options: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "graphs": graphs,
         "matmul": matmul, "compile": compile, "keep_state": keep_state,
         "track": arguments.resolve_texts(track, "track")}  # fmt: skip
     with Progress(quiet=quiet) as progress:
-        trained = loop.train(chosen, folder, device=device, progress=progress, **how)
+        trained = loop.train(chosen, folder, device=device, progress=progress, **options)
     run = Run(trained.folder, trained.recipe)
     if isinstance(recipe, nn.Module):
         recipe.load_state_dict((run.model.module if isinstance(run.model, SinglePass) else run.model).state_dict())
@@ -195,11 +195,11 @@ def train_stacked(
     UsageError for a model that draws random numbers in training, as dropout does.
     """
     first = arguments.resolve_recipe(recipe, task).change(changes)
-    each = [first.with_seed(seed) for seed in range(first.seed, first.seed + seeds)]
-    how: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "graphs": graphs,
+    recipes = [first.with_seed(seed) for seed in range(first.seed, first.seed + seeds)]
+    options: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "graphs": graphs,
         "matmul": matmul, "track": arguments.resolve_texts(track, "track")}  # fmt: skip
     with Progress(quiet=quiet) as progress:
-        runs = stacked.train_stacked(each, device=device, progress=progress, **how)
+        runs = stacked.train_stacked(recipes, device=device, progress=progress, **options)
     return [Run(run.folder, run.recipe) for run in runs]
 
 
@@ -248,27 +248,27 @@ def evaluate(
 
     Raises UsageError, which says in one line what is wrong with an argument.
     """
-    own = arguments.run_to_save_in(weights) if save else None
-    found = arguments.resolve_weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
-    recipe = found.recipe
+    own_run = arguments.find_run_to_save(weights) if save else None
+    resolved = arguments.resolve_weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
+    recipe, name = resolved.recipe, resolved.name
     sizes = list(default_sizes(recipe)) if lengths is None else arguments.resolve_sizes(lengths, recipe.task)
     rules = arguments.resolve_stopping(stopping) or [recipe.stopping]
-    most = (MAX_SAMPLES if precision else SAMPLES) if samples is None else samples
-    fields.validate(Count, most, "samples")
+    max_samples = (MAX_SAMPLES if precision else SAMPLES) if samples is None else samples
+    fields.validate(Count, max_samples, "samples")
     fields.validate(Seed, seed, "seed")
-    estimate_problems(most, max(map(recipe.sizes, sizes), key=sum)).check(f"{most:,} problems of a size")
+    estimate_problems(max_samples, max(map(recipe.sizes, sizes), key=sum)).check(f"{max_samples:,} problems of a size")
     check_problems(recipe, sizes, kind)
     options: dict[str, Any] = {"seed": seed, "rows": rows}
-    with preserve_modes(found.model), computation_settings(1), Progress(quiet=quiet) as progress:
-        uniform = options | {"samples": most, "kind": kind, "precision": precision}
-        scores = [*scores_with_progress(found, sizes, rules, progress, label=f"{found.name}: exact match", **uniform)]
+    with preserve_modes(resolved.model), computation_settings(1), Progress(quiet=quiet) as progress:
+        uniform = options | {"samples": max_samples, "kind": kind, "precision": precision}
+        scores = [*scores_with_progress(resolved, sizes, rules, progress, label=f"{name}: exact match", **uniform)]
         if families:
             rules, options["samples"] = family_rules(rules), family_samples(samples or SAMPLES)
-            what = f"{found.name}: families"
-            scores += scores_with_progress(found, sizes, rules, progress, label=what, families=True, **options)
-    if own:
-        own.append_new("scores", *(score.row() | {"seed": seed} for score in scores))
-    facts = replace(build_outline(recipe), name=found.name)
+            label = f"{name}: families"
+            scores += scores_with_progress(resolved, sizes, rules, progress, label=label, families=True, **options)
+    if own_run:
+        own_run.append_new("scores", *(score.row() | {"seed": seed} for score in scores))
+    facts = replace(build_outline(recipe), name=name)
     if isinstance(weights, nn.Module) and trained_to is None:  # its training length is unknown
         facts = replace(facts, top=0, tops=(0,) * len(facts.axes))
     return Scores(scores, facts)
@@ -297,10 +297,10 @@ def problems(
     chosen = arguments.resolve_task(task)
     fields.validate(Count, count, "count")
     fields.validate(Seed, seed, "seed")
-    found = arguments.resolve_sizes(sizes, chosen)
-    each = [one if isinstance(one, tuple) else (one,) * len(chosen.axes) for one in found]
-    estimate_problems(count, max(each, key=sum)).check(f"{count:,} problems")
-    drawn = draw_problems(chosen, each, count, split=split, seed=seed, kind=kind)
+    resolved = arguments.resolve_sizes(sizes, chosen)
+    size_tuples = [size if isinstance(size, tuple) else (size,) * len(chosen.axes) for size in resolved]
+    estimate_problems(count, max(size_tuples, key=sum)).check(f"{count:,} problems")
+    drawn = draw_problems(chosen, size_tuples, count, split=split, seed=seed, kind=kind)
     return ProblemSet(chosen, Problems.join([*drawn]))
 
 
@@ -326,8 +326,8 @@ def compare(
 
     Raises UsageError if the scores share no size or are of different tasks, or if a run has none.
     """
-    pooled = pool_by_recipe(things := [first, *others])
-    return Comparison([resolve_scores(one) for one in things]) if pooled is None else pooled
+    pooled = pool_by_recipe(sources := [first, *others])
+    return Comparison([resolve_scores(source) for source in sources]) if pooled is None else pooled
 
 
 def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[None]:
@@ -351,12 +351,12 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 def families(task: Task | str, *changes: str) -> dict[str, str]:
     """Return a task's families of structured problems: a description of each, by name. ``task`` is a Task or its name,
     ``changes`` are texts such as ``"base=2"``."""
-    found = (
+    chosen = (
         catalog.task(task, list(changes))
         if isinstance(task, str)
         else fields.override(arguments.resolve_task(task), changes)
     )
-    return {family.name: family.about for family in found.families}
+    return {family.name: family.about for family in chosen.families}
 
 
 @fields.validate_arguments

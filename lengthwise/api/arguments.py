@@ -43,10 +43,10 @@ def resolve_recipe(recipe: object, task: Task | str | None) -> Recipe:
     if isinstance(recipe, (ModelSpec, nn.Module)):
         if task is None:
             raise UsageError(f"{type(recipe).__name__}: name the task to train it on, e.g. task='parity'")
-        found = build_recipe(recipe, task)
-        if isinstance(found.model, ExternalModule) and isinstance(recipe, nn.Module):
-            found.model.remember(recipe)
-        return found
+        built = build_recipe(recipe, task)
+        if isinstance(built.model, ExternalModule) and isinstance(recipe, nn.Module):
+            built.model.remember(recipe)
+        return built
     raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {quote(recipe)}")
 
 
@@ -55,7 +55,7 @@ def build_recipe(model: ModelSpec | nn.Module, task: Task | str, **settings: Any
     spec = model if isinstance(model, ModelSpec) else ExternalModule.of(model)
     name = spec.name if isinstance(spec, ExternalModule) else type(spec).__name__
     chosen = resolve_task(task)
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "layout": NextToken(),
         "lengths": Uniform(top=20, bottom=chosen.smallest),
         "loops": Constant(1),
@@ -64,7 +64,7 @@ def build_recipe(model: ModelSpec | nn.Module, task: Task | str, **settings: Any
         "optimizer": AdamW(rate=1e-3),
         "schedule": Schedule("cosine", warmup=0.05),
     }
-    return Recipe(name=f"{fields.to_kebab_case(name)}-{chosen.name}", task=chosen, model=spec, **usual | settings)
+    return Recipe(name=f"{fields.to_kebab_case(name)}-{chosen.name}", task=chosen, model=spec, **defaults | settings)
 
 
 def resolve_task(task: Task | str) -> Task:
@@ -86,19 +86,19 @@ def resolve_weights(
     trained_to: int | None,
 ) -> Weights:
     """Return the weights for an argument: weights, a run, a name, a folder, or a torch module."""
-    given = {name: value for name, value in (("layout", layout), ("loops", loops)) if value is not None}
+    settings = {name: value for name, value in (("layout", layout), ("loops", loops)) if value is not None}
     if isinstance(weights, nn.Module):
         if task is None:
             raise UsageError(f"{type(weights).__name__}: name the task to measure it on, e.g. task='parity'")
         lengths = Uniform(top=20 if trained_to is None else trained_to)
-        recipe = build_recipe(weights, task, lengths=lengths, **given)
+        recipe = build_recipe(weights, task, lengths=lengths, **settings)
         return Weights(type(weights).__name__, recipe, weights if isinstance(weights, Model) else SinglePass(weights))
-    if task is not None or trained_to is not None or given:
+    if task is not None or trained_to is not None or settings:
         raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe has its own")
     chosen = choose_device(device)
     if isinstance(weights, Weights):
-        moved = device != "auto" and weights.device != chosen
-        return replace(weights, model=copy.deepcopy(weights.model).to(chosen)) if moved else weights
+        must_move = device != "auto" and weights.device != chosen
+        return replace(weights, model=copy.deepcopy(weights.model).to(chosen)) if must_move else weights
     if isinstance(weights, (Run, str, Path)):
         return load_weights(weights, chosen)
     raise UsageError(f"evaluate takes a run, weights, a name, a folder or a torch module, not {quote(weights)}")
@@ -110,17 +110,17 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
         raise UsageError(f"lengths: {lengths!r} is text; write [8, 12], or range(8, 25, 4)")
     if isinstance(lengths, Tensor):
         raise UsageError(f"lengths: {quote(lengths)} is a tensor; give numbers, as its tolist() does")
-    given = [lengths] if isinstance(lengths, Integral) else lengths
-    if isinstance(given, tuple) and len(given) == len(task.axes) > 1:
-        given = [given]
-    if not isinstance(given, Iterable) or getattr(given, "ndim", 1) == 0:  # which an array of numpy's may be
+    listed = [lengths] if isinstance(lengths, Integral) else lengths
+    if isinstance(listed, tuple) and len(listed) == len(task.axes) > 1:
+        listed = [listed]
+    if not isinstance(listed, Iterable) or getattr(listed, "ndim", 1) == 0:  # which an array of numpy's may be
         raise UsageError(f"lengths: {quote(lengths)} is neither a size nor a list of sizes")
     sizes: list[AnySize] = []
-    for size in islice(given, MOST_SIZES + 1):
-        whole = size if isinstance(size, tuple) else (size,)
+    for size in islice(listed, MOST_SIZES + 1):
+        parts = size if isinstance(size, tuple) else (size,)
         # numpy's whole numbers are sizes too.
-        are_whole = all(isinstance(part, Integral) and not isinstance(part, bool) for part in whole)
-        if not are_whole or not all(0 < int(part) <= 10**6 for part in whole):
+        are_whole = all(isinstance(part, Integral) and not isinstance(part, bool) for part in parts)
+        if not are_whole or not all(0 < int(part) <= 10**6 for part in parts):
             valid = "sizes are whole numbers from 1 up, to a million at most"
             raise UsageError(f"lengths: {quote(size)} is not a size: {valid}")
         sizes.append(tuple(map(int, size)) if isinstance(size, tuple) else int(size))
@@ -133,18 +133,18 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
 
 def resolve_texts(texts: object, name: str) -> list[str]:
     """Return one or several texts as a list. Raises UsageError, which begins with ``name``, for anything else."""
-    several = [texts] if isinstance(texts, str) else texts
-    if not isinstance(several, Collection) or not all(isinstance(one, str) for one in several):
+    listed = [texts] if isinstance(texts, str) else texts
+    if not isinstance(listed, Collection) or not all(isinstance(text, str) for text in listed):
         raise UsageError(f"{name}: {quote(texts)} is neither a text nor a list of texts")
-    return list(several)
+    return list(listed)
 
 
 def resolve_stopping(stopping: Stopping | str | Sequence[Stopping | str] | None) -> list[Stopping]:
     """Return a list of stopping rules, given one or several rules or their texts; empty for None."""
     if stopping is None:
         return []
-    several = stopping if isinstance(stopping, (list, tuple)) else [stopping]
-    rules = [literals.parse_literal(rule, "stopping") if isinstance(rule, str) else rule for rule in several]
+    listed = stopping if isinstance(stopping, (list, tuple)) else [stopping]
+    rules = [literals.parse_literal(rule, "stopping") if isinstance(rule, str) else rule for rule in listed]
     return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]
 
 
@@ -179,7 +179,7 @@ def build_training_recipe(
     return chosen if came_from is None else continue_from(came_from, chosen)
 
 
-def run_to_save_in(weights: object) -> Run:
+def find_run_to_save(weights: object) -> Run:
     """Return the run in whose folder scores are saved. Raises UsageError if these weights are not a run."""
     run = weights if isinstance(weights, Run) else Run.open(weights) if isinstance(weights, (str, Path)) else None
     if run is None or not run.is_run:

@@ -46,7 +46,7 @@ def parts() -> dict[str, dict[str, type[Config]]]:
 def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
     """Return the modules' public functions without required arguments that are annotated to return ``returns``, by
     name. ``nn.Module`` stands for any torch module."""
-    found = {}
+    functions = {}
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
             if function.__module__ != module.__name__ or name.startswith("_"):
@@ -58,18 +58,20 @@ def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Ca
                 continue
             parameters = inspect.signature(function).parameters.values()
             is_module = returns is nn.Module and isinstance(returned, type) and issubclass(returned, nn.Module)
-            if (is_module or returned == returns) and all(one.default is not one.empty for one in parameters):
-                found[name.replace("_", "-")] = function
-    return found
+            if (is_module or returned == returns) and all(
+                parameter.default is not parameter.empty for parameter in parameters
+            ):
+                functions[name.replace("_", "-")] = function
+    return functions
 
 
 def _find_recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
     modules = list(modules)
-    found = _find_functions(modules, Recipe)
+    recipes = _find_functions(modules, Recipe)
     for module in modules:  # one by one: two modules' family functions may share a name, though their recipes do not
         for family in _find_functions([module], dict[str, Recipe]).values():
-            found |= {name: _wrap_recipe(recipe, family.__doc__) for name, recipe in family().items()}
-    return found
+            recipes |= {name: _wrap_recipe(recipe, family.__doc__) for name, recipe in family().items()}
+    return recipes
 
 
 def _wrap_recipe(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
@@ -80,14 +82,14 @@ def _wrap_recipe(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
     return build_recipe
 
 
-_OWN: dict[str, Callable[[], Recipe]] = {}
+_OWN_RECIPES: dict[str, Callable[[], Recipe]] = {}
 _OWN_STUDIES: dict[str, Callable[..., Study]] = {}
 
 
 def recipes() -> dict[str, Callable[[], Recipe]]:
     """Return a function for each recipe, by the recipe's name. A recipe is defined by a function in ``recipes/`` that
     returns it, or that returns several recipes by name (``dict[str, Recipe]``), a family."""
-    return _shipped_recipes() | _OWN
+    return _shipped_recipes() | _OWN_RECIPES
 
 
 @cache
@@ -115,14 +117,14 @@ def add_module(module: ModuleType) -> None:
     parts()  # raises for names of the package's parts
     for base in PARTS.values():
         # Skip classes that were redefined, e.g. by a reload.
-        found = [
+        classes = [
             cls
             for cls in dataclass_subclasses(base)
             if vars(sys.modules.get(cls.__module__, cls)).get(cls.__name__) is cls
         ]
-        others = {cls.__name__: cls for cls in found if cls.__module__ != module.__name__}
-        for cls in found:
-            if cls.__module__ == module.__name__ and (other := others.get(cls.__name__)):
+        foreign_classes = {cls.__name__: cls for cls in classes if cls.__module__ != module.__name__}
+        for cls in classes:
+            if cls.__module__ == module.__name__ and (other := foreign_classes.get(cls.__name__)):
                 raise UsageError(f"{cls.__name__}: {other.__module__} and {cls.__module__} each define it: rename one")
     recipes, studies = _find_recipes([module]), _find_functions([module], Study)
     # A module without recipes does not wait for the package's recipes to be built.
@@ -130,7 +132,7 @@ def add_module(module: ModuleType) -> None:
     if taken := taken + [name for name in studies if name in _shipped_studies()]:
         raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
     add_builders(_find_functions([module], nn.Module).values())
-    _OWN.update(recipes)
+    _OWN_RECIPES.update(recipes)
     _OWN_STUDIES.update(studies)
     if module.__file__:
         sources.register_module(Path(module.__file__))
@@ -140,23 +142,25 @@ def find_definitions(
     module: ModuleType,
 ) -> tuple[list[type[Config]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
     """Return the parts, recipes and studies that a user's own module defines."""
-    found = [cls for known in parts().values() for cls in known.values() if cls.__module__ == module.__name__]
-    return found, _find_recipes([module]), _find_functions([module], Study)
+    classes = [
+        cls for kind_classes in parts().values() for cls in kind_classes.values() if cls.__module__ == module.__name__
+    ]
+    return classes, _find_recipes([module]), _find_functions([module], Study)
 
 
 def describe_user_definitions() -> tuple[dict[str, str], dict[str, str]]:
     """Return a user's own recipes and studies, with a description each."""
-    recipes = {name: read_summary(function) for name, function in _OWN.items()}
+    recipes = {name: read_summary(function) for name, function in _OWN_RECIPES.items()}
     return recipes, {name: read_summary(function) for name, function in _OWN_STUDIES.items()}
 
 
 def family_members() -> dict[str, dict[str, list[str]]]:
     """Return the names of the recipes of each family, by file and function: they cannot be read from the source."""
-    found: dict[str, dict[str, list[str]]] = {}
+    members: dict[str, dict[str, list[str]]] = {}
     for module in import_folder("recipes"):
         families = {function.__name__: function() for function in _find_functions([module], dict[str, Recipe]).values()}
-        found[module.__name__.rpartition(".")[2]] = {name: list(family) for name, family in families.items()}
-    return found
+        members[module.__name__.rpartition(".")[2]] = {name: list(family) for name, family in families.items()}
+    return members
 
 
 def read_summary(function: Callable[..., Any]) -> str:
@@ -167,43 +171,49 @@ def read_summary(function: Callable[..., Any]) -> str:
 def _find_by_name(kind: str, name: str, known: dict[str, Any]) -> Any:
     if not isinstance(name, str) or name not in known:
         is_short = len(known) <= 40
-        few = f"one of: {', '.join(known)}" if is_short else f"one of the {len(known)} that `lengthwise list` has"
-        near = suggest(name, known) if isinstance(name, str) else ""
-        if kind == "recipe" and not near:
-            near = "; import your own by --import MODULE"
+        choices = f"one of: {', '.join(known)}" if is_short else f"one of the {len(known)} that `lengthwise list` has"
+        advice = suggest(name, known) if isinstance(name, str) else ""
+        if kind == "recipe" and not advice:
+            advice = "; import your own by --import MODULE"
         if kind == "recipe" and name in {to_kebab_case(kind) for kind in part_classes(Task)}:
-            own = [one for one in known if one.endswith(f"-{name}")]
-            near = f"; it is a task, of which there are {', '.join(own[:3])} and others" if own else "; it is a task"
-        raise UsageError(f"{kind}: {quote_value(name)} is not {few}{near}")
+            of_task = [other_name for other_name in known if other_name.endswith(f"-{name}")]
+            advice = (
+                f"; it is a task, of which there are {', '.join(of_task[:3])} and others"
+                if of_task
+                else "; it is a task"
+            )
+        raise UsageError(f"{kind}: {quote_value(name)} is not {choices}{advice}")
     return known[name]
 
 
 def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     """Return a recipe by its name, with ``name=value`` changes. Raises UsageError for an unknown name, and for an error
     in a user's own function."""
-    make = _find_by_name("recipe", name, recipes())
-    found = _call_function(f"recipe {name}", make, is_own=name in _OWN)
-    if not isinstance(found, Recipe):
-        raise UsageError(f"recipe {name}: its function must return a recipe, not {quote_value(found)}")
-    return found.change(changes)
+    build_recipe = _find_by_name("recipe", name, recipes())
+    built = _call_function(f"recipe {name}", build_recipe, is_own=name in _OWN_RECIPES)
+    if not isinstance(built, Recipe):
+        raise UsageError(f"recipe {name}: its function must return a recipe, not {quote_value(built)}")
+    return built.change(changes)
 
 
 def study(name: str, **choices: Any) -> Study:
     """Return a study by its name; ``choices`` are arguments of its function. Raises UsageError for an unknown name or
     argument, and for an error in a user's own function."""
     function = _find_by_name("study", name, studies())
-    takes = inspect.signature(function).parameters
+    parameters = inspect.signature(function).parameters
     for choice in choices:
-        if choice not in takes:
-            raise UsageError(f"the study {name} has no --{choice}" + (f"; it has --{', --'.join(takes)}" * bool(takes)))
-    found = _call_function(f"study {name}", partial(function, **choices), is_own=name in _OWN_STUDIES)
-    if not isinstance(found, Study):
-        raise UsageError(f"study {name}: its function must return a study, not {quote_value(found)}")
-    return found
+        if choice not in parameters:
+            known_choices = f"; it has --{', --'.join(parameters)}" * bool(parameters)
+            raise UsageError(f"the study {name} has no --{choice}{known_choices}")
+    built = _call_function(f"study {name}", partial(function, **choices), is_own=name in _OWN_STUDIES)
+    if not isinstance(built, Study):
+        raise UsageError(f"study {name}: its function must return a study, not {quote_value(built)}")
+    return built
 
 
-def _call_function(what: str, function: Callable[[], Any], *, is_own: bool) -> Any:
-    """Return a function's result. Raises UsageError, which begins with ``what``, for an error in a user's own code."""
+def _call_function(description: str, function: Callable[[], Any], *, is_own: bool) -> Any:
+    """Return a function's result. Raises UsageError, which begins with ``description``, for an error in a user's own
+    code."""
     try:
         return function()
     except (UsageError, KeyboardInterrupt):
@@ -211,7 +221,7 @@ def _call_function(what: str, function: Callable[[], Any], *, is_own: bool) -> A
     except BaseException as error:
         if not is_own:
             raise
-        raise UsageError(f"{what}: {describe_user_error(error)}") from error
+        raise UsageError(f"{description}: {describe_user_error(error)}") from error
 
 
 def task(name: str, changes: Iterable[str] = ()) -> Task:

@@ -30,27 +30,36 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
         def test_my_task():
             assert not lw.check(MyTask()).broken
     """
-    found = Findings()
+    findings = Findings()
     with computation_settings(1):
         for thing in things:
-            if isinstance(thing, ModuleType):
-                parts, recipes, studies = catalog.find_definitions(thing)
-                if not (parts or recipes or studies):
-                    own = "a part is a dataclass that subclasses e.g. lw.Task"
-                    raise UsageError(f"{thing.__name__}: defines no part, recipe or study; {own}")
-                found += [*check_classes(parts), *check_recipes(recipes), *check_studies(studies)]
-            elif isinstance(thing, Recipe):
-                found += check_recipes({thing.name: lambda recipe=thing: recipe})
-            elif isinstance(thing, Study):
-                found += check_studies({thing.title: lambda study=thing: study})
-            elif isinstance(thing, type) and issubclass(thing, fields.Config):
-                found += check_classes([thing])
-            elif isinstance(thing, fields.Config):
-                found += check_part(thing)
-            else:
-                kinds = "parts, recipes, studies, classes of parts and modules"
-                raise UsageError(f"check takes {kinds}, not {type(thing).__name__}")
-    return found
+            findings += _check_thing(thing)
+    return findings
+
+
+def _check_thing(thing: object) -> Findings:
+    """Test one argument of ``check``."""
+    if isinstance(thing, ModuleType):
+        return _check_module(thing)
+    if isinstance(thing, Recipe):
+        return check_recipes({thing.name: lambda: thing})
+    if isinstance(thing, Study):
+        return check_studies({thing.title: lambda: thing})
+    if isinstance(thing, type) and issubclass(thing, fields.Config):
+        return check_classes([thing])
+    if isinstance(thing, fields.Config):
+        return check_part(thing)
+    kinds = "parts, recipes, studies, classes of parts and modules"
+    raise UsageError(f"check takes {kinds}, not {type(thing).__name__}")
+
+
+def _check_module(module: ModuleType) -> Findings:
+    """Test the parts, recipes and studies that a module defines. Raises UsageError if there are none."""
+    parts, recipes, studies = catalog.find_definitions(module)
+    if not (parts or recipes or studies):
+        advice = "a part is a dataclass that subclasses e.g. lw.Task"
+        raise UsageError(f"{module.__name__}: defines no part, recipe or study; {advice}")
+    return Findings([*check_classes(parts), *check_recipes(recipes), *check_studies(studies)])
 
 
 def list_hints(module: ModuleType, found: Findings) -> list[str]:
@@ -69,18 +78,18 @@ def describe_file(name: str, *, words: bool = False, grid: bool = False) -> tupl
     if errors := list_errors(to_path(name).resolve(), choose_form(words=words, grid=grid)):
         return errors, []
     task = File(name, words=words, grid=grid)
-    found = task.collection
-    counts = [f"{int((found.part == number).sum()):,} {part}" for number, part in enumerate(PARTS)]
-    repeated = f"; {found.repeated:,} lines repeat others" * bool(found.repeated)
-    prompt, answer = found.length.amax(0).tolist()
-    some = " ".join(symbol for symbol in map(to_text, found.symbols[:40]) if not symbol.isspace())
-    has_spaces = not words and " " in map(to_text, found.symbols)
+    collection = task.collection
+    counts = [f"{int((collection.part == number).sum()):,} {part}" for number, part in enumerate(PARTS)]
+    repeated = f"; {collection.repeated:,} lines repeat others" * bool(collection.repeated)
+    prompt, answer = collection.length.amax(0).tolist()
+    first_symbols = " ".join(symbol for symbol in map(to_text, collection.symbols[:40]) if not symbol.isspace())
+    has_spaces = not words and " " in map(to_text, collection.symbols)
     return [], [
-        ("problems", f"{len(found.size):,} different{repeated}"),
+        ("problems", f"{len(collection.size):,} different{repeated}"),
         ("split", ", ".join(counts)),
         ("sizes", format_ranges(task.listed_sizes)),
         ("longest", f"prompt {prompt:,} symbols, answer {answer:,}"),
-        ("symbols", f"{len(found.symbols):,}: {some}" + " …" * (len(found.symbols) > 40)),
+        ("symbols", f"{len(collection.symbols):,}: {first_symbols}" + " …" * (len(collection.symbols) > 40)),
         *[("spaces", "are symbols; --words reads words")] * has_spaces,
         ("digest", task.digest),
     ]

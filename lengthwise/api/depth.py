@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lengthwise.api.arguments import resolve_sizes
 from lengthwise.base.formatting import PrintedTable
-from lengthwise.base.results import RULE, AnySize, Fate, group_seeds, seeds_name, seeds_verdict
+from lengthwise.base.results import VERDICT_RULE, AnySize, Fate, group_seeds, seeds_name, seeds_verdict
 from lengthwise.base.score_rows import Row, share_text, size_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.depth import measure_fate
@@ -17,8 +17,8 @@ from lengthwise.runs.run import Run, Weights, load
 if TYPE_CHECKING:
     from lengthwise.report.style import Drawing
 
-LATER = (0, 1, 2, 5, 20)  # loops after T(n) in the table; the last one follows
-HEADS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER), "last", "moved", "over 2", "fate")
+LATER_LOOPS = (0, 1, 2, 5, 20)  # loops after T(n) in the table; the last one follows
+HEADS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER_LOOPS), "last", "moved", "over 2", "fate")
 
 
 class Fates(PrintedTable, list[Fate]):
@@ -43,7 +43,7 @@ class Fates(PrintedTable, list[Fate]):
         return HEADS, [
             [seeds_name(seeds), size_text(seeds[0].sizes), f"{seeds[0].planned:.3g}",
              *(_format_span([fate.exact_after(k) for fate in seeds], share_text) if k <= seeds[0].after[-1] else ""
-               for k in (*LATER, seeds[0].after[-1])),
+               for k in (*LATER_LOOPS, seeds[0].after[-1])),
              *(_format_span([values[-1] for values in courses], "{:.0e}".format) for courses in
                zip(*((fate.moved, fate.moved_over_two) for fate in seeds), strict=True)),
              seeds_verdict(seeds)] for seeds in group_seeds(self)
@@ -52,14 +52,14 @@ class Fates(PrintedTable, list[Fate]):
     def title(self) -> str:
         """Return a note on the loops in the columns, and on the meaning of each fate."""
         last = sorted({fate.after[-1] for fate in self})
-        return f"Exact match at T(n), later, and last (T + {', '.join(map(str, last))}); {RULE}"
+        return f"Exact match at T(n), later, and last (T + {', '.join(map(str, last))}); {VERDICT_RULE}"
 
 
 def _format_span(values: Sequence[float | None], format_value: Callable[[float], str]) -> str:
     """Return the smallest and the largest value of several seeds, or the value that all share."""
-    known = [value for value in values if value is not None]
-    ends = [format_value(min(known)), format_value(max(known))] if known else ["–"]
-    return " to ".join(dict.fromkeys(ends))
+    values_known = [value for value in values if value is not None]
+    texts = [format_value(min(values_known)), format_value(max(values_known))] if values_known else ["–"]
+    return " to ".join(dict.fromkeys(texts))
 
 
 def depth(
@@ -78,20 +78,20 @@ def depth(
     loop (see ``Fate.rows``): exact match, how far one and two loops moved the state, and its cosine similarity to the
     last state. ``plot()`` draws them. Raises UsageError for a model that is not looped, or whose answer is fed in.
     """
-    several: list[Any] = list(weights) if isinstance(weights, (list, tuple)) else [weights]
-    if not several:
+    listed: list[Any] = list(weights) if isinstance(weights, (list, tuple)) else [weights]
+    if not listed:
         raise UsageError("depth: name weights, e.g. looped-pairs")
-    check_named_once([one for one in several if isinstance(one, (str, Path))])
+    check_named_once([item for item in listed if isinstance(item, (str, Path))])
     if more < 1 or samples < 1:
         raise UsageError(f"depth: more and samples must be 1 or more, not {more} and {samples}")
-    loaded = [one if isinstance(one, Weights) else load(one) for one in several]
-    found = Fates()
-    for one in loaded:
-        sizes = [None] if size is None else resolve_sizes(size, one.recipe.task)
+    loaded = [item if isinstance(item, Weights) else load(item) for item in listed]
+    fates = Fates()
+    for item in loaded:
+        sizes = [None] if size is None else resolve_sizes(size, item.recipe.task)
         if len(sizes) > 1:
             raise UsageError(f"depth: give one size, not {len(sizes)}")
-        found.append(measure_fate(one, sizes[0], more=more, samples=samples, seed=seed))
-    return found
+        fates.append(measure_fate(item, sizes[0], extra_loops=more, samples=samples, seed=seed))
+    return fates
 
 
 def check_named_once(names: Sequence[str | Path]) -> None:

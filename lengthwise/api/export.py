@@ -49,7 +49,7 @@ def export(
             names = {"input_names": list(INPUT_NAMES), "output_names": ["logits"]}
             exported = torch.onnx.export(traced, dynamo=True, verbose=False, **names)
             assert exported is not None
-            reads, writes = (json.dumps(one.symbols) for one in weights.recipe.layout.vocabs(weights.recipe.task))
+            reads, writes = (json.dumps(vocab.symbols) for vocab in weights.recipe.layout.vocabs(weights.recipe.task))
             exported.model.metadata_props.update(reads=reads, writes=writes)
             write(Path(onnx), exported.model_proto.SerializeToString())
 
@@ -68,9 +68,9 @@ def _without_logs() -> Iterator[None]:
 def trace_model(weights: Weights) -> torch.export.ExportedProgram:
     """Trace the weights on a few small problems. Raises UsageError if torch cannot trace the model."""
     recipe = weights.recipe
-    once = isinstance(weights.model, (LSTMModel, ReTranModel))
-    if once and recipe.loops != Constant(1):
+    has_one_loop = isinstance(weights.model, (LSTMModel, ReTranModel))
+    if has_one_loop and recipe.loops != Constant(1):
         raise UsageError(f"{type(weights.model).__name__} is exported with one loop only, and its recipe has more")
-    sizes = torch.tensor([recipe.sizes(recipe.task.first_sizes(5)[-1])] * 5)  # five rows, of the fifth size
+    sizes = torch.tensor([recipe.sizes(recipe.task.list_smallest_sizes(5)[-1])] * 5)  # five rows, of the fifth size
     batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "export")), recipe.task)
     return export_program(weights.model, batch.inputs, recipe.loops.planned(batch.rounds))

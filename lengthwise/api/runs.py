@@ -16,7 +16,7 @@ from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import is_folder
 from lengthwise.base.formatting import duration_text, format_html_table, format_listing
 from lengthwise.base.results import Score
-from lengthwise.base.score_rows import latest_rows, share_text, size_text
+from lengthwise.base.score_rows import select_reported_rows, share_text, size_text
 from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import ModelSpec
@@ -35,10 +35,11 @@ class Run(run.Run):
 
     @property
     def scores(self) -> Scores:
-        """The saved scores, one per size, problems and rule (see ``latest_rows``); empty before an evaluation."""
+        """The saved scores, one per size, problems and rule (see ``select_reported_rows``); empty if not evaluated."""
         names = [field.name for field in fields(Score)]
         rows: list[dict[str, Any]] = [
-            {"whole_row": None} | row | {"sizes": tuple(row["sizes"])} for row in latest_rows(self.rows("scores"))
+            {"whole_row": None} | row | {"sizes": tuple(row["sizes"])}
+            for row in select_reported_rows(self.rows("scores"))
         ]
         return Scores([Score(**{name: row[name] for name in names if name in row}) for row in rows], self.outline)
 
@@ -58,14 +59,14 @@ class Run(run.Run):
         return format_listing(repr(self), self._facts())
 
     def _facts(self) -> list[tuple[str, str]]:
-        about, scores, own = self.about(), self.scores, self.recipe.stopping.name
-        rule = own if own in scores.rules else next(iter(scores.rules), own)
-        ended = f"trained in {duration_text(about['wall_s'])}" if about else "training has not ended"
-        measured = [one for one in scores if (one.problems, one.stopping) == ("uniform", rule)]
-        shares = [f"{size_text(one.sizes)}: {share_text(one.exact, 3)}" for one in measured]
-        what = "exact match" if rule == own else f"exact match, {rule}"
-        return [("recipe", self.recipe.name), ("seed", str(self.recipe.seed)), ("training", ended),
-                (what, ", ".join(shares) or "not measured yet")]  # fmt: skip
+        about, scores, own_rule = self.about(), self.scores, self.recipe.stopping.name
+        rule = own_rule if own_rule in scores.rules else next(iter(scores.rules), own_rule)
+        status = f"trained in {duration_text(about['wall_s'])}" if about else "training has not ended"
+        measured = [score for score in scores if (score.problems, score.stopping) == ("uniform", rule)]
+        shares = [f"{size_text(score.sizes)}: {share_text(score.exact, 3)}" for score in measured]
+        label = "exact match" if rule == own_rule else f"exact match, {rule}"
+        return [("recipe", self.recipe.name), ("seed", str(self.recipe.seed)), ("training", status),
+                (label, ", ".join(shares) or "not measured yet")]  # fmt: skip
 
 
 # Several seeds
@@ -81,23 +82,23 @@ def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
         rng.seed_torch(rng.derive_seed(seed, "weights"))
         if not isinstance(module, nn.Module):
             try:
-                found: Any = module()
+                built: Any = module()
             except Exception as error:
                 raise UsageError(f"the function that builds the module: {describe_user_error(error)}") from error
-            if isinstance(found, nn.Module):
-                return found
-            other = f"returns {quote_value(found)}, which is not a torch module"
-            raise UsageError(f"the function that builds the module {other}")
+            if isinstance(built, nn.Module):
+                return built
+            fault = f"returns {quote_value(built)}, which is not a torch module"
+            raise UsageError(f"the function that builds the module {fault}")
         new = copy.deepcopy(module)
         for name, part in [*new.named_modules()][::-1]:  # a part that resets its own parts' biases comes after them
             reset = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
             if callable(reset):
                 reset()
             elif part._parameters:
-                where = f"{name} ({type(part).__name__})" if name else type(part).__name__
+                location = f"{name} ({type(part).__name__})" if name else type(part).__name__
                 raise UsageError(
-                    f"seeds: {where} has weights and no reset_parameters to draw them anew: add it, or give a function "
-                    f"that builds the module: lw.train(lambda: {type(module).__name__}(…), …)"
+                    f"seeds: {location} has weights and no reset_parameters to draw them anew: add it, or give a "
+                    f"function that builds the module: lw.train(lambda: {type(module).__name__}(…), …)"
                 )
     return new
 
@@ -110,14 +111,16 @@ def train_seeds(
     if seeds is not None and named["folder"] is not None:
         raise UsageError("folder: each seed has a folder of its own: omit folder or seeds")
     fresh = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
-    own = 0 if fresh or recipe is None else resolve_recipe(recipe, named["task"]).seed  # raises if not a recipe
-    first = own if seed is None else seed
+    default_seed = (
+        0 if fresh or recipe is None else resolve_recipe(recipe, named["task"]).seed
+    )  # raises if not a recipe
+    first = default_seed if seed is None else seed
     runs = []
     for number in range(first, first + (seeds or 1)):
-        one = build_replicate(recipe, number) if fresh else recipe
-        runs.append(train(one, *changes, seed=number, **named))
+        argument = build_replicate(recipe, number) if fresh else recipe
+        runs.append(train(argument, *changes, seed=number, **named))
         if isinstance(recipe, nn.Module) and number == first:
-            recipe.load_state_dict(one.state_dict())
+            recipe.load_state_dict(argument.state_dict())
     return runs if seeds is not None else runs[0]
 
 
@@ -128,24 +131,24 @@ def resolve_scores(source: object) -> Scores:
     """Return the scores for an argument: scores, or a run or its folder, where scores were saved."""
     if isinstance(source, (str, Path)):
         source = run.Run.open(source)
-    found = Run(source.folder, source.recipe).scores if isinstance(source, run.Run) else source
-    if not isinstance(found, Scores):
+    scores = Run(source.folder, source.recipe).scores if isinstance(source, run.Run) else source
+    if not isinstance(scores, Scores):
         raise UsageError(f"compare takes scores that evaluate returned, runs or their folders, not {quote(source)}")
-    return found
+    return scores
 
 
 def pool_by_recipe(things: Sequence[object]) -> PooledComparison | None:
     """Pool runs, lists of runs and names of shipped weights by recipe, if a list or a name of shipped weights is among
     them or, where all are runs, two of them differ only in their seeds; otherwise return None."""
     shipped = {name for name in list_shipped() if not is_folder(runs_folder() / name)}
-    if not any(_is_list(one) or (isinstance(one, str) and one in shipped) for one in things):
-        if not all(isinstance(one, run.Run | str | Path) for one in things):
+    if not any(_is_list(source) or (isinstance(source, str) and source in shipped) for source in things):
+        if not all(isinstance(source, run.Run | str | Path) for source in things):
             return None
-        outlines = [_open(one).outline for one in things]
-        recipes = {one.seedless_id for one in outlines}
-        if len({(one.seedless_id, one.seed, one.data_seed) for one in outlines}) == len(recipes):
+        outlines = [_open(source).outline for source in things]
+        recipes = {source.seedless_id for source in outlines}
+        if len({(source.seedless_id, source.seed, source.data_seed) for source in outlines}) == len(recipes):
             return None
-    return PooledComparison([_open(one) for part in things for one in (part if _is_list(part) else [part])])
+    return PooledComparison([_open(source) for part in things for source in (part if _is_list(part) else [part])])
 
 
 def _is_list(thing: object) -> TypeGuard[Sequence[object]]:

@@ -25,8 +25,8 @@ from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import UsageError
 
-TRIES = 6  # requests per prompt and call, at most
-LONGEST = 60.0  # maximum seconds between two tries, unless the endpoint asks for more
+MAX_TRIES = 6  # requests per prompt and call, at most
+MAX_WAIT_SECONDS = 60.0  # maximum seconds between two tries, unless the endpoint asks for more
 PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends and can be repeated later
 PIECE = 12  # this many consecutive characters of the key are hidden like the full key
 LARGEST = 4 * 2**20  # bytes per response, about ten times the longest real replies
@@ -50,8 +50,8 @@ class Key:
         if variable and not value:
             # Repeat the name only if it certainly is one: it may be the key itself.
             called = name if re.fullmatch(r"[A-Z]+(_[A-Z]+)*_?\d?", name) else "variable of that name"
-            rest = "or it is empty; give the variable's name, not the key"
-            raise UsageError(f"--key-variable: the environment has no {called}, {rest}")
+            reason = "or it is empty; give the variable's name, not the key"
+            raise UsageError(f"--key-variable: the environment has no {called}, {reason}")
         if not (value.isascii() and value.isprintable()) or " " in value:
             raise UsageError(f"the key in {name} has invalid characters: set it again")
         return Key(name, value)
@@ -182,11 +182,11 @@ def collect_replies(
     Each reply is saved before ``on_reply`` is called with the numbers of replies and of requests so far. Raises
     UsageError for errors that would repeat: a wrong key, an unknown model, a full disk.
     """
-    known = run.replies()
-    missing = {item.prompt: item for item in items if item.prompt not in known}
+    known_replies = run.replies()
+    missing = {item.prompt: item for item in items if item.prompt not in known_replies}
     if not missing:
         return Outcome(0, 0, 0, "")
-    asker = _Asker(run, options, on_reply, has_replies=bool(known))
+    asker = _Asker(run, options, on_reply, has_replies=bool(known_replies))
     if asyncio.run(_run_until_signal(asker.run(missing.values()))):
         raise KeyboardInterrupt
     return Outcome(asker.replies, asker.requests, len(missing) - asker.replies, asker.reason)
@@ -254,7 +254,7 @@ class _Asker:
 
     async def _ask(self, item: Item) -> None:
         """Ask one prompt until there is a reply or no try is left."""
-        for attempt in range(TRIES):
+        for attempt in range(MAX_TRIES):
             await self._back_off(attempt)
             if self.options.limit is not None and self.requests >= self.options.limit:
                 self.capped = True
@@ -289,7 +289,11 @@ class _Asker:
 
     async def _back_off(self, attempt: int) -> None:
         """Wait: exponential back-off with jitter, at least as long as the endpoint asks for; ends early if closed."""
-        wait = min(LONGEST, self.options.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1) if attempt else 0.0
+        wait = (
+            min(MAX_WAIT_SECONDS, self.options.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
+            if attempt
+            else 0.0
+        )
         until = time.monotonic() + wait
         while not self.closed.is_set() and (left := max(until, self.rest_until) - time.monotonic()) > 0:
             with suppress(TimeoutError):
@@ -307,7 +311,7 @@ class _Asker:
     def _record_response(self, *, responded: bool) -> None:
         """Stop asking an endpoint that never responds."""
         self.silence = None if responded or self.silence is None else self.silence + 1
-        if self.silence is not None and self.silence >= max(TRIES, 2 * self.options.concurrency):
+        if self.silence is not None and self.silence >= max(MAX_TRIES, 2 * self.options.concurrency):
             self.closed.set()
 
     async def _send(self, prompt: str) -> Row:

@@ -26,8 +26,8 @@ from lengthwise.experiment.source import FRESH, Source
 from lengthwise.runs.folder import InquiryFolder, runs_folder
 from lengthwise.tasks import Task, iterate_texts
 
-TOKENS = ("prompt_tokens", "completion_tokens")  # names in the endpoint's JSON
-ALONE = "Reply with the answer alone: no other words, no spaces, no punctuation around it."
+TOKEN_COUNTS = ("prompt_tokens", "completion_tokens")  # names in the endpoint's JSON
+ANSWER_ONLY = "Reply with the answer alone: no other words, no spaces, no punctuation around it."
 
 
 @dataclass(frozen=True)
@@ -77,10 +77,10 @@ class Inquiry(fields.Config):
         """Build an inquiry whose instruction is ``question``, by default the task's, and the request to reply with the
         answer only; ``examples`` solved problems of the shortest sizes are shown. ``choices`` are further fields."""
         fields.validate(Whole, examples, "--examples")
-        shortest = [(size,) * len(task.axes) for size in task.first_sizes(examples)]
+        shortest = [(size,) * len(task.axes) for size in task.list_smallest_sizes(examples)]
         # From another random stream than the questions; a short problem may still be one of them.
         drawn = tuple(next(iterate_texts(task, fresh_problems(task, size, 1, seed=0, step=0))) for size in shortest)
-        instruction = f"{question or task.question} {ALONE}"
+        instruction = f"{question or task.question} {ANSWER_ONLY}"
         return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)
 
     @property
@@ -128,13 +128,13 @@ def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list
     number applies to all of the task's axes. ``Item.sizes`` are the requested sizes, as in a score."""
     axes = len(inquiry.task.axes)
     each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
-    found = []
+    items = []
     for size in each_once:
         bottom = smallest_natural_size(size, inquiry.bottom, inquiry.top)
         chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
         problems = fresh_problems(inquiry.task, size, samples, seed=inquiry.seed, **chosen)
-        found += [Item(size, *texts) for texts in iterate_texts(inquiry.task, problems)]
-    return found
+        items += [Item(size, *texts) for texts in iterate_texts(inquiry.task, problems)]
+    return items
 
 
 # Scores
@@ -178,26 +178,27 @@ def score_replies(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str,
     replies that end in the correct answer."""
     rows = []
     for sizes, group in groupby(items, lambda item: item.sizes):
-        wanted = list(group)
-        if known := [(item.right, replies[item.prompt]) for item in wanted if item.prompt in replies]:
-            exact = sum(reply["correct"] for _, reply in known) / len(known)
-            pairs = [zip(right, reply.get("answer") or "", strict=False) for right, reply in known]
+        items_of_size = list(group)
+        if answered := [(item.right, replies[item.prompt]) for item in items_of_size if item.prompt in replies]:
+            exact = sum(reply["correct"] for _, reply in answered) / len(answered)
+            pairs = [zip(right, reply.get("answer") or "", strict=False) for right, reply in answered]
             score = Score(
                 task=inquiry.task.name,
                 weights=inquiry.model,
                 stopping="",
                 problems=inquiry.problems,
                 sizes=sizes,
-                count=len(known),
+                count=len(answered),
                 exact=exact,
                 whole_row=exact,
-                token_accuracy=sum(a == b for pair in pairs for a, b in pair) / sum(len(right) for right, _ in known),
+                token_accuracy=sum(a == b for pair in pairs for a, b in pair)
+                / sum(len(right) for right, _ in answered),
                 loops=0.0,
             )
-            chatter = sum(reply.get("answer") is None for _, reply in known)
-            right = sum(is_leniently_right(inquiry.task, reply.get("said", ""), right) for right, reply in known)
-            more = {"asked": len(wanted), "chatter": chatter, "lenient": right / len(known)}
-            rows.append(score.row() | {"seed": inquiry.seed} | more)
+            chatter = sum(reply.get("answer") is None for _, reply in answered)
+            right = sum(is_leniently_right(inquiry.task, reply.get("said", ""), right) for right, reply in answered)
+            extra_columns = {"asked": len(items_of_size), "chatter": chatter, "lenient": right / len(answered)}
+            rows.append(score.row() | {"seed": inquiry.seed} | extra_columns)
     return rows
 
 
@@ -261,10 +262,10 @@ class InquiryRun(InquiryFolder):
 
     def replies(self) -> dict[str, Row]:
         """Return the rows of ``replies``, by prompt; damaged ones are left out (``damaged_replies``)."""
-        found: dict[str, Row] = {}
+        replies_by_prompt: dict[str, Row] = {}
         for row in self.rows("replies"):
-            found.setdefault(row["prompt"], row | token_counts(row))
-        return found
+            replies_by_prompt.setdefault(row["prompt"], row | token_counts(row))
+        return replies_by_prompt
 
     def save_scores(self, rows: Iterable[Row]) -> None:
         """Append new scores. Sizes with missing replies are not saved: prompts that fail repeatedly may be the hard
@@ -274,16 +275,16 @@ class InquiryRun(InquiryFolder):
     def tokens_spent(self) -> dict[str, int]:
         """Return the endpoint's token counts, summed over all replies."""
         counts = [token_counts(row) for row in self.rows("replies")]
-        return {name: sum(count[name] for count in counts) for name in TOKENS}
+        return {name: sum(count[name] for count in counts) for name in TOKEN_COUNTS}
 
 
 def token_counts(usage: Any) -> dict[str, int]:
     """Return the token counts that an endpoint reports for a reply, each 0 if it is missing or implausible."""
-    counts = {name: usage.get(name) if isinstance(usage, dict) else None for name in TOKENS}
+    counts = {name: usage.get(name) if isinstance(usage, dict) else None for name in TOKEN_COUNTS}
     return {name: n if type(n) is int and 0 <= n <= 10**9 else 0 for name, n in counts.items()}
 
 
-def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping[str, Row]) -> dict[str, int]:
+def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known_replies: Mapping[str, Row]) -> dict[str, int]:
     """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies. The counts of
     ``known`` replies scale the estimate, since endpoints count tokens differently, and models write more than the
     answer."""
@@ -297,8 +298,8 @@ def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known: Mapping
         asked = sum(4 + count_tokens(text) for text in texts)  # a chat template adds some tokens to a message
         return asked, sum(1 + count_tokens(right) for right in prompts.values())  # each reply ends with another
 
-    guessed = estimate_from_text({prompt: row["right"] for prompt, row in known.items()})
-    spent = [sum(row[name] for row in known.values()) for name in TOKENS]
+    guessed = estimate_from_text({prompt: row["right"] for prompt, row in known_replies.items()})
+    spent = [sum(row[name] for row in known_replies.values()) for name in TOKEN_COUNTS]
     times = [took / guess if took and guess else 1.0 for took, guess in zip(spent, guessed, strict=True)]
-    wanted = estimate_from_text(missing)
-    return {name: round(count * more) for name, count, more in zip(TOKENS, wanted, times, strict=True)}
+    estimates = estimate_from_text(missing)
+    return {name: round(count * factor) for name, count, factor in zip(TOKEN_COUNTS, estimates, times, strict=True)}

@@ -7,7 +7,7 @@ import gzip
 import io
 import math
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,15 +51,19 @@ def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
         if NESTED.isdisjoint(map(type, row.values())):
             flat.append(row)  # fast path: most rows are flat, and there may be 100,000 of them
             continue
-        cells: dict[str, Any] = {}
-        for name, value in row.items():
-            if type(value) is dict:
-                for key, part in value.items():
-                    cells[f"{name}.{key}"] = size_text(part) if type(part) in (list, tuple) else part
-            else:
-                cells[name] = size_text(value) if type(value) in NESTED else value
-        flat.append(cells)
+        flat.append(_flatten_row(row))
     return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat
+
+
+def _flatten_row(row: Row) -> Row:
+    cells: Row = {}
+    for name, value in row.items():
+        if type(value) is not dict:
+            cells[name] = size_text(value) if type(value) in NESTED else value
+            continue
+        for key, part in value.items():
+            cells[f"{name}.{key}"] = size_text(part) if type(part) in (list, tuple) else part
+    return cells
 
 
 def read_csv(path: Path) -> list[Row]:
@@ -70,32 +74,41 @@ def read_csv(path: Path) -> list[Row]:
     if path.exists():
         text = read_text(path)
     elif packed.exists():
-        try:
-            with gzip.open(check_regular(packed)) as file:
-                content = file.read(MAX_TEXT + 1)
-            text = content.decode()
-        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-            raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
-        if len(content) > MAX_TEXT:
-            raise UsageError(f"{packed}: unpacks to more than the limit, {MAX_TEXT:,} bytes")
-    found: list[Row] = []
-    for number, line in enumerate(csv.DictReader(text.splitlines()), 1):
-        row: Row = {}
-        if None in line:
-            raise UsageError(f"{path}: row {number} has more cells than the header")
-        for name, cell in line.items():
-            if cell or name == "stopping":  # language models have no stopping rule
-                head, _, key = name.partition(".")
-                target, at = (row.setdefault(head, {}), key) if key else (row, head)
-                if not isinstance(target, dict):
-                    raise UsageError(f"{path}: has both a column {head} and a column {name}")
-                if at == "sizes":
-                    fields.validate(SizeText, cell, f"{path}: row {number}: sizes")
-                    target[at] = [int(size) for size in cell.split("x")]
-                else:
-                    target[at] = _parse_cell(at, cell)
-        found.append(row)
-    return found
+        text = _read_gzip(packed)
+    return [_parse_row(path, number, line) for number, line in enumerate(csv.DictReader(text.splitlines()), 1)]
+
+
+def _read_gzip(path: Path) -> str:
+    """Read a compressed text file. Raises UsageError if it is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
+    try:
+        with gzip.open(check_regular(path)) as file:
+            content = file.read(MAX_TEXT + 1)
+        text = content.decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise UsageError(f"{path}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
+    if len(content) > MAX_TEXT:
+        raise UsageError(f"{path}: unpacks to more than the limit, {MAX_TEXT:,} bytes")
+    return text
+
+
+def _parse_row(path: Path, number: int, cells: Mapping[str, str]) -> Row:
+    """Parse the cells, by column, of a file's row ``number``."""
+    row: Row = {}
+    if None in cells:
+        raise UsageError(f"{path}: row {number} has more cells than the header")
+    for column, cell in cells.items():
+        if not cell and column != "stopping":  # language models have no stopping rule
+            continue
+        name, _, key = column.partition(".")
+        target = row.setdefault(name, {}) if key else row
+        if not isinstance(target, dict):
+            raise UsageError(f"{path}: has both a column {name} and a column {column}")
+        if (key or name) == "sizes":
+            fields.validate(SizeText, cell, f"{path}: row {number}: sizes")
+            target[key or name] = [int(size) for size in cell.split("x")]
+        else:
+            target[key or name] = _parse_cell(key or name, cell)
+    return row
 
 
 def _parse_cell(column: str, cell: str) -> Any:

@@ -48,8 +48,8 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function so that its arguments are checked against their annotations, as fields are. Arguments that
     are neither plain values nor parts are not checked."""
     signature, kinds = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
-    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    single = {name for name, one in signature.parameters.items() if one.kind not in several}
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    single = {name for name, parameter in signature.parameters.items() if parameter.kind not in variadic}
     checkable = {name: kind for name, kind in kinds.items() if name in single and _is_checkable(kind)}
 
     @functools.wraps(function)
@@ -78,13 +78,13 @@ def _is_checkable(annotation: Any) -> bool:
 @cache
 def field_types(cls: type) -> Mapping[str, Any]:
     """Return the declared types of a dataclass's fields, or of a TypedDict's keys."""
-    found = typing.get_type_hints(cls, include_extras=True)
+    hints = typing.get_type_hints(cls, include_extras=True)
     if dataclasses.is_dataclass(cls):
-        return {f.name: found[f.name] for f in dataclasses.fields(cls)}
+        return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
     # A key that is not required still has its declared type where it is present.
     return {
         name: typing.get_args(hint)[0] if typing.get_origin(hint) is NotRequired else hint
-        for name, hint in found.items()
+        for name, hint in hints.items()
     }
 
 
@@ -127,8 +127,8 @@ def override(part: T, changes: Iterable[str]) -> T:
 
 def build(cls: type[T], changes: Iterable[str]) -> T:
     """Build a part from its defaults and changes (see ``override``). Raises UsageError if a required one is missing."""
-    given = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, cls)) if f.default is not MISSING}
-    return decode(cls, _apply_changes({"kind": cls.__name__} | given, changes))
+    defaults = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, cls)) if f.default is not MISSING}
+    return decode(cls, _apply_changes({"kind": cls.__name__} | defaults, changes))
 
 
 def _apply_changes(tree: Any, changes: Iterable[str]) -> Any:
@@ -178,8 +178,8 @@ def part_text(part: Any) -> str:
     if not dataclasses.is_dataclass(part):
         return repr(part) if isinstance(part, str) and not re.fullmatch(WORD, part) else str(part)
     named = [f.name for f in _non_default_fields(part) if f.metadata.get("shown", True)]
-    inside = ", ".join(f"{name}={part_text(getattr(part, name))}" for name in named)
-    return type(part).__name__ + (f"({inside})" if inside else "")
+    field_texts = ", ".join(f"{name}={part_text(getattr(part, name))}" for name in named)
+    return type(part).__name__ + (f"({field_texts})" if field_texts else "")
 
 
 def changed_fields(part: Any) -> list[tuple[str, str]]:
@@ -203,8 +203,8 @@ def validate(annotation: Any, value: Any, path: str) -> Any:
             return value
         raise UsageError(f"{path}: {quote_value(value)} is not one of: {', '.join(map(str, options))}")
     if origin in (typing.Union, types.UnionType):
-        (some,) = [option for option in options if option is not type(None)]
-        return None if value is None and type(None) in options else validate(some, value, path)
+        (option,) = [option for option in options if option is not type(None)]
+        return None if value is None and type(None) in options else validate(option, value, path)
     if origin is tuple:
         values = value if isinstance(value, (list, tuple)) else [value]
         kinds = (options[0],) * len(values) if len(options) == 2 and options[1] is Ellipsis else options
@@ -255,17 +255,19 @@ def _column_fits(annotation: Any, values: Sequence[Any]) -> bool:
     if not values or {*map(type, values)} != {{tuple: list}.get(origin, origin or annotation)}:
         return not values
     if origin is dict:
-        names, parts = (chain.from_iterable(map(each, values)) for each in (dict.keys, dict.values))
+        names, parts = chain.from_iterable(values), chain.from_iterable(map(dict.values, values))
         return _column_fits(options[0], [*names]) and _column_fits(options[1], [*parts])
     if origin is tuple and options[1:] == (Ellipsis,):
-        inside = _column_fits(options[0], [*chain.from_iterable(values)])
-        return inside and not any(rule.broken_requirement(value) for rule in rules for value in {*map(tuple, values)})
+        items_fit = _column_fits(options[0], [*chain.from_iterable(values)])
+        return items_fit and not any(
+            rule.broken_requirement(value) for rule in rules for value in {*map(tuple, values)}
+        )
     if annotation is float and not all(map(math.isfinite, values)):
         return False
     # If the smallest and the largest number are in a range, all are.
-    tried = (min(values), max(values)) if annotation in (int, float) else {*values}
+    extremes = (min(values), max(values)) if annotation in (int, float) else {*values}
     return annotation in (int, float, str) and not any(
-        rule.broken_requirement(value) for rule in rules for value in tried
+        rule.broken_requirement(value) for rule in rules for value in extremes
     )
 
 
@@ -280,53 +282,54 @@ def _validate_part(base_class: Any, value: Any, path: str) -> Any:
         return value
     if isinstance(value, str):
         value = {"kind": value}
-    known = part_classes(base_class)
+    classes = part_classes(base_class)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         is_number = path and isinstance(value, int | float)
         hint = f"; set a field of it as {path}.FIELD={quote_value(value)}" if is_number else ""
-        raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(known)}{hint}")
+        raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(classes)}{hint}")
     name = value["kind"]
-    if name not in known:
-        raise UnknownPart(f"{where}: {quote_value(name)} is not one of: {', '.join(known)}{suggest(name, known)}")
-    return _build_part(known[name], {name: part for name, part in value.items() if name != "kind"}, path)
+    if name not in classes:
+        raise UnknownPart(f"{where}: {quote_value(name)} is not one of: {', '.join(classes)}{suggest(name, classes)}")
+    return _build_part(classes[name], {name: part for name, part in value.items() if name != "kind"}, path)
 
 
 def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
     inside = f"{path}." if path else ""
-    given = {}
+    checked = {}
     for name, value in values.items():
         if name not in field_types(cls):
-            own = vars(cls).get(name)
-            typed = f"; annotate its type in {cls.__name__}: {name}: {type(own).__name__} = {own!r}"
+            attribute = vars(cls).get(name)
+            advice = f"; annotate its type in {cls.__name__}: {name}: {type(attribute).__name__} = {attribute!r}"
             raise UsageError(
                 f"{inside}{quote_value(name, quoted=False)}: there is no such field; {cls.__name__} has: "
                 f"{', '.join(field_types(cls)) or 'none'}{suggest(name, field_types(cls))}"
-                + (typed if isinstance(own, bool | int | float | str) else "")
+                + (advice if isinstance(attribute, bool | int | float | str) else "")
             )
-        given[name] = validate(field_types(cls)[name], value, f"{inside}{name}")
+        checked[name] = validate(field_types(cls)[name], value, f"{inside}{name}")
     fields = dataclasses.fields(cls)
     needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
-    if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
-        raise UsageError(f"{path or 'recipe'}: {cls.__name__} lacks the method {', '.join(lacking)}")
-    if missing := [name for name in needed if name not in given]:
+    if missing_methods := sorted(getattr(cls, "__abstractmethods__", ())):
+        raise UsageError(f"{path or 'recipe'}: {cls.__name__} lacks the method {', '.join(missing_methods)}")
+    if missing := [name for name in needed if name not in checked]:
         raise UsageError(
             f"{path or 'recipe'}: {cls.__name__} needs {', '.join(missing)}, e.g. {cls.__name__}({missing[0]}=…)"
         )
-    return cls(**given)
+    return cls(**checked)
 
 
 def part_classes(base_class: type) -> dict[str, type]:
     """Return all imported dataclasses that a field of type ``base_class`` may hold, by name. Raises UsageError if a
     user's class has the name of a class of the package: it would silently replace that class in every recipe."""
-    found: dict[str, type] = {}
+    classes: dict[str, type] = {}
     for cls in sorted(dataclass_subclasses(base_class), key=lambda cls: cls.__name__):
-        own = [one for one in (found.get(recorded_name(cls), cls), cls) if one.__module__.split(".")[0] != "lengthwise"]
-        if len(own) == 1:
+        same_name = (classes.get(recorded_name(cls), cls), cls)
+        foreign = [other for other in same_name if other.__module__.split(".")[0] != "lengthwise"]
+        if len(foreign) == 1:
             raise UsageError(
-                f"{own[0].__module__}.{own[0].__name__}: the package has a part of this name; rename yours"
+                f"{foreign[0].__module__}.{foreign[0].__name__}: the package has a part of this name; rename yours"
             )
-        found[recorded_name(cls)] = cls
-    return found
+        classes[recorded_name(cls)] = cls
+    return classes
 
 
 def recorded_name(cls: type) -> str:
@@ -350,6 +353,6 @@ def to_kebab_case(name: str) -> str:
 
 def suggest(name: str, names: Iterable[str]) -> str:
     """Return ``" (did you mean …?)"`` with the closest of ``names``, ignoring case, or ``""`` if none is close."""
-    known = {other.lower(): other for other in names}
-    close = difflib.get_close_matches(name[:100].lower(), known, 1)  # its time grows with both lengths
-    return f" (did you mean {known[close[0]]}?)" if close else ""
+    by_lower_case = {other.lower(): other for other in names}
+    close = difflib.get_close_matches(name[:100].lower(), by_lower_case, 1)  # its time grows with both lengths
+    return f" (did you mean {by_lower_case[close[0]]}?)" if close else ""

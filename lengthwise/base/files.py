@@ -36,7 +36,7 @@ _TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.lengthwise-((?P<scope>[0-9a-f]{12})-(?P<process>\d{1,10})-)?[0-9a-f]{16}", re.DOTALL
 )
 # Flags that the system lacks count as 0. Without O_NONBLOCK, opening a pipe put in a file's place could block.
-_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
+_OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
 def write(path: Path, content: bytes, *, make_folder: bool = True) -> None:
@@ -109,7 +109,7 @@ def check_links_inside(folder: Path) -> Path:
     """Return a folder that a library may write to. Raises UsageError for a link that leads out, and for a hard link."""
     resolved = folder.resolve()
     with translate_disk_errors(folder):
-        for path in (Path(at, name) for at, folders, files in os.walk(folder) for name in (*folders, *files)):
+        for path in (Path(parent, name) for parent, folders, files in os.walk(folder) for name in (*folders, *files)):
             state = path.lstat()
             leads_out = stat.S_ISLNK(state.st_mode) and not path.resolve().is_relative_to(resolved)
             if leads_out or stat.S_ISREG(state.st_mode):
@@ -133,7 +133,7 @@ def _refuse_link(path: Path, state: os.stat_result) -> None:
 
 
 def _open(name: str, flags: int) -> int:
-    return os.open(name, flags | _FLAGS, 0o666)
+    return os.open(name, flags | _OPEN_FLAGS, 0o666)
 
 
 def check_writable(option: str, path: Path) -> None:
@@ -260,12 +260,13 @@ def remove_temporary_files(folder: Path, name: str | None = None) -> None:
         return
     for entry in entries:
         match = _TEMPORARY.fullmatch(entry.name)
-        if match and (name is None or match["name"] == _shorten_name(name)):
-            with suppress(FileNotFoundError):
-                state = entry.stat(follow_symlinks=False)
-                ended = match["scope"] == _process_scope() and not _is_alive(int(match["process"]))
-                if stat.S_ISREG(state.st_mode) and (ended or state.st_mtime < time.time() - TEMPORARY_AGE):
-                    os.unlink(entry.path)
+        if not match or (name is not None and match["name"] != _shorten_name(name)):
+            continue
+        with suppress(FileNotFoundError):
+            state = entry.stat(follow_symlinks=False)
+            ended = match["scope"] == _process_scope() and not _is_alive(int(match["process"]))
+            if stat.S_ISREG(state.st_mode) and (ended or state.st_mtime < time.time() - TEMPORARY_AGE):
+                os.unlink(entry.path)
 
 
 def _shorten_name(name: str) -> str:

@@ -90,7 +90,7 @@ def bytes_text(byte_count: float) -> str:
 
 def format_ranges(numbers: Sequence[int]) -> str:
     """Format ascending whole numbers as ranges: ``1–8, 12, 16–20, 30–90 in steps of 10``."""
-    found, start = [], 0
+    ranges, start = [], 0
     while start < len(numbers):
         low, end = numbers[start], start + 1
         step = numbers[end] - low if end < len(numbers) else 1
@@ -99,6 +99,6 @@ def format_ranges(numbers: Sequence[int]) -> str:
         if step > 1 and end - start < 3:  # no range
             end = start + 1
         steps = f" in steps of {step}" * (step > 1)
-        found.append(f"{low}–{numbers[end - 1]}{steps}" if end - start > 1 else f"{low}")
+        ranges.append(f"{low}–{numbers[end - 1]}{steps}" if end - start > 1 else f"{low}")
         start = end
-    return ", ".join(found)
+    return ", ".join(ranges)

@@ -56,14 +56,14 @@ def _to_value(node: ast.expr) -> Any:
         case ast.Tuple(elts=parts) | ast.List(elts=parts):
             return [_to_value(part) for part in parts]
         case ast.Call(func=ast.Name(id=kind), args=[], keywords=keywords):
-            found: dict[str, Any] = {}
+            fields: dict[str, Any] = {}
             for keyword in keywords:
                 if keyword.arg is None:
                     raise ValueError
-                if keyword.arg in found:
+                if keyword.arg in fields:
                     raise UsageError(f"{kind}: {keyword.arg} is given twice")
-                found[keyword.arg] = _to_value(keyword.value)
-            return {"kind": kind} | found
+                fields[keyword.arg] = _to_value(keyword.value)
+            return {"kind": kind} | fields
         case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
             raise UsageError(f"give fields of {kind} by name, as in Uniform(top=20): {quote_value(ast.unparse(node))}")
         case ast.Call(func=ast.Constant(value=str(path))) if "." in path:

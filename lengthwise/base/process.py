@@ -1,4 +1,4 @@
-"""The process: standard streams that tolerate limited encodings, full disks and closed pipes, and orderly ends.
+"""The process: standard streams that tolerate limited encodings, full disks and closed pipes, and handling of signals.
 
 SIGTERM and SIGHUP act as Ctrl-C, and a child process ends with its parent.
 """
@@ -56,15 +56,15 @@ def discard_output() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-STOPS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-_VARIABLE = "LENGTHWISE_LIFELINE"
+_CHILD_VARIABLE = "LENGTHWISE_LIFELINE"
 
 
 def child_environment() -> dict[str, str]:
     """Return the environment for a child process that ends with this one. The child's standard input must be a pipe
     from this process: the pipe closes when this process ends, even by SIGKILL."""
-    return {**os.environ, _VARIABLE: "1"}
+    return {**os.environ, _CHILD_VARIABLE: "1"}
 
 
 def exit_on_stop_signals() -> contextlib.AbstractContextManager[None]:
@@ -76,19 +76,19 @@ def exit_on_stop_signals() -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def on_stop_signals(action: Callable[[int, Any], object]) -> Iterator[None]:
     """Call ``action`` for stop signals during a ``with`` block, if this thread may catch signals."""
-    before = {number: signal.getsignal(number) for number in STOPS if _may_catch(number)}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS if _may_catch(number)}
     try:
-        for number in before:
+        for number in handlers:
             signal.signal(number, action)
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 def install_handlers() -> None:
     """Treat stop signals as Ctrl-C and, if the parent requested it (``child_environment``), end with the parent."""
-    for number in STOPS:
+    for number in STOP_SIGNALS:
         if _may_catch(number):
             signal.signal(number, signal.default_int_handler)
 
@@ -97,7 +97,7 @@ def install_handlers() -> None:
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
-    if os.environ.pop(_VARIABLE, None):
+    if os.environ.pop(_CHILD_VARIABLE, None):
         threading.Thread(target=end_with_parent, daemon=True).start()
 
 

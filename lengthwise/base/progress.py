@@ -24,10 +24,12 @@ from rich.text import Text
 
 from lengthwise.base.formatting import duration_text
 
-EVERY = 10.0  # seconds between lines in a log
-BAR = 12  # characters of a bar
-SOON = 1.0  # seconds between updates in a notebook
-ESTIMABLE = 0.005  # fraction of the work after which the remaining time is estimated; the first pieces are often small
+LOG_SECONDS = 10.0  # seconds between lines in a log
+BAR_CHARACTERS = 12  # characters of a bar
+NOTEBOOK_SECONDS = 1.0  # seconds between updates in a notebook
+MIN_ESTIMABLE_FRACTION = (
+    0.005  # fraction of the work after which the remaining time is estimated; the first pieces are often small
+)
 
 
 class Terminal(Console):
@@ -41,7 +43,7 @@ class Terminal(Console):
         for segment in super().render(renderable, options):
             text, style, control = segment
             if not control and not text.isprintable():
-                segment = Segment("".join(one for one in text if one.isprintable() or one == "\n"), style)
+                segment = Segment("".join(char for char in text if char.isprintable() or char == "\n"), style)
             yield segment
 
     def status(self, status: RenderableType, **options: Any) -> Status:
@@ -72,12 +74,12 @@ class ProgressLine:
 
     def describe_time(self) -> str:
         """Return the fraction done and, once it can be estimated, the remaining time as text."""
-        seconds, gone = min(self.end, time.monotonic()) - self.start, self.done - self.first
+        seconds, advanced = min(self.end, time.monotonic()) - self.start, self.done - self.first
         if self.end < math.inf:
             return f"done in {duration_text(seconds)}"
         time_text = f"{duration_text(seconds)} so far"
-        if self.total and gone >= ESTIMABLE * self.total:
-            time_text = f"{duration_text(seconds * (self.total - self.done) / gone)} left"
+        if self.total and advanced >= MIN_ESTIMABLE_FRACTION * self.total:
+            time_text = f"{duration_text(seconds * (self.total - self.done) / advanced)} left"
         return f"{self.fraction:.0%}  {time_text}" if self.total else time_text
 
     def describe(self) -> str:
@@ -127,11 +129,11 @@ class Progress:
             with Live(console=self.console, get_renderable=self._draw, transient=True, refresh_per_second=4):
                 yield
             return
-        show, seconds = (self._replace_page, SOON) if in_notebook else (self._log, EVERY)
-        over = threading.Event()
+        show, seconds = (self._replace_page, NOTEBOOK_SECONDS) if in_notebook else (self._log, LOG_SECONDS)
+        stopped = threading.Event()
 
         def run() -> None:
-            while not over.wait(seconds):
+            while not stopped.wait(seconds):
                 show()
 
         thread = threading.Thread(target=run, daemon=True)
@@ -139,15 +141,15 @@ class Progress:
         try:
             yield
         finally:
-            over.set()
+            stopped.set()
             thread.join()
 
     def _draw(self) -> RenderableType:
         """Return a line with name, bar and time for each piece of work, and the note below it."""
         parts: list[RenderableType] = []
         for line in self.lines:
-            full = round(line.fraction * BAR)
-            bar = [Text.assemble(("━" * full, "green"), ("━" * (BAR - full), "dim"))] if line.total else []
+            full = round(line.fraction * BAR_CHARACTERS)
+            bar = [Text.assemble(("━" * full, "green"), ("━" * (BAR_CHARACTERS - full), "dim"))] if line.total else []
             parts.append(Text(" ").join([Text(line.label), *bar, Text(line.describe_time(), "cyan")]))
             if line.note and line.end == math.inf:
                 parts.append(Padding(Text(line.note), (0, 0, 0, 2)))

@@ -21,7 +21,7 @@ Kind = str
 AnySize = int | tuple[int, ...]  # one number is used on all of a task's axes (``Recipe.sizes``)
 
 
-NORMAL = 1.959964  # the normal quantile of a 95 % interval
+NORMAL_QUANTILE = 1.959964  # the normal quantile of a 95 % interval
 
 
 @dataclass(frozen=True)
@@ -77,9 +77,9 @@ class Score:
         """Return plain values for JSON and CSV."""
         low, high = self.interval
         scaled = {} if self.scaled is None else {"scaled": self.scaled}
-        names = [one.name for one in fields(self) if one.name not in ("outcomes", "answers")]
-        known = {name: value for name in names if (value := getattr(self, name)) is not None}
-        return {**known, **scaled, "sizes": list(self.sizes), "low": low, "high": high}
+        names = [item.name for item in fields(self) if item.name not in ("outcomes", "answers")]
+        values = {name: value for name in names if (value := getattr(self, name)) is not None}
+        return {**values, **scaled, "sizes": list(self.sizes), "low": low, "high": high}
 
 
 @dataclass(frozen=True)
@@ -121,8 +121,8 @@ def independent_trials(count: int, together: int | None = None) -> float:
     """Return the effective number of independent trials in ``count`` problems (Kish 1965). If a rule chose one loop for
     each batch of ``together`` problems, the batches are counted, since one choice decides a whole batch; a partial
     batch counts for less. Answers within a batch may differ, so an interval may be wider than necessary."""
-    full, rest = divmod(count, together or 1)
-    return count**2 / (full * (together or 1) ** 2 + rest**2)
+    full, remainder = divmod(count, together or 1)
+    return count**2 / (full * (together or 1) ** 2 + remainder**2)
 
 
 def counted_problems(row: Mapping[str, Any]) -> int:
@@ -136,7 +136,7 @@ def effective_trials(row: Mapping[str, Any]) -> float:
     return independent_trials(counted_problems(row), row.get("together"))
 
 
-def wilson(share: float, count: float, z: float = NORMAL) -> tuple[float, float]:
+def wilson(share: float, count: float, z: float = NORMAL_QUANTILE) -> tuple[float, float]:
     """Return Wilson's (1927) confidence interval of a proportion ``share`` observed in ``count`` trials.
 
     ``count`` need not be a whole number (see ``independent_trials``); ``z`` is the normal quantile. Raises ValueError
@@ -163,9 +163,9 @@ def student_quantile(freedom: float, steps: int = 1_000) -> float:
         raise ValueError(f"Student's t needs one degree of freedom or more, not {freedom}")
     width = math.pi / 2 / steps
     sums = [0.0, *accumulate(math.cos((step + 0.5) * width) ** (freedom - 1) for step in range(steps))]
-    wanted = 0.95 * sums[-1]
-    step = bisect_right(sums, wanted) - 1
-    angle = (step + (wanted - sums[step]) / (sums[step + 1] - sums[step])) * width
+    target = 0.95 * sums[-1]
+    step = bisect_right(sums, target) - 1
+    angle = (step + (target - sums[step]) / (sums[step + 1] - sums[step])) * width
     return math.sqrt(freedom) * math.tan(angle)
 
 
@@ -195,13 +195,13 @@ MATRIX_TIMES = (1.0, 3.2, 6.4)  # sizes in a cell of the task matrix, in multipl
 
 
 # Thresholds that describe how the answers and states of looped weights change in the loops after T(n).
-STILL = 5e-4  # mean relative movement below which a state counts as standing still
-SLOW = 0.05  # below which it counts as slow: between standing still and moving
-HOLDS = 0.99  # exact match from which an answer counts as right
-RULE = (
-    f"settles: the last loop moves the state by less than {STILL:g} of its norm (mean over positions and problems), "
-    f"right if exact match is then {HOLDS} or more; marginal: by less than {SLOW:g}; cycles: by more, but by less than "
-    f"{STILL:g} over two loops; drifts: by more"
+STILL_MOVEMENT = 5e-4  # mean relative movement below which a state counts as standing still
+SLOW_MOVEMENT = 0.05  # below which it counts as slow: between standing still and moving
+RIGHT_EXACT_MATCH = 0.99  # exact match from which an answer counts as right
+VERDICT_RULE = (
+    f"settles: the last loop moves the state by less than {STILL_MOVEMENT:g} of its norm (mean over positions and "
+    f"problems), right if exact match is then {RIGHT_EXACT_MATCH} or more; marginal: by less than {SLOW_MOVEMENT:g}; "
+    f"cycles: by more, but by less than {STILL_MOVEMENT:g} over two loops; drifts: by more"
 )
 
 
@@ -233,26 +233,28 @@ class Fate:
 
     @property
     def verdict(self) -> str:
-        """``settles right``, ``settles wrong``, ``cycles``, ``marginal`` or ``drifts``: see ``RULE``."""
-        one, two = (math.inf if values[-1] is None else values[-1] for values in (self.moved, self.moved_over_two))
-        if one < STILL:
-            return "settles right" if self.exact_after(self.after[-1]) >= HOLDS else "settles wrong"
-        if one < SLOW:
+        """``settles right``, ``settles wrong``, ``cycles``, ``marginal`` or ``drifts``: see ``VERDICT_RULE``."""
+        one_loop, two_loops = (
+            math.inf if values[-1] is None else values[-1] for values in (self.moved, self.moved_over_two)
+        )
+        if one_loop < STILL_MOVEMENT:
+            return "settles right" if self.exact_after(self.after[-1]) >= RIGHT_EXACT_MATCH else "settles wrong"
+        if one_loop < SLOW_MOVEMENT:
             return "marginal"
-        return "cycles" if two < STILL else "drifts"
+        return "cycles" if two_loops < STILL_MOVEMENT else "drifts"
 
     def rows(self) -> list[Row]:
         """Return one row per loop. ``after``: loops after T(n). ``exact``: fraction of problems that are right.
         ``moved`` and ``moved_over_two``: ‖h_k − h_{k−1}‖ / ‖h_k‖ and ‖h_k − h_{k−2}‖ / ‖h_k‖, where h_k is the state
         after loop k, None where there is no earlier state. ``cosine``: the cosine similarity of h_k to the state after
         the last loop. The last three are means over positions and problems."""
-        about: Row = {
+        constants: Row = {
             "weights": self.weights, "recipe": self.recipe, "seed": self.trained_seed,
             "task": self.task, "sizes": list(self.sizes), "count": self.count,
         }  # fmt: skip
         names = ("after", "exact", "moved", "moved_over_two", "cosine")
         columns = zip(self.after, self.exact, self.moved, self.moved_over_two, self.cosine, strict=True)
-        return [about | dict(zip(names, values, strict=True)) for values in columns]
+        return [constants | dict(zip(names, values, strict=True)) for values in columns]
 
 
 def group_seeds(fates: Iterable[Fate]) -> list[list[Fate]]:

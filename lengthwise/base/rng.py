@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 
-_TURN = threading.RLock()  # held by the thread that uses torch's global generators
+_GENERATORS_LOCK = threading.RLock()  # held by the thread that uses torch's global generators
 
 
 def derive_seed(seed: int, *path: str | int) -> int:
@@ -44,16 +44,16 @@ def borrow_torch_generators() -> Iterator[None]:
     The threads of a process share these generators: a thread that seeds or uses them changes another thread's numbers.
     So all code that builds, trains or checks a model runs in this context, and other threads wait.
     """
-    with _TURN:
-        used, state = torch.cuda.is_initialized(), torch.get_rng_state()
-        of_gpus = torch.cuda.get_rng_state_all() if used else []
+    with _GENERATORS_LOCK:
+        uses_gpus, state = torch.cuda.is_initialized(), torch.get_rng_state()
+        gpu_states = torch.cuda.get_rng_state_all() if uses_gpus else []
         try:
             yield
         finally:
             torch.set_rng_state(state)
             # For GPUs not used yet, restore only the seed: reading their state would initialize them.
-            if used:
-                torch.cuda.set_rng_state_all(of_gpus)
+            if uses_gpus:
+                torch.cuda.set_rng_state_all(gpu_states)
             elif torch.cuda.is_available():
                 torch.cuda.manual_seed_all(torch.initial_seed())
 
@@ -62,8 +62,8 @@ def borrow_torch_generators() -> Iterator[None]:
 def preserve_generators() -> Iterator[None]:
     """Do as ``borrow_torch_generators`` does, and restore Python's global generator too: a user's code may use both."""
     with borrow_torch_generators():
-        before = random.getstate()
+        state = random.getstate()
         try:
             yield
         finally:
-            random.setstate(before)
+            random.setstate(state)

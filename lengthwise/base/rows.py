@@ -26,10 +26,10 @@ def zero_after(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tens
 def shift_right(rows: Shaped[Tensor, "b n"], offsets: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
     """Shift each row right by its offset (−n to ``width``) in a result of ``width`` columns, filled with 0."""
     count, size = rows.shape
-    apart = rows.new_zeros(count + 1, width + size)  # the zeros before a row are also those after the previous row
-    apart[:count, width:] = rows
+    spaced = rows.new_zeros(count + 1, width + size)  # the zeros before a row are also those after the previous row
+    spaced[:count, width:] = rows
     start = torch.arange(width, count * (width + size) + 1, width + size)
-    return extract_windows(apart.flatten(), start - offsets, width)
+    return extract_windows(spaced.flatten(), start - offsets, width)
 
 
 def extract_windows(row: Shaped[Tensor, " n"], start: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:

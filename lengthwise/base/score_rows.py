@@ -1,4 +1,4 @@
-"""Selection and formatting of score rows: the latest rows, rows of families, and the worst family."""
+"""Selection and formatting of score rows: one row per size, rows of families, and the worst family."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 SOLVED = 0.99  # exact match from which a size counts as solved
-DRAWN = ("uniform", "natural")  # kinds of problems outside families
-ALONE = (*DRAWN, "hard")  # kinds of problems that get their own curve; a family gets one only if measured alone
+NON_FAMILIES = ("uniform", "natural")  # kinds of problems outside families
+KINDS_WITH_CURVE = (
+    *NON_FAMILIES,
+    "hard",
+)  # kinds of problems that get their own curve; a family gets one only if measured alone
 
 
 def size_text(sizes: Iterable[int]) -> str:
@@ -63,8 +66,10 @@ def loops_notes(rows: Iterable[Row]) -> list[str]:
     rows = list(rows)
     notes = ["loops: the chosen loop, of all loops run"] * any(loops_text(row).count("of") for row in rows)
     by_rule = group_by(rows, lambda row: row["stopping"])
-    for rule, found in by_rule.items():
-        ended = [f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}" for row in found if row.get("at_limit")]
+    for rule, rule_rows in by_rule.items():
+        ended = [
+            f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}" for row in rule_rows if row.get("at_limit")
+        ]
         whose = "the rule's limit" if len(by_rule) == 1 else f"the limit of {rule}"
         notes += [f"{whose} ended {', '.join(dict.fromkeys(ended))} of the problems"] * bool(ended)
     return notes
@@ -75,14 +80,16 @@ def within_training_sizes(sizes: Sequence[int], largest_trained: Sequence[int]) 
     return all(size <= top for size, top in zip(sizes, largest_trained, strict=True))
 
 
-def latest_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return one row per size, kind of problems and stopping rule: the sealed row, else the row with the most problems,
-    else the last. So a quick measurement does not replace a larger one."""
-    found: dict[tuple[Sizes, str, str], Row] = {}
+def select_reported_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return one row per size, kind of problems and stopping rule: the sealed row if there is one, else the row with
+    the most problems, and the last of several. So a quick measurement does not replace a larger one."""
+    selected: dict[tuple[Sizes, str, str], Row] = {}
     for row in rows:
         key = tuple(row["sizes"]), row["problems"], row["stopping"]
-        found[key] = max(row, found.get(key, row), key=lambda one: ("sealed" in one, one["count"]))
-    return list(found.values())
+        selected[key] = max(
+            row, selected.get(key, row), key=lambda candidate: ("sealed" in candidate, candidate["count"])
+        )
+    return list(selected.values())
 
 
 def interval_notes(rows: Iterable[Row]) -> list[str]:
@@ -103,22 +110,22 @@ def training_length_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
     """Return a run's rows at its training length ``tops``, which decide whether it has learned that length: rows that
     measured every problem if there are any, else rows of uniform problems. A sample's score near 0.99 may fall on
     either side of that threshold."""
-    found = [row for row in rows if tuple(row["sizes"]) == tuple(tops)]
-    every = [row for row in found if row["problems"] == "every"]
-    return every or [row for row in found if row["problems"] == "uniform"]
+    at_length = [row for row in rows if tuple(row["sizes"]) == tuple(tops)]
+    every = [row for row in at_length if row["problems"] == "every"]
+    return every or [row for row in at_length if row["problems"] == "uniform"]
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
     """Group items by their keys, in the order in which keys first occur."""
-    found: dict[Key, list[Item]] = {}
+    groups: dict[Key, list[Item]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return found
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def family_rows_by_size(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
     """Return the rows of families of structured problems, including the harder set, for each size."""
-    return group_by((row for row in rows if row["problems"] not in DRAWN), lambda row: tuple(row["sizes"]))
+    return group_by((row for row in rows if row["problems"] not in NON_FAMILIES), lambda row: tuple(row["sizes"]))
 
 
 def worst_row(rows: Sequence[Row]) -> Row:
@@ -128,17 +135,17 @@ def worst_row(rows: Sequence[Row]) -> Row:
 
 def worst_rows(rows: Iterable[Row]) -> list[Row]:
     """Return the worst family's row for each size and stopping rule at which all families were measured."""
-    rows, found = list(rows), dict[tuple[Sizes, str], list[Row]]()
+    rows, by_key = list(rows), dict[tuple[Sizes, str], list[Row]]()
     complete = {(tuple(row["sizes"]), row["stopping"]) for row in rows if is_full_family_run(row)}
-    for row in latest_rows(rows):
-        if row["problems"] not in DRAWN and (key := (tuple(row["sizes"]), row["stopping"])) in complete:
-            found.setdefault(key, []).append(row)
-    return [*map(worst_row, found.values())]
+    for row in select_reported_rows(rows):
+        if row["problems"] not in NON_FAMILIES and (key := (tuple(row["sizes"]), row["stopping"])) in complete:
+            by_key.setdefault(key, []).append(row)
+    return [*map(worst_row, by_key.values())]
 
 
 def is_full_family_run(row: Row) -> bool:
     """Return whether a row is of a family that was measured together with all others."""
-    return row["problems"] not in ALONE and row.get("family") != "alone"
+    return row["problems"] not in KINDS_WITH_CURVE and row.get("family") != "alone"
 
 
 def loss_text(row: Row) -> str:

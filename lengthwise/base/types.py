@@ -49,7 +49,7 @@ def smallest_integer_type(largest_value: int) -> torch.dtype:
     return torch.int8 if largest_value < 2**7 else torch.int16 if largest_value < 2**15 else torch.int32
 
 
-SYMBOL = smallest_integer_type(99)  # every shipped task has fewer than 100 symbols
+SYMBOL_DTYPE = smallest_integer_type(99)  # every shipped task has fewer than 100 symbols
 
 
 def to_device(value: Tensor, device: torch.device) -> Tensor:
@@ -172,9 +172,9 @@ class Batch(Rows):
 
     def cut_unsupervised(self) -> Batch:
         """End each row at its last supervised position, which does not change a causal model's loss."""
-        reached = self.loss_mask.flip(1).cumsum(1).flip(1) > 0
-        inputs = replace(self.inputs, padding_mask=self.inputs.padding_mask & reached)
-        return replace(self, inputs=inputs, answer_slots=self.answer_slots & reached).cut_padding()
+        before_end = self.loss_mask.flip(1).cumsum(1).flip(1) > 0
+        inputs = replace(self.inputs, padding_mask=self.inputs.padding_mask & before_end)
+        return replace(self, inputs=inputs, answer_slots=self.answer_slots & before_end).cut_padding()
 
     def cut_padding(self) -> Batch:
         """Cut columns in which every row is padding."""

@@ -55,53 +55,56 @@ def run(args: Options) -> int:
     key.check_absent(inquiry)
     request_options = RequestOptions(key, args.limit, args.concurrency, args.timeout, args.backoff)
     largest = max((size if isinstance(size, tuple) else (size,) for size in sizes), key=sum)
-    what = f"{args.samples} problems at each of {len(sizes)} sizes"
-    estimate_problems(args.samples * len(sizes), largest).check(what)
-    wanted = draw_items(inquiry, sizes, args.samples)
+    description = f"{args.samples} problems at each of {len(sizes)} sizes"
+    estimate_problems(args.samples * len(sizes), largest).check(description)
+    items = draw_items(inquiry, sizes, args.samples)
     if args.dry_run:  # nothing is sent, no folder is created
-        asked = InquiryRun.locate(inquiry, Path(args.out) if args.out else None)
-        _warn_of_damage(asked)
-        known = asked.replies()
-        lacking = {item.prompt: item.right for item in wanted if item.prompt not in known}
-        missing = dict(islice(lacking.items(), args.limit))
-        tokens = estimate_tokens(inquiry, missing, known)
-        result = {"requests": len(missing), "replies": len(known)} | tokens
+        inquiry_run = InquiryRun.locate(inquiry, Path(args.out) if args.out else None)
+        _warn_of_damage(inquiry_run)
+        replies = inquiry_run.replies()
+        missing_answers = {item.prompt: item.right for item in items if item.prompt not in replies}
+        missing = dict(islice(missing_answers.items(), args.limit))
+        tokens = estimate_tokens(inquiry, missing, replies)
+        result = {"requests": len(missing), "replies": len(replies)} | tokens
         costs = f"about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
-        more = f"; at most {len(missing) * args.max_tokens:,} out" if args.max_tokens else ""
-        return print_result(args, result, Text(f"{len(missing)} requests, {costs}{more}, further tries not counted"))
+        limit_text = f"; at most {len(missing) * args.max_tokens:,} out" if args.max_tokens else ""
+        return print_result(
+            args, result, Text(f"{len(missing)} requests, {costs}{limit_text}, further tries not counted")
+        )
     import_client()  # fails here, before a folder is created, if it is not installed
     is_new = not InquiryRun.locate(inquiry, Path(args.out) if args.out else None).folder.exists()
-    asked = InquiryRun.of(inquiry, Path(args.out) if args.out else None)
+    inquiry_run = InquiryRun.of(inquiry, Path(args.out) if args.out else None)
     try:
-        return _ask(args, asked, wanted, request_options)
+        return _ask(args, inquiry_run, items, request_options)
     except UsageError:
         if is_new:
-            asked.remove_empty()
+            inquiry_run.remove_empty()
         raise
 
 
-def _ask(args: Options, asked: InquiryRun, wanted: Sequence[Item], request_options: RequestOptions) -> int:
+def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_options: RequestOptions) -> int:
     """Ask for the missing replies, and print and save the scores; return 1 if some prompts have no reply yet, else
     0."""
-    inquiry = asked.inquiry
-    with asked.lock(folder_kind="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
-        _warn_of_damage(asked)
-        asked.rows("scores")  # so that damage is an error before replies are paid for
-        before = asked.tokens_spent()
-        prompts = {item.prompt for item in wanted}
-        done = len(prompts & asked.replies().keys())
+    inquiry = inquiry_run.inquiry
+    with inquiry_run.lock(folder_kind="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
+        _warn_of_damage(inquiry_run)
+        inquiry_run.rows("scores")  # so that damage is an error before replies are paid for
+        tokens_before = inquiry_run.tokens_spent()
+        prompts = {item.prompt for item in items}
+        done = len(prompts & inquiry_run.replies().keys())
         with Progress(quiet=args.quiet, console=err) as progress:
             line = progress.add_line("replies", len(prompts), done)
             outcome = collect_replies(
-                asked, wanted, request_options, lambda new, sent: line.update(done + new, f"{sent} requests")
+                inquiry_run, items, request_options, lambda new, sent: line.update(done + new, f"{sent} requests")
             )
-        rows, tokens = score_replies(inquiry, wanted, asked.replies()), asked.tokens_spent()
-        asked.save_scores(rows)
-    spent = {name: tokens[name] - before[name] for name in tokens}
-    result = {"run": str(asked.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
+        rows, tokens = score_replies(inquiry, items, inquiry_run.replies()), inquiry_run.tokens_spent()
+        inquiry_run.save_scores(rows)
+    spent = {name: tokens[name] - tokens_before[name] for name in tokens}
+    result = {"run": str(inquiry_run.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
     result |= {"tokens": tokens, "tokens_of_this_call": spent}
-    now, in_all = (f"{count['prompt_tokens']:,} + {count['completion_tokens']:,}" for count in (spent, tokens))
-    summary = f"{outcome.requests} requests, tokens in and out: {now}; with earlier calls: {in_all}\n{asked.folder}"
+    tokens_now, in_all = (f"{count['prompt_tokens']:,} + {count['completion_tokens']:,}" for count in (spent, tokens))
+    summary = f"{outcome.requests} requests, tokens in and out: {tokens_now}; with earlier calls: {in_all}"
+    summary += f"\n{inquiry_run.folder}"
     print_result(args, result, *([language_model_table(rows)] if rows else []), Text(summary, overflow="fold"))
     if outcome.left:
         counted = f"{outcome.left} of {len(prompts)} prompts have no reply"
@@ -117,13 +120,13 @@ def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     choices |= {"problems": requested_kind(args, task), "examples": args.examples, "max_tokens": args.max_tokens}
     choices |= {"temperature": None} if args.no_temperature else {}
     if args.like is None:
-        usual = (task.nearest_size(size) for size in (1, 2, 4, 8, 16) if size >= task.smallest)
-        sizes = sizes or list(dict.fromkeys(usual))
+        default_lengths = (task.nearest_size(size) for size in (1, 2, 4, 8, 16) if size >= task.smallest)
+        sizes = sizes or list(dict.fromkeys(default_lengths))
         return Inquiry.of(args.endpoint, args.model, task, **choices), sizes
     recipe = find_recipe(args.like, [])
     if args.changes or recipe.task.name != task.name:
-        own = f"the recipe's task is used unchanged: give {recipe.task.name}, without changes"
-        raise UsageError(f"--like {args.like}: {own}")
+        advice = f"the recipe's task is used unchanged: give {recipe.task.name}, without changes"
+        raise UsageError(f"--like {args.like}: {advice}")
     choices |= {"bottom": recipe.lengths.bottom, "source": recipe.source}
     choices |= {"top": recipe.lengths.top} if choices["problems"] == "natural" else {}
     inquiry = Inquiry.of(args.endpoint, args.model, recipe.task, **choices)

@@ -16,7 +16,7 @@ from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import choose_device, load
 from lengthwise.training.arithmetic import computation_settings
 
-WIDEST = 34  # maximum characters of a prompt or an answer in the table
+MAX_CELL_CHARACTERS = 34  # maximum characters of a prompt or an answer in the table
 ORIGINS = 8  # maximum number of origins in the table
 
 
@@ -40,19 +40,21 @@ def run(args: Options) -> int:
     rule = parse_single_rule(args.stopping)
     sizes = parse_sizes(args.lengths) if args.lengths else None
     with computation_settings(args.threads), show_elapsed(f"{weights.name}: searching for wrong answers"):
-        found = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
-    summary = f"{found['failed']} of {found['tries']} tries fail ({share_text(found['share'], 3)})"
-    if not found["failed"]:
-        return print_result(args, found, f"{summary}: nothing found (not a proof; a longer search may find some)")
+        result = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
+    summary = f"{result['failed']} of {result['tries']} tries fail ({share_text(result['share'], 3)})"
+    if not result["failed"]:
+        return print_result(args, result, f"{summary}: nothing found (not a proof; a longer search may find some)")
     columns = ("prompt", "answer", "right answer", "confidence", "from")
     shortest = FittedTable(*columns, left_aligned={*columns} - {"confidence"}, title="the shortest failures")
-    for row in found["shortest"]:
+    for row in result["shortest"]:
         texts = (row[name] for name in ("prompt", "answer", "right"))
-        cells = (Text(text if len(text) <= WIDEST else f"{text[: WIDEST - 1]}…") for text in texts)
+        cells = (
+            Text(text if len(text) <= MAX_CELL_CHARACTERS else f"{text[: MAX_CELL_CHARACTERS - 1]}…") for text in texts
+        )
         shortest.add_row(*cells, share_text(row["confidence"], 3), row["origin"])
     origins = FittedTable("from", "tries", "fail", left_aligned=("from",), title="failures by origin")
-    for row in found["origins"][:ORIGINS]:
+    for row in result["origins"][:ORIGINS]:
         origins.add_row(row["origin"], str(row["tries"]), share_text(row["share"], 3))
-    if len(found["origins"]) > ORIGINS:
-        origins.caption = f"{len(found['origins']) - ORIGINS} further origins fail at most as often"
-    return print_result(args, found, shortest, "", origins, "", summary)
+    if len(result["origins"]) > ORIGINS:
+        origins.caption = f"{len(result['origins']) - ORIGINS} further origins fail at most as often"
+    return print_result(args, result, shortest, "", origins, "", summary)

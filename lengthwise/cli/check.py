@@ -30,7 +30,7 @@ class Options(ProgressOptions, OutputOptions):
 
 def run(args: Options) -> int:
     """Check all that these modules define, or these files of problems; return 1 if something is wrong."""
-    found, names = Findings(), args.import_
+    findings, names = Findings(), args.import_
     if files := [name for name in names if is_problem_file(name)]:
         if len(files) < len(names):
             raise UsageError("check files of problems and modules in separate commands")
@@ -39,28 +39,32 @@ def run(args: Options) -> int:
         raise UsageError(f"--{'words' if args.words else 'grid'} is for files of problems")
     with show_elapsed(f"{', '.join(names)}: testing the laws", quiet=args.quiet):
         for name in names:
-            found += check(sys.modules[name])
+            findings += check(sys.modules[name])
     table = FittedTable("part", "laws")
-    for part, law, holds in found.lines():
-        cell = Text(f"{law} {holds}", "green") if holds == "hold" else Text.assemble(law, "\n", (holds, "bold red"))
+    for part, law, case in findings.lines():
+        cell = Text(f"{law} {case}", "green") if case == "hold" else Text.assemble(law, "\n", (case, "bold red"))
         table.add_row(Text(part), cell)
-    broken = len(found.broken)
-    result: dict[str, Any] = {"laws": len(found), "broken": broken, "found": [asdict(one) for one in found]}
-    print_result(args, result, table, "", found.summary if broken else f"all {len(found)} laws hold")
-    for hint in [hint for name in names for hint in list_hints(sys.modules[name], found)]:
+    broken = len(findings.broken)
+    result: dict[str, Any] = {
+        "laws": len(findings),
+        "broken": broken,
+        "found": [asdict(finding) for finding in findings],
+    }
+    print_result(args, result, table, "", findings.summary if broken else f"all {len(findings)} laws hold")
+    for hint in [hint for name in names for hint in list_hints(sys.modules[name], findings)]:
         warn(hint)
     return 1 if broken else 0
 
 
 def _check_files(args: Options, names: Sequence[str]) -> int:
     """Print the contents of each file of problems, or its invalid lines."""
-    result, tables, wrong = [], [], 0
+    result, tables, fault_count = [], [], 0
     for name in names:
         faults, facts = describe_file(name, words=args.words, grid=args.grid)
         table = FittedTable(name, "")
         for fact, text in facts or [("wrong", fault) for fault in faults]:
             table.add_row(Text(fact), Text(text, "bold red" if faults else ""))
         result.append({"file": name, "faults": faults, **dict(facts)})
-        tables, wrong = [*tables, table], wrong + len(faults)
+        tables, fault_count = [*tables, table], fault_count + len(faults)
     print_result(args, result, *tables)
-    return 1 if wrong else 0
+    return 1 if fault_count else 0

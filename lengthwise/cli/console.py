@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from lengthwise.experiment.resources import ResourceEstimate
     from lengthwise.runs.run import Run
 
-LONG = 60.0  # seconds; longer durations are announced in advance
-MANY = 200  # maximum number of rows in a rich table
-SOON = 2.0  # seconds before the activity display appears
+ANNOUNCE_SECONDS = 60.0  # seconds; longer durations are announced in advance
+MAX_TABLE_ROWS = 200  # maximum number of rows in a rich table
+DISPLAY_DELAY_SECONDS = 2.0  # seconds before the activity display appears
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -38,9 +38,9 @@ err = Terminal(stderr=True)
 @contextmanager
 def show_elapsed(label: str, *, quiet: bool = False) -> Iterator[Progress]:
     """Show progress with the elapsed time; further lines may be added."""
-    with Progress(quiet=quiet, console=err) as shown:
-        shown.add_line(label)
-        yield shown
+    with Progress(quiet=quiet, console=err) as progress:
+        progress.add_line(label)
+        yield progress
 
 
 def print_result(args: OutputOptions, result: Any, *renderables: Any) -> int:
@@ -87,7 +87,7 @@ def save_page(args: OutputOptions, file: str, page: str, **extra: Any) -> int:
 def announce_duration(description: str, estimate: ResourceEstimate) -> None:
     """Announce the duration if it is long. Raises UsageError if this machine has too little memory."""
     estimate.check(description)
-    if estimate.seconds > LONG:
+    if estimate.seconds > ANNOUNCE_SECONDS:
         err.print(
             f"{description} takes about {duration_text(estimate.seconds)} of one CPU thread",
             highlight=False,
@@ -109,7 +109,7 @@ def show_progress_if_slow(description: str, estimate: ResourceEstimate) -> Itera
         if bar.disable:
             err.print(text, highlight=False, markup=False)
 
-    timer = threading.Timer(SOON, show_bar)
+    timer = threading.Timer(DISPLAY_DELAY_SECONDS, show_bar)
     timer.start()
     try:
         yield
@@ -121,12 +121,12 @@ def show_progress_if_slow(description: str, estimate: ResourceEstimate) -> Itera
 
 def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, blank_after: bool = False) -> RenderableType:
     """Format names with a text beside each, or below each if the names are too long for the terminal."""
-    longest = max((len(name) for name, _ in rows), default=0)
-    if len(rows) > MANY and all(longest + len(text.plain) + 4 <= out.width for _, text in rows):
-        lines = "\n".join(f"  {name:{longest}}  {text.plain}" for name, text in rows)
+    longest_name = max((len(name) for name, _ in rows), default=0)
+    if len(rows) > MAX_TABLE_ROWS and all(longest_name + len(text.plain) + 4 <= out.width for _, text in rows):
+        lines = "\n".join(f"  {name:{longest_name}}  {text.plain}" for name, text in rows)
         # A rich table of thousands of rows takes seconds.
         return Group(head, Text(lines, no_wrap=True), *([""] * blank_after))
-    if longest > out.width // 3:
+    if longest_name > out.width // 3:
         stacked = [Group(Text(name, "bold"), Padding(text, (0, 0, 0, 4))) for name, text in rows]
         return Group(head, *stacked, *([""] * blank_after))
     table = Table.grid(padding=(0, 2, 0, 0))

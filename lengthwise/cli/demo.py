@@ -71,9 +71,9 @@ def run(args: Options) -> int:
         intro = INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name)
         console.print(Text.from_markup(intro), "")
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
-    with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs)) as fleet:
-        show_progress(fleet, runs, console, quiet=args.quiet, extra_display=lambda: plot_progress(runs))
-    fleet.check()
+    with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs)) as pool:
+        show_progress(pool, runs, console, quiet=args.quiet, extra_display=lambda: plot_progress(runs))
+    pool.check()
     files = publish(runs, folder, title=study.title)
     page = report_page(runs, title=study.title, command="lengthwise demo", models=exportable_weights(runs))
     files.append(write_page(str(folder / "page.html"), page))
@@ -84,8 +84,8 @@ def run(args: Options) -> int:
     console.print(plot_lengths(runs), "", score_table(curves(runs)), study.notes, "")
     console.print(show_example_sums(runs), "")
     console.print(Text("Figures and tables", "bold"), *(f"  {file}" for file in files), "", sep="\n")
-    following = Text("What to type next", "bold"), NEXT.format(run=looped.folder)
-    console.print(*following, sep="\n", highlight=False, soft_wrap=True)
+    next_steps = Text("What to type next", "bold"), NEXT.format(run=looped.folder)
+    console.print(*next_steps, sep="\n", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -104,9 +104,9 @@ def plot_progress(runs: Sequence[Run]) -> RenderableType:
 def plot_lengths(runs: Sequence[Run]) -> RenderableType:
     """Plot exact match against digits, for the digits that were measured."""
     measured = [curve for curve in curves(runs) if curve.problems in ("uniform", WORST)]
-    called = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST}" for curve in measured]
+    labels = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST}" for curve in measured]
     points = [[(point.length, point.mean) for point in curve.diagonal()] for curve in measured]
-    lengths = dict(zip(called, points, strict=True))
+    lengths = dict(zip(labels, points, strict=True))
     top = runs[0].recipe.lengths.top
     return plot(lengths, width=76, height=12, top=top, x_label="digits", y_label="exact match")
 
@@ -135,7 +135,7 @@ def _mark_wrong_digits(name: str, answer: Answer | None, right: str) -> Text:
         return line.append("too long for its position table", "dim")
     width = max(len(answer.text), len(right))  # the answer may have too many digits
     columns = list(zip(answer.text.rjust(width), right.rjust(width), strict=True))
-    for digit, wanted in columns:
-        line.append(digit, "" if digit == wanted else "bold underline red")
-    wrong = sum(digit != wanted for digit, wanted in columns)
-    return line.append("  right" if answer.correct else f"  {wrong} of {width} digits wrong", "dim")
+    for digit, right_digit in columns:
+        line.append(digit, "" if digit == right_digit else "bold underline red")
+    wrong_count = sum(digit != right_digit for digit, right_digit in columns)
+    return line.append("  right" if answer.correct else f"  {wrong_count} of {width} digits wrong", "dim")

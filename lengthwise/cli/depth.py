@@ -8,7 +8,7 @@ from pathlib import Path
 from lengthwise.api.depth import HEADS, Fates, check_named_once, depth
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.ranges import Seed, Size
-from lengthwise.base.results import RULE
+from lengthwise.base.results import VERDICT_RULE
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import parse_sizes
@@ -43,12 +43,14 @@ def run(args: Options) -> int:
             with show_elapsed(f"{name}: T(n) + {args.more} loops"):
                 weights = load(name, choose_device(args.device))
                 fates += depth(weights, sizes[0], more=args.more, samples=args.samples, seed=args.seed or 0)
-    table = FittedTable(*HEADS, left_aligned=("weights", "fate"), optional_column=HEADS.index("T+5"), caption=RULE)
+    table = FittedTable(
+        *HEADS, left_aligned=("weights", "fate"), optional_column=HEADS.index("T+5"), caption=VERDICT_RULE
+    )
     for cells in fates.table()[1]:
         table.add_row(*cells)
-    said = []
+    written = []
     if args.out:
         out = Path(args.out)
         write_csv(out / "depth.csv", fates.rows())
-        said = [f"written to {', '.join(map(str, [out / 'depth.csv', *save(fates.plot(), out / 'depth')]))}"]
-    return print_result(args, [vars(fate) | {"verdict": fate.verdict} for fate in fates], table, *said)
+        written = [f"written to {', '.join(map(str, [out / 'depth.csv', *save(fates.plot(), out / 'depth')]))}"]
+    return print_result(args, [vars(fate) | {"verdict": fate.verdict} for fate in fates], table, *written)

@@ -36,17 +36,17 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     top = build_parser()
     if arguments and any("\0" in word for word in arguments):
         top.error("an argument contains a null character")
-    args, rest = top.parse_known_args(arguments)
-    if rest and not any(re.match("--|-[a-zA-Z]", word) for word in rest):
+    args, unparsed = top.parse_known_args(arguments)
+    if unparsed and not any(re.match("--|-[a-zA-Z]", word) for word in unparsed):
         # Words after an option belong to the last positional argument that takes them.
         if getattr(args, "prompt", "") is None:  # the verb `rasp`
-            args.prompt, *rest = rest
+            args.prompt, *unparsed = unparsed
         for name in ("prompts", "changes", "words", "runs", *["import_"] * (args.verb == "check")):
             if isinstance(getattr(args, name, None), list):
-                setattr(args, name, getattr(args, name) + rest)
-                rest = []
-    if rest:
-        top.error(_describe_unknown(rest, verb_parsers(top).get(args.verb, top), hasattr(args, "recipe")))
+                setattr(args, name, getattr(args, name) + unparsed)
+                unparsed = []
+    if unparsed:
+        top.error(_describe_unknown(unparsed, verb_parsers(top).get(args.verb, top), hasattr(args, "recipe")))
     return args
 
 
@@ -56,9 +56,9 @@ def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_rec
     from lengthwise.registry import sources
 
     # If an option is unknown, the words after it are not the problem.
-    wrong = [word for word in words if word.startswith("-")] or words
-    words = words[words.index(wrong[0]) :]
-    message = f"unrecognized arguments: {' '.join(wrong)}"
+    unknown = [word for word in words if word.startswith("-")] or words
+    words = words[words.index(unknown[0]) :]
+    message = f"unrecognized arguments: {' '.join(unknown)}"
     name, equals, value = words[0].lstrip("-").partition("=")
     if all(word.isdigit() for word in words):
         return f"{message}; numbers of a list are separated by commas, as in --lengths 20,40"
@@ -97,12 +97,14 @@ def _run(args: argparse.Namespace) -> int:
             status = work()
         sys.stdout.flush()  # flushed here, where an error can still be reported
         return status
-    except errors.Interrupted as stopped:
-        return _print_error(stopped, 130)
+    except errors.Interrupted as interruption:
+        return _print_error(interruption, 130)
     except errors.UsageError as error:
-        own = isinstance(error, errors.UnknownPart) and "did you mean" not in str(error)
-        hint = "; if it is your own, import its module first" * own
-        return _print_error(f"{error}{hint}{': --import MODULE' * (own or isinstance(error, errors.NotImported))}", 2)
+        is_unknown_part = isinstance(error, errors.UnknownPart) and "did you mean" not in str(error)
+        hint = "; if it is your own, import its module first" * is_unknown_part
+        return _print_error(
+            f"{error}{hint}{': --import MODULE' * (is_unknown_part or isinstance(error, errors.NotImported))}", 2
+        )
     except KeyboardInterrupt:
         return _print_error(f"interrupted{_resume_hint(args)}", 130)
     except BrokenPipeError:
@@ -221,8 +223,8 @@ def _import_module(name: str, prefix: str) -> None:
     with contextlib.suppress(ValueError):  # raised for a module without __spec__
         spec = importlib.util.find_spec(top)
     if own_file and spec and (not spec.origin or Path(spec.origin).resolve() != own_file.resolve()):
-        other = f"Python has another module of this name ({spec.origin or top})"
-        raise errors.UsageError(f"{prefix}{name}: {other}, which hides your {own_file}: rename yours")
+        reason = f"Python has another module of this name ({spec.origin or top})"
+        raise errors.UsageError(f"{prefix}{name}: {reason}, which hides your {own_file}: rename yours")
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add_module(importlib.import_module(name))
@@ -234,9 +236,11 @@ def _import_module(name: str, prefix: str) -> None:
         if isinstance(error, errors.UsageError) and not foreign:
             raise  # the module names something that does not exist; the message suffices
         if isinstance(error, ModuleNotFoundError) and not foreign:
-            where = f"neither in {Path.cwd()} nor among the installed packages{_describe_known(name)}"
-            raise errors.UsageError(f"{prefix}{name}: there is no module {error.name}, {where}") from None
+            location = f"neither in {Path.cwd()} nor among the installed packages{_describe_known(name)}"
+            raise errors.UsageError(f"{prefix}{name}: there is no module {error.name}, {location}") from None
         last = [*frames, *foreign][-1]
-        own = "importlib" not in last.filename
-        where = f" in {Path(last.filename).name}, line {last.lineno}" if own else ""
-        raise errors.UsageError(f"{prefix}{name}: {type(error).__name__}{where}: {errors.error_text(error)}") from None
+        has_location = "importlib" not in last.filename
+        location = f" in {Path(last.filename).name}, line {last.lineno}" if has_location else ""
+        raise errors.UsageError(
+            f"{prefix}{name}: {type(error).__name__}{location}: {errors.error_text(error)}"
+        ) from None

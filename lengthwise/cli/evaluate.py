@@ -16,7 +16,7 @@ from lengthwise.base.files import check_writable, json_text, write
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import Row, Sizes, group_by, latest_rows
+from lengthwise.base.score_rows import Row, Sizes, group_by, select_reported_rows
 from lengthwise.cli.console import has_code_changed, print_result
 from lengthwise.cli.forecast import announce_evaluation
 from lengthwise.cli.options import choose_rules, parse_grid, parse_sizes, requested_kind
@@ -32,7 +32,7 @@ from lengthwise.evaluation.families import (
 )
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES, check_precision
 from lengthwise.experiment.data import default_sizes
-from lengthwise.report.tables import BLOCKS, anatomy_table, detail_table, family_table, map_table, worst_table
+from lengthwise.report.tables import MAX_BLOCKS, anatomy_table, detail_table, family_table, map_table, worst_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import Run, choose_device, load, weights_folder
@@ -66,7 +66,7 @@ class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions
 
 def run(args: Options) -> int:
     """Measure weights on fresh problems."""
-    most = args.samples or (MAX_SAMPLES if args.precision else SAMPLES)
+    max_samples = args.samples or (MAX_SAMPLES if args.precision else SAMPLES)
     weights = load(args.weights, choose_device(args.device))
     if args.lengths and args.grid:
         raise UsageError("give --lengths or --grid, not both")
@@ -74,22 +74,22 @@ def run(args: Options) -> int:
         raise UsageError("give --families or --uniform-only, not both")
     if args.rows:
         check_writable("--rows", Path(args.rows))
-    given = parse_grid(args.grid) if args.grid else parse_sizes(args.lengths) if args.lengths else []
-    sizes = given or default_sizes(weights.recipe)
+    requested = parse_grid(args.grid) if args.grid else parse_sizes(args.lengths) if args.lengths else []
+    sizes = requested or default_sizes(weights.recipe)
     # Scores of weights from the Hub are not saved, since they belong to no run.
     folder = None if args.weights.startswith(PREFIX) else weights_folder(args.weights)
-    own = Run.open(folder) if folder and RunFolder(folder).is_run else None
-    if own and has_code_changed(own, weights.model):
-        own = None
+    own_run = Run.open(folder) if folder and RunFolder(folder).is_run else None
+    if own_run and has_code_changed(own_run, weights.model):
+        own_run = None
     rules = choose_rules(args, weights.recipe)
     if args.restarts:
         rules = [Restarts(rule, args.restarts, args.pick or "confidence") for rule in rules]
     check_precision(args.precision)
-    announce_evaluation(weights.recipe, sizes, most, rules, requested_kind(args, weights.recipe.task))
+    announce_evaluation(weights.recipe, sizes, max_samples, rules, requested_kind(args, weights.recipe.task))
     # Locked, or two concurrent calls would save the same scores twice.
-    lock = own.lock(wait=args.wait) if own else nullcontext()
+    lock = own_run.lock(wait=args.wait) if own_run else nullcontext()
     with lock, computation_settings(args.threads), Progress(quiet=args.quiet) as progress:
-        return _measure_and_print(args, weights, own, sizes, rules, most, progress)
+        return _measure_and_print(args, weights, own_run, sizes, rules, max_samples, progress)
 
 
 def _measure_and_print(
@@ -121,27 +121,29 @@ def _measure_and_print(
     rows: list[Row] = []
     if run_folder and args.grid and not args.rows and args.precision is None:  # cells that an earlier call has measured
         names, cells = {rule.name for rule in rules}, set(sizes)
-        for row in latest_rows(run_folder.rows("scores")):
+        for row in select_reported_rows(run_folder.rows("scores")):
             is_same = (row["problems"], row["count"], row.get("seed")) == (kind, samples, seed)
             if is_same and row["stopping"] in names and tuple(row["sizes"]) in cells:
                 rows.append(row)
-    known = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
+    measured = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
     uniform = options | {"samples": max_samples, "precision": args.precision, "kind": kind}
-    for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
-        what = f"{weights.name}: exact match"
-        for score in scores_with_progress(weights, lacks, missing, progress, label=what, **uniform):
+    for missing_rules, missing_sizes in sizes_without_scores(recipe, sizes, rules, measured).items():
+        label = f"{weights.name}: exact match"
+        for score in scores_with_progress(weights, missing_sizes, missing_rules, progress, label=label, **uniform):
             rows += save_scores([score])
     by_rule = group_by(rows, lambda row: row["stopping"]).values() if args.grid else []
-    maps = [map_table(found, tops) for found in by_rule if len(found) > BLOCKS**2]  # of blocks, if the map is large
+    maps = [map_table(found, tops) for found in by_rule if len(found) > MAX_BLOCKS**2]  # of blocks, if the map is large
     tables: list[Any] = maps or [detail_table(rows, tops)]
     other = args.uniform_only or args.grid or args.hard or args.natural or args.family
     if args.families or (recipe.task.families and not other):
         options["samples"] = family_samples(samples)
-        everywhere = [*dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, options["samples"]), *sizes]))]
-        chosen, what = family_rules(rules), f"{weights.name}: families"
-        found = scores_with_progress(weights, everywhere, chosen, progress, label=what, families=True, **options)
+        all_sizes = [*dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, options["samples"]), *sizes]))]
+        chosen, label = family_rules(rules), f"{weights.name}: families"
+        found = scores_with_progress(weights, all_sizes, chosen, progress, label=label, families=True, **options)
         # Saved per complete size, since the worst family needs all families.
-        structured = [row for _, of_size in groupby(found, lambda score: score.sizes) for row in save_scores(of_size)]
+        structured = [
+            row for _, size_scores in groupby(found, lambda score: score.sizes) for row in save_scores(size_scores)
+        ]
         tables += _family_tables(rows, structured, tops, all_families=args.families)
         rows = rows + structured
     if args.rows:
@@ -162,10 +164,15 @@ def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, 
     tables: list[Table] = []
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:
-        by_rule = [[row for row in found if row["stopping"] == rule] for found in (uniform, rows)]
-        named = all_families and any(row["problems"] != "every" for row in by_rule[1])  # a task may have no families
-        both = [worst_table([*by_rule[0], *by_rule[1]], tops), *([family_table(by_rule[1], tops)] if named else [])]
-        for table in both if len(rules) > 1 else ():
+        by_rule = [[row for row in kind_rows if row["stopping"] == rule] for kind_rows in (uniform, rows)]
+        shows_all = all_families and any(
+            row["problems"] != "every" for row in by_rule[1]
+        )  # a task may have no families
+        rule_tables = [
+            worst_table([*by_rule[0], *by_rule[1]], tops),
+            *([family_table(by_rule[1], tops)] if shows_all else []),
+        ]
+        for table in rule_tables if len(rules) > 1 else ():
             table.title = rule
-        tables += both
+        tables += rule_tables
     return tables

@@ -39,11 +39,11 @@ def announce_evaluation(
 ) -> None:
     """Announce how long an evaluation at these sizes takes, if it is long. Raises UsageError if this machine has too
     little memory, or the task has no problems of these sizes and this kind."""
-    what = f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
-    demand = estimate_evaluation(recipe, sizes, samples, rules)
-    demand.check(what)  # first, since drawing a problem of each size may need much memory
+    description = f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
+    estimate = estimate_evaluation(recipe, sizes, samples, rules)
+    estimate.check(description)  # first, since drawing a problem of each size may need much memory
     check_problems(recipe, sizes, kind)
-    announce_duration(what, demand)
+    announce_duration(description, estimate)
 
 
 def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
@@ -52,63 +52,63 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
     with batches of ``rows`` if given."""
     gpu = args.measure and torch.cuda.is_available()
     heads = ("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu)
-    table, found = FittedTable(*heads, title=title), []
+    table, recipe_rows = FittedTable(*heads, title=title), []
     with Progress(quiet=args.quiet or not args.measure) as progress:
         line = progress.add_line("estimating costs", len(plan))
         for number, seeds in enumerate(plan):
             recipe = seeds[0]
             line.update(number, recipe.name)
-            price = measure_cost(recipe, n_steps=2, rows=rows) if args.measure else look_up_cost(recipe)
-            faster = gpu_step_seconds(recipe, 2, matmul=args.matmul, compile=args.compile) if gpu else None
+            cost = measure_cost(recipe, n_steps=2, rows=rows) if args.measure else look_up_cost(recipe)
+            gpu_seconds = gpu_step_seconds(recipe, 2, matmul=args.matmul, compile=args.compile) if gpu else None
             row: Row = {
                 "recipe": recipe.name,
                 "seeds": len(seeds),
-                "missing": sum(not Run.locate(one).done for one in seeds),
-                "operations_each": price.operations * price.steps,
-                "memory": price.memory,
-                "minutes_each": price.minutes,
-                "source": price.source,
-                "gpu_minutes_each": None if faster is None else price.steps * faster / 60,
+                "missing": sum(not Run.locate(replicate).done for replicate in seeds),
+                "operations_each": cost.operations * cost.steps,
+                "memory": cost.memory,
+                "minutes_each": cost.minutes,
+                "source": cost.source,
+                "gpu_minutes_each": None if gpu_seconds is None else cost.steps * gpu_seconds / 60,
             }
-            found.append(row)
+            recipe_rows.append(row)
             minutes = [row[name] for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
-            times = ["–" if each is None else duration_text(each * 60) for each in minutes]
+            times = ["–" if value is None else duration_text(value * 60) for value in minutes]
             size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
             table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
-    engines = _time_by_launcher(args, found)
+    engines = _time_by_launcher(args, recipe_rows)
     notes = []
     for row in engines:
         if row["minutes"] is None:
             notes.append(f"--on {row['engine']}: not available")
             continue
         marks = [name for name in ("cheapest", "fastest") if row[name]]
-        most = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
-        text = f"--on {row['engine']}: about {duration_text(row['minutes'] * 60)}, {row['at_once']} at a time{most}"
+        cores = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
+        text = f"--on {row['engine']}: about {duration_text(row['minutes'] * 60)}, {row['at_once']} at a time{cores}"
         notes.append(text + (f" ({' and '.join(marks)})" if marks else ""))
     if not gpu:
-        unknown = "none here, so times are unknown; `make gpu` measures one"
-        where = "--measure adds its times" if torch.cuda.is_available() else unknown
-        notes.append(f"GPU: {where}")
+        advice = "none here, so times are unknown; `make gpu` measures one"
+        gpu_note = "--measure adds its times" if torch.cuda.is_available() else advice
+        notes.append(f"GPU: {gpu_note}")
     for source, meaning in SOURCES.items():
-        if count := sum(row["source"] == source for row in found):
-            notes.append(f"{source}{f' ({count} of {len(found)})' * (count < len(found))}: {meaning}")
+        if count := sum(row["source"] == source for row in recipe_rows):
+            notes.append(f"{source}{f' ({count} of {len(recipe_rows)})' * (count < len(recipe_rows))}: {meaning}")
     notes.append("without evaluation")
-    return print_result(args, {"recipes": found, "engines": engines}, table, "\n".join(notes))
+    return print_result(args, {"recipes": recipe_rows, "engines": engines}, table, "\n".join(notes))
 
 
 def _time_by_launcher(args: TrainingOptions, recipe_rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Return how long the plan takes on the CPUs of each available engine: the requested one first, then the others."""
-    asked, rows = parse_launcher(args), []
+    requested, rows = parse_launcher(args), []
     total = sum(row["missing"] * row["minutes_each"] for row in recipe_rows)
     longest = max((row["minutes_each"] for row in recipe_rows if row["missing"]), default=0.0)
-    for one in (asked, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(asked, kind))):
+    for launcher in (requested, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(requested, kind))):
         try:
-            at_once = one.max_parallel(jobs_or_default(args.jobs))
+            at_once = launcher.max_parallel(jobs_or_default(args.jobs))
         except UsageError:
             at_once = 0
         minutes = max(total / at_once, longest) if at_once else None
-        name = type(one).__name__.lower()
-        rows.append({"engine": name, "at_once": at_once, "minutes": minutes, "asked": one is asked})
+        name = type(launcher).__name__.lower()
+        rows.append({"engine": name, "at_once": at_once, "minutes": minutes, "asked": launcher is requested})
     available = [row for row in rows if row["minutes"] is not None]
     # Processor time is the same on all engines, so this machine is the cheapest.
     for name, best in (("cheapest", "local"), ("fastest", min(available, key=lambda row: row["minutes"])["engine"])):

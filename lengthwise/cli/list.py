@@ -47,23 +47,25 @@ def run(args: Options) -> int:
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything["studies"] = studies
     weights = {name: RunFolder(SHIPPED / name).outline for name in list_shipped()}
-    everything["weights"] = {name: f"{one.task}, trained up to {one.top}" for name, one in weights.items()}
+    everything["weights"] = {name: f"{outline.task}, trained up to {outline.top}" for name, outline in weights.items()}
     for title, file, describe in (("runs", "config", _describe_run), ("asked", "asked", _describe_replies)):
         folders = sorted((path.parent for path in runs_folder().glob(f"*/{file}.json")), key=lambda path: path.name)
         everything[title] = {folder.name: describe(folder) for folder in folders}
-    found = {title: sources.filter_entries(entries, args.words, title) for title, entries in everything.items()}
+    matching = {title: sources.filter_entries(entries, args.words, title) for title, entries in everything.items()}
     parts: Sections = {}
-    for kind, known in sources.declared_parts().items():
-        summaries = {name: one.summary for name, one in known.items()}
+    for kind, classes in sources.declared_parts().items():
+        summaries = {name: outline.summary for name, outline in classes.items()}
         parts[kind] = sources.filter_entries(summaries, args.words, f"parts {kind}")
     if args.json:
         names = {kind: list(about) for kind, about in parts.items() if about or not args.words}
-        return print_result(args, found | {"parts": names})
+        return print_result(args, matching | {"parts": names})
     if not args.words:
         head = "Parts of a recipe (lengthwise show Transformer; lengthwise list WORD says what each is)"
         rows = [(kind, Text(", ".join(about))) for kind, about in parts.items()]
-        return print_result(args, None, _build_overview(systems, found), "", format_columns(Text(head, "bold"), rows))
-    matches = {title: entries for title, entries in (found | parts).items() if entries}
+        return print_result(
+            args, None, _build_overview(systems, matching), "", format_columns(Text(head, "bold"), rows)
+        )
+    matches = {title: entries for title, entries in (matching | parts).items() if entries}
     if not matches:
         raise UsageError(f"list: no name or description contains {' and '.join(args.words)}")
     count, shown = sum(map(len, matches.values())), []
@@ -103,11 +105,11 @@ def _build_overview(systems: Iterable[sources.System], sections: Sections) -> An
 
 def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, str]]:
     """Return names with their texts; ``limit`` or more names with one text become the first name and their number."""
-    shown = []
-    for text, found in group_by(entries.items(), lambda entry: entry[1]).items():
-        names = [name for name, _ in found]
-        shown += [(name, text) for name in (names if len(names) < limit else [f"{names[0]} … ({len(names)})"])]
-    return shown
+    lines = []
+    for text, group in group_by(entries.items(), lambda entry: entry[1]).items():
+        names = [name for name, _ in group]
+        lines += [(name, text) for name in (names if len(names) < limit else [f"{names[0]} … ({len(names)})"])]
+    return lines
 
 
 # Runs
@@ -116,10 +118,10 @@ def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, 
 def _describe_run(folder: Path) -> str:
     """Return whether a run is done, or the error if it cannot be read."""
     try:
-        known = _is_valid_recipe(re.sub(r'(?<=seed": )-?\d+', "0", read_text(folder / "config.json")))
+        is_known = _is_valid_recipe(re.sub(r'(?<=seed": )-?\d+', "0", read_text(folder / "config.json")))
     except (UsageError, ValueError, RecursionError):
-        known = False
-    if not known:
+        is_known = False
+    if not is_known:
         from lengthwise.runs.run import Run  # imports torch, but gives the exact error
 
         try:

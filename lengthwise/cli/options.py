@@ -231,8 +231,8 @@ def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
             torch.device(args.device)
     except RuntimeError:
         raise UsageError(f"device: {quote_value(args.device)} is not a device; use cuda, cpu or auto") from None
-    elsewhere = args.matmul == "tf32" and args.device != "cpu"  # a CPU has no tf32
-    return torch.device("cpu"), "fp32" if elsewhere else args.matmul
+    needs_other = args.matmul == "tf32" and args.device != "cpu"  # a CPU has no tf32
+    return torch.device("cpu"), "fp32" if needs_other else args.matmul
 
 
 # Options that only the starting command uses: its training processes do not receive them.
@@ -255,6 +255,6 @@ def option_words(args: Any, left_out: Collection[str]) -> list[str]:
         if value is True:
             words.append(flag)
         else:
-            for one in [value] if isinstance(value, (str, int, float)) else value:
-                words += [flag, str(one)]
+            for item in [value] if isinstance(value, (str, int, float)) else value:
+                words += [flag, str(item)]
     return words

@@ -62,8 +62,8 @@ def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all verbs and their options."""
     widest = max(map(len, EXAMPLES))
-    beside = shutil.get_terminal_size().columns >= 108  # else descriptions are below the examples
-    examples = [f"  lengthwise {text:<{widest}}  {about}" if beside else f"  lengthwise {text}\n      {about}"
+    is_wide = shutil.get_terminal_size().columns >= 108  # else descriptions are below the examples
+    examples = [f"  lengthwise {text:<{widest}}  {about}" if is_wide else f"  lengthwise {text}\n      {about}"
                 for text, about in EXAMPLES.items()]  # fmt: skip
     top = _Parser(
         prog="lengthwise",
@@ -86,21 +86,21 @@ def build_parser() -> argparse.ArgumentParser:
 def read_options(verb: str) -> tuple[str, dict[str, Field]]:
     """Read a verb's source file; return its description, and its options by name, shared options last."""
     classes = _read_classes(verb) | _read_classes("shared")
-    found: dict[str, Field] = {}
+    options: dict[str, Field] = {}
     names = ["Options"]
     for name in names:  # grows by the bases of each class
         node, declared = classes[name]
-        found = found | {field.name: field for field in declared if field.name not in found}
+        options = options | {field.name: field for field in declared if field.name not in options}
         names += [base.id for base in node.bases if isinstance(base, ast.Name)]
-    return " ".join((ast.get_docstring(classes["Options"][0]) or "").split()), found
+    return " ".join((ast.get_docstring(classes["Options"][0]) or "").split()), options
 
 
 @cache
 def _read_classes(file: str) -> dict[str, tuple[ast.ClassDef, list[Field]]]:
     path = Path(__file__).with_name(f"{file}.py")
     nodes = [node for node in ast.parse(path.read_bytes()).body if isinstance(node, ast.ClassDef)]
-    kept = [node for node in nodes if node.name == "Options" or file == "shared"]
-    return {node.name: (node, declared_fields(node, path)) for node in kept}
+    option_classes = [node for node in nodes if node.name == "Options" or file == "shared"]
+    return {node.name: (node, declared_fields(node, path)) for node in option_classes}
 
 
 def option_flag(name: str) -> str:
@@ -123,26 +123,26 @@ def _add_option(parser: argparse.ArgumentParser, field: Field) -> None:
         parser.add_argument(flag, dest=name, action="store_true", help=field.about.replace("%", "%%"))
         return
     default = ast.literal_eval(field.default or "None")
-    given: dict[str, Any] = {"default": default, "help": field.about.replace("%", "%%")}
+    keywords: dict[str, Any] = {"default": default, "help": field.about.replace("%", "%%")}
     if colon and " " not in metavar:
-        given |= {"metavar": metavar, "help": about.replace("%", "%%")}
+        keywords |= {"metavar": metavar, "help": about.replace("%", "%%")}
     if kind in COUNTS:
         count = "?" if field.type.endswith("None") else COUNTS[kind]
         # Without a default, argparse would list zero or more words as required.
-        given |= {"nargs": count} if count else {}
-        given["default"] = [] if count == "*" else default
-        parser.add_argument(name, **given)
+        keywords |= {"nargs": count} if count else {}
+        keywords["default"] = [] if count == "*" else default
+        parser.add_argument(name, **keywords)
         return
     if kind == "Texts":
-        given |= {"action": "append", "default": [*(default or ())]}
+        keywords |= {"action": "append", "default": [*(default or ())]}
     elif kind == "Several":
-        given |= {"nargs": "+", "default": []}
+        keywords |= {"nargs": "+", "default": []}
     elif kind.startswith("Literal"):
-        given["choices"] = ast.literal_eval(f"({kind.removeprefix('Literal[').removesuffix(']')},)")
+        keywords["choices"] = ast.literal_eval(f"({kind.removeprefix('Literal[').removesuffix(']')},)")
     else:
         scale = value_type(field)
-        given["type"] = get_args(scale)[0] if get_args(scale) else scale
-    parser.add_argument(flag, *ALIASES.get(name, ()), dest=name, required=field.default is None, **given)
+        keywords["type"] = get_args(scale)[0] if get_args(scale) else scale
+    parser.add_argument(flag, *ALIASES.get(name, ()), dest=name, required=field.default is None, **keywords)
 
 
 def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -47,5 +47,5 @@ def run(args: Options) -> int:
         if not args.json:
             print(card)  # printed without rich, which would wrap its lines
         return print_result(args, {"card": card})
-    address = push_weights(folder, str(where), card, private=args.private)
-    return print_result(args, {"repository": where.repository, "commit": address}, address)
+    url = push_weights(folder, str(where), card, private=args.private)
+    return print_result(args, {"repository": where.repository, "commit": url}, url)

@@ -31,11 +31,11 @@ def run(args: Options) -> int:
     """Print a program's state after each round; without a task, list the programs."""
     tasks: dict[str, Task] = {task.name: task for task in PUBLISHED}
     if args.task is None:
-        known = {name: catalog.read_summary(type(find_program(task))) for name, task in tasks.items()}
+        descriptions = {name: catalog.read_summary(type(find_program(task))) for name, task in tasks.items()}
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-        for name, text in known.items():
+        for name, text in descriptions.items():
             table.add_row(Text(name, "bold"), text)
-        return print_result(args, known, table)
+        return print_result(args, descriptions, table)
     if args.prompt is None:
         raise UsageError(f"rasp: give the program of {args.task} a prompt, for example: rasp parity 10110")
     task = fields.override(tasks.get(args.task) or catalog.task(args.task), args.changes)
@@ -46,8 +46,8 @@ def run(args: Options) -> int:
             line.total = count
             line.update(done)
 
-        ran = execute(find_program(task), _parse_prompt(task, args.prompt), show_round)
-        row, rounds, answer_text = format_state(ran.row), format_rounds(ran), format_answer(ran, task)
+        execution = execute(find_program(task), _parse_prompt(task, args.prompt), show_round)
+        row, rounds, answer_text = format_state(execution.row), format_rounds(execution), format_answer(execution, task)
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answer_text}
     if args.json:
         return print_result(args, result)

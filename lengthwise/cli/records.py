@@ -28,24 +28,24 @@ class Options(OutputOptions):
 
 def run(args: Options) -> int:
     """Print the records of all groups of tasks, or of one."""
-    found = read_records(args.group)
+    all_records = read_records(args.group)
     tables = []
-    for group, records in groupby(found, key=lambda record: record["group"]):
+    for group, records in groupby(all_records, key=lambda record: record["group"]):
         table = Table(title=group, title_justify="left", title_style="bold", expand=True)
         for head, ratio in (("system", 3), ("trained to → tested at", 2), ("published", 3), ("ours", 3)):
             table.add_column(head, ratio=ratio)
         for record in records:
             lengths = f"{record['trained_to']} → {record['tested_at']}"
             source = f"{record['system']} ({record['paper']}; {record['standing']})"
-            own = "–"
+            own_text = "–"
             if ours := record.get("ours"):  # verdict, mean over seeds, sizes, processor time of a training run
                 number = "1 seed" if len(ours["seeds"]) == 1 else f"{len(ours['seeds'])} seeds"
                 tested = f"{'x'.join(map(str, ours['trained_to']))} → {ours['sizes']}"
-                own = f"{ours['verdict']}: {share_text(statistics.fmean(ours['seeds']), 3)} ({number}), {tested}"
-                own += f"; {max(1, round(ours['minutes']))} CPU min"
-            table.add_row(source, lengths, record["score"], own)
+                own_text = f"{ours['verdict']}: {share_text(statistics.fmean(ours['seeds']), 3)} ({number}), {tested}"
+                own_text += f"; {max(1, round(ours['minutes']))} CPU min"
+            table.add_row(source, lengths, record["score"], own_text)
         tables.append(table)
-    return print_result(args, found, *tables)
+    return print_result(args, all_records, *tables)
 
 
 def read_records(group: str | None = None) -> list[Row]:
@@ -55,8 +55,8 @@ def read_records(group: str | None = None) -> list[Row]:
     ("read" or "second-hand"). If this package has runs of the task, ``ours`` holds the exact match of each of its
     ``seeds`` at ``sizes``, and a ``verdict``.
     """
-    found = json.loads(RECORDS.read_text(encoding="utf-8"))
-    groups = list(dict.fromkeys(record["group"] for record in found))
+    all_records = json.loads(RECORDS.read_text(encoding="utf-8"))
+    groups = list(dict.fromkeys(record["group"] for record in all_records))
     if group is not None and group not in groups:
         raise UsageError(f"records: no group {group!r}; there are: {', '.join(groups)}")
-    return [record for record in found if group in (None, record["group"])]
+    return [record for record in all_records if group in (None, record["group"])]

@@ -61,16 +61,18 @@ class Options(OutputOptions, ProgressOptions):
     device: str | None = None  # DEVICE: with --stopping: cpu, cuda, mps or auto (default)
 
     def __post_init__(self) -> None:
-        measured = ("lengths", "samples", "device")
-        drawn = ("stopping", *measured, "width", "formats", "out", "table")
-        given = [f"--{name}" for name in drawn if getattr(self, name) not in (None, False)]
+        measurement_options = ("lengths", "samples", "device")
+        figure_options = ("stopping", *measurement_options, "width", "formats", "out", "table")
+        given_options = [f"--{name}" for name in figure_options if getattr(self, name) not in (None, False)]
         if self.matrix and (self.html or self.stopping):
             raise UsageError("--matrix draws one figure: omit --html and --stopping")
-        if self.html and given:
-            raise UsageError(f"--html writes one page of existing scores: omit {' and '.join(given)}")
-        if not self.stopping and (given := [f"--{name}" for name in measured if getattr(self, name) is not None]):
-            more = "`lengthwise evaluate` measures further lengths, and more"
-            raise UsageError(f"{' and '.join(given)}: only with --stopping; {more}")
+        if self.html and given_options:
+            raise UsageError(f"--html writes one page of existing scores: omit {' and '.join(given_options)}")
+        if not self.stopping and (
+            given_options := [f"--{name}" for name in measurement_options if getattr(self, name) is not None]
+        ):
+            advice = "`lengthwise evaluate` measures further lengths, and more"
+            raise UsageError(f"{' and '.join(given_options)}: only with --stopping; {advice}")
 
 
 def run(args: Options) -> int:
@@ -88,15 +90,15 @@ def run(args: Options) -> int:
         if len(folders) < len(args.runs):
             raise UsageError("--html takes either folders of results or runs, not both")
         published = [run for folder in folders for run in read_published_runs(folder)]
-        inquiries = [one for folder in folders for one in read_inquiries(folder)]
+        inquiries = [inquiry for folder in folders for inquiry in read_inquiries(folder)]
         if not published and not inquiries:
             raise UsageError(f"{folders[0]}: there are no runs in this folder of results")
         title = read_figures_json(folders[0]).get("title") if len(folders) == 1 else None
         return _write_page(args, args.html, published, inquiries, title=title)
     if folders:  # their figures are drawn again, in place or into one folder each below ``--out``
         if len(folders) < len(args.runs) or args.stopping:
-            only = "the figures of folders of results are only redrawn"
-            raise UsageError(f"{only}: name no runs with them, omit --stopping")
+            advice = "the figures of folders of results are only redrawn"
+            raise UsageError(f"{advice}: name no runs with them, omit --stopping")
         targets = [path_inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
         if len(set(targets)) < len(targets):
             raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
@@ -136,13 +138,13 @@ def _figure_options(args: Options) -> dict[str, Any]:
 def _skip_other_folders(names: Sequence[str]) -> list[str]:
     """Return the names without sweep folders and results of ``demo``, which ``runs/*`` includes, and warn of these. If
     all names are such folders, return them all."""
-    beside, paths = runs_folder().resolve(), {name: Path(name) for name in names}
-    among = [name for name, path in paths.items() if (path / "sweep.json").exists()
-             or (is_results_folder(path) and path.resolve().parent == beside)]  # fmt: skip
-    if len(among) in (0, len(names)):
+    runs_path, paths = runs_folder().resolve(), {name: Path(name) for name in names}
+    skipped = [name for name, path in paths.items() if (path / "sweep.json").exists()
+             or (is_results_folder(path) and path.resolve().parent == runs_path)]  # fmt: skip
+    if len(skipped) in (0, len(names)):
         return list(names)
-    warn(f"skipped, not runs: {', '.join(among)}")
-    return [name for name in names if name not in among]
+    warn(f"skipped, not runs: {', '.join(skipped)}")
+    return [name for name in names if name not in skipped]
 
 
 def _open_run(name: str) -> RunFolder:
@@ -155,16 +157,16 @@ def _open_run(name: str) -> RunFolder:
 def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
     from lengthwise.runs.run import Run
 
-    return [Run.open(one.folder) for one in runs]
+    return [Run.open(folder.folder) for folder in runs]
 
 
 def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> int:
-    price = _operations_per_step(args, runs)
+    operations = _operations_per_step(args, runs)
     with show_elapsed("figures", quiet=args.quiet):
-        options = _figure_options(args) | {"inquiries": inquiries, "operations": price}
+        options = _figure_options(args) | {"inquiries": inquiries, "operations": operations}
         files = publish(runs, Path(args.out or "figures"), **options)
-    scores, replied = ([row for one in group for row in one.rows("scores")] for group in (runs, inquiries))
-    cards = score_card(runs, price) if runs else []
+    scores, replied = ([row for source in group for row in source.rows("scores")] for group in (runs, inquiries))
+    cards = score_card(runs, operations) if runs else []
     lines = all_curves(runs, inquiries)
     shown = [score_table(lines) if lines else "no scores yet: `lengthwise evaluate RUN` measures a run"]
     shown += ["", card_table(cards)] if scores else []
@@ -181,21 +183,21 @@ def _operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[str, 
     """Return the operations of a step, by the recipe's id without seeds: stored values, otherwise measured. A recipe
     that cannot be built, such as one with a module passed from Python, is left out, with a note."""
     # Grouping raises for runs that cannot be reported together, before any note is printed.
-    one_of_each = {group[0].outline.seedless_id: group[0] for group in (by_recipe(runs) if runs else {}).values()}
-    found = {key: steps for key, steps in read_operations().items() if key in one_of_each}
-    missing = [one for key, one in one_of_each.items() if key not in found]
+    first_runs = {group[0].outline.seedless_id: group[0] for group in (by_recipe(runs) if runs else {}).values()}
+    operations = {key: steps for key, steps in read_operations().items() if key in first_runs}
+    missing = [folder for key, folder in first_runs.items() if key not in operations]
     if not missing:
-        return found
+        return operations
     from lengthwise.training.cost import operations_by_id
 
     with Progress(quiet=args.quiet) as progress:
-        for one in missing:
-            one.config()  # a damaged file is an error, not a note
+        for folder in missing:
+            folder.config()  # a damaged file is an error, not a note
             try:
-                found |= operations_by_id([run.recipe for run in _open_runs([one])], progress)
+                operations |= operations_by_id([run.recipe for run in _open_runs([folder])], progress)
             except UsageError as error:
-                progress.note(f"{one.folder.name}: its operations are unknown: {error}")
-    return found
+                progress.note(f"{folder.folder.name}: its operations are unknown: {error}")
+    return operations
 
 
 def _write_page(
@@ -218,21 +220,21 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
     from lengthwise.runs.run import choose_device
     from lengthwise.training.arithmetic import computation_settings
 
-    if len({one.folder.name for one in runs}) < len(runs):
+    if len({run.folder.name for run in runs}) < len(runs):
         raise UsageError("figures of runs with the same folder name would overwrite each other: report one at a time")
     files: list[Path] = []
-    found: list[dict[str, Any]] = []
-    for one in runs:
-        top = one.recipe.lengths.top
+    loop_rows: list[dict[str, Any]] = []
+    for run in runs:
+        top = run.recipe.lengths.top
         sizes = parse_sizes(args.lengths) if args.lengths else [top, 2 * top]
         samples = SAMPLES if args.samples is None else args.samples
-        estimate = estimate_evaluation(one.recipe, sizes, samples, [MaxConfidence()])
-        announce_duration(f"{one.recipe.name}: every loop", estimate)
-        has_code_changed(one)
-        lock = one.lock(wait=True) if one.is_run else nullcontext()
+        estimate = estimate_evaluation(run.recipe, sizes, samples, [MaxConfidence()])
+        announce_duration(f"{run.recipe.name}: every loop", estimate)
+        has_code_changed(run)
+        lock = run.lock(wait=True) if run.is_run else nullcontext()
         with lock, computation_settings(1), Progress(quiet=args.quiet) as progress:
-            rows = measure_depths(one, sizes, samples, progress, device=choose_device(args.device or "auto"))
-        path = Path(args.out or "figures") / f"stopping-{one.folder.name}"
+            rows = measure_depths(run, sizes, samples, progress, device=choose_device(args.device or "auto"))
+        path = Path(args.out or "figures") / f"stopping-{run.folder.name}"
         files += publish_depth(rows, path, **_figure_options(args))
-        found += [{"recipe": one.recipe.name} | row for row in depth_rows(rows)]
-    return print_files(args, files, row_table(found), loops=found)
+        loop_rows += [{"recipe": run.recipe.name} | row for row in depth_rows(rows)]
+    return print_files(args, files, row_table(loop_rows), loops=loop_rows)

@@ -35,7 +35,7 @@ from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
 from lengthwise.training.arithmetic import check_matmul, computation_settings
 from lengthwise.training.cost import operations_by_id, stored_costs
-from lengthwise.training.stacked import check_seeds, rehearse_stacked
+from lengthwise.training.stacked import check_seeds, try_stacked_training
 
 
 @dataclass(kw_only=True)
@@ -71,8 +71,8 @@ def run(args: Options) -> int:
         for recipe in study.recipes:
             recipes = options.replicate_recipe(recipe, args.seed, args.seeds)
             check_seeds(recipes)
-            if not all(Run.locate(one).done for one in recipes):
-                rehearse_stacked(recipes, torch.device("cpu"))
+            if not all(Run.locate(replicate).done for replicate in recipes):
+                try_stacked_training(recipes, torch.device("cpu"))
     folder = Path(args.out) if args.out else path_inside(Path("results"), args.study)
     for panel in study.panels:  # checked now, not after hours of training
         path_inside(folder, panel.name)
@@ -80,25 +80,31 @@ def run(args: Options) -> int:
     words: dict[Path, list[str]] = {}
     for panel in study.panels:
         for recipe in panel.recipes:  # the requested seeds, and those after them that are already trained
-            runs[panel.title] += [Run.of(one) for one in options.replicate_recipe(recipe, args.seed, args.seeds)]
+            runs[panel.title] += [
+                Run.of(replicate) for replicate in options.replicate_recipe(recipe, args.seed, args.seeds)
+            ]
             further = (Run.locate(recipe.with_seed(seed)) for seed in count(args.seed + args.seeds))
             runs[panel.title] += takewhile(lambda run: run.done, further)
         for run in runs[panel.title]:
             words[run.folder] = [*options.training_options(args), *_measurement_options(args, panel, run)]
-    together = list(chain(*runs.values()))
-    how = {"jobs": options.jobs_or_default(args.jobs), "launcher": options.parse_launcher(args), "stack": args.stack}
-    with JobPool(together, lambda one: words[one.folder], **how) as fleet:
-        show_progress(fleet, together, err, quiet=args.quiet)
+    all_runs = list(chain(*runs.values()))
+    pool_options = {
+        "jobs": options.jobs_or_default(args.jobs),
+        "launcher": options.parse_launcher(args),
+        "stack": args.stack,
+    }
+    with JobPool(all_runs, lambda replicate: words[replicate.folder], **pool_options) as pool:
+        show_progress(pool, all_runs, err, quiet=args.quiet)
     runs = {
-        title: [run for run in group if run.folder not in fleet.failed or run.diverged]  # divergence is a result too
+        title: [run for run in group if run.folder not in pool.failed or run.diverged]  # divergence is a result too
         for title, group in runs.items()
     }
     if not any(run.done for group in runs.values() for run in group):
-        fleet.check()
+        pool.check()
     if args.publish:
         _measure_sealed(args, study, runs)
     _publish(args, study, runs, folder)
-    fleet.check()  # reported last, since a failed run does not stop the others
+    pool.check()  # reported last, since a failed run does not stop the others
     return 0
 
 
@@ -108,10 +114,10 @@ def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run
     for panel in study.panels:
         kinds = ["uniform", *(["hard"] if panel.hard else []), *(["natural"] if panel.natural else [])]
         for run in (run for run in runs[panel.title] if run.done):
-            what = f"{run.recipe.name}: sealed problems"
-            with computation_settings(1), show_elapsed(what, quiet=args.quiet), run.lock(wait=True):
-                how = {"rules": panel.rules(run.recipe), "kinds": kinds, "device": device}
-                measure_sealed(run, panel.sizes, samples=samples, family_samples=family_samples(samples), **how)
+            label = f"{run.recipe.name}: sealed problems"
+            with computation_settings(1), show_elapsed(label, quiet=args.quiet), run.lock(wait=True):
+                measurement = {"rules": panel.rules(run.recipe), "kinds": kinds, "device": device}
+                measure_sealed(run, panel.sizes, samples=samples, family_samples=family_samples(samples), **measurement)
 
 
 def _measurement_options(args: Options, panel: Panel, run: Run) -> list[str]:
@@ -129,34 +135,37 @@ def _measurement_options(args: Options, panel: Panel, run: Run) -> list[str]:
 
 
 def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], folder: Path) -> int:
-    every = list(chain(*runs.values()))
+    all_runs = list(chain(*runs.values()))
     files: list[Path] = []
     rows: list[Row] = []
-    drawn: list[RunFolder] = []
+    matrix_runs: list[RunFolder] = []
     prices = {identity: cost["operations"] for identity, cost in stored_costs().items()}
     for panel in study.panels:
-        group, place = runs[panel.title], path_inside(folder, panel.name)
+        group, panel_folder = runs[panel.title], path_inside(folder, panel.name)
         if not any(run.done for run in group):
             continue
-        with Progress(quiet=args.quiet) as shown:
-            prices |= operations_by_id((one.recipe for one in group), shown)
-        together = _add_published_runs(place, group)
-        drawn += [run for run in together if not isinstance(run, Run) or run.done]
-        files += _publish_panel(args, panel, together, place, prices)
+        with Progress(quiet=args.quiet) as progress:
+            prices |= operations_by_id((reported_run.recipe for reported_run in group), progress)
+        reported = _add_published_runs(panel_folder, group)
+        matrix_runs += [run for run in reported if not isinstance(run, Run) or run.done]
+        files += _publish_panel(args, panel, reported, panel_folder, prices)
         if panel.claims or panel.also:
-            found = summary_rows(panel.title, curves(together), panel.sizes, panel.claims)
-            write_csv(place / "summary.csv", found)
-            files, rows = [*files, place / "summary.csv"], rows + found
+            summary = summary_rows(panel.title, curves(reported), panel.sizes, panel.claims)
+            write_csv(panel_folder / "summary.csv", summary)
+            files, rows = [*files, panel_folder / "summary.csv"], rows + summary
     if study.strong:
-        shown = [panel.name for panel in study.panels if any(run.done for run in runs[panel.title])]
-        files += publish_overview(shown, folder, title=study.title, strong=study.strong)
+        progress = [panel.name for panel in study.panels if any(run.done for run in runs[panel.title])]
+        files += publish_overview(progress, folder, title=study.title, strong=study.strong)
     claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
-    files += publish_parameters(every, list(claims), folder)
-    drawn = [*_read_other_columns(folder, study), *drawn] if study.matrix else drawn
-    cells = matrix_rows(drawn) if study.matrix else []
+    files += publish_parameters(all_runs, list(claims), folder)
+    matrix_runs = [*_read_other_columns(folder, study), *matrix_runs] if study.matrix else matrix_runs
+    cells = matrix_rows(matrix_runs) if study.matrix else []
     files += publish_matrix(cells, folder, title=study.title) if cells else []
-    table = summary_table(rows) if rows else matrix_table(cells) if cells else score_table(curves(every))
-    cards, scores = score_card(every, prices), [row for one in every for row in one.rows("scores")]
+    table = summary_table(rows) if rows else matrix_table(cells) if cells else score_table(curves(all_runs))
+    cards, scores = (
+        score_card(all_runs, prices),
+        [row for reported_run in all_runs for row in reported_run.rows("scores")],
+    )
     result: dict[str, Any] = {"summary": rows, "scores": scores, "cards": cards}
     result |= {"matrix": cells} if cells else {}
     return print_files(args, files, table, "", card_table(cards), study.notes, **result)
@@ -164,9 +173,11 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
 
 def _read_other_columns(folder: Path, study: Study) -> list[RunFolder]:
     """Return published runs of tasks that this study lacks, so that a matrix keeps their columns."""
-    now = {path_inside(folder, panel.name) for panel in study.panels}
-    others = [place for place in sorted(folder.glob("*")) if place not in now and is_results_folder(place)]
-    return [run for place in others for run in read_published_runs(place)]
+    own_folders = {path_inside(folder, panel.name) for panel in study.panels}
+    other_folders = [
+        place for place in sorted(folder.glob("*")) if place not in own_folders and is_results_folder(place)
+    ]
+    return [run for place in other_folders for run in read_published_runs(place)]
 
 
 def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
@@ -174,14 +185,14 @@ def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
     of these recipes if they are unchanged. Recipes have the folder's order, new recipes last; seeds are in order."""
     seeds = {(run.outline.seedless_id, run.outline.seed, run.outline.data_seed) for run in runs}  # ids may have changed
     recipes = {run.outline.name: run.outline.seedless_id for run in runs}
-    before = read_published_runs(folder) if is_results_folder(folder) else []
-    together: list[RunFolder] = [*runs]
-    for one in before:
-        same = recipes.get(one.outline.name, one.outline.seedless_id) == one.outline.seedless_id
-        again = (one.outline.seedless_id, one.outline.seed, one.outline.data_seed) in seeds
-        together += [one] if same and not again else []
-    names = list(dict.fromkeys(one.outline.name for one in [*before, *runs]))
-    return sorted(together, key=lambda one: (names.index(one.outline.name), one.outline.seed))
+    published = read_published_runs(folder) if is_results_folder(folder) else []
+    kept_runs: list[RunFolder] = [*runs]
+    for other in published:
+        is_unchanged = recipes.get(other.outline.name, other.outline.seedless_id) == other.outline.seedless_id
+        is_replaced = (other.outline.seedless_id, other.outline.seed, other.outline.data_seed) in seeds
+        kept_runs += [other] if is_unchanged and not is_replaced else []
+    names = list(dict.fromkeys(other.outline.name for other in [*published, *runs]))
+    return sorted(kept_runs, key=lambda other: (names.index(other.outline.name), other.outline.seed))
 
 
 def _publish_panel(
@@ -191,13 +202,13 @@ def _publish_panel(
     files = publish(runs, folder, title=panel.title, operations=operations, strong=panel.strong)
     rows: dict[str, list[Row]] = defaultdict(list)
     for one in sorted(runs, key=lambda run: run.outline.seed) if panel.also else []:
-        found = one.rows("depth")
+        depth_rows = one.rows("depth")
         if isinstance(one, Run) and one.recipe.loops.adapts and one.done:
-            with computation_settings(1), Progress(quiet=args.quiet) as shown, one.lock(wait=True):
+            with computation_settings(1), Progress(quiet=args.quiet) as progress, one.lock(wait=True):
                 sizes = [one.recipe.lengths.top, *panel.sizes]
                 # On 512 problems, the batch size of the published code.
-                found = measure_depths(one, sizes, 512, shown, options.local_device(args)[0])
-        rows[one.outline.name] += [{"train_seed": one.outline.seed} | row for row in found]
+                depth_rows = measure_depths(one, sizes, 512, progress, options.local_device(args)[0])
+        rows[one.outline.name] += [{"train_seed": one.outline.seed} | row for row in depth_rows]
     for name in {run.outline.name for run in runs if isinstance(run, Run)}:
         files += publish_depth(rows[name], folder / f"stopping-{name}") if rows[name] else []
     recipe = panel.recipes[0]

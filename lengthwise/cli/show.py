@@ -49,8 +49,8 @@ def run(args: Options) -> int:
     owners = [sources.find_class("Recipe")]
     for step in parents:
         types = [field.type for owner in owners if owner for field in owner.fields if field.name == step]
-        owners = [one for text in types for one in sources.possible_parts(text)]
-    if found := [(one, field) for one in owners if one for field in one.fields if field.name == last]:
+        owners = [owner for text in types for owner in sources.possible_parts(text)]
+    if found := [(owner, field) for owner in owners if owner for field in owner.fields if field.name == last]:
         return _show_field(args, found)
     if args.recipe in sources.BASES:
         args.recipe = sources.BASES[args.recipe]
@@ -74,8 +74,8 @@ def _write_page(args: Options, html: str) -> int:
     names = [args.recipe, *args.changes]
     models = [load(name) for name in names]
     check_writable("--html", Path(html))
-    told = f"{', '.join(model.name for model in models)}: examples and an attack"
-    with computation_settings(1), show_elapsed(told):
+    label = f"{', '.join(model.name for model in models)}: examples and an attack"
+    with computation_settings(1), show_elapsed(label):
         page = viewer_page(models, [text.strip() for text in args.problem])
     return save_page(args, html, page, models=names)
 
@@ -90,29 +90,29 @@ def _show_recipe(args: Options) -> int:
 
     recipe, minutes = find_recipe(args.recipe, args.changes), None
     with show_elapsed(f"{recipe.name}: measuring the cost of a step", quiet=not args.measure):
-        price = measure_cost(recipe) if args.measure else look_up_cost(recipe)
-        if args.measure and price.source == "measured":
+        cost = measure_cost(recipe) if args.measure else look_up_cost(recipe)
+        if args.measure and cost.source == "measured":
             minutes = evaluation_seconds(recipe) / 60
-        runner = describe_runner(recipe, price)
-    each = ", on 1,000 problems of each default length"
+        runner = describe_runner(recipe, cost)
+    evaluation_text = ", on 1,000 problems of each default length"
     changed = [(name, Text(text)) for name, text in fields.changed_fields(recipe) if name != "name"]
     rows = [
         *(_list_fields(recipe) if args.all else changed),
-        ("parameters", Text(f"{price.parameters:,}")),
-        ("operations", Text(f"{price.operations / 1e9:.2f} GFLOP per step, forward and backward")),
-        ("training", Text(f"about {price.minutes:,.1f} min of processor time on one thread")),
-        *([] if minutes is None else [("evaluation", Text(f"about {minutes:.1f} min more{each}"))]),
-        ("numbers", Text(f"{price.source}: {SOURCES[price.source]}")),
+        ("parameters", Text(f"{cost.parameters:,}")),
+        ("operations", Text(f"{cost.operations / 1e9:.2f} GFLOP per step, forward and backward")),
+        ("training", Text(f"about {cost.minutes:,.1f} min of processor time on one thread")),
+        *([] if minutes is None else [("evaluation", Text(f"about {minutes:.1f} min more{evaluation_text}"))]),
+        ("numbers", Text(f"{cost.source}: {SOURCES[cost.source]}")),
         ("runner", Text(runner)),
     ]
     result = {
         "recipe": fields.encode(recipe),
         "id": recipe.id,
-        "parameters": price.parameters,
-        "operations_per_step": price.operations,
-        "seconds_per_step": price.seconds,
-        "minutes": price.minutes,
-        "source": price.source,
+        "parameters": cost.parameters,
+        "operations_per_step": cost.operations,
+        "seconds_per_step": cost.seconds,
+        "minutes": cost.minutes,
+        "source": cost.source,
         "evaluation_minutes": minutes,
         "runner": runner,
     }
@@ -121,10 +121,10 @@ def _show_recipe(args: Options) -> int:
 
 def _list_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
     """Return every field of a part and its parts, with descriptions; values that are not the default are bold."""
-    rows, usual = [], {field.name: field.default for field in dataclasses.fields(part)}
+    rows, defaults = [], {field.name: field.default for field in dataclasses.fields(part)}
     for field in _find_class(type(part).__name__).fields:
         value, name = getattr(part, field.name), f"{path}{field.name}"
-        style = "" if value == usual[field.name] else "bold"
+        style = "" if value == defaults[field.name] else "bold"
         rows.append((name, Text.assemble((fields.part_text(value), style), (f"  {field.about}", "dim"))))
         if sources.find_class(type(value).__name__):
             rows += _list_fields(value, f"{name}.")
@@ -135,10 +135,10 @@ def _list_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
 
 
 def _find_class(name: str) -> sources.ClassDeclaration:
-    if found := sources.find_class(name):
-        return found
-    known = [kind for kinds in sources.declared_parts().values() for kind in kinds]
-    raise UsageError(f"show: there is no part {name}; `lengthwise list` shows all parts{fields.suggest(name, known)}")
+    if declaration := sources.find_class(name):
+        return declaration
+    names = [kind for kinds in sources.declared_parts().values() for kind in kinds]
+    raise UsageError(f"show: there is no part {name}; `lengthwise list` shows all parts{fields.suggest(name, names)}")
 
 
 def _check_no_recipe_options(args: Options) -> None:
@@ -162,23 +162,23 @@ def _show_part(args: Options) -> int:
     # The docstring, with unwrapped paragraphs and without code marks.
     about = re.sub(r"(?<=[^\n])\n(?=[^\n\s-])(?!- )", " ", part.about)
     about = re.sub(r"(?<=[^\n])\n +", " ", about).replace("``", "")
-    shown: list[RenderableType] = [Text.assemble((part.name, "bold"), f"  {part.location}"), Text(about), ""]
+    renderables: list[RenderableType] = [Text.assemble((part.name, "bold"), f"  {part.location}"), Text(about), ""]
     if part.fields:
         rows = [(field.name, _describe_field(field)) for field in part.fields]
-        shown.append(format_columns(Text("fields", "bold"), rows))
+        renderables.append(format_columns(Text("fields", "bold"), rows))
     elif kinds:
-        shown.append(_format_parts(kinds[0]))
-    return print_result(args, result, *shown)
+        renderables.append(_format_parts(kinds[0]))
+    return print_result(args, result, *renderables)
 
 
 def _describe_field(field: sources.Field) -> Text:
     """Return a field's type, default and description."""
-    given = "must be given" if field.default is None else f"= {field.default}"
-    return Text.assemble(f"{describe_type(field.type)} {given}", "\n" * bool(field.about), (field.about, "dim"))
+    default = "must be given" if field.default is None else f"= {field.default}"
+    return Text.assemble(f"{describe_type(field.type)} {default}", "\n" * bool(field.about), (field.about, "dim"))
 
 
 def _format_parts(kind: str) -> RenderableType:
-    rows = [(name, Text(one.summary)) for name, one in sources.declared_parts()[kind].items()]
+    rows = [(name, Text(declaration.summary)) for name, declaration in sources.declared_parts()[kind].items()]
     return format_columns(Text("one of", "bold"), rows)
 
 

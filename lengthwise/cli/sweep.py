@@ -16,7 +16,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import json_text, path_inside, read_json_object, write, write_json
 from lengthwise.base.ranges import Count, Size
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import Row, latest_rows, size_text
+from lengthwise.base.score_rows import Row, select_reported_rows, size_text
 from lengthwise.cli import options
 from lengthwise.cli.console import err, print_files
 from lengthwise.cli.forecast import announce_evaluation, forecast
@@ -28,7 +28,7 @@ from lengthwise.report.style import save
 from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
 from lengthwise.runs.folder import Folder, runs_folder
 from lengthwise.runs.run import Run
-from lengthwise.training.trainer import rehearse
+from lengthwise.training.trainer import try_training
 
 
 @dataclass(frozen=True)
@@ -77,17 +77,17 @@ def run(args: Options) -> int:
         if sweep.trials is None:
             points = list(grid_points(sweep.axes))
             recipes = [recipe for point in points for recipe in _list_replicates(sweep, point)]
-            faults = _train_runs(args, sweep, [Run.of(recipe) for recipe in recipes])
+            errors = _train_runs(args, sweep, [Run.of(recipe) for recipe in recipes])
         else:
             search = Search(folder, sweep.axes, sweep.recipe.seed)
-            faults = _run_search(args, sweep, search, sweep.trials)
+            errors = _run_search(args, sweep, search, sweep.trials)
             points = search.points()
         trials = [row for point in points if (row := _trial_row(sweep, point))["seeds"]]
         if not trials:
-            raise UsageError("; ".join(faults) or "no trial has finished")
+            raise UsageError("; ".join(errors) or "no trial has finished")
         status = _report_trials(args, sweep, folder, trials)
-    if faults:
-        raise UsageError(f"{len(faults)} runs failed: {'; '.join(faults)}")
+    if errors:
+        raise UsageError(f"{len(errors)} runs failed: {'; '.join(errors)}")
     return status
 
 
@@ -103,7 +103,7 @@ def _parse_sweep(args: Options) -> Sweep:
     announce_evaluation(recipe, sizes, args.samples, [recipe.stopping])
     if args.trials is None:
         points = [change_recipe(recipe, point) for point in grid_points(axes)]
-        rehearse(points[0], *options.local_device(args))
+        try_training(points[0], *options.local_device(args))
     return Sweep(recipe, tuple(axes), tuple(sizes), args.samples, args.seeds, args.trials)
 
 
@@ -123,17 +123,17 @@ def _run_search(args: Options, sweep: Sweep, search: Search, trials: int) -> lis
     seed. Return the errors."""
     faults: list[str] = []
     waiting, jobs = search.unfinished_trials(), options.jobs_or_default(args.jobs)
-    again = {trial.number for trial in waiting}
+    retried = {trial.number for trial in waiting}
     while waiting or search.count_finished() < trials:
-        left = trials - search.count_finished() - len(waiting)
-        active = waiting + [search.ask() for _ in range(min(left, max(0, jobs - len(waiting))))]
-        found, lost = _run_trials(args, sweep, search, active)
-        faults, waiting = faults + found, []
+        remaining = trials - search.count_finished() - len(waiting)
+        active = waiting + [search.ask() for _ in range(min(remaining, max(0, jobs - len(waiting))))]
+        new_faults, failed = _run_trials(args, sweep, search, active)
+        faults, waiting = faults + new_faults, []
         # E.g. a full disk, or a run locked by another process: the next call retries such a trial once.
-        for trial in lost:
-            if trial.number in again:
+        for trial in failed:
+            if trial.number in retried:
                 search.tell(trial, None)
-        if lost:
+        if failed:
             break
     return faults
 
@@ -141,7 +141,7 @@ def _run_search(args: Options, sweep: Sweep, search: Search, trials: int) -> lis
 def _run_trials(args: Options, sweep: Sweep, search: Search, pending: Sequence[Any]) -> tuple[list[str], list[Any]]:
     """Run these trials to their end; return the errors, and the trials whose training failed."""
     faults: list[str] = []
-    lost: list[Any] = []
+    failed: list[Any] = []
     trials = {trial.number: (trial, search.point(trial)) for trial in pending}
     for seed in range(sweep.seeds):
         runs = {}
@@ -156,13 +156,13 @@ def _run_trials(args: Options, sweep: Sweep, search: Search, pending: Sequence[A
         for number, (trial, point) in [*trials.items()]:
             row = _trial_row(sweep, point, seed + 1)
             if row["seeds"] <= seed:
-                lost.append(trial)
+                failed.append(trial)
             elif seed + 1 == sweep.seeds or not search.should_continue(trial, seed, row["exact"]):
                 search.tell(trial, row["exact"])
             else:
                 continue
             trials.pop(number)
-    return faults, lost
+    return faults, failed
 
 
 def _list_replicates(sweep: Sweep, point: Point) -> list[Recipe]:
@@ -173,36 +173,38 @@ def _list_replicates(sweep: Sweep, point: Point) -> list[Recipe]:
 def _train_runs(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     """Train and measure the runs that have no scores yet; return a line for each error."""
     # A search may try the same point twice.
-    missing = list({one.folder: one for one in runs if _mean_exact_match(sweep, one) is None}.values())
+    missing = list({run.folder: run for run in runs if _mean_exact_match(sweep, run) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     words = [*options.training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
     jobs, launcher = options.jobs_or_default(args.jobs), options.parse_launcher(args)
-    with JobPool(missing, lambda _: words, jobs=jobs, launcher=launcher) as fleet:
-        show_progress(fleet, missing, err, quiet=args.quiet)
-    return [f"{where}: {why}" for where, why in fleet.failed.items() if not Run.open(where).diverged]
+    with JobPool(missing, lambda _: words, jobs=jobs, launcher=launcher) as pool:
+        show_progress(pool, missing, err, quiet=args.quiet)
+    return [f"{folder}: {reason}" for folder, reason in pool.failed.items() if not Run.open(folder).diverged]
 
 
 def _mean_exact_match(sweep: Sweep, run: Run) -> float | None:
     """Return mean exact match over the sizes; 0 for a run that diverged, None for one that is not measured."""
     if run.folder.exists() and run.diverged:
         return 0.0
-    wanted = {run.recipe.sizes(size) for size in sweep.sizes}
-    found = {}
-    for row in latest_rows(row for row in run.rows("scores") if "sealed" not in row):  # sealed: never for choosing
+    all_sizes = {run.recipe.sizes(size) for size in sweep.sizes}
+    by_size = {}
+    for row in select_reported_rows(
+        row for row in run.rows("scores") if "sealed" not in row
+    ):  # sealed: never for choosing
         is_own = (row["problems"], row["stopping"]) == ("uniform", run.recipe.stopping.name)
         if is_own and row["count"] >= sweep.samples:
-            found[tuple(row["sizes"])] = row["exact"]
-    return statistics.fmean(found[size] for size in wanted) if wanted <= found.keys() else None
+            by_size[tuple(row["sizes"])] = row["exact"]
+    return statistics.fmean(by_size[size] for size in all_sizes) if all_sizes <= by_size.keys() else None
 
 
 def _trial_row(sweep: Sweep, point: Point, seeds: int | None = None) -> Row:
     """Return what is known of a point's first ``seeds`` runs, or of all."""
     try:
-        runs = [Run.locate(one) for one in _list_replicates(sweep, point)][:seeds]
+        runs = [Run.locate(replicate) for replicate in _list_replicates(sweep, point)][:seeds]
     except UsageError:  # incompatible values
         runs = []
-    exact = [share for one in runs if (share := _mean_exact_match(sweep, one)) is not None]
-    sizes = [about["parameters"] for one in runs if one.done and (about := one.about())]
+    exact = [share for replicate in runs if (share := _mean_exact_match(sweep, replicate)) is not None]
+    sizes = [about["parameters"] for replicate in runs if replicate.done and (about := replicate.about())]
     return {
         "values": point,
         "exact": statistics.fmean(exact) if exact else 0.0,
@@ -218,10 +220,10 @@ def _trial_row(sweep: Sweep, point: Point, seeds: int | None = None) -> Row:
 def _report_trials(args: Options, sweep: Sweep, folder: Path, trials: Sequence[Row]) -> int:
     ranges = {axis.path: axis.log for axis in sweep.axes if not axis.values}
     best, parts = rank_trials(trials)[0], compute_importances(trials, list(ranges))
-    recipe, before = change_recipe(sweep.recipe, best["values"]), sweep.recipe.chosen_on
+    recipe, earlier = change_recipe(sweep.recipe, best["values"]), sweep.recipe.chosen_on
     sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
     # It records the sizes it was chosen on, beside those of earlier choices.
-    chosen = replace(recipe, chosen_on=ChosenOn(tuple(sorted({*before.sizes, *sizes})), before.problems))
+    chosen = replace(recipe, chosen_on=ChosenOn(tuple(sorted({*earlier.sizes, *sizes})), earlier.problems))
     flat = [row["values"] | {name: value for name, value in row.items() if name != "values"} for row in trials]
     write_csv(folder / "trials.csv", flat)
     write_json(folder / "mattered.json", {"fields": parts})
@@ -230,6 +232,6 @@ def _report_trials(args: Options, sweep: Sweep, folder: Path, trials: Sequence[R
     files = save(sweep_figure(trials, ranges, title), folder / "sweep")
     files += [folder / name for name in ("trials.csv", "mattered.json", "best.json")]
     result = {"best": fields.encode(chosen), "trials": trials, "mattered": parts}
-    how = " ".join(f"{path}={value}" for path, value in best["values"].items())
-    note = f"best: {how}  (lengthwise train {folder / 'best.json'})"
+    changes = " ".join(f"{path}={value}" for path, value in best["values"].items())
+    note = f"best: {changes}  (lengthwise train {folder / 'best.json'})"
     return print_files(args, files, trials_table(trials), "", importance_table(parts), note, **result)

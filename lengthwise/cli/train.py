@@ -16,7 +16,7 @@ from lengthwise.base.formatting import duration_text
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Seed, Size, Threads
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import ALONE, Sizes, within_training_sizes
+from lengthwise.base.score_rows import KINDS_WITH_CURVE, Sizes, within_training_sizes
 from lengthwise.base.types import Kind
 from lengthwise.cli import options
 from lengthwise.cli.console import err, print_result, warn
@@ -42,7 +42,7 @@ from lengthwise.training.checkpoint import continue_from
 from lengthwise.training.loop import prepare_steps, train
 from lengthwise.training.processes import is_follower, process_count
 from lengthwise.training.stacked import prefers_stack, train_stacked
-from lengthwise.training.trainer import Trainer, rehearse
+from lengthwise.training.trainer import Trainer, try_training
 
 
 class Measurement(NamedTuple):
@@ -80,24 +80,24 @@ def run(args: Options) -> int:
     check_trackers(args.track)
     if args.stack and args.no_stack:
         raise UsageError("--stack and --no-stack exclude each other: omit one of them")
-    on = options.parse_launcher(args)
+    launcher = options.parse_launcher(args)
     plan = _plan_measurements(args, recipe)
     recipes = options.replicate_recipe(recipe, args.seed, args.seeds)
     if args.dry_run:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
     if not args.stack:  # --stack checks the engine itself
-        on.check()
-    named = options.find_run_folder(args.recipe)
-    own_folder = named if [one.id for one in recipes] == [recipe.id] and not args.changes else None
+        launcher.check()
+    named_folder = options.find_run_folder(args.recipe)
+    own_folder = named_folder if [replicate.id for replicate in recipes] == [recipe.id] and not args.changes else None
     if len(recipes) > 1 and process_count() > 1:
         raise UsageError(f"{process_count()} processes train one run together: omit --seeds, or do not use torchrun")
-    if args.changes and named and not is_follower():
-        _warn_of_new_run(named, recipes)
+    if args.changes and named_folder and not is_follower():
+        _warn_of_new_run(named_folder, recipes)
     if is_follower():
         run = Run.locate(recipes[0]) if own_folder is None else Run(own_folder, recipe)
         _train_run(args, run, Progress(quiet=True))
         return 0
-    in_processes = args.jobs is not None or not isinstance(on, Local)
+    in_processes = args.jobs is not None or not isinstance(launcher, Local)
     if args.stack and args.keep_state:
         raise UsageError("--stack does not support --keep-state: omit one of them")
     if args.stack and in_processes:
@@ -106,37 +106,40 @@ def run(args: Options) -> int:
     if not (stack or args.no_stack or args.compile or args.keep_state or in_processes or len(recipes) == 1):
         stack = prefers_stack(recipes, choose_device(args.device), args.matmul)
     with Progress(quiet=args.quiet) as progress:
-        # What cannot work is an error before anything is written.
         if own_folder is None and not (Run.locate(recipes[0]).folder / "config.json").exists():
-            device, matmul = options.local_device(args)
-            rehearse(recipe, device, matmul, [size for part in plan for size in part.sizes])
-            if args.compile and isinstance(on, Local):
-                with computation_settings(args.threads):
-                    prepare_steps(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
+            _check_before_writing(args, recipe, plan, launcher, progress)
         if stack:
             train_stacked(recipes, progress=progress, wait=args.wait, **_training_arguments(args))
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
-    if not stack and ((len(runs) > 1 and options.jobs_or_default(args.jobs) > 1) or not isinstance(on, Local)):
-        return _train_in_processes(args, runs, on)
-    lost = [one for one in runs if stack and not one.done]
-    for one in runs:
-        if one in lost:
+    if not stack and ((len(runs) > 1 and options.jobs_or_default(args.jobs) > 1) or not isinstance(launcher, Local)):
+        return _train_in_processes(args, runs, launcher)
+    diverged = [run for run in runs if stack and not run.done]
+    for run in runs:
+        if run in diverged:
             continue
         try:
-            with one.lock(wait=args.wait), Progress(quiet=args.quiet) as progress:
-                _train_run(args, one, progress)
-                with send_to_trackers(one, args.track, progress.note), computation_settings(args.threads):
-                    _run_measurements(args, one, plan, progress)
-                one.clear_failure()
+            _train_and_measure(args, run, plan)
         except Diverged:
             if len(runs) == 1:
                 raise
-            lost.append(one)
-    if len(lost) < len(runs):
+            diverged.append(run)
+    if len(diverged) < len(runs):
         _print_runs(args, runs)
-    if lost:
-        raise Diverged(f"{len(lost)} of {len(runs)} seeds diverged: {', '.join(str(one.folder) for one in lost)}")
+    if diverged:
+        folders = ", ".join(str(run.folder) for run in diverged)
+        raise Diverged(f"{len(diverged)} of {len(runs)} seeds diverged: {folders}")
     return 0
+
+
+def _check_before_writing(
+    args: Options, recipe: Recipe, plan: Sequence[Measurement], launcher: Launcher, progress: Progress
+) -> None:
+    """Raise an error, before any file is written, if training or measuring this recipe cannot work."""
+    device, matmul = options.local_device(args)
+    try_training(recipe, device, matmul, [size for measurement in plan for size in measurement.sizes])
+    if args.compile and isinstance(launcher, Local):
+        with computation_settings(args.threads):
+            prepare_steps(Trainer(recipe, device, matmul=args.matmul, compile=True), progress)
 
 
 def _find_recipe(args: Options) -> Recipe:
@@ -149,15 +152,15 @@ def _find_recipe(args: Options) -> Recipe:
         recipe = options.find_recipe(args.recipe, args.changes)
     recipe = continue_from(parent, recipe)
     if recipe.parent and not recipe.parent.state and not args.quiet:
-        why = "its optimizer state was not kept (--keep-state) or does not fit"
-        warn(f"continues from the weights of {parent} at step {recipe.start:,}; the optimizer starts anew: {why}")
+        reason = "its optimizer state was not kept (--keep-state) or does not fit"
+        warn(f"continues from the weights of {parent} at step {recipe.start:,}; the optimizer starts anew: {reason}")
     return recipe
 
 
 def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
     """Warn that changing a run's recipe starts another run, which does not continue from that run's weights."""
     old = Run.open(folder)
-    new = [Run.locate(one).folder for one in recipes if one.id != old.recipe.id]
+    new = [Run.locate(recipe).folder for recipe in recipes if recipe.id != old.recipe.id]
     new = [path for path in new if not (path / "config.json").exists()]
     if not new:
         return
@@ -169,27 +172,27 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
 
 
 def _train_in_processes(args: Options, runs: Sequence[Run], launcher: Launcher) -> int:
-    own = {"recipe", "changes", "from_", "seed", "stack", "no_stack"}  # of this command alone
-    words = options.option_words(args, options.CALL_OPTIONS | own)
-    with JobPool(runs, lambda _: words, jobs=options.jobs_or_default(args.jobs), launcher=launcher) as fleet:
-        show_progress(fleet, runs, err, quiet=args.quiet)
-    left = [one for one in runs if one.folder not in fleet.failed or one.diverged]
-    if any(one.done for one in left) or not fleet.failed:
-        _print_runs(args, left)
-    fleet.check()
+    own_options = {"recipe", "changes", "from_", "seed", "stack", "no_stack"}  # of this command alone
+    words = options.option_words(args, options.CALL_OPTIONS | own_options)
+    with JobPool(runs, lambda _: words, jobs=options.jobs_or_default(args.jobs), launcher=launcher) as pool:
+        show_progress(pool, runs, err, quiet=args.quiet)
+    finished = [run for run in runs if run.folder not in pool.failed or run.diverged]
+    if any(run.done for run in finished) or not pool.failed:
+        _print_runs(args, finished)
+    pool.check()
     return 0
 
 
 def _print_runs(args: Options, runs: Sequence[Run]) -> None:
-    result, where = [], []
+    result, lines = [], []
     for run in runs:
         about = run.about()
         result.append({"run": str(run.folder), "about": about, "scores": run.rows("scores")})
         seconds = duration_text(about["wall_s"]) if "wall_s" in about else "unknown time"
         matmul = about.get("matmul", "fp32")
         time = seconds + f", products in {matmul}" * (matmul != "fp32") if run.done else DIVERGED
-        where.append(Text.assemble((str(run.folder), "dim"), f"  {time}"))
-    print_result(args, result, score_table(curves(runs)), *where)
+        lines.append(Text.assemble((str(run.folder), "dim"), f"  {time}"))
+    print_result(args, result, score_table(curves(runs)), *lines)
 
 
 def _plan_measurements(args: Options, recipe: Recipe) -> list[Measurement]:
@@ -199,16 +202,24 @@ def _plan_measurements(args: Options, recipe: Recipe) -> list[Measurement]:
     kinds: list[Kind] = ["uniform", *options.requested_extra_kinds(args, recipe.task)]
     plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds]
     if args.curve:
-        only = rules if args.curve_samples == args.samples else rules[:1]
-        plan.append(Measurement(options.parse_sizes(args.curve), args.curve_samples, "uniform", only))
+        curve_rules = rules if args.curve_samples == args.samples else rules[:1]
+        plan.append(Measurement(options.parse_sizes(args.curve), args.curve_samples, "uniform", curve_rules))
     for part in plan:
         announce_evaluation(recipe, part.sizes, part.samples, part.rules, part.kind)
     return plan
 
 
 def _train_run(args: Options, run: Run, progress: Progress) -> None:
-    how = _training_arguments(args) | {"compile": args.compile, "keep_state": args.keep_state}
-    train(run.recipe, run.folder, progress=progress, **how)
+    arguments = _training_arguments(args) | {"compile": args.compile, "keep_state": args.keep_state}
+    train(run.recipe, run.folder, progress=progress, **arguments)
+
+
+def _train_and_measure(args: Options, run: Run, plan: Sequence[Measurement]) -> None:
+    with run.lock(wait=args.wait), Progress(quiet=args.quiet) as progress:
+        _train_run(args, run, progress)
+        with send_to_trackers(run, args.track, progress.note), computation_settings(args.threads):
+            _run_measurements(args, run, plan, progress)
+        run.clear_failure()
 
 
 def _training_arguments(args: Options) -> dict[str, Any]:
@@ -223,35 +234,45 @@ def _run_measurements(args: Options, run: Run, plan: Sequence[Measurement], prog
     weights, recipe = run.weights(choose_device(args.device)), run.recipe
 
     def measure(
-        sizes: Iterable[Sizes], rules: Sequence[Stopping], known: Container[tuple[Sizes, str]], what: str, **how: Any
+        sizes: Iterable[Sizes],
+        rules: Sequence[Stopping],
+        known_scores: Container[tuple[Sizes, str]],
+        label: str,
+        **options: Any,
     ) -> None:
-        for missing, lacks in sizes_without_scores(recipe, sizes, rules, known).items():
-            found = scores_with_progress(weights, lacks, missing, progress, label=f"{recipe.name}: {what}", **how)
-            for _, of_size in groupby(found, lambda score: score.sizes):  # saved per complete size
-                run.append("scores", *(score.row() | {"seed": 0} for score in of_size))
+        for missing_rules, missing_sizes in sizes_without_scores(recipe, sizes, rules, known_scores).items():
+            scores = scores_with_progress(
+                weights, missing_sizes, missing_rules, progress, label=f"{recipe.name}: {label}", **options
+            )
+            for _, size_scores in groupby(scores, lambda score: score.sizes):  # saved per complete size
+                run.append("scores", *(score.row() | {"seed": 0} for score in size_scores))
 
     for sizes, samples, kind, rules in plan:
         # Rules after the first, which may run many more loops, get at most 1000 problems.
         groups = [(samples, rules)] if samples <= 1000 else [(samples, rules[:1]), (1000, rules[1:])]
         for count, group in groups:
             measured = run.measured_counts().items()
-            known = {(at, rule) for (at, problems, rule), done in measured if problems == kind and done >= count}
-            wanted = dict.fromkeys(map(recipe.sizes, sizes))
-            measure(wanted, group, known, f"exact match, {kind}", samples=count, kind=kind)
+            known_scores = {
+                (measured_sizes, rule)
+                for (measured_sizes, problems, rule), done in measured
+                if problems == kind and done >= count
+            }
+            all_sizes = dict.fromkeys(map(recipe.sizes, sizes))
+            measure(all_sizes, group, known_scores, f"exact match, {kind}", samples=count, kind=kind)
     if not args.families:
         return
     # Families are measured at the shortest sizes and, except on maps of more than eight pairs, at the requested sizes
     # up to twice the training length on each axis (with --far-families, at all): beyond, they would dominate the cost.
     count = family_samples(args.samples)
     rules = family_rules(list(dict.fromkeys([recipe.stopping, *plan[0].rules])))
-    alone = [size for size in plan[0].sizes if isinstance(size, int)]
-    shown = plan[0].sizes if len(plan[0].sizes) - len(alone) <= 8 else alone
+    single_sizes = [size for size in plan[0].sizes if isinstance(size, int)]
+    requested = plan[0].sizes if len(plan[0].sizes) - len(single_sizes) <= 8 else single_sizes
     reach = [2 * top for top in recipe.tops]
-    near = [size for size in shown if args.far_families or within_training_sizes(recipe.sizes(size), reach)]
-    known = {
-        (at, rule)
-        for (at, problems, rule), done in run.measured_counts().items()
-        if problems not in ALONE and (done >= count or problems == "every")
+    family_sizes = [size for size in requested if args.far_families or within_training_sizes(recipe.sizes(size), reach)]
+    known_scores = {
+        (measured_sizes, rule)
+        for (measured_sizes, problems, rule), done in run.measured_counts().items()
+        if problems not in KINDS_WITH_CURVE and (done >= count or problems == "every")
     }
-    wanted = dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, count), *near]))
-    measure(wanted, rules, known, "families", families=True, samples=count)
+    all_sizes = dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, count), *family_sizes]))
+    measure(all_sizes, rules, known_scores, "families", families=True, samples=count)

@@ -17,7 +17,7 @@ from lengthwise.cli.options import parse_sizes
 from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, ProgressOptions
 from lengthwise.report.sheet import FittedTable
 from lengthwise.report.tables import worst_table
-from lengthwise.runs.hub import NEEDED
+from lengthwise.runs.hub import REQUIRED_FILES
 from lengthwise.runs.run import choose_device, load, weights_folder, weights_name
 from lengthwise.training.arithmetic import computation_settings
 from lengthwise.verify.claims import read_claims
@@ -51,7 +51,7 @@ def run(args: Options) -> int:
     folder = weights_folder(args.weights)
     weights, claims = load(folder, choose_device(args.device)), read_claims(folder)
     weights = replace(weights, name=weights_name(args.weights, folder))
-    files = {name: file_digest(folder / name) for name in NEEDED}
+    files = {name: file_digest(folder / name) for name in REQUIRED_FILES}
     sizes = parse_sizes(args.lengths) if args.lengths else None
     out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")
     check_writable("--out", out)
@@ -61,8 +61,8 @@ def run(args: Options) -> int:
         if args.retrain:
             write_json(out, sign_record(record))  # saved first, since training takes long and may be interrupted
             how = {"device": args.device, "threads": args.threads}
-            again = compare_retrained(weights, record["scores"], record["about"]["seed"], progress, **how)
-            record["checks"].append(asdict(again))
+            retrained = compare_retrained(weights, record["scores"], record["about"]["seed"], progress, **how)
+            record["checks"].append(asdict(retrained))
     record = sign_record(record)
     write_json(out, record)
     return _print_record(args, record, f"written to {out}")

@@ -55,11 +55,11 @@ def predict_by_rules(model: Model, recipe: Recipe, batch: Batch, rules: Sequence
     starts = [with_first_state(model, number) for number in range(max(rule.starts for rule in rules))]
     inner = [rule.rule if isinstance(rule, Restarts) else rule for rule in rules]
     movement = any(rule.needs_movement for rule in rules)
-    found = _answers_from_one_start(model, recipe, batch, inner, movement)
+    predictions = _answers_from_one_start(model, recipe, batch, inner, movement)
     for number, rule in enumerate(rules):
         if isinstance(rule, Restarts):
-            found[number] = _answer_after_restarts(starts[: rule.count], recipe, batch, rule, found[number])
-    return found
+            predictions[number] = _answer_after_restarts(starts[: rule.count], recipe, batch, rule, predictions[number])
+    return predictions
 
 
 def _answer_after_restarts(
@@ -70,17 +70,17 @@ def _answer_after_restarts(
     total = best.loops if best.ran is None else best.ran
     best = replace(best, start=torch.zeros_like(best.loops))
     for number, model in enumerate(starts[1:], 1):
-        (found,) = _answers_from_one_start(model, recipe, batch, [rule.rule], best.residual is not None)
-        total = total + (found.loops if found.ran is None else found.ran)
-        better = found.confidence > best.confidence
-        if found.residual is not None and best.residual is not None and rule.pick == "residual":
-            better = found.residual < best.residual
-        found = replace(found, start=torch.full_like(found.loops, number))
-        mixed: dict[str, Any] = {}
+        (predictions,) = _answers_from_one_start(model, recipe, batch, [rule.rule], best.residual is not None)
+        total = total + (predictions.loops if predictions.ran is None else predictions.ran)
+        better = predictions.confidence > best.confidence
+        if predictions.residual is not None and best.residual is not None and rule.pick == "residual":
+            better = predictions.residual < best.residual
+        predictions = replace(predictions, start=torch.full_like(predictions.loops, number))
+        merged: dict[str, Any] = {}
         for name, old in vars(best).items():
             rows = better[:, None] if name == "symbols" else better
-            mixed[name] = None if old is None else torch.where(rows, getattr(found, name), old)
-        best = Predictions(**mixed)
+            merged[name] = None if old is None else torch.where(rows, getattr(predictions, name), old)
+        best = Predictions(**merged)
     return replace(best, ran=total)
 
 
@@ -108,7 +108,7 @@ def _answers_from_one_start(
         chosen = choose_loops(rule, limited, planned, limit)
         if rule.stops:
             stopped = find_first_done(rule, limited, planned)[1]
-            ran = torch.where(stopped, chosen + rule.back, limit)
+            ran = torch.where(stopped, chosen + rule.answer_lag, limit)
         elif rule.reads_output:
             ran = limit
         symbols, confidence = traced.predictions[chosen - 1, row], traced.confidence[chosen - 1, row]
@@ -134,7 +134,7 @@ class _RuleProgress:
         """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
         if self.rule.stops:
             done = find_done_rows(self.rule, trace, loop, self.planned) & self.open
-            self._take_answers(done, trace, self.rule.back, loop)
+            self._take_answers(done, trace, self.rule.answer_lag, loop)
             self.stopped |= done
         self._take_answers(self.open & (self.limit == loop), trace, 0, loop)
 
@@ -150,10 +150,10 @@ class _RuleProgress:
         self.open &= ~stopping
 
     def predictions(self) -> Predictions:
-        found = Predictions(self.symbols, self.confidence, self.loops, residual=self.residual)
+        predictions = Predictions(self.symbols, self.confidence, self.loops, residual=self.residual)
         if not self.rule.stops:
-            return found
-        return replace(found, stopped=self.stopped, ran=self.loops + self.rule.back * self.stopped)
+            return predictions
+        return replace(predictions, stopped=self.stopped, ran=self.loops + self.rule.answer_lag * self.stopped)
 
 
 def _run_until_done(
@@ -354,8 +354,8 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
             ids[:, start:stop][slot], logs[:, start:stop][slot] = best.indices, best.values.float()
             if stop < width:
                 # Rows whose prompt continues keep their own token; the others get the symbol just predicted.
-                fed = slots[:, stop] & (first < stop)
-                tokens[:, stop] = torch.where(fed, ids[:, stop - 1], tokens[:, stop])
+                is_answer = slots[:, stop] & (first < stop)
+                tokens[:, stop] = torch.where(is_answer, ids[:, stop - 1], tokens[:, stop])
             start, stop = stop, stop + 1
         predicted[rows], log_probability[rows] = ids, logs
     symbols = gather_slots(predicted, batch.answer_slots)
@@ -375,17 +375,17 @@ def decode_without_cache(model: Model, recipe: Recipe, batch: Batch, stopping: S
     """Decode greedily without a cache: the row is computed again for every symbol."""
     first = batch.answer_slots.long().argmax(1)
     count = batch.answer_slots.sum(1)
-    row, known = torch.arange(len(batch)), len(recipe.layout.vocabs(recipe.task)[0])
+    row, symbol_count = torch.arange(len(batch)), len(recipe.layout.vocabs(recipe.task)[0])
     end_id = recipe.layout.end(recipe.task) or 0
     tokens = _hide_answer(batch, end_id)
 
     def predict_all() -> Predictions:
-        fed = replace(batch.inputs, tokens=tokens)
-        return predict(model, recipe, replace(batch, inputs=fed), stopping)
+        inputs = replace(batch.inputs, tokens=tokens)
+        return predict(model, recipe, replace(batch, inputs=inputs), stopping)
 
     for slot in range(int(count.max()) - 1):
-        more = slot + 1 < count
+        has_next = slot + 1 < count
         symbols = predict_all().symbols
-        symbols = symbols.where(symbols < known, end_id)  # a model may have more logits than there are symbols
-        tokens[row[more], first[more] + slot + 1] = symbols[more, slot]
+        symbols = symbols.where(symbols < symbol_count, end_id)  # a model may have more logits than there are symbols
+        tokens[row[has_next], first[has_next] + slot + 1] = symbols[has_next, slot]
     return predict_all()

@@ -64,7 +64,7 @@ class Attempts:
     failures: Counter[str] = field(default_factory=Counter)
     shortest: list[Attempt] = field(default_factory=list)  # failures, by length, then by falling confidence
     unsure: list[Attempt] = field(default_factory=list)  # right answers, by rising confidence
-    known: set[str] = field(default_factory=set)
+    prompts: set[str] = field(default_factory=set)
 
     def select_new(self, problems: Problems, task: Task) -> Problems:
         """Return the problems that were not tried yet, without repeats."""
@@ -72,13 +72,13 @@ class Attempts:
         for number, prompt in enumerate(typed_prompts(task, problems)):
             first.setdefault(prompt, number)
         return problems.take(
-            torch.tensor([n for prompt, n in first.items() if prompt not in self.known], dtype=torch.long)
+            torch.tensor([n for prompt, n in first.items() if prompt not in self.prompts], dtype=torch.long)
         )
 
     def add(self, attempts: Sequence[Attempt]) -> None:
         """Record the results of problems that were not tried before."""
         failed = [problem for problem in attempts if not problem.right]
-        self.known |= {problem.prompt for problem in attempts}
+        self.prompts |= {problem.prompt for problem in attempts}
         self.tries.update(problem.origin for problem in attempts)
         self.failures.update(problem.origin for problem in failed)
         self.shortest = sorted([*self.shortest, *failed], key=lambda p: (len(p.prompt), -p.confidence, p.prompt))[
@@ -114,12 +114,13 @@ def attack(
         raise UsageError("an attack needs seconds above 0, and 1 try or more")
     chosen = _choose_sizes(recipe, sizes)
     largest = max(chosen, key=sum)
-    demand, one = estimate_evaluation(recipe, [largest], 1, [rule]), f"one problem of size {size_text(largest)}"
-    demand.check(one)
-    takes = demand.seconds / torch.get_num_threads()
-    if not tries and get_device(weights.model).type == "cpu" and takes > seconds:
+    demand, label = estimate_evaluation(recipe, [largest], 1, [rule]), f"one problem of size {size_text(largest)}"
+    demand.check(label)
+    expected_seconds = demand.seconds / torch.get_num_threads()
+    if not tries and get_device(weights.model).type == "cpu" and expected_seconds > seconds:
         raise UsageError(
-            f"{one} takes about {duration_text(takes)}: allow more than {seconds:g} s, or attack shorter problems"
+            f"{label} takes about {duration_text(expected_seconds)}: allow more than {seconds:g} s, or attack shorter "
+            "problems"
         )
     history, deadline = Attempts(), math.inf if tries else time.monotonic() + seconds
     work = 0.0  # until the next check of the time, in units of ``relative_cost``
@@ -127,13 +128,13 @@ def attack(
         new, start = history.select_new(problems, recipe.task), 0
         # The first problem is tried in any case. Without a deadline, all are tried at once, to be repeatable.
         while start < len(new) and ((began := time.monotonic()) <= deadline or not work):
-            each = relative_cost(recipe, tuple(new.sizes.amax(0).tolist()))
-            rows = len(new) if tries else int(min(max(1, work // each), len(new) - start))
+            problem_cost = relative_cost(recipe, tuple(new.sizes.amax(0).tolist()))
+            rows = len(new) if tries else int(min(max(1, work // problem_cost), len(new) - start))
             history.add(_try_problems(weights, new.take(slice(start, start + rows)), origin, rule))
-            took = max(time.monotonic() - began, 1e-6)
-            work = rows * each * min(2, CHECK_SECONDS / took)  # at most doubled: long rows may cost more
+            elapsed = max(time.monotonic() - began, 1e-6)
+            work = rows * problem_cost * min(2, CHECK_SECONDS / elapsed)  # at most doubled: long rows may cost more
             start += rows
-        if len(history.known) >= (tries or math.inf) or time.monotonic() > deadline:
+        if len(history.prompts) >= (tries or math.inf) or time.monotonic() > deadline:
             break
     return _summarize(weights, history, rule, seed, deadline + SUMMARY_SECONDS)
 
@@ -169,12 +170,12 @@ def _generate_candidates(
             yield problems, "every"
     rng, fruitless = Random(derive_seed(seed, "attack", "changes")), 0
     while fruitless < 20:  # rounds without a new problem
-        before = len(history.known)
+        tried = len(history.prompts)
         if mutations := list(_generate_mutations(task, history, rng, max_sizes)):
             yield Problems.join(mutations), "mutation"
         else:
             yield get_sampler(task, "uniform")(torch.tensor([list(sizes[-1])]).repeat(MUTATIONS, 1), draw), "uniform"
-        fruitless = 0 if len(history.known) > before else fruitless + 1
+        fruitless = 0 if len(history.prompts) > tried else fruitless + 1
 
 
 def _generate_mutations(task: Task, history: Attempts, rng: Random, limits: Int[Tensor, " axes"]) -> Iterator[Problems]:
@@ -192,7 +193,7 @@ def _generate_mutations(task: Task, history: Attempts, rng: Random, limits: Int[
             continue
         (prompt,) = typed_prompts(task, problems)
         fits = int(problems.sizes.max()) >= task.smallest and bool((problems.sizes <= limits).all())
-        if fits and prompt not in mutated and prompt not in history.known:
+        if fits and prompt not in mutated and prompt not in history.prompts:
             mutated.add(prompt)
             yield problems
 
@@ -220,13 +221,13 @@ def _summarize(weights: Weights, history: Attempts, rule: Stopping, seed: int, d
         if failures and time.monotonic() > deadline:
             break
         answer = solver.solve(problem.prompt, rule)
-        found = {name: getattr(answer, name) for name in ("right", "confidence", "perplexity")}
-        failures.append({"prompt": problem.prompt, "answer": answer.text, **found, "origin": problem.origin})
+        values = {name: getattr(answer, name) for name in ("right", "confidence", "perplexity")}
+        failures.append({"prompt": problem.prompt, "answer": answer.text, **values, "origin": problem.origin})
     origins = [
         {"origin": name, "tries": count, "failed": history.failures[name], "share": history.failures[name] / count}
         for name, count in history.tries.items()
     ]
-    tries, failed = len(history.known), history.failures.total()
+    tries, failed = len(history.prompts), history.failures.total()
     return {
         "task": weights.recipe.task.name,
         "weights": weights.name,
@@ -269,9 +270,9 @@ def _change_operand(operand: str, change: str, symbols: Sequence[str], rng: Rand
     if change == "drop" and rng.random() < 0.2:
         return operand[: len(operand) // 2]
     if change in ("replace", "double", "drop"):  # one symbol
-        at = rng.randrange(len(operand))
-        new = rng.choice(symbols) if change == "replace" else 2 * operand[at] if change == "double" else ""
-        return operand[:at] + new + operand[at + 1 :]
+        index = rng.randrange(len(operand))
+        new = rng.choice(symbols) if change == "replace" else 2 * operand[index] if change == "double" else ""
+        return operand[:index] + new + operand[index + 1 :]
     start, last = sorted((rng.randrange(len(operand)), rng.randrange(len(operand))))
     span = operand[start : last + 1]
     if change == "repeat":  # fill the span with its first symbol
@@ -308,15 +309,15 @@ def measure_anatomy(
     wrong, early, late = [], [], []
     for _, batch in split_batches(recipe, problems, batch_rows=rule.together):
         (predicted,) = predict_by_rules(weights.model, recipe, batch, [rule])
-        wanted = gather_slots(batch.targets, batch.answer_slots)
-        answer = answer_mask(wanted, batch.answer_slots, end)
-        wrong.append((predicted.symbols != wanted) & answer)
+        right_symbols = gather_slots(batch.targets, batch.answer_slots)
+        answer = answer_mask(right_symbols, batch.answer_slots, end)
+        wrong.append((predicted.symbols != right_symbols) & answer)
         # If the answer is fed in, the symbols after a wrong one differ when the model reads its own answer.
-        own = decode(weights.model, recipe, batch, rule) if recipe.layout.decodes else predicted
-        answered = answer_mask(own.symbols, batch.answer_slots, end)
+        decoded = decode(weights.model, recipe, batch, rule) if recipe.layout.decodes else predicted
+        answered = answer_mask(decoded.symbols, batch.answer_slots, end)
         length = answered.sum(1)
         # An answer without an end fills all slots; a complete one may too, but has an end symbol.
-        open_ended = ~((own.symbols == end) & answered).any(1) if end is not None else torch.zeros_like(length) > 0
+        open_ended = ~((decoded.symbols == end) & answered).any(1) if end is not None else torch.zeros_like(length) > 0
         early.append((length < answer.sum(1)) & ~open_ended)
         late.append((length > answer.sum(1)) | open_ended)
     missed = torch.cat([part.any(1) for part in wrong])

@@ -35,8 +35,8 @@ from lengthwise.runners.plain import Plain
 
 CUTS = 8  # positions of an answer after which tokens are changed
 ROWS, LOOPS = 6, 3  # rows and loops of a checked batch
-SPREAD = 6  # range of the short rows' lengths
-SHORT = 32  # positions of a row in which no model amplifies rounding errors to relevant changes
+LENGTH_RANGE = 6  # range of the short rows' lengths
+SHORT_ROW = 32  # positions of a row in which no model amplifies rounding errors to relevant changes
 MAX_POSITIONS = 32_768  # of a checked batch: longer rows are fewer, but at least two
 SMALLEST_CHANGE_IN_DOUBLE = 2e-5  # smallest relevant change of a logit, relative to the largest logit, in 64 bits
 MAX_COPIED = 100_000_000  # largest number of parameters of a model that is copied to 64 bits
@@ -107,8 +107,8 @@ def _check_layout(recipe: Recipe) -> None:
 def _draw_problems(recipe: Recipe) -> Problems:
     """Draw a few problems of different lengths, even if the recipe trains on one length."""
     draw, task = stream(0, "causality"), recipe.task
-    bottom = max(task.smallest, min(recipe.lengths.bottom, recipe.lengths.top - SPREAD))
-    top = max(bottom, min(recipe.lengths.top, bottom + SPREAD))
+    bottom = max(task.smallest, min(recipe.lengths.bottom, recipe.lengths.top - LENGTH_RANGE))
+    top = max(bottom, min(recipe.lengths.top, bottom + LENGTH_RANGE))
     lengths = torch.linspace(bottom, top, ROWS).round().long()
     sizes = torch.stack([lengths.clamp(max=max(cap, bottom)) for cap in recipe.tops], 1)
     return task.sample(task.replace_missing_sizes(sizes, draw), draw)
@@ -120,8 +120,8 @@ def _draw_long_problems(recipe: Recipe, largest: Sequence[int]) -> Problems:
     sizes = torch.stack([torch.linspace(min(task.smallest, top), top, ROWS).round().long() for top in largest], 1)
     problems = task.sample(task.replace_missing_sizes(sizes, draw), draw)
     width = int((problems.prompt_length + task.answer_slots(problems.sizes)).max())
-    kept = min(ROWS, max(2, MAX_POSITIONS // width))
-    return problems.take(torch.linspace(ROWS - 1, 0, kept).round().long())
+    rows = min(ROWS, max(2, MAX_POSITIONS // width))
+    return problems.take(torch.linspace(ROWS - 1, 0, rows).round().long())
 
 
 Tolerance = tuple[float, float]  # (r, s): changes of a logit up to r · (s + the largest logit) are rounding errors
@@ -143,14 +143,14 @@ def _in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance
         model = copied
         break
     try:
-        with _CoarsestType() as seen:
+        with _CoarsestType() as recorder:
             _compute_logits(model, inputs)
     except Exception:  # compiled code may not support dispatch modes
         return model, (SMALLEST_CHANGE, 1)
     double = all(weight.dtype == torch.float64 for weight in model.parameters() if weight.is_floating_point())
-    if double and seen.eps <= torch.finfo(torch.float32).eps:
+    if double and recorder.eps <= torch.finfo(torch.float32).eps:
         return model, (SMALLEST_CHANGE_IN_DOUBLE, 0)
-    return model, (max(SMALLEST_CHANGE, ROUNDINGS * seen.eps), 1)
+    return model, (max(SMALLEST_CHANGE, ROUNDINGS * recorder.eps), 1)
 
 
 class _CoarsestType(TorchDispatchMode):
@@ -183,7 +183,7 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
     (reads, writes), name = recipe.layout.vocabs(recipe.task), _model_name(model)
     try:
         if get_device(model).type != "cpu":
-            try:  # because the error of a missing symbol on a CUDA device would stop all further computation
+            try:  # first on the CPU: a missing symbol on a CUDA device would stop all further computation
                 _compute_logits(deepcopy(model).cpu(), inputs)
             except TooFewPositions:
                 raise
@@ -208,14 +208,14 @@ def _check_positions(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> 
     """Raise UsageError, with the largest size that fits, if the model has too few positions for one of ``sizes``."""
     if not sizes or not (_is_foreign_model(model) or limited_encodings(model)):
         return
-    wanted, axes = sorted({*map(recipe.sizes, sizes)}, key=sum), len(recipe.task.axes)
-    for size in wanted:
+    distinct, axes = sorted({*map(recipe.sizes, sizes)}, key=sum), len(recipe.task.axes)
+    for size in distinct:
         if len(size) != axes or min(size) < recipe.task.smallest:
             check_size(recipe.task, size)
     measures = (sum, *map(itemgetter, range(axes)))
-    for largest in {max(wanted, key=measure) for measure in measures}:
+    for largest in {max(distinct, key=measure) for measure in measures}:
         if fault := _find_misfit(model, recipe, largest):
-            fitting = (size for size in reversed(wanted) if not _find_misfit(model, recipe, size))
+            fitting = (size for size in reversed(distinct) if not _find_misfit(model, recipe, size))
             fits = next((f"the largest that fits is {size_text(size)}" for size in fitting), "none fits")
             raise UsageError(f"{fault}; of the sizes to measure, {fits}")
 
@@ -246,10 +246,10 @@ def _check_repeatable(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v
             seed(0)
         return _compute_logits(model, inputs)
 
-    before = numpy.random.get_state()  # ``check_model`` restores the other generators
-    first, again = compute_seeded(), compute_seeded()
-    numpy.random.set_state(before)
-    if _differ(first, again, inputs.padding_mask, tolerance):
+    state = numpy.random.get_state()  # ``check_model`` restores the other generators
+    first, second = compute_seeded(), compute_seeded()
+    numpy.random.set_state(state)
+    if _differ(first, second, inputs.padding_mask, tolerance):
         raise UsageError(
             f"{_model_name(model)} keeps something from one call to the next, such as a hidden state, a cache or a "
             "count: the same rows got different logits in a second call with the same random numbers; start each call "
@@ -288,13 +288,14 @@ def _check_padding(model: Model, inputs: Inputs, together: Float[Tensor, "b t v"
         alone = inputs.take(slice(row, row + 1)).cut_padding()
         width = alone.tokens.shape[1]
         expected = _compute_logits(model, alone)
-        if _differ(expected, together[row : row + 1, :width], alone.padding_mask, tolerance):
-            if width > SHORT:
-                # A recurrent model can amplify the rounding errors of a long row without bound. If the row's logits
-                # differ in a batch of its own copies, no other difference can be told from them.
-                copies = alone.take(torch.zeros(len(inputs), dtype=torch.long))
-                if _differ(expected, _compute_logits(model, copies)[:1], alone.padding_mask, tolerance):
-                    continue
+        if not _differ(expected, together[row : row + 1, :width], alone.padding_mask, tolerance):
+            continue
+        # A recurrent model can amplify the rounding errors of a long row without bound. If the row's logits differ in a
+        # batch of its own copies, rounding errors may be the cause of any other difference too.
+        copies = alone.take(torch.zeros(len(inputs), dtype=torch.long))
+        if width <= SHORT_ROW or not _differ(
+            expected, _compute_logits(model, copies)[:1], alone.padding_mask, tolerance
+        ):
             raise UsageError(
                 f"{_model_name(model)} reads padding, or other rows: a row's logits change when longer rows are in the "
                 "batch; give its forward a parameter padding_mask (rows × positions, True for a real token), hide "
@@ -312,6 +313,6 @@ def _differ(
 
 def _model_name(model: Model) -> str:
     """Return the model's name, or the name of a user-defined part, e.g. a mixer, in one of the package's models."""
-    whole = model.module if isinstance(model, SinglePass) else model
-    own = next((part for part in model.modules() if is_foreign(type(part))), whole)
-    return type(own).__name__ + ("" if own is whole else f" in {type(whole).__name__}")
+    outer = model.module if isinstance(model, SinglePass) else model
+    foreign = next((part for part in model.modules() if is_foreign(type(part))), outer)
+    return type(foreign).__name__ + ("" if foreign is outer else f" in {type(outer).__name__}")

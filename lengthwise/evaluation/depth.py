@@ -48,13 +48,13 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
         raise UsageError(
             f"{recipe.task.name}: problems of one size take different numbers of loops, so there is no single curve"
         )
-    own = recipe.stopping
-    most = own if isinstance(own, MaxConfidence) else MaxConfidence()
+    own_rule = recipe.stopping
+    confidence_rule = own_rule if isinstance(own_rule, MaxConfidence) else MaxConfidence()
     rules = {
         "oracle": Oracle(),
-        "batch": MaxConfidence(most.extra, per="batch"),
-        "example": MaxConfidence(most.extra, per="example"),
-        **({} if own == Oracle() or isinstance(own, MaxConfidence) else {"own": own}),
+        "batch": MaxConfidence(confidence_rule.extra, per="batch"),
+        "example": MaxConfidence(confidence_rule.extra, per="example"),
+        **({} if own_rule == Oracle() or isinstance(own_rule, MaxConfidence) else {"own": own_rule}),
     }
     limits = {name: loop_limits(rule, planned) for name, rule in rules.items()}
     traced, right = trace_answers(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))
@@ -88,19 +88,19 @@ def measure_depths(
     none is stored."""
     changed = bool(run.changed_code())
     rows = [] if changed else run.rows("depth")
-    known = {tuple(row["sizes"]): row for row in rows if row["count"] == samples}
-    wanted = [run.recipe.sizes(size) for size in sizes]
-    if missing := [size for size in wanted if size not in known]:
+    rows_by_size = {tuple(row["sizes"]): row for row in rows if row["count"] == samples}
+    all_sizes = [run.recipe.sizes(size) for size in sizes]
+    if missing := [size for size in all_sizes if size not in rows_by_size]:
         weights, shown = run.weights(device), progress or Progress(quiet=True)
         for size in sizes_with_progress(shown, run.recipe, missing, label=f"{run.recipe.name}: every loop"):
-            known[size] = measure_depth(weights, size, samples=samples)
+            rows_by_size[size] = measure_depth(weights, size, samples=samples)
             if run.is_run and not changed:
-                run.append("depth", known[size])
-    return [known[size] for size in wanted]
+                run.append("depth", rows_by_size[size])
+    return [rows_by_size[size] for size in all_sizes]
 
 
 @torch.no_grad()
-def measure_fate(weights: Weights, size: AnySize | None, *, more: int, samples: int, seed: int) -> Fate:
+def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, samples: int, seed: int) -> Fate:
     """Return the ``Fate`` of one set of weights. The model runs twice, to compare each state with the last one."""
     model, recipe = weights.model.eval(), weights.recipe
     if recipe.layout.decodes:
@@ -112,21 +112,21 @@ def measure_fate(weights: Weights, size: AnySize | None, *, more: int, samples: 
     sizes = recipe.tops if size is None else recipe.sizes(size)
     batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned, mask = recipe.loops.planned(batch.rounds), batch.inputs.padding_mask
-    wanted = gather_slots(batch.targets, batch.answer_slots)
-    ignored = ~answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
-    _, last_state = Plain(model).carry(batch.inputs, planned + more, batch.answer_slots)
+    right_symbols = gather_slots(batch.targets, batch.answer_slots)
+    ignored = ~answer_mask(right_symbols, batch.answer_slots, recipe.layout.end(recipe.task))
+    _, last_state = Plain(model).carry(batch.inputs, planned + extra_loops, batch.answer_slots)
     last = flatten_state(model.answer_state(last_state), mask.shape[1])
-    before, shape = int(planned.min()), (int(planned.max()) + more, len(batch))
+    smallest_planned, shape = int(planned.min()), (int(planned.max()) + extra_loops, len(batch))
     exact, moved_one, moved_two, cosine = (torch.full(shape, torch.nan) for _ in range(4))
     first_row, first_map, movements = [], [], Movements(model, batch.inputs)
-    for loop, rows, state in unroll(model, batch.inputs, planned + more):
+    for loop, rows, state in unroll(model, batch.inputs, planned + extra_loops):
         moved = movements.after_loop(rows, state).cpu()
         current = flatten_state(model.answer_state(state), mask.shape[1])
         real = mask[rows]
         count = real.sum(1)
         answer = gather_slots(model.read(state).argmax(-1).cpu(), batch.answer_slots[rows])
         slots = slice(answer.shape[1])  # all slots of these rows; other rows may have more
-        exact[loop - 1, rows] = ((answer == wanted[rows, slots]) | ignored[rows, slots]).all(1).float()
+        exact[loop - 1, rows] = ((answer == right_symbols[rows, slots]) | ignored[rows, slots]).all(1).float()
         means = ((moved[..., period] * real).sum(1) / count for period in range(PERIODS))
         moved_one[loop - 1, rows], moved_two[loop - 1, rows] = means
         similarity = F.cosine_similarity(current, last[to_device(rows, last.device)], dim=-1).cpu()
@@ -135,7 +135,7 @@ def measure_fate(weights: Weights, size: AnySize | None, *, more: int, samples: 
             first_row.append(current[first[0]][real[first[0]]].flatten().float().cpu())
             first_map.append(_round_finite(moved[first[0], :, 0][real[first[0]]].tolist()))
     # Means over rows, aligned by the number of loops before or after each row's T(n).
-    aligned = planned[:, None] + torch.arange(1 - before, more + 1) - 1
+    aligned = planned[:, None] + torch.arange(1 - smallest_planned, extra_loops + 1) - 1
     courses = {"exact": exact, "moved": moved_one, "moved_over_two": moved_two, "cosine": cosine}
     means_of = {name: values.T.gather(1, aligned).double().mean(0).tolist() for name, values in courses.items()}
     # The first problem's states on their first two principal components; there are fewer loops than numbers.
@@ -152,7 +152,7 @@ def measure_fate(weights: Weights, size: AnySize | None, *, more: int, samples: 
         count=samples,
         seed=seed,
         planned=float(planned.float().mean()),
-        after=list(range(1 - before, more + 1)),
+        after=list(range(1 - smallest_planned, extra_loops + 1)),
         **{name: _round_finite(values) for name, values in means_of.items()},
         map=first_map,
         path=[[float(f"{x:.4g}") for x in point] for point in path.tolist()],
@@ -181,13 +181,13 @@ def record_problem(weights: Weights, prompt: str, max_cells: int = MOST_CELLS) -
     loops, or if slots × loops exceed ``max_cells``. Raises UsageError if the task cannot parse the prompt or does not
     know its answer."""
     model, recipe = weights.model.eval(), weights.recipe
-    problems, known = parse_prompt(recipe.task, prompt)
-    if not known:
+    problems, is_known = parse_prompt(recipe.task, prompt)
+    if not is_known:
         raise UsageError(f"{recipe.task.name}: the right answer to {prompt} is not known; use the file's problems")
     batch = recipe.layout.write(problems, recipe.task)
     rule = recipe.stopping.rule if isinstance(recipe.stopping, Restarts) else recipe.stopping
-    own = predict(model, recipe, batch, rule)
-    stop, slots = int(own.loops[0]), int(batch.answer_slots.sum())
+    predictions = predict(model, recipe, batch, rule)
+    stop, slots = int(predictions.loops[0]), int(batch.answer_slots.sum())
     if stop + LOOPS_AFTER_STOP > MOST_LOOPS or (stop + LOOPS_AFTER_STOP) * slots > max_cells:
         return None
     loops, movements = [], Movements(model, batch.inputs)
@@ -204,14 +204,14 @@ def record_problem(weights: Weights, prompt: str, max_cells: int = MOST_CELLS) -
             }
         )
     length = int(problems.answer_length[0]) + (recipe.layout.end(recipe.task) is not None)
-    wanted = batch.targets[batch.answer_slots][:length].tolist()
+    right_symbols = batch.targets[batch.answer_slots][:length].tolist()
     return {
         "prompt": prompt,
         "shape": recipe.task.shape(problems.sizes[0].tolist()),
         "planned": int(recipe.loops.planned(batch.rounds)[0]),
         "stop": stop,
-        "stopped": own.stopped is None or bool(own.stopped[0]),
-        "right": loops[stop - 1]["said"][:length] == wanted,
-        "wanted": wanted,
+        "stopped": predictions.stopped is None or bool(predictions.stopped[0]),
+        "right": loops[stop - 1]["said"][:length] == right_symbols,
+        "wanted": right_symbols,
         "loops": loops,
     }

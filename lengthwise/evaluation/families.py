@@ -34,7 +34,7 @@ from lengthwise.runs.run import Run, Weights
 from lengthwise.tasks.family import choose_families
 
 MAX_ENUMERATED = 2048  # a size with at most this number of problems, per 100 of a family, is measured on all of them
-FAR = 5  # sizes beyond this multiple of the training length are measured only on request
+FAR_MULTIPLE = 5  # sizes beyond this multiple of the training length are measured only on request
 
 
 def evaluate_families(
@@ -65,10 +65,10 @@ def evaluate_families(
             results = _results_of_distinct(weights, problems, rules, on_progress)
         else:
             results = results_of_groups(weights.model, recipe, problems, rules, on_progress)
-        for rule, found in zip(rules, results, strict=True):
+        for rule, rule_results in zip(rules, results, strict=True):
             start = 0
             for name, group in groups.items():
-                part = found.take(slice(start, start + len(group)))
+                part = rule_results.take(slice(start, start + len(group)))
                 yield build_score(weights, rule, name, size, group, part, rows=rows)
                 start += len(group)
 
@@ -89,9 +89,9 @@ def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
     """Return the shortest sizes, up to the last size that has few enough problems to measure all."""
     sizes: list[int] = []
     smallest = max(recipe.task.smallest, recipe.lengths.bottom)
-    for size in recipe.task.listed_sizes or range(smallest, max(smallest, FAR * recipe.lengths.top) + 1):
-        same = bool(sizes) and recipe.sizes(size) == recipe.sizes(sizes[-1])  # every axis has its largest size
-        if same or all_problems(recipe, recipe.sizes(size), samples) is None:
+    for size in recipe.task.listed_sizes or range(smallest, max(smallest, FAR_MULTIPLE * recipe.lengths.top) + 1):
+        is_limited = bool(sizes) and recipe.sizes(size) == recipe.sizes(sizes[-1])  # every axis has its largest size
+        if is_limited or all_problems(recipe, recipe.sizes(size), samples) is None:
             break
         sizes.append(size)
     return sizes
@@ -133,7 +133,7 @@ def _results_of_distinct(
     first = torch.full((int(inverse.max()) + 1,), len(problems))
     first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
     results = results_of_groups(weights.model, weights.recipe, [problems.take(first)], rules, on_progress)
-    return [found.take(inverse) for found in results]
+    return [rule_results.take(inverse) for rule_results in results]
 
 
 def sizes_without_scores(
@@ -203,7 +203,7 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
     return state.hexdigest()
 
 
-def sealed_seed(weights: Weights) -> int:
+def derive_sealed_seed(weights: Weights) -> int:
     """Return the seed of problems for the final measurement of these weights only."""
     return derive_seed(0, "sealed", weights.recipe.id, weights_digest(weights.model.state_dict()))
 
@@ -222,24 +222,24 @@ def measure_sealed(
     Its scores gain rows whose field ``sealed`` is a digest of the weights. Measurements are final: another call adds
     sizes and kinds, and never repeats a measurement."""
     weights, recipe = run.weights(device), run.recipe
-    name, seed = weights_digest(weights.model.state_dict()), sealed_seed(weights)
-    old = [row for row in run.rows("scores") if row.get("sealed") == name]
-    known = {(tuple(row["sizes"]), row["problems"], row["stopping"]) for row in old}
-    named = {"every", *(family.name for family in recipe.task.families)} - {*kinds}
-    families = {tuple(row["sizes"]) for row in old if row["problems"] in named}
+    name, seed = weights_digest(weights.model.state_dict()), derive_sealed_seed(weights)
+    earlier = [row for row in run.rows("scores") if row.get("sealed") == name]
+    measurements = {(tuple(row["sizes"]), row["problems"], row["stopping"]) for row in earlier}
+    family_kinds = {"every", *(family.name for family in recipe.task.families)} - {*kinds}
+    families = {tuple(row["sizes"]) for row in earlier if row["problems"] in family_kinds}
     chosen = list(rules) or [recipe.stopping]
-    wanted = list(dict.fromkeys(map(recipe.sizes, sizes)))
+    all_sizes = list(dict.fromkeys(map(recipe.sizes, sizes)))
 
     def store(*scores: Score) -> None:
         run.append("scores", *(score.row() | {"seed": seed, "sealed": name} for score in scores))
 
     for kind in kinds:
-        measured = {(size, rule) for size, problems, rule in known if problems == kind}
-        for missing, unmeasured in sizes_without_scores(recipe, wanted, chosen, measured).items():
+        measured = {(size, rule) for size, problems, rule in measurements if problems == kind}
+        for missing, unmeasured in sizes_without_scores(recipe, all_sizes, chosen, measured).items():
             for score in evaluate(weights, unmeasured, samples=samples, stopping=missing, kind=kind, seed=seed):
                 store(score)
     short = [recipe.sizes(size) for size in short_sizes(recipe, family_samples)]
-    for size in dict.fromkeys([*short, *wanted]):
+    for size in dict.fromkeys([*short, *all_sizes]):
         if size not in families:  # all families of a size are stored together
             store(*evaluate_families(weights, [size], samples=family_samples, stopping=chosen[0], seed=seed))
     return [row for row in run.rows("scores") if row.get("sealed") == name]

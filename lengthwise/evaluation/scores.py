@@ -7,15 +7,16 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.results import NORMAL, AnySize, Outcomes, counted_problems, independent_trials, wilson
+from lengthwise.base.results import NORMAL_QUANTILE, AnySize, Outcomes, counted_problems, independent_trials, wilson
 from lengthwise.base.rows import shift_right, zero_after
-from lengthwise.base.score_rows import ALONE
+from lengthwise.base.score_rows import KINDS_WITH_CURVE
 from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError, to_device
 from lengthwise.evaluation.answers import (
     Predictions,
@@ -38,7 +39,7 @@ from lengthwise.runners.cpu import choose_runner
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import iterate_texts
 
-TOKENS = 32_768  # positions per forward pass, so that memory does not grow with length
+MAX_POSITIONS = 32_768  # positions per forward pass, so that memory does not grow with length
 GPU_FACTOR = 16  # times as many positions on a GPU, where launching operations takes longer than computing them
 SAMPLES = 1000  # problems per length, by default
 MAX_SAMPLES = 10_000  # problems per length with a precision: enough for ±0.01
@@ -79,16 +80,18 @@ def evaluate(
     sizes = list(sizes)
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     if precision is not None:
-        how = {"kind": kind, "seed": seed, "watch": watch, "rows": rows}
-        yield from _evaluate_to_precision(weights, sizes, rules, samples, precision, **how)
+        options = {"kind": kind, "seed": seed, "watch": watch, "rows": rows}
+        yield from _evaluate_to_precision(weights, sizes, rules, samples, precision, **options)
         return
     for group in _group_sizes(recipe, sizes, samples, kind=kind, seed=seed):
-        inside = partial(watch, [size for size, _ in group]) if watch else None
-        results = results_of_groups(weights.model, recipe, [problems for _, problems in group], rules, inside)
+        group_watch = partial(watch, [size for size, _ in group]) if watch else None
+        results = results_of_groups(weights.model, recipe, [problems for _, problems in group], rules, group_watch)
         for number, (size, problems) in enumerate(group):
-            of_size = slice(number * samples, (number + 1) * samples)
-            for rule, found in zip(rules, results, strict=True):
-                yield build_score(weights, rule, kind, size, problems, found.take(of_size), alone=True, rows=rows)
+            size_rows = slice(number * samples, (number + 1) * samples)
+            for rule, rule_results in zip(rules, results, strict=True):
+                yield build_score(
+                    weights, rule, kind, size, problems, rule_results.take(size_rows), alone=True, rows=rows
+                )
 
 
 def _evaluate_to_precision(
@@ -109,7 +112,7 @@ def _evaluate_to_precision(
     recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
         problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
-        found: list[list[RowResults]] = [[] for _ in rules]
+        parts_by_rule: list[list[RowResults]] = [[] for _ in rules]
         done, until = 0, smallest_sample(precision)
         while done < samples and until > done:
             part = slice(done, min(samples, -(-until // together) * together))
@@ -119,19 +122,19 @@ def _evaluate_to_precision(
                     watch([recipe.sizes(size)], (part.start + fraction * (part.stop - part.start)) / samples)
 
             results = results_of_groups(weights.model, recipe, [problems.take(part)], rules, on_progress)
-            for parts, result in zip(found, results, strict=True):
+            for parts, result in zip(parts_by_rule, results, strict=True):
                 parts.append(result)
             done = part.stop
             # Repeats from a fixed set count once, so further problems replace them.
             repeats = describe_repeats(recipe.has_fixed_problems, problems.take(slice(done)))
             counted = counted_problems({"count": done} | repeats)
-            rights = [sum(int(part.counts[:, 0].sum()) for part in parts) * counted / done for parts in found]
+            rights = [sum(int(part.counts[:, 0].sum()) for part in parts) * counted / done for parts in parts_by_rule]
             needed = [needed_sample(n, counted, precision, r.together) for n, r in zip(rights, rules, strict=True)]
             until = done - counted + max(needed)
-        seen, early = problems.take(slice(done)), precision if done < samples else None
-        for rule, parts in zip(rules, found, strict=True):
+        measured, early = problems.take(slice(done)), precision if done < samples else None
+        for rule, parts in zip(rules, parts_by_rule, strict=True):
             marks = {"precision": early, "alone": True, "rows": rows}
-            yield build_score(weights, rule, kind, recipe.sizes(size), seen, RowResults.join(parts), **marks)
+            yield build_score(weights, rule, kind, recipe.sizes(size), measured, RowResults.join(parts), **marks)
 
 
 def check_precision(precision: float | None) -> None:
@@ -142,7 +145,7 @@ def check_precision(precision: float | None) -> None:
 
 def smallest_sample(precision: float) -> int:
     """Return the smallest number of problems whose interval can be this narrow, if all answers are right or wrong."""
-    return math.ceil(NORMAL**2 * (0.5 / precision - 1))
+    return math.ceil(NORMAL_QUANTILE**2 * (0.5 / precision - 1))
 
 
 def needed_sample(right_count: float, count: int, precision: float, batch_rows: int = 1) -> int:
@@ -153,7 +156,9 @@ def needed_sample(right_count: float, count: int, precision: float, batch_rows: 
     if high - low <= 2 * precision:
         return count
     middle = (low + high) / 2
-    return min(2 * count, max(count + 1, math.ceil(batch_rows * NORMAL**2 * middle * (1 - middle) / precision**2)))
+    return min(
+        2 * count, max(count + 1, math.ceil(batch_rows * NORMAL_QUANTILE**2 * middle * (1 - middle) / precision**2))
+    )
 
 
 def build_score(
@@ -174,10 +179,16 @@ def build_score(
     recipe, answers = weights.recipe, list[dict[str, Any]]()
     for i, (prompt, wanted) in enumerate(iterate_texts(recipe.task, problems) if rows else ()):
         text = answer_text(recipe, results.symbols[i, : int(results.slots[i])])
-        one = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
+        about = {
+            "sizes": list(sizes),
+            "problems": kind,
+            "stopping": rule.name,
+            "prompt": prompt,
+            "right_answer": wanted,
+        }
         right, loops = bool(results.counts[i, 0]), int(results.counts[i, 4])
         confidence = round(float(results.confidence[i]), 6)
-        answers.append(one | {"answer": text, "right": right, "loops": loops, "confidence": confidence})
+        answers.append(about | {"answer": text, "right": right, "loops": loops, "confidence": confidence})
     exact, whole_row, tokens, total, loops, at_limit, ran, final = results.counts.sum(0).tolist()
     digest = hashlib.blake2b(hash_prompts(problems).numpy().tobytes(), digest_size=8).digest()
     return Score(
@@ -194,7 +205,7 @@ def build_score(
         at_limit=at_limit / count if rule.stops else None,
         ran=ran / count if rule.reads_output else None,
         precision=precision,
-        family="alone" if alone and kind not in ALONE else None,
+        family="alone" if alone and kind not in KINDS_WITH_CURVE else None,
         chance=recipe.layout.chance(recipe.task),
         final=final / count if recipe.task.final_after else None,
         together=rule.together if rule.together > 1 else None,
@@ -233,7 +244,7 @@ def _group_sizes(
     widest = 0
     for size in sizes:
         problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
-        if group and max(widest, _row_width(recipe, problems)) * samples * (len(group) + 1) > TOKENS:
+        if group and max(widest, _row_width(recipe, problems)) * samples * (len(group) + 1) > MAX_POSITIONS:
             yield group
             group, widest = [], 0
         group.append((recipe.sizes(size), problems))
@@ -251,15 +262,14 @@ def results_of_groups(
     results: dict[Stopping, list[RowResults]] = {rule: [] for rule in rules}
     first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
     sharing = [[rule for rule in results if rule.together in sizes] for sizes in ({1, first}, *({n} for n in more))]
-    for problems in groups if first > 1 else [Problems.join(groups)]:
-        for chosen in sharing:  # rules that can share batches
-            cached = get_device(model).type == "cpu" and not any(rule.reads_output for rule in chosen)
-            positions = min(CACHE_POSITIONS, TOKENS) if cached else positions_at_once(model)
-            for rows, batch in split_batches(recipe, problems, positions, batch_rows=max(r.together for r in chosen)):
-                for rule, predicted in zip(chosen, predict_by_rules(model, recipe, batch, chosen), strict=True):
-                    results[rule].append(_results_of_batch(model, recipe, batch, rule, predicted))
-                if on_progress:
-                    on_progress(min(1.0, rows.stop / len(problems)))
+    for problems, chosen in product(groups if first > 1 else [Problems.join(groups)], sharing):
+        cached = get_device(model).type == "cpu" and not any(rule.reads_output for rule in chosen)
+        positions = min(CACHE_POSITIONS, MAX_POSITIONS) if cached else positions_at_once(model)
+        for rows, batch in split_batches(recipe, problems, positions, batch_rows=max(r.together for r in chosen)):
+            for rule, predicted in zip(chosen, predict_by_rules(model, recipe, batch, chosen), strict=True):
+                results[rule].append(_results_of_batch(model, recipe, batch, rule, predicted))
+            if on_progress:
+                on_progress(min(1.0, rows.stop / len(problems)))
     return [RowResults.join(results[rule]) for rule in rules]
 
 
@@ -274,9 +284,9 @@ def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Te
     """Return for each row: 1 if the answer is right, 1 if all slots are right, number of right tokens, number of
     tokens, the chosen loop, 1 if the rule's limit ended the row, number of loops run, and 1 if the answer's final part
     is right, which is here the whole answer."""
-    wanted, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
-    answer = answer_mask(wanted, batch.answer_slots, recipe.layout.end(recipe.task))
-    same = (predictions.symbols == wanted) & filled
+    right_symbols, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
+    answer = answer_mask(right_symbols, batch.answer_slots, recipe.layout.end(recipe.task))
+    same = (predictions.symbols == right_symbols) & filled
     columns = [
         (same | ~answer).all(1),
         (same | ~filled).all(1),
@@ -298,15 +308,15 @@ def _is_final_part_right(
     if recipe.layout.decodes and len(wrong):
         symbols = symbols.clone()
         part = batch.take(wrong)
-        said = decode(model, recipe, part, rule).symbols
-        symbols[wrong, : said.shape[1]] = said
-    both = torch.cat([symbols, gather_slots(batch.targets, batch.answer_slots)])
+        decoded = decode(model, recipe, part, rule).symbols
+        symbols[wrong, : decoded.shape[1]] = decoded
+    pair = torch.cat([symbols, gather_slots(batch.targets, batch.answer_slots)])
     end, mark = recipe.layout.end(recipe.task), recipe.layout.vocabs(recipe.task)[1].id(recipe.task.final_after)
-    counted = mask_before_end(both, end) & filled_slots(batch.answer_slots).repeat(2, 1)
-    at = torch.arange(1, both.shape[1] + 1)
-    first = ((both == mark) & counted).mul(at).amax(1)  # where the final part begins; 0: no mark
-    said, wanted = zero_after(shift_right(both + 1, -first, both.shape[1]), counted.sum(1) - first).chunk(2)
-    same = (said == wanted).all(1)
+    counted = mask_before_end(pair, end) & filled_slots(batch.answer_slots).repeat(2, 1)
+    index = torch.arange(1, pair.shape[1] + 1)
+    first = ((pair == mark) & counted).mul(index).amax(1)  # where the final part begins; 0: no mark
+    predicted, right = zero_after(shift_right(pair + 1, -first, pair.shape[1]), counted.sum(1) - first).chunk(2)
+    same = (predicted == right).all(1)
     return same if end is None else same & ((symbols == end) & filled_slots(batch.answer_slots)).any(1)
 
 
@@ -316,7 +326,7 @@ def right_rows(recipe: Recipe, batch: Batch, predictions: Predictions) -> Bool[T
 
 
 def split_batches(
-    recipe: Recipe, problems: Problems, positions: int = TOKENS, batch_rows: int = 1
+    recipe: Recipe, problems: Problems, positions: int = MAX_POSITIONS, batch_rows: int = 1
 ) -> Iterator[tuple[slice, Batch]]:
     """Yield problems as batches of at most ``positions`` positions, or of ``batch_rows`` rows if that is above 1, each
     with its slice of rows."""
@@ -327,7 +337,7 @@ def split_batches(
 
 def positions_at_once(model: Model) -> int:
     """Return the number of positions per forward pass on the model's device."""
-    return TOKENS if get_device(model).type == "cpu" else GPU_FACTOR * TOKENS
+    return MAX_POSITIONS if get_device(model).type == "cpu" else GPU_FACTOR * MAX_POSITIONS
 
 
 def _row_width(recipe: Recipe, problems: Problems) -> int:
@@ -335,7 +345,7 @@ def _row_width(recipe: Recipe, problems: Problems) -> int:
     return int((problems.prompt_length + recipe.task.answer_slots(problems.sizes)).max())
 
 
-def _split_rows(count: int, width: int, positions: int = TOKENS) -> list[slice]:
+def _split_rows(count: int, width: int, positions: int = MAX_POSITIONS) -> list[slice]:
     """Split ``count`` rows of this width into slices of at most ``positions`` positions."""
     rows = max(1, positions // width)
     return [slice(start, start + rows) for start in range(0, count, rows)]
@@ -355,8 +365,10 @@ def trace_answers(
         torch.cat([part.confidence for part in traces], 1),
         torch.cat([part.loops for part in traces]),
     )
-    wanted = gather_slots(batch.targets, batch.answer_slots)
-    return traced, ((traced.predictions == wanted) | ~answer_mask(wanted, batch.answer_slots, end)).all(-1)
+    right_symbols = gather_slots(batch.targets, batch.answer_slots)
+    return traced, ((traced.predictions == right_symbols) | ~answer_mask(right_symbols, batch.answer_slots, end)).all(
+        -1
+    )
 
 
 @torch.no_grad()

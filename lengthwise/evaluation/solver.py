@@ -71,14 +71,14 @@ class Solver:
         if not isinstance(prompt, str):
             raise UsageError(f"solve takes one prompt as text, not {type(prompt).__name__}; call it once per prompt")
         recipe, model, prompt = self.weights.recipe, self.weights.model, prompt.strip()
-        problems, known = parse_prompt(recipe.task, prompt)
+        problems, is_known = parse_prompt(recipe.task, prompt)
         rule = recipe.stopping if stopping is None else validate(Stopping, stopping, "stopping")
         predicted = respond(model, recipe, problems, rule)
         model = model if predicted.start is None else with_first_state(model, int(predicted.start))
         row, end = recipe.layout.write(problems, recipe.task), recipe.layout.end(recipe.task)
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
-        wanted = row.targets[row.answer_slots]
-        correct = (symbols == wanted) | ~mask_through_end(wanted, end)
+        right_symbols = row.targets[row.answer_slots]
+        correct = (symbols == right_symbols) | ~mask_through_end(right_symbols, end)
         slot_confidence: tuple[float, ...] = ()
         if recipe.layout.chance(recipe.task) is not None:
             with torch.no_grad():
@@ -87,11 +87,11 @@ class Solver:
         return Answer(
             prompt=prompt,
             text=answer_text(recipe, symbols),
-            right=recipe.task.format(problems.answer[0, : int(problems.answer_length)]) if known else None,
-            correct=bool(correct.all()) if known else None,
+            right=recipe.task.format(problems.answer[0, : int(problems.answer_length)]) if is_known else None,
+            correct=bool(correct.all()) if is_known else None,
             loops=int(predicted.loops[0]),
             confidence=float(predicted.confidence[0].exp()),
-            perplexity=float(perplexity(model, row, predicted.loops, end)) if known else None,
+            perplexity=float(perplexity(model, row, predicted.loops, end)) if is_known else None,
             slot_confidence=slot_confidence,
         )
 

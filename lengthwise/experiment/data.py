@@ -32,10 +32,10 @@ class NoProblemsLeft(UsageError):
 def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
     """Return training batch ``step`` and its rows' loops. ``exams_passed`` counts exams (``Mastery``); None: all."""
     if isinstance(recipe.source, Finite):
-        whole, rows = fixed_set(recipe.task, recipe.lengths, recipe.source), recipe.source.rows
+        problem_set, rows = fixed_set(recipe.task, recipe.lengths, recipe.source), recipe.source.rows
         epoch, number = divmod(step, rows // recipe.batch)
         order = _epoch_order(rows, recipe.data_seed, epoch)
-        problems = whole.take(order[number * recipe.batch : (number + 1) * recipe.batch])
+        problems = problem_set.take(order[number * recipe.batch : (number + 1) * recipe.batch])
     else:
         problems = _draw_step_problems(recipe, step, recipe.lengths.curriculum_step(step, exams_passed))
     written = recipe.layout.write_training(problems, recipe.task)
@@ -59,11 +59,11 @@ def _draw_problems(
     purpose: Purpose = "train",
 ) -> Problems:
     """Draw ``count`` problems, the recipe's fraction of them from families, with ``family_generator``."""
-    of_families, task = round(recipe.families * count), recipe.task.part(purpose)
-    rows, hard = count - of_families, round(recipe.hard * count)
+    family_count, task = round(recipe.families * count), recipe.task.part(purpose)
+    rows, hard = count - family_count, round(recipe.hard * count)
     parts = [recipe.lengths.problems(task, curriculum_step, rows, generator, hard=min(hard, rows))] if rows else []
-    if of_families:  # their sizes have the same distribution as the others'
-        sizes = recipe.lengths.problems(recipe.task, curriculum_step, of_families, family_generator).sizes
+    if family_count:  # their sizes have the same distribution as the others'
+        sizes = recipe.lengths.problems(recipe.task, curriculum_step, family_count, family_generator).sizes
         families = choose_families(recipe.task.families, recipe.family_names, recipe.task.name)
         parts.append(draw_mixture(families, sizes, family_generator))
     return Problems.join(parts)
@@ -74,35 +74,35 @@ _LATEST_ORDERS: dict[tuple[int, int], tuple[int, Int[Tensor, " n"]]] = {}
 
 
 def _epoch_order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
-    known = _LATEST_ORDERS.get((rows, seed))  # looked up once, because other threads may change it
-    if known is None or known[0] != epoch:
-        known = _LATEST_ORDERS[rows, seed] = epoch, torch.randperm(rows, generator=stream(seed, "epoch", epoch))
-    return known[1]
+    latest = _LATEST_ORDERS.get((rows, seed))  # looked up once, because other threads may change it
+    if latest is None or latest[0] != epoch:
+        latest = _LATEST_ORDERS[rows, seed] = epoch, torch.randperm(rows, generator=stream(seed, "epoch", epoch))
+    return latest[1]
 
 
 @lru_cache(maxsize=2)
 def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
     """Return the set of a Finite source, stored as small integers: the first ``rows`` different training problems drawn
     with its seed. Raises UsageError if the task has too few different problems."""
-    found: list[Problems] = []
-    kept = count = 0
-    while kept < source.rows:
-        before, chunks = kept, max(1, count)  # double the set each time, since each time it is sorted
+    problem_sets: list[Problems] = []
+    different = count = 0
+    while different < source.rows:
+        earlier, chunks = different, max(1, count)  # double the set each time, since each time it is sorted
         for _ in range(chunks):
             drawn = lengths.problems(task.part("train"), 0, CHUNK, stream(source.seed, "set", task.name, count))
             drawn = drawn.take(effective_source(task, source).mask_part("train", drawn))
-            found.append(drawn.to_smallest_type(len(task.symbols)))
+            problem_sets.append(drawn.to_smallest_type(len(task.symbols)))
             count += 1
         # Drop repetitions: keep the first problem of each hash, in the order of drawing.
-        joined = Problems.join(found)
+        joined = Problems.join(problem_sets)
         order = hash_prompts(joined).sort(stable=True)
         first = torch.ones(len(joined), dtype=torch.bool)
         first[1:] = order.values[1:] != order.values[:-1]
-        found = [joined.take(order.indices[first].sort().values)]
-        kept = len(found[0])
-        if kept - before < chunks * CHUNK // 10_000:
-            raise UsageError(f"source: {task.name} has only about {kept} different problems: reduce rows")
-    return found[0].take(slice(source.rows))
+        problem_sets = [joined.take(order.indices[first].sort().values)]
+        different = len(problem_sets[0])
+        if different - earlier < chunks * CHUNK // 10_000:
+            raise UsageError(f"source: {task.name} has only about {different} different problems: reduce rows")
+    return problem_sets[0].take(slice(source.rows))
 
 
 def validation_problems(recipe: Recipe, count: int) -> Problems:
@@ -124,9 +124,11 @@ def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
         axes = "1 axis" if len(task.axes) == 1 else f"{len(task.axes)} axes"
         raise UsageError(f"{task.name} has sizes on {axes} ({', '.join(task.axes)}), not {len(size)}")
     listed = task.listed_sizes
-    if kind != "natural" and listed is not None and (missing := [one for one in size if one not in listed]):
-        left = " left to measure" * task.is_collection
-        raise NoProblemsLeft(f"{task.name} has no problems of size {missing[0]}{left}; it has {format_ranges(listed)}")
+    if kind != "natural" and listed is not None and (missing := [value for value in size if value not in listed]):
+        suffix = " left to measure" * task.is_collection
+        raise NoProblemsLeft(
+            f"{task.name} has no problems of size {missing[0]}{suffix}; it has {format_ranges(listed)}"
+        )
     if min(size) < task.smallest:
         raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
     smallest = next((family.smallest for family in task.families if family.name == kind), 0)
@@ -162,7 +164,7 @@ def fresh_problems(
 
     def draw_more(rows: int) -> Problems:
         if kind == "natural":
-            return task.pool(rows, max(bottom, task.smallest), max(size), draw)
+            return task.sample_natural(rows, max(bottom, task.smallest), max(size), draw)
         return sample(torch.tensor([list(size)]).repeat(rows, 1), draw)
 
     with wrap_user_errors(task):
@@ -175,11 +177,11 @@ def get_sampler(task: Task, kind: Kind) -> Sampler:
         return task.sample
     if kind == "hard":
         return task.sample_hard
-    known = {family.name: family for family in task.families}
-    if kind not in known:
-        kinds = ["uniform", "natural", *(["hard"] if task.has_harder else []), *known]
+    families = {family.name: family for family in task.families}
+    if kind not in families:
+        kinds = ["uniform", "natural", *(["hard"] if task.has_harder else []), *families]
         raise UsageError(f"{task.name} has no problems called {kind!r}{suggest(kind, kinds)}: {', '.join(kinds)}")
-    return known[kind].sample
+    return families[kind].sample
 
 
 def evaluation_problems(
@@ -189,8 +191,11 @@ def evaluation_problems(
     ``Recipe.sizes``). Sizes of ``natural`` problems start at the smallest training size or, for ``size`` beyond the
     training length, just above that length, so that the two sets do not overlap."""
     sizes = recipe.sizes(size)
-    where = {"bottom": smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top), "source": recipe.source}
-    return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **where)
+    options = {
+        "bottom": smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top),
+        "source": recipe.source,
+    }
+    return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **options)
 
 
 def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
@@ -203,7 +208,7 @@ def default_sizes(recipe: Recipe) -> Sequence[int]:
     top, largest = recipe.lengths.top, recipe.task.largest
     sizes = {int(top * times) for times in (1, 1.5, 2, 3, 5)}
     if recipe.task.listed_sizes is not None:
-        return sorted({size for wanted in sizes for size in nearest_size(recipe, wanted)})
+        return sorted({size for multiple in sizes for size in nearest_size(recipe, multiple)})
     return sorted(sizes if largest is None else {min(size, largest) for size in sizes})
 
 
@@ -237,12 +242,12 @@ def smallest_natural_size(sizes: tuple[int, ...], bottom: int, top: int | None) 
 
 def _draw_part(purpose: Purpose, source: Source, draw_more: Callable[[int], Problems], count: int) -> Problems:
     """Draw ``count`` problems for a purpose. Raises NoProblemsLeft if there are too few."""
-    found: list[Problems] = []
-    kept, tried = 0, 0
-    while kept < count:
+    parts: list[Problems] = []
+    drawn_count, tried = 0, 0
+    while drawn_count < count:
         drawn = draw_more(count)
-        found.append(drawn.take(source.mask_part(purpose, drawn)))
-        kept, tried = kept + len(found[-1]), tried + count
-        if tried > 10_000 and tried > 1000 * (kept + 1):
+        parts.append(drawn.take(source.mask_part(purpose, drawn)))
+        drawn_count, tried = drawn_count + len(parts[-1]), tried + count
+        if tried > 10_000 and tried > 1000 * (drawn_count + 1):
             raise NoProblemsLeft(f"almost no problem of this size is left for the {purpose} part: use a larger size")
-    return Problems.join(found).take(slice(count))
+    return Problems.join(parts).take(slice(count))

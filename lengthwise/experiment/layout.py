@@ -63,14 +63,15 @@ class Layout(Config):
 
     def check(self, task: Task) -> None:
         """Raise UsageError unless the task is accepted."""
-        if not self.accepts(task):
-            fitting = []
-            for name, kind in part_classes(Layout).items():
-                with suppress(TypeError):  # a layout may need arguments
-                    if kind.__module__.startswith("lengthwise.") and kind().accepts(task):
-                        fitting.append(name)
-            others = f"; these do: {', '.join(fitting)}" if fitting else ""
-            raise UsageError(f"the layout {type(self).__name__} does not accept the task {task.name}{others}")
+        if self.accepts(task):
+            return
+        fitting = []
+        for name, kind in part_classes(Layout).items():
+            with suppress(TypeError):  # a layout may need arguments
+                if kind.__module__.startswith("lengthwise.") and kind().accepts(task):
+                    fitting.append(name)
+        others = f"; these do: {', '.join(fitting)}" if fitting else ""
+        raise UsageError(f"the layout {type(self).__name__} does not accept the task {task.name}{others}")
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,9 @@ def digit_positions(
     count = torch.arange(1, signs.shape[1] + 1, dtype=smallest_integer_type(signs.shape[1]))
     position = count - (signs * count).cummax(1).values
     if mirrored is not None:
-        back = count.flip(0)
-        following = (signs * back).flip(1).cummax(1).values.flip(1)
-        position = torch.where(mirrored, back - following, position)
+        from_end = count.flip(0)
+        following = (signs * from_end).flip(1).cummax(1).values.flip(1)
+        position = torch.where(mirrored, from_end - following, position)
     return position
 
 
@@ -154,12 +155,12 @@ def digit_positions(
 def _token_ids(
     vocab: Vocab, signs: tuple[str, ...], pauses: int
 ) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:
-    """Return the smallest type for all ids; the ids between prompt and answer, then the end; and the bounds of the
-    ranges of ids that are signs: first id, last id + 1, first id, …"""
+    """Return three values: the smallest type that holds all ids; the ids of ``=``, the pauses and the end; and the
+    ranges of ids that are signs, flattened: first id, last id + 1, first id, …"""
     between = [EQUALS, *[PAUSE] * pauses, END]
     # The end and padding symbols count as signs too; their digit positions are not used.
-    known = [symbol in (*signs, *between, START, PAD) for symbol in vocab.symbols]
-    edges = (i for i, (was, now) in enumerate(pairwise([False, *known])) if was != now)
+    is_sign = [symbol in (*signs, *between, START, PAD) for symbol in vocab.symbols]
+    edges = (i for i, (was, now) in enumerate(pairwise([False, *is_sign])) if was != now)
     return smallest_integer_type(len(vocab)), tuple(map(vocab.id, between)), tuple(edges)
 
 
@@ -329,7 +330,7 @@ class Labelled(_ClassLayout):
 
     def accepts(self, task: Task) -> bool:
         sizes = torch.full((2, len(task.axes)), task.smallest)
-        sizes[1] = task.largest or task.first_sizes(9)[-1]
+        sizes[1] = task.largest or task.list_smallest_sizes(9)[-1]
         return EQUALS not in task.symbols and task.answer_slots(sizes).tolist() == [1, 1]
 
     def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
@@ -364,8 +365,8 @@ def _renumber(ids: Int[Tensor, "*b n"], old_vocab: Vocab, new_vocab: Vocab) -> I
     """Convert ids from one vocabulary to another by symbol; unknown symbols and ids become an id outside it."""
     if old_vocab.symbols == new_vocab.symbols[: len(old_vocab)]:
         return ids.long()
-    known = {symbol: i for i, symbol in enumerate(new_vocab.symbols)}
-    table = torch.tensor([known.get(symbol, len(new_vocab)) for symbol in old_vocab.symbols] + [len(new_vocab)])
+    new_ids = {symbol: i for i, symbol in enumerate(new_vocab.symbols)}
+    table = torch.tensor([new_ids.get(symbol, len(new_vocab)) for symbol in old_vocab.symbols] + [len(new_vocab)])
     return table[ids.long().clamp(max=len(old_vocab))]
 
 

@@ -63,8 +63,8 @@ class SampledLengths(Lengths):
 
 def _check_order(**sizes: int) -> None:
     if sorted(sizes.values()) != list(sizes.values()):
-        given = " ".join(f"{name}={size}" for name, size in sizes.items())
-        raise UsageError(f"lengths need {' <= '.join(sizes)}, not {given}")
+        text = " ".join(f"{name}={size}" for name, size in sizes.items())
+        raise UsageError(f"lengths need {' <= '.join(sizes)}, not {text}")
 
 
 def _draw_uniform(low: int, high: int, rows: int, axes: int, generator: Generator) -> Tensor:
@@ -214,11 +214,11 @@ class Mastery(Growing):
 
 @dataclass(frozen=True)
 class Natural(Lengths):
-    """Sizes from ``bottom`` to ``top`` in the task's own distribution (``Task.pool``)."""
+    """Sizes from ``bottom`` to ``top`` in the task's own distribution (``Task.sample_natural``)."""
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest size
 
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         assert not hard, "Recipe refuses it"
-        return task.pool(rows, self.bottom, self.top, generator)
+        return task.sample_natural(rows, self.bottom, self.top, generator)

@@ -32,8 +32,8 @@ def weight_decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, An
     """Return the parameter groups of an optimizer: parameters that a module has given the attribute
     ``no_weight_decay``, such as the decay rates of a recurrence, have a group without weight decay."""
     groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
-    for one in parameters:
-        groups[bool(getattr(one, "no_weight_decay", False))]["params"].append(one)
+    for parameter in parameters:
+        groups[bool(getattr(parameter, "no_weight_decay", False))]["params"].append(parameter)
     return groups if groups[1]["params"] else groups[:1]
 
 

@@ -43,20 +43,22 @@ def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
     changes with the class's code and with the definitions of its file that it uses; not with comments, docstrings,
     formatting, or other modules."""
     used = {type(part) for part in nested_parts(recipe)} | {type(module) for module in model.modules()}
-    found = {}
+    hashes = {}
     for cls in _user_classes(used):
         path = source_file(cls) if cls.__module__ == "__main__" else None
         module = path.stem if path else cls.__module__  # for a script, the name under which its file is imported
-        found[f"{module}.{cls.__qualname__}"] = _hash_class(cls)
-    return found
+        hashes[f"{module}.{cls.__qualname__}"] = _hash_class(cls)
+    return hashes
 
 
 def changed_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[str, str]) -> list[str]:
     """Return the names of classes whose code differs between two results of ``hash_user_code``. Module names are
     ignored: a file may be run as a script or imported."""
-    known, found = ({(name.rpartition(".")[2], code) for name, code in one.items()} for one in (old_hashes, new_hashes))
-    named = [*old_hashes.items(), *new_hashes.items()]
-    return sorted({name for name, code in named if (name.rpartition(".")[2], code) not in known & found})
+    old_code, new_code = (
+        {(name.rpartition(".")[2], code) for name, code in hashes.items()} for hashes in (old_hashes, new_hashes)
+    )
+    items = [*old_hashes.items(), *new_hashes.items()]
+    return sorted({name for name, code in items if (name.rpartition(".")[2], code) not in old_code & new_code})
 
 
 def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
@@ -103,44 +105,46 @@ def is_library_file(path: Path) -> bool:
 def _user_classes(classes: Iterable[type]) -> list[type]:
     """Return the classes and bases that a user's own code defines: foreign, neither Python's nor an installed one."""
     standard = {*sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
-    found = []
-    for cls in {base for each in classes for base in each.__mro__ if is_foreign(base)}:
+    own_classes = []
+    for cls in {base for derived in classes for base in derived.__mro__ if is_foreign(base)}:
         path = source_file(cls)
         if cls.__module__.partition(".")[0] not in standard and not (path and "site-packages" in path.parts):
-            found.append(cls)
-    return sorted(found, key=str)
+            own_classes.append(cls)
+    return sorted(own_classes, key=str)
 
 
 def _hash_class(cls: type) -> str:
     """Return a hash of a class's code and of all that it uses, directly or not, in the same file."""
     path, outermost = source_file(cls), cls.__qualname__.partition(".")[0]
-    known = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
-    text = _code_with_dependencies(outermost, known) if outermost in known else repr(_collect_bytecode(cls))
+    definitions = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
+    text = _code_with_dependencies(outermost, definitions) if outermost in definitions else repr(_collect_bytecode(cls))
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
 
 
 @lru_cache(maxsize=64)
 def _list_definitions(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
     """Return the top-level definitions of a file, by name."""
-    found: dict[str, ast.stmt] = {}
+    definitions: dict[str, ast.stmt] = {}
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            found[node.name] = node
+            definitions[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)}
-    return found
+            definitions |= {
+                name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
+            }
+    return definitions
 
 
 def _code_with_dependencies(name: str, definitions: dict[str, ast.stmt]) -> str:
     """Return the code of a definition and of all that it uses, directly or not, in the same file."""
-    reached, ahead = {name}, [name]
-    while ahead:
-        named = {part.id for part in ast.walk(definitions[ahead.pop()]) if isinstance(part, ast.Name)}
-        new = (named & definitions.keys()) - reached
+    reached, pending = {name}, [name]
+    while pending:
+        used = {part.id for part in ast.walk(definitions[pending.pop()]) if isinstance(part, ast.Name)}
+        new = (used & definitions.keys()) - reached
         reached |= new
-        ahead += new
-    return "\n".join(ast.dump(_strip_docstrings(definitions[one])) for one in sorted(reached))
+        pending += new
+    return "\n".join(ast.dump(_strip_docstrings(definitions[used_name])) for used_name in sorted(reached))
 
 
 def _strip_docstrings(node: ast.stmt) -> ast.AST:
@@ -155,13 +159,13 @@ def _strip_docstrings(node: ast.stmt) -> ast.AST:
 def _collect_bytecode(value: Any) -> Any:
     """Return the bytecode of a class without a source file, as in a notebook."""
     if isinstance(value, CodeType):
-        return value.co_code, value.co_names, [_collect_bytecode(one) for one in value.co_consts]
+        return value.co_code, value.co_names, [_collect_bytecode(part) for part in value.co_consts]
     if isinstance(value, frozenset):  # its order differs between processes
-        return sorted(repr(_collect_bytecode(one)) for one in value)
+        return sorted(repr(_collect_bytecode(part)) for part in value)
     if isinstance(value, tuple):
-        return [_collect_bytecode(one) for one in value]
+        return [_collect_bytecode(part) for part in value]
     if isinstance(value, type):
-        functions = {name: getattr(one, "__func__", getattr(one, "fget", one)) for name, one in vars(value).items()}
-        codes = {name: one.__code__ for name, one in functions.items() if hasattr(one, "__code__")}
+        functions = {name: getattr(part, "__func__", getattr(part, "fget", part)) for name, part in vars(value).items()}
+        codes = {name: part.__code__ for name, part in functions.items() if hasattr(part, "__code__")}
         return [(name, _collect_bytecode(code)) for name, code in sorted(codes.items())]
     return repr(value)

@@ -92,19 +92,19 @@ def draw_problems(
         check_size(task, size, kind)
     if not sizes or count < 1:
         raise UsageError("problems: name one size or more, and a count from 1 up")
-    known, given, number, fruitless = torch.tensor([list(size) for size in sizes]), 0, 0, 0
-    while given < count:
+    size_table, yielded, number, fruitless = torch.tensor([list(size) for size in sizes]), 0, 0, 0
+    while yielded < count:
         draw = stream(seed, "problems", task.name, *address, split or "all", number)
         # Draw a full chunk always, so that a smaller ``count`` gives the first problems of a larger one.
-        found = sample(known[torch.randint(len(known), (CHUNK,), generator=draw)], draw)
+        problems = sample(size_table[torch.randint(len(size_table), (CHUNK,), generator=draw)], draw)
         if split and effective_source(task, SPLIT) is SPLIT:
-            found = found.take(SPLIT.mask_part(split, found))
-        found = found.take(slice(count - given)).to_smallest_type(len(task.symbols))
-        number, given, fruitless = number + 1, given + len(found), 0 if len(found) else fruitless + 1
+            problems = problems.take(SPLIT.mask_part(split, problems))
+        problems = problems.take(slice(count - yielded)).to_smallest_type(len(task.symbols))
+        number, yielded, fruitless = number + 1, yielded + len(problems), 0 if len(problems) else fruitless + 1
         if fruitless == MAX_EMPTY_CHUNKS:
             raise NoProblemsLeft(f"{task.name} has no problems of these sizes in its {split} part: name larger sizes")
-        if len(found):
-            yield found
+        if len(problems):
+            yield problems
 
 
 def json_lines(task: Task, problems: Problems) -> Iterator[str]:
@@ -133,5 +133,5 @@ def symbol_texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"])
     if between := task.vocab.separator:
         return [between.join(symbols[i] for i in row[:end]) for row, end in zip(ids.tolist(), lengths, strict=True)]
     codes = np.array([ord(symbol) for symbol in symbols], dtype=np.uint32)[ids.numpy()]
-    whole, width = codes.tobytes().decode("utf-32-le"), ids.shape[1]
-    return [whole[at * width : at * width + end] for at, end in enumerate(lengths)]
+    text, width = codes.tobytes().decode("utf-32-le"), ids.shape[1]
+    return [text[at * width : at * width + end] for at, end in enumerate(lengths)]

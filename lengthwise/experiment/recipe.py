@@ -133,7 +133,7 @@ class Recipe(fields.Config):
         _check_end(self.layout, self.objective)
         # ``chosen_on`` holds for the recipe that stated it: for the fields that decide its weights, except the seeds.
         others = {"name", "model", "stopping", "watch", "seed", "data_seed", "chosen_on"}
-        names = [one.name for one in dataclasses.fields(self) if one.name not in others]
+        names = [own.name for own in dataclasses.fields(self) if own.name not in others]
         training = self.model.spec_without_seed, *(getattr(self, name) for name in names)
         stated_by = vars(self.chosen_on).get("_stated_by", training)
         # A copy, since several recipes may state one object.
@@ -159,8 +159,8 @@ class Recipe(fields.Config):
             raise UsageError(
                 f"families={self.families} and hard={self.hard} are fractions of a batch: they must add up to 1 at most"
             )
-        named = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
-        least, top = min((family.smallest for family in named), default=0), self.tops[0]
+        families = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
+        least, top = min((family.smallest for family in families), default=0), self.tops[0]
         if least > top:
             raise UsageError(f"family_names: these start at size {least}, but training ends at {top}: name others")
         if self.families and not self.task.families:
@@ -232,17 +232,19 @@ class Recipe(fields.Config):
         changes = list(changes)
         if not changes and not values:
             return self
-        known = {field.name for field in dataclasses.fields(self)}
+        names = {field.name for field in dataclasses.fields(self)}
         for change in changes:
             name, _, value = fields.validate(str, change, "a change").partition("=")
-            if "." not in name and name not in known and (path := sources.field_path(name)):
+            if "." not in name and name not in names and (path := sources.field_path(name)):
                 raise UsageError(f"{name}: a recipe has no such field; write {path}={value}")
         for name in values:
-            if name not in known:
-                raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, known)}")
+            if name not in names:
+                raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, names)}")
         states = any(re.match(r"chosen_on\b", change) for change in (*changes, *values))
-        kept = {} if states else {"chosen_on": self.chosen_on}  # `override` builds a new one, which no recipe stated
-        return replace(fields.override(self, changes), **values, **kept)
+        chosen_on = (
+            {} if states else {"chosen_on": self.chosen_on}
+        )  # `override` builds a new one, which no recipe stated
+        return replace(fields.override(self, changes), **values, **chosen_on)
 
     @property
     def tops(self) -> tuple[int, ...]:
@@ -281,10 +283,10 @@ def recipes_by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
 def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
     """Return the recipe with a sweep's changes. Raises UsageError if they change the task or the training length."""
     changes = [f"{path}={value}" for path, value in point.items()]
-    found, top = recipe.change(changes), recipe.lengths.top
-    if (found.task, found.lengths.top) != (recipe.task, top):
+    changed, top = recipe.change(changes), recipe.lengths.top
+    if (changed.task, changed.lengths.top) != (recipe.task, top):
         raise UsageError(f"{', '.join(changes)}: keep the task and the training length, {top}, to compare recipes")
-    return found
+    return changed
 
 
 def largest_size_for_choosing(recipe: Recipe) -> int:
@@ -294,11 +296,11 @@ def largest_size_for_choosing(recipe: Recipe) -> int:
 
 def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
     """Raise UsageError for a size too large to choose a recipe by: a size used for choosing no longer tests it."""
-    most = largest_size_for_choosing(recipe)
+    limit = largest_size_for_choosing(recipe)
     for size in sizes:
-        if max(recipe.sizes(size)) > most:
+        if max(recipe.sizes(size)) > limit:
             raise UsageError(
-                f"a recipe is chosen near its training lengths, up to {most} here: {size} is a test; "
+                f"a recipe is chosen near its training lengths, up to {limit} here: {size} is a test; "
                 "measure it afterwards, with `lengthwise evaluate`"
             )
 

@@ -26,7 +26,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping, loop_limits
 
 SPEED = 4e10  # floating-point operations per second of one thread, the median of timed recipes
-LOOP_SECONDS = 2e-4  # overhead of a loop, forward and backward, whatever the size of its tensors
+LOOP_SECONDS = 2e-4  # overhead of a loop, forward and backward, for tensors of any size
 TRAINED_NUMBERS = 7  # numbers per parameter in training: weight, gradient, two moments, average, best, checkpoint
 LARGE = 64  # estimates for larger sizes are extrapolated
 
@@ -49,14 +49,14 @@ class ResourceEstimate:
 
 
 def available_memory() -> float:
-    """Return the bytes of memory that this process may use; infinity if the system does not tell."""
+    """Return the bytes of memory that this process may use; infinity if the system does not report them."""
     try:
-        most = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+        physical = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
         return math.inf
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text(encoding="utf-8").strip() if limit.is_file() else ""
-    return min(most, float(text)) if text.isdigit() else most
+    return min(physical, float(text)) if text.isdigit() else physical
 
 
 def estimate_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
@@ -75,11 +75,11 @@ def estimate_training(recipe: Recipe) -> ResourceEstimate:
     positions, rounds = _estimate_row(recipe, recipe.tops)
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, count_parameters(recipe)
-    held = 4 * TRAINED_NUMBERS * weights + rows * (100 + 4 * _activations_per_position(recipe) * loops)
+    memory = 4 * TRAINED_NUMBERS * weights + rows * (100 + 4 * _activations_per_position(recipe) * loops)
     # Mean sizes are half of the largest; the overhead dominates in small models.
     passes = recipe.steps * recipe.objective.steps_per_batch * loops
     seconds = passes * (6 * weights * rows / SPEED / 2 + LOOP_SECONDS)
-    return ResourceEstimate(held, seconds)
+    return ResourceEstimate(memory, seconds)
 
 
 def estimate_evaluation(
@@ -92,19 +92,23 @@ def estimate_evaluation(
     # A rule that compares all loops needs all their answers; one that stops needs the latest ones.
     compares = any(rule.reads_output and not rule.stops for rule in rules)
     memory, seconds = [], []
-    for size in (shown := sizes[:: max(1, len(sizes) // 32)]):  # a sample of many sizes
+    for size in (sampled := sizes[:: max(1, len(sizes) // 32)]):  # a sample of many sizes
         positions, rounds = _estimate_row(recipe, recipe.sizes(size))
         planned = recipe.loops.planned(torch.tensor([round(rounds)]))
         limits = [int(loop_limits(rule, planned)) for rule in rules]
         loops, run = max(limits), max(rule.starts * limit for rule, limit in zip(rules, limits, strict=True))
         problems = samples * positions * 20
-        together = max(positions, 32_768)
-        seen = 8 * getattr(model, "heads", 0) * positions**2 * attends_everywhere
-        kept = loops if compares else max(rule.window for rule in rules)
-        traced = 8.0 * kept * together if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
-        memory.append(4 * weights + problems + 4 * _activations_per_position(recipe) * together + traced + seen)
+        batch_positions = max(positions, 32_768)
+        scores = 8 * getattr(model, "heads", 0) * positions**2 * attends_everywhere
+        traced_loops = loops if compares else max(rule.window for rule in rules)
+        traced = (
+            8.0 * traced_loops * batch_positions if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
+        )
+        memory.append(
+            4 * weights + problems + 4 * _activations_per_position(recipe) * batch_positions + traced + scores
+        )
         seconds.append(2 * weights * samples * positions * run / SPEED)
-    return ResourceEstimate(max(memory), sum(seconds) * len(sizes) / len(shown))
+    return ResourceEstimate(max(memory), sum(seconds) * len(sizes) / len(sampled))
 
 
 @lru_cache(maxsize=256)
@@ -115,7 +119,7 @@ def _estimate_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     if largest <= LARGE:
         return _draw_sample(recipe, size)
     small = (tuple(max(1, part * n // largest) for part in size) for n in (LARGE // 2, LARGE))
-    (_, first), (positions, second) = (_draw_sample(recipe, one) for one in small)
+    (_, first), (positions, second) = (_draw_sample(recipe, part_size) for part_size in small)
     power = math.log2(max(second, 1) / max(first, 1))
     times = largest / LARGE
     return positions * times, max(second, 1) * times ** max(power, 0)
@@ -124,7 +128,7 @@ def _estimate_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
 def _draw_sample(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     try:
         with wrap_user_errors(recipe):
-            present = [recipe.task.nearest_size(one) for one in size]
+            present = [recipe.task.nearest_size(number) for number in size]
             problems = recipe.task.sample(torch.tensor([present]), stream(0, "demand"))
             batch = recipe.layout.write(problems, recipe.task)
     except UsageError:  # the task has no such size, or an error, which is reported elsewhere
@@ -144,8 +148,8 @@ def count_parameters(recipe: Recipe) -> int:
     spec, layers, model = recipe.model, getattr(recipe.model, "layers", 1), None
     is_small = is_small_model(spec)
     if not is_small and layers > 2:  # layers are equally large
-        one, two = (count_parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
-        return one + (layers - 1) * (two - one)
+        one_layer, two_layers = (count_parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
+        return one_layer + (layers - 1) * (two_layers - one_layer)
     with wrap_user_errors(recipe):
         if not is_small:
             # A user's own model may read its weights while it is built, or have a bug.

@@ -37,14 +37,15 @@ class Stopping(fields.Config):
     """Runs ``limit`` loops at most and chooses one of them, counted from 1: the last one, unless a subclass defines
     ``done`` or ``choose``. Subclasses are frozen dataclasses.
 
-    A rule with ``done`` stops a row at the first loop after which it is True. One with ``choose`` sees all loops.
+    A rule with ``done`` stops a row at the first loop after which it is True. A rule with ``choose`` compares all loops
+    up to the limit.
     """
 
     needs_end: bool = False  # True if answers must end with a symbol of their own, and so can be empty
     needs_movement: bool = False  # True if it reads ``trace.movement``
     together: int = 1  # rows of a batch that share one choice; if more than 1, a choice depends on neighbours
     window: int = 1  # loops that ``done`` sees: the latest one and those before it
-    back: int = 0  # number of loops from the answer's loop to the loop after which ``done`` is True
+    answer_lag: int = 0  # number of loops from the answer's loop to the loop after which ``done`` is True
     starts: int = 1  # number of first states from which each row is answered
 
     @property
@@ -129,18 +130,18 @@ class MaxConfidence(OutputRule):
             ran = torch.arange(len(trace.confidence), device=trace.loops.device)[:, None] < trace.loops
             return trace.confidence.masked_fill(~ran, -torch.inf).argmax(0) + 1
         # Only loops that every row has run can be compared.
-        together = trace.confidence[: int(trace.loops.min())].mean(1)
-        return torch.full_like(trace.loops, int(together.argmax()) + 1)
+        mean_confidence = trace.confidence[: int(trace.loops.min())].mean(1)
+        return torch.full_like(trace.loops, int(mean_confidence.argmax()) + 1)
 
 
 @dataclass(frozen=True)
 class Halted(OutputRule):
-    """``more`` loops after the first whose answer is not empty, which is when its first symbol is not the end; at most
+    """``more`` loops after the first loop whose answer is not empty (its first symbol is not the end symbol); at most
     the limit, planned + ``extra``. For weights trained to give an empty answer until they are done (``AnyLoops`` with
     ``Halting``). If later answers stay right, ``more`` corrects for a model that answers a little early."""
 
     extra: Extra = 20  # loops beyond the planned ones, at most
-    more: Extra = 0  # loops beyond the first that answers
+    more: Extra = 0  # loops beyond the first one with an answer
     most: Size | None = None  # loops at most, independent of the planned ones; none: planned + extra
     needs_end = True
 
@@ -162,7 +163,7 @@ class Converged(OutputRule):
     most: Size | None = None  # loops at most, independent of the planned ones; none: planned + extra
 
     @property
-    def back(self) -> int:  # type: ignore[override]
+    def answer_lag(self) -> int:  # type: ignore[override]
         return self.patience
 
     @property
@@ -181,9 +182,9 @@ class Settled(Stopping):
     """The first loop that moves the state by less than ``below``: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position, with p the
     ``period``. Does not use T(n); a row that never settles is answered after ``most`` loops.
 
-    An answer may stay the same for some loops before it is right; a state that no longer moves stays the same. A state
-    may also alternate between two: then it does not move over two loops (``period=2``). For a model with a clock
-    (``Timed``), only the part that answers counts.
+    An answer may stay the same for some loops before it is right; a state that no longer moves keeps its answer. States
+    may also alternate between two values: then they do not move over two loops (``period=2``). For a model with a clock
+    (``Timed``), only the state of ``answers`` counts.
     """
 
     below: Positive = 0.1  # relative movement of the state, at every position
@@ -218,7 +219,7 @@ class Restarts(Stopping):
         super().__post_init__()
         if isinstance(self.rule, Restarts):
             raise UsageError("Restarts takes another rule than Restarts: for more first states, raise count")
-        for name in ("needs_end", "together", "window", "back"):
+        for name in ("needs_end", "together", "window", "answer_lag"):
             object.__setattr__(self, name, getattr(self.rule, name))
         object.__setattr__(self, "starts", self.count)
         object.__setattr__(self, "needs_movement", self.pick == "residual" or self.rule.needs_movement)
@@ -272,9 +273,9 @@ def choose_loops(
 def _check_rows(rule: Stopping, method: str, returned: object, dtype: torch.dtype, rows: int) -> None:
     if isinstance(returned, Tensor) and returned.dtype == dtype and returned.shape == (rows,):
         return
-    what = f"{returned.dtype} of {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
-    wanted = "torch.bool" if dtype == torch.bool else "torch.long"
-    raise UsageError(f"{rule.name}: {method} must return a {wanted} for each of {rows} rows, not {what}")
+    actual = f"{returned.dtype} of {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
+    expected = "torch.bool" if dtype == torch.bool else "torch.long"
+    raise UsageError(f"{rule.name}: {method} must return a {expected} for each of {rows} rows, not {actual}")
 
 
 def find_done_rows(
@@ -284,14 +285,15 @@ def find_done_rows(
     that ``trace`` holds. Raises UsageError if the rule returns something else, or stops a row whose answer's loop is
     not among the loops that it has seen."""
     end = len(trace.ends) if end is None else end
-    seen = slice(max(0, end - rule.window), end)
-    movement = None if trace.movement is None else trace.movement[seen]
+    window = slice(max(0, end - rule.window), end)
+    movement = None if trace.movement is None else trace.movement[window]
     loops = torch.full_like(trace.loops, loop)
-    latest = Trace(trace.predictions[seen], trace.ends[seen], trace.confidence[seen], loops, movement)
+    latest = Trace(trace.predictions[window], trace.ends[window], trace.confidence[window], loops, movement)
     done = rule.done(latest, planned)
     _check_rows(rule, "done", done, torch.bool, len(planned))
-    if rule.back >= min(loop, rule.window) and done.any():
-        raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, but its answer is {rule.back} loops back")
+    lag = rule.answer_lag
+    if lag >= min(loop, rule.window) and done.any():
+        raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, but its answer is {lag} loops back")
     return done
 
 
@@ -305,5 +307,5 @@ def find_first_done(
         if not ran.any():
             continue
         new = find_done_rows(rule, trace, loop, planned, loop) & ran
-        chosen, stopped = chosen.masked_fill(new, loop - rule.back), stopped | new
+        chosen, stopped = chosen.masked_fill(new, loop - rule.answer_lag), stopped | new
     return chosen, stopped

@@ -17,12 +17,12 @@ from lengthwise.experiment.stopping import After, Stopping
 def parse_names(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
     """Return the names of an option such as ``--tasks``; ``all``: all ``known``. Raises UsageError for a wrong name."""
     known = list(known)
-    named = known if names == "all" else names.split(",")
-    for name in named:
+    chosen = known if names == "all" else names.split(",")
+    for name in chosen:
         if name not in known:
             raise UsageError(f"{option}: {name!r} is not one of: {', '.join(known)}")
-    check_unique(named, option)
-    return named
+    check_unique(chosen, option)
+    return chosen
 
 
 def check_unique(names: Sequence[str], option: str) -> None:
@@ -81,23 +81,25 @@ class Study:
                 lacking = "sizes" if panel.recipes else "recipes"
                 raise UsageError(f"study {self.title!r}: panel {panel.title!r} has no {lacking}; give it one or more")
         if len(self.panels) > 1:
-            named = []
+            named_panels = []
             for panel in self.panels:
                 name = panel.name or "-".join(re.findall(r"\w+", panel.title.lower()))
                 if not re.fullmatch(r"\w[\w.-]*", name):
                     raise UsageError(
                         f"panel {panel.title!r}: name={name!r} is not a folder name; use letters, digits and dashes"
                     )
-                named.append(replace(panel, name=name))
-            object.__setattr__(self, "panels", tuple(named))
-        for what in ("title", "name"):
-            found = [getattr(panel, what).casefold() for panel in self.panels]
-            if twice := [text for text in found if found.count(text) > 1]:
-                raise UsageError(f"study {self.title!r}: two panels have the {what} {twice[0]!r}; give each its own")
+                named_panels.append(replace(panel, name=name))
+            object.__setattr__(self, "panels", tuple(named_panels))
+        for field_name in ("title", "name"):
+            texts = [getattr(panel, field_name).casefold() for panel in self.panels]
+            if twice := [text for text in texts if texts.count(text) > 1]:
+                raise UsageError(
+                    f"study {self.title!r}: two panels have the {field_name} {twice[0]!r}; give each its own"
+                )
         names = [recipe.name for recipe in self.recipes]
         if shared := [name for name in names if names.count(name) > 1]:
-            other = "list it once, in a panel of all its sizes, or rename the copy"
-            raise UsageError(f"study {self.title!r}: two recipes are called {shared[0]!r}; {other}")
+            advice = "list it once, in a panel of all its sizes, or rename the copy"
+            raise UsageError(f"study {self.title!r}: two recipes are called {shared[0]!r}; {advice}")
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:
@@ -110,10 +112,10 @@ class Study:
         by_sizes: dict[tuple[int, ...], list[str]] = {}
         for recipe in self.recipes:
             by_sizes.setdefault(tuple(dict.fromkeys(recipe.chosen_on.sizes)), []).append(recipe.name)
-        looked_at = [
+        groups = [
             f"{', '.join(names[:2])}{f' and {len(names) - 2} more' * (len(names) > 2)} on {', '.join(map(str, sizes))}"
             for sizes, names in by_sizes.items()
             if sizes
         ]
-        chosen_on = f"Chosen: {'; '.join(looked_at)}; other sizes are only reported." if looked_at else ""
+        chosen_on = f"Chosen: {'; '.join(groups)}; other sizes are only reported." if groups else ""
         return " ".join(filter(None, [self.note, chosen_on]))

@@ -16,13 +16,13 @@ from rich.table import Table
 
 from lengthwise.base.errors import remove_controls
 from lengthwise.base.formatting import duration_text
-from lengthwise.base.progress import EVERY
+from lengthwise.base.progress import LOG_SECONDS
 from lengthwise.base.score_rows import group_by, loss_text, share_text
 from lengthwise.base.types import UsageError
 from lengthwise.jobs.launchers import Job, Launcher, Local
 from lengthwise.runs.run import Run
 
-MOST = 24  # maximum number of runs shown individually
+MAX_LISTED_RUNS = 24  # maximum number of runs shown individually
 Together = Sequence[Run]  # runs that one command trains
 
 
@@ -70,8 +70,8 @@ class JobPool:
         """Collect ended trainings and start waiting ones; return False once all are done. A failed run does not stop
         the others; its reason is recorded in ``failed`` and in its folder."""
         ended = [(runs, job) for runs, job in self.running if job.is_done()]
-        gone = {id(job) for _, job in ended}
-        self.running = [pair for pair in self.running if id(pair[1]) not in gone]
+        ended_ids = {id(job) for _, job in ended}
+        self.running = [pair for pair in self.running if id(pair[1]) not in ended_ids]
         for runs, job in ended:
             for run in runs:
                 run.clear_cache()
@@ -95,9 +95,10 @@ class JobPool:
         for run in [run for run in runs if not run.done] or runs:
             self.failed[run.folder] = reason
             with suppress(UsageError):
-                if not run.diverged:
-                    with run.lock():
-                        run.record_failure(reason)
+                if run.diverged:
+                    continue
+                with run.lock():
+                    run.record_failure(reason)
 
 
 # Display
@@ -112,33 +113,37 @@ def show_progress(
     extra_display: Callable[[], RenderableType] | None = None,
 ) -> None:
     """Poll the pool until all runs are done and show their progress, with the result of ``extra_display`` below it. If
-    the output is not a terminal, the status is printed every ``EVERY`` seconds."""
-    least = 0.0 if console.is_terminal else EVERY  # seconds between updates
-    due = time.monotonic() + least
+    the output is not a terminal, the status is printed every ``LOG_SECONDS``."""
+
+    def show(live: Live) -> None:
+        summary = summarize_runs(pool, runs)
+        if console.is_terminal:
+            live.update(Group(summary, extra_display()) if extra_display else summary, refresh=True)
+        else:
+            console.print(summary)
+
+    shortest = 0.0 if console.is_terminal else LOG_SECONDS  # seconds between updates
+    next_line = time.monotonic() + shortest
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
         while pool.poll():
             began = time.monotonic()
-            if live and began >= due:
-                summary = summarize_runs(pool, runs)
-                if console.is_terminal:
-                    live.update(Group(summary, extra_display()) if extra_display else summary, refresh=True)
-                else:
-                    console.print(summary)
+            if live and began >= next_line:
+                show(live)
                 # Draw for at most a twentieth of the time, since long metrics files are slow to read.
-                due = began + max(least, (time.monotonic() - began) / 0.05)
+                next_line = began + max(shortest, (time.monotonic() - began) / 0.05)
             time.sleep(0.25)
 
 
 def summarize_runs(pool: JobPool, runs: Sequence[Run]) -> RenderableType:
     """Return the ``status_table`` of all runs; if there are many, their counts by state and the table of some running
     runs."""
-    if len(runs) <= MOST:
+    if len(runs) <= MAX_LISTED_RUNS:
         return status_table(runs)
-    running = [run for together, _ in pool.running for run in together]
+    running = [run for group, _ in pool.running for run in group]
     counts = {"failed": len(pool.failed), "submitted": len(running), "waiting": sum(map(len, pool.waiting))}
     counts = {"done": len(runs) - sum(counts.values())} | counts
     counted = f"{len(runs):,} runs: {', '.join(f'{count:,} {name}' for name, count in counts.items())}"
-    return Group(counted, status_table(running[:MOST]))
+    return Group(counted, status_table(running[:MAX_LISTED_RUNS]))
 
 
 def status_table(runs: Sequence[Run]) -> Table:
@@ -148,13 +153,13 @@ def status_table(runs: Sequence[Run]) -> Table:
     for run in runs:
         name = f"{run.recipe.name} {run.recipe.seed}" if several else run.recipe.name
         rows, total, steps, note = run.rows("metrics"), run.recipe.steps, 0, "waiting"
-        if taken := [row for row in rows if "rate" in row]:  # rows of steps; the others hold validation scores
-            last, watched = taken[-1], [row["exact"] for row in rows if row.get("exact")]
+        if step_rows := [row for row in rows if "rate" in row]:  # rows of steps; the others hold validation scores
+            last, watched = step_rows[-1], [row["exact"] for row in rows if row.get("exact")]
             steps, seconds = last["step"], last.get("wall_s", 0.0)
             exact = "  ".join(f"{size}: {share_text(share)}" for size, share in watched[-1].items()) if watched else ""
             length = f"length {last['length']}" if "length" in last else ""
-            left = f"{duration_text((total - steps) * seconds / steps)} left"
-            note = "  ".join(filter(None, [exact, length, loss_text(last), left]))
+            time_left = f"{duration_text((total - steps) * seconds / steps)} left"
+            note = "  ".join(filter(None, [exact, length, loss_text(last), time_left]))
             if run.done:
                 note = f"{exact}  trained in {duration_text(seconds)}, {len(run.rows('scores'))} scores"
         table.add_row(name, ProgressBar(total=total, completed=steps, width=12), str(steps), note)

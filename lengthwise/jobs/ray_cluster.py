@@ -20,7 +20,7 @@ from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Extra, NotNegative, OneLine, Size
 from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, Process
 
-LOOK = 1.0  # seconds between polls of the tasks
+POLL_SECONDS = 1.0  # seconds between polls of the tasks
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,13 @@ def _join_cluster(address: str) -> Any:
     """Connect to a cluster and return Ray. Raises UsageError if Ray is not installed, or no cluster answers."""
     ray = _import_ray()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no telemetry from a cluster that this command starts
-    before = signal.getsignal(signal.SIGTERM)
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address or None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UsageError(f"Ray: no cluster answers ({str(error).strip().splitlines()[0]})") from None
     finally:
-        signal.signal(signal.SIGTERM, before)  # Ray installs its own handler
+        signal.signal(signal.SIGTERM, handler)  # Ray installs its own handler
     return ray
 
 
@@ -69,8 +69,8 @@ class _Ray(Executor):
     def __init__(self, engine: Ray) -> None:
         self.ray = _join_cluster(engine.address)
         needs = {"num_cpus": engine.cpus, "num_gpus": engine.gpus}
-        again = {"max_retries": engine.retries, "retry_exceptions": [TrainingKilled]}
-        self.train = self.ray.remote(**needs, **again)(run_training)
+        retry_options = {"max_retries": engine.retries, "retry_exceptions": [TrainingKilled]}
+        self.train = self.ray.remote(**needs, **retry_options)(run_training)
         self.unfinished: set[Any] = set()  # the submitted tasks, polled together at intervals
         self.polled = 0.0
         # A thread of Ray prints node events to standard output, which is reserved for the command's result.
@@ -87,9 +87,9 @@ class _Ray(Executor):
 
     def has_ended(self, reference: Any) -> bool:
         """Return False while a task waits or runs."""
-        if self.unfinished and time.monotonic() - self.polled >= LOOK:
-            _, left = self.ray.wait([*self.unfinished], num_returns=len(self.unfinished), timeout=0)
-            self.unfinished, self.polled = {*left}, time.monotonic()
+        if self.unfinished and time.monotonic() - self.polled >= POLL_SECONDS:
+            _, unfinished = self.ray.wait([*self.unfinished], num_returns=len(self.unfinished), timeout=0)
+            self.unfinished, self.polled = {*unfinished}, time.monotonic()
         return reference not in self.unfinished
 
     def shutdown(self, jobs: Sequence[Job]) -> None:

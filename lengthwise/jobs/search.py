@@ -47,8 +47,8 @@ class Axis:
             low, high, log = float(match[1]), float(match[2]), bool(match[3])
             if not low < high or (log and low <= 0):
                 raise UsageError(f"{path}: a range must ascend, and a log range must start above 0, not {text}")
-            whole = all(re.fullmatch(r"[-+]?\d+", match[n]) for n in (1, 2))
-            axis = Axis(path, (), low, high, log, whole)
+            is_integer = all(re.fullmatch(r"[-+]?\d+", match[n]) for n in (1, 2))
+            axis = Axis(path, (), low, high, log, is_integer)
             return Axis(path, axis.points(int(match[4]))) if match[4] else axis
         parts, depth = [""], 0  # split at the commas that are outside parentheses and brackets
         for letter in text:
@@ -65,7 +65,7 @@ class Axis:
             raise UsageError(f"{self.path}: a range has 2 points or more, not {count}")
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         spaced = (low + (high - low) * i / (count - 1) for i in range(1, count - 1))
-        between = (self.format_value(math.exp(one) if self.log else one) for one in spaced)
+        between = (self.format_value(math.exp(value) if self.log else value) for value in spaced)
         return tuple(dict.fromkeys((self._format_end(self.low), *between, self._format_end(self.high))))
 
     def format_value(self, value: float) -> str:
@@ -153,8 +153,8 @@ class Search:
                 )
             trials = len(self.study.trials)
         except Exception as error:  # Optuna does not validate entries
-            what = f"{path}: Optuna cannot read it ({type(error).__name__}: {error_line(error)})"
-            reason = error if isinstance(error, UsageError) else what
+            message = f"{path}: Optuna cannot read it ({type(error).__name__}: {error_line(error)})"
+            reason = error if isinstance(error, UsageError) else message
             raise UsageError(f"{reason}; delete {path.name} to restart the search: trained runs are kept") from None
         # A resumed search must not suggest its first trials again.
         self.study.sampler = self.library.samplers.TPESampler(seed=derive_seed(seed, trials) % 2**32)
@@ -166,7 +166,7 @@ class Search:
     def unfinished_trials(self) -> list[Any]:
         """Return trials that an earlier call started and did not finish."""
         states = [self.library.trial.TrialState.RUNNING]
-        return [self.library.trial.Trial(self.study, one._trial_id) for one in self.study.get_trials(states=states)]
+        return [self.library.trial.Trial(self.study, trial._trial_id) for trial in self.study.get_trials(states=states)]
 
     def ask(self) -> Any:
         """Return a new trial."""
@@ -174,19 +174,19 @@ class Search:
 
     def point(self, trial: Any) -> Point:
         """Return the values that a trial tries."""
-        found = {}
+        point = {}
         for axis in self.axes:
             if axis.values:
-                found[axis.path] = trial.suggest_categorical(axis.path, axis.values)
+                point[axis.path] = trial.suggest_categorical(axis.path, axis.values)
             elif axis.whole:
-                found[axis.path] = str(trial.suggest_int(axis.path, int(axis.low), int(axis.high), log=axis.log))
+                point[axis.path] = str(trial.suggest_int(axis.path, int(axis.low), int(axis.high), log=axis.log))
             else:
-                found[axis.path] = axis.format_value(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))
-        return found
+                point[axis.path] = axis.format_value(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))
+        return point
 
     def points(self) -> list[Point]:
         """Return the values of all trials in order, without duplicates."""
-        tried = [self.point(self.library.trial.FixedTrial(one.params)) for one in self.study.trials if one.params]
+        tried = [self.point(self.library.trial.FixedTrial(trial.params)) for trial in self.study.trials if trial.params]
         return [point for number, point in enumerate(tried) if point not in tried[:number]]
 
     def should_continue(self, trial: Any, seeds: int, exact: float) -> bool:

@@ -21,7 +21,7 @@ from lengthwise.base.ranges import Extra, OneLine, Range, Size
 from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, failure_reason
 from lengthwise.runs.folder import runs_folder
 
-LOOK = 5.0  # seconds between polls of the queue
+POLL_SECONDS = 5.0  # seconds between polls of the queue
 MAX_RESUBMITS = 3  # maximum number of times a job may be lost, e.g. out of memory
 
 
@@ -49,9 +49,11 @@ class Slurm(Launcher):
     def max_parallel(self, jobs: int) -> int:
         if not shutil.which("sinfo"):
             return 0
-        where = ["--partition", self.partition] if self.partition else []
-        found = subprocess.run(["sinfo", "--noheader", "--format", "%C", *where], capture_output=True, text=True)
-        usable = [line.split("/") for line in found.stdout.split()]  # allocated, idle, other, total
+        partition_options = ["--partition", self.partition] if self.partition else []
+        result = subprocess.run(
+            ["sinfo", "--noheader", "--format", "%C", *partition_options], capture_output=True, text=True
+        )
+        usable = [line.split("/") for line in result.stdout.split()]  # allocated, idle, other, total
         return min(self.at_a_time, sum(int(cores[0]) + int(cores[1]) for cores in usable) // self.cpus)
 
 
@@ -65,9 +67,9 @@ class _Slurm(Executor):
         self.engine = engine
         folder = check_links_inside(path_inside(runs_folder().absolute(), ".slurm"))
         self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=1000)
-        given: dict[str, Any] = {"partition": engine.partition, "mem": engine.memory, "gpus_per_node": engine.gpus}
+        settings: dict[str, Any] = {"partition": engine.partition, "mem": engine.memory, "gpus_per_node": engine.gpus}
         self.executor.update_parameters(
-            **{name: value for name, value in given.items() if value},
+            **{name: value for name, value in settings.items() if value},
             job_name="lengthwise",
             time=engine.minutes,
             cpus_per_task=engine.cpus,
@@ -77,7 +79,7 @@ class _Slurm(Executor):
         )
         # The jobs in Slurm's queue, polled at intervals. Needs no accounting, which many clusters lack.
         self.queued: set[str] = set()
-        self.polled = -LOOK
+        self.polled = -POLL_SECONDS
 
     def free_slots(self, running_count: int) -> int:
         # Start the next array, of up to 1000 jobs, once the current one has fewer jobs left.
@@ -97,14 +99,14 @@ class _Slurm(Executor):
 
     def is_queued(self, job: str) -> bool:
         """Return True while a job waits or runs."""
-        if time.monotonic() - self.polled >= LOOK:
-            listed = ["squeue", "--noheader", "--array", "--me", "--format", "%F_%K %F", "--states"]
+        if time.monotonic() - self.polled >= POLL_SECONDS:
+            command = ["squeue", "--noheader", "--array", "--me", "--format", "%F_%K %F", "--states"]
             states = "PENDING,RUNNING,REQUEUED,COMPLETING,CONFIGURING,SUSPENDED,PREEMPTED,REQUEUE_HOLD,RESIZING,STOPPED"
-            found = subprocess.run([*listed, states], capture_output=True, text=True)
+            result = subprocess.run([*command, states], capture_output=True, text=True)
             self.polled = time.monotonic()
-            if found.returncode:  # the controller does not answer: assume that no job has ended
+            if result.returncode:  # the controller does not answer: assume that no job has ended
                 return True
-            self.queued = {*found.stdout.split()}
+            self.queued = {*result.stdout.split()}
         return job in self.queued
 
     def shutdown(self, jobs: Sequence[Job]) -> None:
@@ -153,15 +155,15 @@ class _Job(Job):
         if self.job.paths.result_pickle.exists():
             return True
         self.missed = self.missed or time.monotonic()
-        if time.monotonic() - self.missed < 2 * LOOK:  # a shared file system may show the result with a delay
+        if time.monotonic() - self.missed < 2 * POLL_SECONDS:  # a shared file system may show the result with a delay
             return False
-        shown = ["scontrol", "--oneliner", "show", "job", self.job.job_id]  # if Slurm still knows it
-        found = subprocess.run(shown, capture_output=True, text=True)
-        if self.lost == MAX_RESUBMITS or "JobState=CANCELLED" in found.stdout:
+        command = ["scontrol", "--oneliner", "show", "job", self.job.job_id]  # if Slurm still knows it
+        result = subprocess.run(command, capture_output=True, text=True)
+        if self.lost == MAX_RESUBMITS or "JobState=CANCELLED" in result.stdout:
             return True
         self.lost, self.missed = self.lost + 1, None
         (self.job,) = self.executor.submit_array([self.training])
-        self.executor.polled = -LOOK
+        self.executor.polled = -POLL_SECONDS
         return False
 
     def failure(self) -> str:

@@ -64,7 +64,7 @@ def get_device(model: nn.Module) -> torch.device:
 
 
 def limited_encodings(model: nn.Module) -> list[Encoding]:
-    """Return the model's positional encodings that too long a row does not fit."""
+    """Return the model's positional encodings that limit the length of a row, e.g. tables."""
     encodings = [part for part in model.modules() if isinstance(part, Encoding)]
     return [encoding for encoding in encodings if type(encoding).check is not Encoding.check]
 
@@ -85,8 +85,9 @@ class ModelSpec(Config):
 
     @abstractmethod
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
-        """Build a new model, initialised with torch's global generator, which the recipe seeds. A module that is not a
-        ``Model`` is later wrapped in ``SinglePass``."""
+        """Build a new model that reads tokens of the vocabulary ``reads`` and gives logits for the symbols of
+        ``writes``; with ``causal``, no position may see a later one. Initial weights come from torch's global
+        generator, which the recipe seeds. A module that is not a ``Model`` is later wrapped in ``SinglePass``."""
 
     @property
     def spec_without_seed(self) -> ModelSpec:

@@ -54,9 +54,10 @@ class ExternalModule(ModelSpec):
         seen: dict[int, int] = {}
         for name, part in module.named_modules():
             for attribute, value in _list_contents(part).items():
-                if text := _describe_value(value, seen):
-                    for each in (digest, form):
-                        each.update(f"{name}.{attribute} = {text}".encode())
+                text = _describe_value(value, seen)
+                line = f"{name}.{attribute} = {text}".encode() if text else b""
+                digest.update(line)
+                form.update(line)
         return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), _transformers_config(module))
 
     @property
@@ -137,15 +138,16 @@ def _list_contents(value: Any) -> dict[str, Any]:
     """Return an object's attributes, sorted by name. Private attributes may be caches, so they are left out unless they
     are numbers or words of a class that is not torch's."""
     if dataclasses.is_dataclass(value):
-        held = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+        contents = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     else:
-        named = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
-        slots = [name for names in named for name in ([names] if isinstance(names, str) else names)]
-        held = {name: getattr(value, name) for name in slots if hasattr(value, name)} | getattr(value, "__dict__", {})
+        slots_by_class = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
+        slots = [name for names in slots_by_class for name in ([names] if isinstance(names, str) else names)]
+        contents = {name: getattr(value, name) for name in slots if hasattr(value, name)}
+        contents |= getattr(value, "__dict__", {})
     plain = () if type(value).__module__.startswith("torch.") else PLAIN
     return {
         name: part
-        for name, part in sorted(held.items())
+        for name, part in sorted(contents.items())
         if not (isinstance(value, nn.Module) and name in TORCHS)
         and (not name.startswith("_") or isinstance(part, plain))
         and not isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
@@ -186,8 +188,8 @@ def _describe_value(value: Any, seen: dict[int, int], depth: int = 0) -> str:
     if id(value) in seen:
         return f"{type(value).__qualname__} {seen[id(value)]}"
     seen[id(value)] = len(seen)
-    held = _list_contents(value)
-    return f"{type(value).__qualname__}{_describe_value(held, seen, depth + 1)}" if held else ""
+    contents = _list_contents(value)
+    return f"{type(value).__qualname__}{_describe_value(contents, seen, depth + 1)}" if contents else ""
 
 
 def _describe_tensor(tensor: Tensor) -> str:

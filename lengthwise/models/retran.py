@@ -117,21 +117,21 @@ class ReTranModel(SequenceModel):
         self.register_buffer("rates", spec.base ** (-torch.arange(half) / half), persistent=False)
 
     def step(self, state: Float[Tensor, "r t d"], memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
-        seen, memories = memory or (0, [None] * len(self.layers))
-        now = seen + state.shape[1]
-        angles = torch.arange(seen + 1, now + 1, device=state.device)[:, None] * self.rates
+        position, memories = memory or (0, [None] * len(self.layers))
+        end = position + state.shape[1]
+        angles = torch.arange(position + 1, end + 1, device=state.device)[:, None] * self.rates
         turn = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
-        after = []
-        for layer, own in zip(self.layers, memories, strict=True):
-            state, new = layer(state, turn, own)
-            after.append(new)
-        return state, (now, after)
+        new_memories = []
+        for layer, layer_memory in zip(self.layers, memories, strict=True):
+            state, new = layer(state, turn, layer_memory)
+            new_memories.append(new)
+        return state, (end, new_memories)
 
 
 def _rotate(x: Float[Tensor, "rh t e"], turn: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
     """Rotate as ``nn.position.rotate`` does, in half as many operations: angles are prepared for whole heads."""
-    own, other = turn
-    return x * own + x.roll(x.shape[-1] // 2, -1) * other
+    cosine, sine = turn
+    return x * cosine + x.roll(x.shape[-1] // 2, -1) * sine
 
 
 @dataclass(frozen=True)

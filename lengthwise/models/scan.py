@@ -58,13 +58,13 @@ class ScanModel(Model):
 
     def advance(self, state: State, context: Float[Tensor, "r t d"]) -> State:
         h, loops = state
-        back = 1 << min(loops, 40)  # longer than any row
-        if back >= h.shape[1]:
+        distance = 1 << min(loops, 40)  # longer than any row
+        if distance >= h.shape[1]:
             return h, loops + 1
         read = h + self.noise * torch.randn_like(h) if self.training and self.noise else h
-        pair = torch.cat([read[:, :-back], read[:, back:]], -1)
+        pair = torch.cat([read[:, :-distance], read[:, distance:]], -1)
         combined = self.norm(self.narrow(self.widen(pair).relu()))
-        return torch.cat([h[:, :back], combined], 1), loops + 1
+        return torch.cat([h[:, :distance], combined], 1), loops + 1
 
     def read(self, state: State) -> Float[Tensor, "r t v"]:
         return self.readout(state[0])

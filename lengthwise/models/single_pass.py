@@ -83,12 +83,12 @@ class SinglePass(Model):
             output = self.module(tokens, **keywords, targets=tokens)
             logits = find_logits(output, tokens.shape)
         if logits is None:
-            what = str(tuple(output.shape)) if isinstance(output, Tensor) else type(output).__name__
+            returned = str(tuple(output.shape)) if isinstance(output, Tensor) else type(output).__name__
             if hasattr(output, "last_hidden_state"):
-                what += " without logits: take its class with a head, such as …ForTokenClassification"
+                returned += " without logits: take its class with a head, such as …ForTokenClassification"
             raise UsageError(
                 f"a module must map tokens {tuple(tokens.shape)} to logits (rows, positions, vocabulary), "
-                f"but {type(self.module).__name__} gave {what}"
+                f"but {type(self.module).__name__} gave {returned}"
             )
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 

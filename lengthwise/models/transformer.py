@@ -102,7 +102,7 @@ class Transformer(ModelSpec):
 
 
 class TransformerContext(NamedTuple):
-    """The parts of a context, which stay the same from loop to loop."""
+    """The context of a transformer, which is the same in every loop."""
 
     embedded: Float[Tensor, "b t d"]
     attention: AttentionContext

@@ -48,9 +48,9 @@ class Objective(Config):
 def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Return the mean cross-entropy in nats (differentiable), and the fraction of correct tokens. Targets are on the
     CPU. If the logits come from stacked models (``runners.stacked``), both were computed for all models at once."""
-    known = getattr(logits, "supervision", None)
-    if known is not None and (found := known(targets)) is not None:
-        return found  # type: ignore[no-any-return]
+    look_up = getattr(logits, "supervision", None)
+    if look_up is not None and (computed := look_up(targets)) is not None:
+        return computed  # type: ignore[no-any-return]
     targets = to_device(targets, logits.device)
     accuracy = (logits.detach().argmax(-1) == targets).to(logits.dtype).mean()
     return F.cross_entropy(logits, targets), accuracy
@@ -74,9 +74,9 @@ class Every(Objective):
         total, right, weight = 0.0, 0.0, 0
         last = {}
         for _, rows, logits in runner.each(batch.inputs, loops, batch.loss_mask):
-            loss, hits = supervise(logits, batch.targets[rows][batch.loss_mask[rows]])
+            loss, accuracy = supervise(logits, batch.targets[rows][batch.loss_mask[rows]])
             # Weighted by rows, so that loops that only few long rows reach do not dominate.
-            total, right, weight = total + len(rows) * loss, right + len(rows) * hits, weight + len(rows)
+            total, right, weight = total + len(rows) * loss, right + len(rows) * accuracy, weight + len(rows)
             last = {"last_loss": loss.detach()}
         value = total / weight
         return Loss(value, {"loss": value.detach(), "token_accuracy": right / weight, **last})  # type: ignore[arg-type]
@@ -114,9 +114,10 @@ class Progressive(Objective):
             ]
         else:
             logits = runner.at_depths(batch.inputs, loops, (most_loops, fewer), batch.loss_mask)
-        (of_full, right), (of_fewer, _) = (supervise(one, batch.targets[batch.loss_mask]) for one in logits)
-        value = (1 - self.weight) * of_full + self.weight * of_fewer
-        return Loss(value, {"loss": value.detach(), "full_loss": of_full.detach(), "token_accuracy": right})
+        targets = batch.targets[batch.loss_mask]
+        (full_loss, right), (fewer_loss, _) = (supervise(logits_after, targets) for logits_after in logits)
+        value = (1 - self.weight) * full_loss + self.weight * fewer_loss
+        return Loss(value, {"loss": value.detach(), "full_loss": full_loss.detach(), "token_accuracy": right})
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Segments(Objective):
     through one segment, so memory does not grow with ``count``, while the model learns to continue from states that
     many loops have computed.
 
-    A subclass may define its own ``steps``; calling it returns their mean loss.
+    A subclass may define its own ``steps``. Calling the objective returns the mean of the losses of ``steps``.
     """
 
     count: Size = 4  # segments, and optimizer steps, of each batch
@@ -164,13 +165,16 @@ class Halting(Objective):
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         mask = batch.loss_mask
         early = loops < batch.rounds + self.more
-        at = torch.where(early[:, None], mask & (mask.cumsum(1) == 1), mask)
+        positions = torch.where(early[:, None], mask & (mask.cumsum(1) == 1), mask)
         last = mask.shape[1] - 1 - mask.long().flip(1).argmax(1)  # an answer's last symbol is its end
         ends = batch.targets.gather(1, last[:, None])
-        targets, done = torch.where(early[:, None], ends, batch.targets)[at], ~early[:, None].expand_as(at)[at]
+        targets, done = (
+            torch.where(early[:, None], ends, batch.targets)[positions],
+            ~early[:, None].expand_as(positions)[positions],
+        )
         fraction = 1 - early.double().mean()
         weight = torch.where(done, fraction / done.sum().clamp(min=1), 1 / len(loops))
-        logits = runner.last(batch.inputs, loops, at)
+        logits = runner.last(batch.inputs, loops, positions)
         targets, done, weight = (to_device(part, logits.device) for part in (targets, done, weight.to(logits.dtype)))
         value = (weight * F.cross_entropy(logits, targets, reduction="none")).sum()
         right = (logits.detach().argmax(-1) == targets) & done

@@ -64,7 +64,7 @@ class Row(_Opaque):
 class Places(_Opaque):
     """A position or a count at each position; −1 for none."""
 
-    at: Int[Tensor, "b t"] | None
+    numbers: Int[Tensor, "b t"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +102,11 @@ def _operation(function: Callable[Arguments, Recorded[Result]]) -> Callable[Argu
     """Decorate a function that returns a result and the facts of its ``Call``: return the result, record the call."""
 
     @functools.wraps(function)
-    def recorded(*given: Arguments.args, **options: Arguments.kwargs) -> Result:
-        result, facts = function(*given, **options)
+    def recorded(*inputs: Arguments.args, **options: Arguments.kwargs) -> Result:
+        result, facts = function(*inputs, **options)
         if _records:
             result = copy.copy(result)
-        reads = tuple(value for value in given if isinstance(value, (Row, Places, Selector)))
+        reads = tuple(value for value in inputs if isinstance(value, (Row, Places, Selector)))
         for calls in _records:
             calls.append(Call(function.__name__, reads, result, facts))
         return result
@@ -126,8 +126,8 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Recorded[Row]:
     """
     combinations = list(product(*(row.alphabet for row in rows)))
     if len(combinations) > MAX_COMBINATIONS:
-        most = f"at most {MAX_COMBINATIONS} are allowed"
-        raise Forbidden(f"a map has {len(combinations)} combinations of symbols; {most}")
+        limit = f"at most {MAX_COMBINATIONS} are allowed"
+        raise Forbidden(f"a map has {len(combinations)} combinations of symbols; {limit}")
     results = [function(*symbols) for symbols in combinations]
     alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
     position = {symbol: i for i, symbol in enumerate(alphabet)}
@@ -150,20 +150,22 @@ def positions(row: Row) -> Recorded[Places]:
 @_operation
 def before(places: Places) -> Recorded[Places]:
     """Subtract 1 from every position."""
-    return Places(None if places.at is None else places.at - 1), {}
+    return Places(None if places.numbers is None else places.numbers - 1), {}
 
 
 @_operation
 def after(places: Places) -> Recorded[Places]:
     """Add 1 to every position."""
-    return Places(None if places.at is None else places.at + 1), {}
+    return Places(None if places.numbers is None else places.numbers + 1), {}
 
 
 @_operation
 def compare(left: Places, right: Places, relation: str) -> Recorded[Row]:
-    """Return True where ``one relation other`` holds; ``relation`` is ==, <, <=, > or >=."""
-    compared, has_data = _get_comparison(relation), left.at is not None and right.at is not None
-    return Row((False, True), compared(left.at, right.at).long() if has_data else None), {"relation": relation}
+    """Return True where ``left relation right`` holds; ``relation`` is ==, <, <=, > or >=."""
+    compared, has_data = _get_comparison(relation), left.numbers is not None and right.numbers is not None
+    return Row((False, True), compared(left.numbers, right.numbers).long() if has_data else None), {
+        "relation": relation
+    }
 
 
 _RELATIONS = {"==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -195,9 +197,9 @@ def select(
         chosen = torch.tensor(table, dtype=torch.bool)[queries.ids[:, :, None], keys.ids[:, None, :]]
     elif isinstance(keys, Places) and isinstance(queries, Places):
         compared, facts = _get_comparison(relation), {"relation": relation}
-        if keys.at is None or queries.at is None:
+        if keys.numbers is None or queries.numbers is None:
             return Selector(None), facts
-        chosen = compared(keys.at[:, None, :], queries.at[:, :, None])
+        chosen = compared(keys.numbers[:, None, :], queries.numbers[:, :, None])
     else:
         raise Forbidden("symbols can be compared only with symbols, and places only with places")
     return Selector(chosen & torch.ones(chosen.shape[1:], dtype=torch.bool).tril()), facts  # causal
@@ -222,7 +224,7 @@ def aggregate(
         facts["symbols"] = values.alphabet
         result, data, fallback = functools.partial(Row, values.alphabet), values.ids, values.alphabet.index(default)
     else:
-        result, data, fallback = Places, values.at, -1
+        result, data, fallback = Places, values.numbers, -1
     if selector.chosen is None or data is None:
         return result(None), facts
     none = -1 if how == "max" else torch.iinfo(torch.long).max

@@ -33,7 +33,7 @@ class Program(ABC):
 
     @abstractmethod
     def step(self, state: State, row: Row) -> State:
-        """Compute one step: a RASP-L program of fixed size, identical in every round."""
+        """Compute one step: a RASP-L program of fixed size, the same in every round."""
 
     @abstractmethod
     def finish(self, state: State, row: Row) -> Row:
@@ -50,7 +50,7 @@ class Execution:
 
     row: Row
     states: list[State]  # the prepared state, then the state after each step
-    said: Row  # the output row
+    output: Row
     answer_slots: Bool[Tensor, "b t"]
     loss_mask: Bool[Tensor, "b t"]
     right: Bool[Tensor, " b"]  # True if every answer symbol is correct, the end included
@@ -123,7 +123,7 @@ def _record_run(program: Program, row: Row, steps: int) -> tuple[list[str], list
         if grows and number >= GROWING:
             raise Forbidden(f"the state's alphabet is still growing after {number} steps")
         # Tables depend on alphabets, so they may change while alphabets grow.
-        if tapes and ([one[0] for one in tape] != [one[0] for one in tapes[-1]] if has_grown else tape != tapes[-1]):
+        if tapes and ([op[0] for op in tape] != [op[0] for op in tapes[-1]] if has_grown else tape != tapes[-1]):
             raise Forbidden("the step's operations differ between rounds: it may not count its rounds")
         tapes.append(tape)
         has_grown, state = grows, following
@@ -156,8 +156,8 @@ def format_rounds(execution: Execution) -> list[dict[str, str]]:
 def format_state(part: Row | Places) -> str:
     """Format a part of the first problem's state: True as ``^``, False and None as ``·``; positions as numbers."""
     if isinstance(part, Places):
-        assert part.at is not None
-        return " ".join(map(str, part.at[0].tolist()))
+        assert part.numbers is not None
+        return " ".join(map(str, part.numbers[0].tolist()))
     assert part.ids is not None
     characters = ["·" if s in (None, False) else "^" if s is True else str(s) for s in part.alphabet]
     return "".join([characters[i] for i in part.ids[0].tolist()])
@@ -165,7 +165,7 @@ def format_state(part: Row | Places) -> str:
 
 def format_answer(execution: Execution, task: Task) -> str:
     """Return the first problem's answer as text."""
-    symbols = format_state(execution.said)
+    symbols = format_state(execution.output)
     start = int(execution.answer_slots[0].long().argmax())
     return task.format(task.vocab.encode(symbols[start:].split(END)[0]))
 

@@ -72,24 +72,26 @@ class AdditionProgram(Program):
         super().__init__(task)
 
     def prepare(self, row: Row) -> State:
-        base, most = self.task.base, self.task.order == "most"
+        base, is_most_first = self.task.base, self.task.order == "most"
         second = seen(each(lambda s: s == "+", row))
         operand = each(lambda s, second: None if not _is_digit(s) else "second" if second else "first", row, second)
         # Digits with equal rank within their operands are added.
         rank = count(select(operand, operand))
         partner = both(select(operand, operand, lambda k, q: (k, q) == ("first", "second")), select(rank, rank))
-        other = aggregate(partner, row)
-        zero = "+" if most else EQUALS  # this position gets a digit 0 above the highest digit, for the last carry
+        partner_digit = aggregate(partner, row)
+        zero = (
+            "+" if is_most_first else EQUALS
+        )  # this position gets a digit 0 above the highest digit, for the last carry
 
-        def total(symbol: str, other: str | None) -> int | None:
-            return int(symbol) + int(other) if _is_digit(symbol) and _is_digit(other) else None
+        def total(symbol: str, partner_digit: str | None) -> int | None:
+            return int(symbol) + int(partner_digit) if _is_digit(symbol) and _is_digit(partner_digit) else None
 
         def digit(symbol: str, total: int | None) -> str | None:
             if total is not None:
                 return str(total % base)
             return "0" if symbol == zero else END if symbol in (EQUALS, END) else None
 
-        totals = each(total, row, other)
+        totals = each(total, row, partner_digit)
         return {
             "digits": each(digit, row, totals),
             "carries": each(lambda total: total is not None and total >= base, totals),
@@ -161,7 +163,7 @@ class MultiplicationProgram(Program):
         bits = _keep_bits(row)
         low, high = shift(bits, None), shift(shift(bits, None), None)
         return {
-            "second": each(lambda bit, after: bit == "1" and after, bits, seen(times)),
+            "second": each(lambda bit, is_second: bit == "1" and is_second, bits, seen(times)),
             "low": each(lambda bit: bit == "1", latest(low, times, None)),
             "high": each(lambda bit: bit == "1", latest(high, times, None)),
             "mark": each(lambda s: s == EQUALS, row),
@@ -210,13 +212,15 @@ class UniqueSetProgram(Program):
     def step(self, state: State, row: Row) -> State:
         symbol, new = latest(row, state["mark"], None), latest(state["new"], state["mark"], False)
         slot = seen(each(lambda s: s == EQUALS, row))
-        empty = each(lambda slot, held: slot and held is None, slot, state["set"])
+        empty = each(lambda slot, kept_symbol: slot and kept_symbol is None, slot, state["set"])
         first = each(lambda empty, before: empty and not before, empty, seen(shift(empty, False)))
         takes = each(lambda first, new: first and new, first, new)
         return {
             "new": state["new"],
             "mark": shift(state["mark"], False),
-            "set": each(lambda held, takes, symbol: symbol if takes else held, state["set"], takes, symbol),
+            "set": each(
+                lambda kept_symbol, takes, symbol: symbol if takes else kept_symbol, state["set"], takes, symbol
+            ),
         }
 
     def finish(self, state: State, row: Row) -> Row:
@@ -246,6 +250,6 @@ PROGRAMS: dict[type[Task], Callable[[Any], Program]] = {
 def find_program(task: Task) -> Program:
     """Return the program of a task. Raises UsageError for a task without a program."""
     if type(task) not in PROGRAMS:
-        known = ", ".join(to_kebab_case(kind.__name__) for kind in PROGRAMS)
-        raise UsageError(f"{task.name} has no n-RASP-L program; these have: {known}")
+        known_tasks = ", ".join(to_kebab_case(kind.__name__) for kind in PROGRAMS)
+        raise UsageError(f"{task.name} has no n-RASP-L program; these have: {known_tasks}")
     return PROGRAMS[type(task)](task)

@@ -219,18 +219,18 @@ _SHORT_DIGIT_POSITIONS = Abacus(size=64, offset=8, std=0.3, start="sines", each_
 def tasks() -> dict[str, Recipe]:
     """Another task of McLeish et al. 2024, on small sizes. See results/abacus."""
     base = replace(abacus_addition_full(), steps=4000, ema=0.99)
-    few = replace(base, model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS,)), steps=12_000)
+    short_positions = replace(base, model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS,)), steps=12_000)
     rotary = replace(base, model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS, RoPE())))
     multiplication = Multiplication(base=10, order="least", product="least", leading_zeros=False)
     settings = (
-        (few, "multiplication", multiplication, 2),
+        (short_positions, "multiplication", multiplication, 2),
         (rotary, "sorting", Sorting(), 3),
         (replace(base, steps=2000), "bitwise-or", BitwiseOr(), 10),
     )
     recipes = []
-    for form, name, task, top in settings:
+    for base_of_task, name, task, top in settings:
         watch = Watch(every=250, sizes=(top, int(top * 1.3)), count=200)
-        named = replace(form, name=f"abacus-{name}", task=task, lengths=Uniform(top), watch=watch)
+        named = replace(base_of_task, name=f"abacus-{name}", task=task, lengths=Uniform(top), watch=watch)
         recipes.append(replace(named, chosen_on=ChosenOn(watch.sizes)))
     return recipes_by_name(recipes)
 

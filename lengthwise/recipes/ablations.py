@@ -58,25 +58,25 @@ def ablations() -> dict[str, Recipe]:
         "no-blank": (coupling, neighbours, ahead),
     }
     recipes.append(ours)
-    for what, positions in without.items():
-        recipes.append(replace(ours, name=f"ablation-abacus-{what}", model=_change_model(ours, positions=positions)))
+    for change, positions in without.items():
+        recipes.append(replace(ours, name=f"ablation-abacus-{change}", model=_change_model(ours, positions=positions)))
 
     # The published recipes that learn in minutes, with one loop fewer, and with one more, than T(n).
     for task in ("parity", "binary-sum"):
-        form = build_variation(task, "fop-loop-adaptive")
-        for what, more in (("less", -1), ("more", 1)):
-            name = f"ablation-published-{task}-rounds-{what}"
-            recipes.append(replace(form, name=name, loops=PerRound(more=more)))
+        published = build_variation(task, "fop-loop-adaptive")
+        for change, extra_loops in (("less", -1), ("more", 1)):
+            name = f"ablation-published-{task}-rounds-{change}"
+            recipes.append(replace(published, name=name, loops=PerRound(more=extra_loops)))
     # The published recipes on half the range, without ``level`` and ``whole_tail``: each row keeps its own length.
     for task in SETTINGS["half"]:
-        form = build_variation(task, "fop-loop-adaptive", "half")
-        recipes.append(replace(form, name=f"ablation-half-{task}-own-rows", layout=FullOutput()))
+        published = build_variation(task, "fop-loop-adaptive", "half")
+        recipes.append(replace(published, name=f"ablation-half-{task}-own-rows", layout=FullOutput()))
     return recipes_by_name(recipes)
 
 
 def _variants(task: str, base: Recipe) -> list[Recipe]:
     """Return one recipe per changed part."""
-    others: dict[str, tuple[Position, ...]] = {
+    encodings: dict[str, tuple[Position, ...]] = {
         "nope": (NoPE(),),
         "rope": (RoPE(),),
         "alibi": (ALiBi(),),
@@ -95,9 +95,9 @@ def _variants(task: str, base: Recipe) -> list[Recipe]:
         "rounds-twice": {"loops": PerRound(times=2)},
         "extra-loops": {"loops": ExtraLoops(extra=5)},
         "no-ema": {"ema": 0.0},
-        **{name: {"model": _change_model(base, positions=positions)} for name, positions in others.items()},
+        **{name: {"model": _change_model(base, positions=positions)} for name, positions in encodings.items()},
     }
-    return [replace(base, name=f"ablation-{task}-{what}", **change) for what, change in changes.items()]
+    return [replace(base, name=f"ablation-{task}-{suffix}", **change) for suffix, change in changes.items()]
 
 
 def _change_model(recipe: Recipe, **changes: Any) -> Transformer:

@@ -31,27 +31,27 @@ def controls() -> dict[str, Recipe]:
     assert isinstance(standard.model, Transformer)
     # Pairs have learned positions of columns or, with a window, a mark at the first column.
     window = replace(standard.model, positions=(Local(reach=1), Mark()))
-    whole = replace(looped.model, positions=(Learned(size=512),))
+    unwindowed = replace(looped.model, positions=(Learned(size=512),))
     pairs = (
         replace(standard, name="control-pairs-window", model=window),
-        replace(looped, name="control-pairs-loops", model=whole),
+        replace(looped, name="control-pairs-loops", model=unwindowed),
     )
     recipes = [*pairs]
     # All four controls of a task have half the range and half the steps, an eighth of the cost.
     once = {"loops": Constant(1), "objective": Final(), "stopping": Oracle()}
     for task, form in FORMS.items():
-        whole = form()
+        ours = form()
         # Forms that halt by themselves run T(n) loops instead, since controls without the mark could not halt.
-        if isinstance(whole.objective, Halting):
-            answers = whole.model.answers if isinstance(whole.model, Timed) else whole.model
-            whole = replace(whole, model=answers, loops=PerRound(), objective=Final(), stopping=Oracle())
-        assert isinstance(whole.lengths, Curriculum)
-        top, steps = (whole.lengths.top + 1) // 2, whole.steps // 2
+        if isinstance(ours.objective, Halting):
+            answers = ours.model.answers if isinstance(ours.model, Timed) else ours.model
+            ours = replace(ours, model=answers, loops=PerRound(), objective=Final(), stopping=Oracle())
+        assert isinstance(ours.lengths, Curriculum)
+        top, steps = (ours.lengths.top + 1) // 2, ours.steps // 2
         sizes = (top, int(1.3 * top))
         both = replace(
-            whole,
+            ours,
             name=f"control-{task}-both",
-            lengths=replace(whole.lengths, top=top),
+            lengths=replace(ours.lengths, top=top),
             steps=steps,
             watch=Watch(every=steps // 4, sizes=sizes, count=200),
             chosen_on=ChosenOn(sizes),

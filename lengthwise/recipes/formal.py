@@ -77,7 +77,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
         top, start = SYMBOLS // symbols, max(problems.smallest, START // symbols)
     else:
         problems = _build_own_part(Task, task)
-        layout = next(one for one in (Tagged(), Labelled(), FullOutput()) if one.accepts(problems))
+        layout = next(form for form in (Tagged(), Labelled(), FullOutput()) if form.accepts(problems))
         top, start = (_largest_size(problems, symbols) for symbols in (SYMBOLS, START))
     return Recipe(
         name=f"formal-{fields.to_kebab_case(task)}-{fields.to_kebab_case(architecture)}{'-families' * (families > 0)}",
@@ -100,19 +100,19 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
 def _build_own_part(base: type, name: str) -> Any:
     """Return the part of the class ``name`` with its defaults. Raises UsageError if there is no such class."""
     import_parts()
-    if name not in (known := fields.part_classes(base)):
+    if name not in (classes := fields.part_classes(base)):
         ours, kind = (ARCHITECTURES, "mixer") if base is MixerSpec else (TASKS, "task")
         raise UsageError(
             f"{name!r} is neither one of {', '.join(ours)} nor the class of a {kind}"
-            f"{fields.suggest(name, [*ours, *known])}; name the module of your own with --import"
+            f"{fields.suggest(name, [*ours, *classes])}; name the module of your own with --import"
         )
-    return fields.build(known[name], ())
+    return fields.build(classes[name], ())
 
 
 def _largest_size(task: Task, symbols: int) -> int:
     """Return the largest size whose words have at most ``symbols`` symbols; the smallest size if none has."""
     largest, draw = task.smallest, stream(0, "symbols")
-    for size in task.first_sizes(symbols):
+    for size in task.list_smallest_sizes(symbols):
         if task.sample(torch.full((1, len(task.axes)), size), draw).prompt_length > symbols:
             break
         largest = size

@@ -135,14 +135,14 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
 def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
     """Return the recipe of one method on one task. Raises UsageError for a wrong name, or a task that has no recipe at
     this scale."""
-    for option, name, known in (("scale", scale, get_args(Scale)), ("method", method, METHODS)):
-        if name not in known:
-            raise UsageError(f"{option}: {name!r} is not one of: {', '.join(known)}")
+    for option, name, choices in (("scale", scale, get_args(Scale)), ("method", method, METHODS)):
+        if name not in choices:
+            raise UsageError(f"{option}: {name!r} is not one of: {', '.join(choices)}")
     if task not in SETTINGS[scale]:
         tasks = ", ".join(SETTINGS[scale])
         raise UsageError(f"task: {task!r} has no recipe; at the {scale} scale there are: {tasks}")
     setting = SETTINGS[scale][task]
-    looped, near = "loop" in method, (setting.top, int(1.3 * setting.top))
+    looped, watched_sizes = "loop" in method, (setting.top, int(1.3 * setting.top))
     pauses = setting.fixed if "pause" in method else 0
     # The paper's code supervises every column of a batch; its code for next-token prediction is not public.
     full = FullOutput(pauses, whole_tail=setting.level, level=setting.level)
@@ -173,9 +173,11 @@ def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         ema_start=setting.ema_start,
         families=0.5 if setting.families else 0.0,
         family_names=setting.families,
-        watch=Watch(every=setting.steps // setting.measured, sizes=near, count=500 if setting.keep_best else 200),
+        watch=Watch(
+            every=setting.steps // setting.measured, sizes=watched_sizes, count=500 if setting.keep_best else 200
+        ),
         keep="best" if setting.keep_best else "last",
-        chosen_on=ChosenOn((*near, *setting.looked_at)),
+        chosen_on=ChosenOn((*watched_sizes, *setting.looked_at)),
     )
 
 

@@ -179,8 +179,8 @@ def short_binary_sum() -> Recipe:
 
 def looped_binary_sum() -> Recipe:
     """``short-binary-sum`` that counts past 32 ones: trained to 36 bits, with rows of 7 to 32 ones around each power of
-    two, since each has to be counted past in training. It starts with up to ten bits, so that the model learns one rule
-    for all positions of the answer. A seed takes 45 minutes of one CPU thread; one was trained."""
+    two, since training must contain every such carry. It starts with up to ten bits, so that the model learns one
+    rule for all positions of the answer. A seed takes 45 minutes of one CPU thread; only one was trained."""
     sums = short_binary_sum()
     return replace(
         sums,
@@ -195,11 +195,11 @@ def looped_binary_sum() -> Recipe:
 
 
 def halting_binary_sum() -> Recipe:
-    """``looped-binary-sum`` that stops by itself, without T(n): a clock stands beside the three layers that count, one
-    small layer that sees the left neighbour and the mark of the first bit. A tenth of the rows stop too early, which
+    """``looped-binary-sum`` that stops by itself, without T(n). A clock, one small layer that sees the left neighbour
+    and the mark of the first bit, runs beside the three layers that count. A tenth of the rows stop too early, which
     trains only the clock: a model that both counts and detects the last bit does not count beyond the training lengths.
     The clock does not see bits: a clock that sees them stops early at long rows (docs/lab). A seed takes half an hour
-    of one CPU thread; one was trained."""
+    of one CPU thread; only one was trained."""
     sums = looped_binary_sum()
     return replace(
         sums,
@@ -293,8 +293,8 @@ def looped_bitwise_or() -> Recipe:
 
 
 def looped_flipped_copy() -> Recipe:
-    """Copy each bit, flipped if the parity of all is odd: 2n loops, in which parity moves on from bit to bit, then from
-    answer to answer; the position that predicts a bit's copy sees this bit. It stops by itself: as in
+    """Copy each bit, flipped if the parity of all bits is odd, in 2n loops: parity moves along the bits, then along the
+    answer; the position that predicts a bit's copy sees this bit. It stops by itself: as in
     ``halting_binary_sum`` a clock decides when it is done, whose mark takes two loops from one position to the next.
     In training, rows take up to five loops more, so that a finished answer stays; without these loops, accuracy at
     long rows is lower (docs/lab). Expect .99 of uniform rows at twice the training length, and less of some families; a

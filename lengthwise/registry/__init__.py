@@ -11,5 +11,5 @@ from types import ModuleType
 def import_folder(folder: str) -> list[ModuleType]:
     """Import each module directly in a folder of the package, such as ``"tasks"``, in alphabetical order."""
     room = importlib.import_module(f"lengthwise.{folder}")
-    found = sorted(module.name for module in pkgutil.iter_modules(room.__path__))
-    return [importlib.import_module(f"{room.__name__}.{module}") for module in found]
+    names = sorted(module.name for module in pkgutil.iter_modules(room.__path__))
+    return [importlib.import_module(f"{room.__name__}.{module}") for module in names]

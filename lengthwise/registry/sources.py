@@ -73,11 +73,11 @@ class ClassDeclaration:
     @property
     def fields(self) -> tuple[Field, ...]:
         """The fields, inherited ones first."""
-        found: dict[str, Field] = {}
-        for one in reversed([self, *ancestors(self)]):
-            own = declared_fields(one.node, one.file) if one.is_dataclass else []
-            found |= {field.name: field for field in own if not field.type.startswith("ClassVar")}
-        return tuple(found.values())
+        fields_by_name: dict[str, Field] = {}
+        for declaration in reversed([self, *ancestors(self)]):
+            own_fields = declared_fields(declaration.node, declaration.file) if declaration.is_dataclass else []
+            fields_by_name |= {field.name: field for field in own_fields if not field.type.startswith("ClassVar")}
+        return tuple(fields_by_name.values())
 
 
 def first_sentence(text: str) -> str:
@@ -88,9 +88,11 @@ def first_sentence(text: str) -> str:
 
 def filter_entries(entries: Mapping[str, str], words: Iterable[str], title: str = "") -> dict[str, str]:
     """Return the entries (name: sentence) for which every word occurs in the name, the sentence or ``title``."""
-    wanted = [word.lower() for word in words]
+    lower_words = [word.lower() for word in words]
     return {
-        name: text for name, text in entries.items() if all(word in f"{title} {name} {text}".lower() for word in wanted)
+        name: text
+        for name, text in entries.items()
+        if all(word in f"{title} {name} {text}".lower() for word in lower_words)
     }
 
 
@@ -100,11 +102,11 @@ def filter_entries(entries: Mapping[str, str], words: Iterable[str], title: str 
 @cache
 def declared_classes() -> dict[str, list[ClassDeclaration]]:
     """Return all classes of parts of recipes and their bases, by name."""
-    found: dict[str, list[ClassDeclaration]] = {}
+    declarations: dict[str, list[ClassDeclaration]] = {}
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):
-            _register(path, found)
-    return found
+            _register(path, declarations)
+    return declarations
 
 
 def register_module(path: Path) -> None:
@@ -114,29 +116,38 @@ def register_module(path: Path) -> None:
     field_paths.cache_clear()
 
 
-def _register(path: Path, found: dict[str, list[ClassDeclaration]]) -> None:
+def _register(path: Path, declarations: dict[str, list[ClassDeclaration]]) -> None:
+    """Add the classes of a source file to ``declarations``."""
     for node in ast.parse(path.read_bytes()).body:
-        if isinstance(node, ast.ClassDef):
-            name = node.name
-            for part in node.body:  # a class that was renamed has its name in files as ``recorded_name``
-                if isinstance(part, ast.AnnAssign) and ast.unparse(part.target) == "recorded_name" and part.value:
-                    name = str(ast.literal_eval(part.value))
-            bases = tuple(ast.unparse(base).partition("[")[0].split(".")[-1] for base in node.bases)
-            is_dataclass = any("dataclass" in ast.unparse(mark) for mark in node.decorator_list)
-            one = ClassDeclaration(name, path, node, bases, ast.get_docstring(node) or "", is_dataclass)
-            found.setdefault(name, []).append(one)
+        if not isinstance(node, ast.ClassDef):
+            continue
+        name = _recorded_name(node)
+        bases = tuple(ast.unparse(base).partition("[")[0].split(".")[-1] for base in node.bases)
+        is_dataclass = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+        declaration = ClassDeclaration(name, path, node, bases, ast.get_docstring(node) or "", is_dataclass)
+        declarations.setdefault(name, []).append(declaration)
+
+
+def _recorded_name(node: ast.ClassDef) -> str:
+    """Return a class's name in files: its attribute ``recorded_name`` if the class was renamed, else its name."""
+    for statement in node.body:
+        if not isinstance(statement, ast.AnnAssign) or ast.unparse(statement.target) != "recorded_name":
+            continue
+        if statement.value:
+            return str(ast.literal_eval(statement.value))
+    return node.name
 
 
 @cache
 def declared_parts() -> dict[str, dict[str, ClassDeclaration]]:
     """Return the parts of recipes, by kind and by name."""
-    found: dict[str, dict[str, ClassDeclaration]] = {kind: {} for kind in BASES}
+    parts: dict[str, dict[str, ClassDeclaration]] = {kind: {} for kind in BASES}
     for one in sorted((one for known in declared_classes().values() for one in known), key=lambda one: one.name):
         above = {ancestor.name for ancestor in ancestors(one)}
         for kind, base in BASES.items():
             if one.is_dataclass and base in above and not one.name.startswith("_"):
-                found[kind][one.name] = one
-    return found
+                parts[kind][one.name] = one
+    return parts
 
 
 def find_class(name: str) -> ClassDeclaration | None:

@@ -21,15 +21,15 @@ from typing import TypeVar
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import counted_problems
 from lengthwise.base.score_rows import (
-    ALONE,
-    DRAWN,
+    KINDS_WITH_CURVE,
+    NON_FAMILIES,
     SOLVED,
     Row,
     Sizes,
     group_by,
     is_full_family_run,
-    latest_rows,
     problems_text,
+    select_reported_rows,
     share_text,
     within_training_sizes,
     worst_rows,
@@ -89,11 +89,11 @@ class Curve:
 
     @cached_property
     def _latest(self) -> list[Row]:
-        return [row for rows in self.rows_by_seed.values() for row in latest_rows(rows)]
+        return [row for rows in self.rows_by_seed.values() for row in select_reported_rows(rows)]
 
     @cached_property
     def _points(self) -> Sequence[Point]:
-        found = []
+        points = []
         for sizes, rows in sorted(group_by(self._latest, lambda row: tuple(row["sizes"])).items()):
             shares = [row["exact"] for row in rows]
             if len(rows) == 1:
@@ -102,20 +102,20 @@ class Curve:
                 low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
             solved, count = sum(share >= SOLVED for share in shares), min(map(counted_problems, rows))
             failing = [row for row in rows if row["exact"] < 1]
-            families = tuple(sorted({row["problems"] for row in failing or rows} - {*DRAWN}))
-            found.append(Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, families))
-        return found
+            families = tuple(sorted({row["problems"] for row in failing or rows} - {*NON_FAMILIES}))
+            points.append(Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, families))
+        return points
 
     def diagonal(self) -> list[Point]:
         """Return the points whose sizes are equal on all axes; an axis trained to less than ``top`` stays at its own
-        limit. With one axis these are all points."""
+        limit. With one axis, all points are returned."""
         short = [top if top < self.top else math.inf for top in self.tops]
         return [point for point in self.points() if point.sizes == tuple(min(point.length, top) for top in short)]
 
     def has_all_problems(self) -> bool:
         """Return True if every seed was measured on all problems of the training length."""
-        found = [row["problems"] for row in self._latest if tuple(row["sizes"]) == self.tops]
-        return {*found} == {"every"} and len(found) == len(self.rows_by_seed)
+        names = [row["problems"] for row in self._latest if tuple(row["sizes"]) == self.tops]
+        return {*names} == {"every"} and len(names) == len(self.rows_by_seed)
 
     def is_sealed(self) -> bool:
         """Return True if all points were measured on sealed problems, which nothing else uses."""
@@ -130,13 +130,13 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
     """Return the curves of these runs, in their order; for each recipe its own stopping rule comes first. Runs without
     scores add nothing. Raises UsageError if no run has scores."""
     runs = list(runs)
-    found: list[Curve] = []
+    drawn: list[Curve] = []
     for label, group in by_recipe(runs).items():
         kinds: dict[tuple[str, str], dict[SeedPair, list[Row]]] = {}
         for run in group:
             rows = run.rows("scores")
-            alone = [(row["problems"], row) for row in rows if not is_full_family_run(row)]
-            for problems, row in [*alone, *((WORST, row) for row in worst_rows(rows))]:
+            scored = [(row["problems"], row) for row in rows if not is_full_family_run(row)]
+            for problems, row in [*scored, *((WORST, row) for row in worst_rows(rows))]:
                 seeds = kinds.setdefault((problems, row["stopping"]), {})
                 seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
         first = group[0].outline
@@ -145,12 +145,12 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
         # Single families come last; within both groups the recipe's own rule comes first.
         for problems, stopping in sorted(kinds, key=lambda kind: (_is_family(kind[0]), kind[1] != first.stopping)):
             seeds = kinds[problems, stopping]
-            found.append(Curve(label, first.top, first.axes, problems, stopping, seeds, **facts))
-    if not found:
-        more = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
+            drawn.append(Curve(label, first.top, first.axes, problems, stopping, seeds, **facts))
+    if not drawn:
+        rest_text = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         first = ", ".join(run.folder.name for run in runs[:3])
-        raise UsageError(f"{first}{more}: no scores yet; `lengthwise evaluate RUN` measures a run")
-    return found
+        raise UsageError(f"{first}{rest_text}: no scores yet; `lengthwise evaluate RUN` measures a run")
+    return drawn
 
 
 def all_curves(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Curve]:
@@ -163,14 +163,14 @@ def language_model_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
     """Return a curve for each language model with complete scores. If several folders hold one model's answers to the
     same problems, each curve is labelled by its folder's name."""
     folders = list(folders)
-    shared = Counter((one.outline.model, one.outline.problems) for one in folders)
-    found = []
-    for one in folders:
-        asked = one.outline
-        label = asked.model if shared[asked.model, asked.problems] == 1 else one.folder.name
-        if rows := one.rows("scores"):
-            found.append(Curve(label, 0, asked.axes, asked.problems, "", {(asked.seed, 0): rows}))
-    return found
+    shared = Counter((folder.outline.model, folder.outline.problems) for folder in folders)
+    drawn = []
+    for folder in folders:
+        outline = folder.outline
+        label = outline.model if shared[outline.model, outline.problems] == 1 else folder.folder.name
+        if rows := folder.rows("scores"):
+            drawn.append(Curve(label, 0, outline.axes, outline.problems, "", {(outline.seed, 0): rows}))
+    return drawn
 
 
 def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
@@ -185,7 +185,7 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
             raise UsageError(f"{run.folder}: {first.folder} is the same run, of the same seed: name one of them")
     if not seeds:
         raise UsageError("there is nothing to report: name at least one run")
-    groups = [[*found.values()] for found in seeds.values()]
+    groups = [[*runs_by_seed.values()] for runs_by_seed in seeds.values()]
     firsts = [group[0].outline for group in groups]
     shared = Counter(first.name for first in firsts)
     labels = [first.name if shared[first.name] == 1 else f"{first.name}-{first.id}" for first in firsts]
@@ -194,12 +194,12 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
 
 def own_scores(run: RunFolder) -> list[Row]:
     """Return the latest scores of a run under its recipe's own stopping rule."""
-    return [row for row in latest_rows(run.rows("scores")) if row["stopping"] == run.outline.stopping]
+    return [row for row in select_reported_rows(run.rows("scores")) if row["stopping"] == run.outline.stopping]
 
 
 def drop_repeats(folders: Iterable[Named]) -> list[Named]:
     """Return the folders without duplicates of the same path."""
-    return [*{one.folder.resolve(): one for one in folders}.values()]
+    return [*{folder.folder.resolve(): folder for folder in folders}.values()]
 
 
 def describe_misfit(fit: float | None, size: int | str) -> str:
@@ -218,25 +218,25 @@ def training_warnings(fit: float | None, size: int | str, diverged: int) -> str:
 def scores_at_training_length(curves: Iterable[Curve]) -> dict[str, float]:
     """Return exact match at the training length by recipe, under the stopping rule that is best there. Scores on all
     problems of that size take precedence over scores on uniform problems."""
-    found: dict[str, dict[str, float]] = {"uniform": {}, WORST: {}}
+    best_fits: dict[str, dict[str, float]] = {"uniform": {}, WORST: {}}
     for curve in curves:
         if curve.problems == "uniform" or (curve.problems == WORST and curve.has_all_problems()):
             fit = next((point.mean for point in curve.diagonal() if point.length == curve.top), None)
             if fit is not None:
-                best = found[curve.problems]
+                best = best_fits[curve.problems]
                 best[curve.label] = max(fit, best.get(curve.label, 0.0))
-    return found["uniform"] | found[WORST]
+    return best_fits["uniform"] | best_fits[WORST]
 
 
 def warnings_by_recipe(curves: Sequence[Curve]) -> dict[str, str]:
     """Return ``training_warnings`` by recipe; they say if all problems of the training length decide."""
     fits = scores_at_training_length(curves)
-    listed = {curve.label for curve in curves if curve.problems == WORST and curve.has_all_problems()}
-    found = {}
+    exhaustive = {curve.label for curve in curves if curve.problems == WORST and curve.has_all_problems()}
+    warnings = {}
     for curve in curves:
-        top = f"{curve.top} ({problems_text('every')})" if curve.label in listed else curve.top
-        found[curve.label] = training_warnings(fits.get(curve.label), top, curve.diverged)
-    return found
+        top = f"{curve.top} ({problems_text('every')})" if curve.label in exhaustive else curve.top
+        warnings[curve.label] = training_warnings(fits.get(curve.label), top, curve.diverged)
+    return warnings
 
 
 def name_curves(curves: Sequence[Curve]) -> list[str]:
@@ -245,21 +245,21 @@ def name_curves(curves: Sequence[Curve]) -> list[str]:
     warnings = warnings_by_recipe(curves)
     rules = {curve.stopping for curve in curves if curve.stopping}
     sets = {curve.problems for curve in curves}
-    found: list[str] = []
+    names: list[str] = []
     for curve in curves:
         rule = rule_text(curve.stopping) if len(rules) > 1 else ""
         several = len(sets) > 1 and curve.problems != "uniform"
         problems = curve.problems if several or _is_family(curve.problems) else ""
-        found.append(", ".join(filter(None, [curve.label, rule, problems, warnings[curve.label]])))
-    return found
+        names.append(", ".join(filter(None, [curve.label, rule, problems, warnings[curve.label]])))
+    return names
 
 
 def rule_text(stopping: str) -> str:
     """Format a stopping rule for headings and names: After(loops=8) becomes ``after 8 loops``; others stay as recipes
     write them."""
-    found = re.fullmatch(r"After\(loops=(\d+)\)", stopping)
-    return f"after {found[1]} loop{'s' * (found[1] != '1')}" if found else stopping
+    match = re.fullmatch(r"After\(loops=(\d+)\)", stopping)
+    return f"after {match[1]} loop{'s' * (match[1] != '1')}" if match else stopping
 
 
 def _is_family(problems: str) -> bool:
-    return problems not in (*ALONE, WORST)
+    return problems not in (*KINDS_WITH_CURVE, WORST)

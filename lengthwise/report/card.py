@@ -33,7 +33,7 @@ from lengthwise.report import by_recipe, describe_misfit, own_scores
 from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.folder import DIVERGED, RunFolder
 
-SURE = 381  # problems that must all be right for the 95 % interval to start at SOLVED
+SURE_COUNT = 381  # problems that must all be right for the 95 % interval to start at SOLVED
 
 
 def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None = None) -> list[Row]:
@@ -58,11 +58,11 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
         # Without scores on uniform problems, a seed's longest size is unknown.
         measured = [own_scores(run) for run in group if run not in diverged]
         own = [scores for scores in measured if uniform_rows_by_size(scores)]
-        found = [_longest_solved(rows, first.tops, families=True) for rows in own]
-        alone = [_longest_solved(rows, first.tops, families=False) for rows in own]
+        longest = [_longest_solved(rows, first.tops, families=True) for rows in own]
+        longest_uniform = [_longest_solved(rows, first.tops, families=False) for rows in own]
         fits = [row["exact"] for rows in own for row in training_length_rows(rows, first.tops)]
         abouts = [about for run in group if (about := run.about())]
-        beyond = [size is not None and not within_training_sizes(size, first.tops) for size in found]
+        beyond = [size is not None and not within_training_sizes(size, first.tops) for size in longest]
         steps = (operations or {}).get(first.seedless_id)
         families = [row for rows in own for row in worst_rows(rows)]
         failing = [row for row in families if within_training_sizes(row["sizes"], first.tops) and row["exact"] < SOLVED]
@@ -73,10 +73,10 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
                 "task": first.task,
                 "trained_to": size_text(first.tops),
                 "chosen_on": list(first.looked_at),
-                "seeds": len(found) + len(diverged),
+                "seeds": len(longest) + len(diverged),
                 "generalise": sum(beyond),
-                "longest": [size and size_text(size) for size in found] + [DIVERGED] * len(diverged),
-                "longest_uniform": [size and size_text(size) for size in alone] + [DIVERGED] * len(diverged),
+                "longest": [size and size_text(size) for size in longest] + [DIVERGED] * len(diverged),
+                "longest_uniform": [size and size_text(size) for size in longest_uniform] + [DIVERGED] * len(diverged),
                 "worst": low and {"family": low["problems"], "size": size_text(low["sizes"]), "exact": low["exact"]},
                 "fit": round(statistics.fmean(fits), 5) if fits else None,
                 "parameters": abouts[0]["parameters"] if abouts else None,
@@ -96,7 +96,9 @@ def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Si
     for row in sorted(uniform, key=lambda row: (max(row["sizes"]), row["sizes"])):
         sizes = tuple(row["sizes"])
         low = lowest.get(sizes)
-        if not within_training_sizes(sizes, tops) and any(one and one["high"] < SOLVED for one in (row, low)):
+        if not within_training_sizes(sizes, tops) and any(
+            row_or_none and row_or_none["high"] < SOLVED for row_or_none in (row, low)
+        ):
             break
         if lowest and low is None:
             continue  # families were not measured at this size
@@ -109,7 +111,7 @@ def card_table(rows: Sequence[Row]) -> Table:
     """Return the score card as a terminal table, of one or more rows."""
     caption = (
         f"longest: the largest size solved, per seed: {SOLVED} or more at the lower end of the 95 % interval (from "
-        f"{SURE} problems on) and on every family; seeds beyond: those that solve a size longer than in training"
+        f"{SURE_COUNT} problems on) and on every family; seeds beyond: those that solve a size longer than in training"
     )
     table = FittedTable(*card_cells(rows[0]), caption=caption)
     for row in rows:

@@ -24,9 +24,9 @@ RULES: dict[str, tuple[str, str, Dash]] = {
     "example": ("most confident, per example", COLOURS[2], (0.0, (1.2, 1.2))),
     "own": ("its own rule", COLOURS[3], (0.0, (6.0, 1.5, 1.2, 1.5))),
 }
-FLOOR = 1e-8  # smaller movements are rounding errors
+MIN_MOVEMENT = 1e-8  # smaller movements are rounding errors
 ENDS = {"early": "end early", "late": "end late", "right": "have a wrong symbol"}
-SHOWN: dict[Width, int] = {"column": 1, "page": 3}  # maximum number of sizes in a figure; the largest are taken
+MAX_SIZES: dict[Width, int] = {"column": 1, "page": 3}  # maximum number of sizes in a figure; the largest are taken
 
 
 @style()
@@ -45,12 +45,7 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
         # A cross-entropy that rounds to 0 has no logarithm; draw it at about float32's resolution.
         unsure = [max(1e-8, -confidence) for confidence in row["confidence"]]
         for axes, values in ((above, row["exact"]), (below, unsure)):
-            for name, chosen in row["chosen"].items():
-                # Where a rule stops: a line at the mean loop, and a shade over the middle 80 % of problems.
-                _, colour, dash = RULES[name]
-                axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label="_")
-                if chosen["high"] > chosen["low"]:
-                    axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
+            _mark_chosen_loops(axes, row["chosen"])
             axes.tick_params(color=FAINT)
             axes.plot(range(1, len(values) + 1), values, color=COLOURS[0], zorder=3, clip_on=False, label="_")
         above.set_title(f"length {size_text(row['sizes'])}", fontsize=8)
@@ -62,6 +57,15 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
     rules = [rule for name, rule in RULES.items() if any(name in row["chosen"] for row in rows)]
     add_legend(figure, [LineStyle(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
     return fix_layout(figure, title, width)
+
+
+def _mark_chosen_loops(axes: Axes, chosen_by_rule: dict[str, Any]) -> None:
+    """Mark where each rule stops: a line at the mean loop, and a shade over the middle 80 % of problems."""
+    for name, chosen in chosen_by_rule.items():
+        _, colour, dash = RULES[name]
+        axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label="_")
+        if chosen["high"] > chosen["low"]:
+            axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
 
 
 @style()
@@ -81,28 +85,28 @@ def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
             _draw_problem(grid[1, number], grid[2, number], seeds[0])
     for axes in () if detailed else grid.flat[len(panels) :]:
         axes.remove()
-    looks = [
+    styles = [
         LineStyle("exact match (left)", COLOURS[0], "", "-"),
         LineStyle("movement over one loop (right)", COLOURS[1], "", "-"),
         LineStyle("over two loops (right)", COLOURS[2], "", DASHED),
     ]
     if detailed:
-        looks.append(LineStyle("state after T(n) loops (lowest panel)", COLOURS[1], "x", "", hollow=True))
-    add_legend(figure, looks, columns=3)
+        styles.append(LineStyle("state after T(n) loops (lowest panel)", COLOURS[1], "x", "", hollow=True))
+    add_legend(figure, styles, columns=3)
     return fix_layout(figure, title)
 
 
 def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
-    other, width = axes.twinx(), 1.0 if len(seeds) == 1 else 0.6
+    movement_axes, width = axes.twinx(), 1.0 if len(seeds) == 1 else 0.6
     for fate in seeds:
         for values, colour, dash in ((fate.moved, COLOURS[1], "-"), (fate.moved_over_two, COLOURS[2], DASHED)):
-            shown = [math.nan if value is None else max(FLOOR, value) for value in values]
-            other.plot(fate.after, shown, color=colour, linestyle=dash, linewidth=width, label="_")
+            drawn = [math.nan if value is None else max(MIN_MOVEMENT, value) for value in values]
+            movement_axes.plot(fate.after, drawn, color=colour, linestyle=dash, linewidth=width, label="_")
         exact = [fate.exact_after(k) for k in fate.after]
         axes.plot(fate.after, exact, color=COLOURS[0], linewidth=1.6 * width, zorder=3, label="_")
-    other.set(yscale="log", ylim=(FLOOR, 5))
-    other.grid(visible=False)
-    other.tick_params(labelsize=6)
+    movement_axes.set(yscale="log", ylim=(MIN_MOVEMENT, 5))
+    movement_axes.grid(visible=False)
+    movement_axes.tick_params(labelsize=6)
     axes.axvline(0, color=INK, linewidth=0.6)
     axes.set_ylim(-0.03, 1.03)
     title = f"{seeds_name(seeds)}, {size_text(seeds[0].sizes)}\n{seeds_verdict(seeds)}"
@@ -114,7 +118,7 @@ def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
 def _draw_problem(above: Axes, below: Axes, fate: Fate) -> None:
     """Draw one problem. Above: how far each loop, counted from 1, moved the state of each position; dark: no movement.
     Below: the states on two principal components; the cross is T(n)."""
-    moved = [[math.nan if x is None else max(FLOOR, x) for x in loop] for loop in fate.map]
+    moved = [[math.nan if x is None else max(MIN_MOVEMENT, x) for x in loop] for loop in fate.map]
     edges = (-0.5, len(moved[0]) - 0.5, len(moved) + 0.5, 0.5)  # left, right, bottom, top
     scale = LogNorm(1e-6, 2)
     image = above.imshow(moved, aspect="auto", norm=scale, interpolation="nearest", cmap="viridis", extent=edges)
@@ -126,13 +130,13 @@ def _draw_problem(above: Axes, below: Axes, fate: Fate) -> None:
     states = below.scatter(across, up, c=range(1, len(across) + 1), s=5, cmap="viridis", zorder=3)
     below.plot(*fate.path[fate.map_planned - 1], marker="x", color=COLOURS[1], markersize=7, zorder=4)
     below.xaxis.set_major_locator(MaxNLocator(4))
-    for axes, shown, label, across_label, up_label in (
+    for axes, image_or_states, label, across_label, up_label in (
         (above, image, "movement", "position", "loop"),
         (below, states, "loop", "first principal component", "second"),
     ):
         axes.set_xlabel(across_label, fontsize=6.5)
         axes.set_ylabel(up_label, fontsize=6.5)
-        bar = axes.figure.colorbar(shown, ax=axes, pad=0.02)
+        bar = axes.figure.colorbar(image_or_states, ax=axes, pad=0.02)
         bar.set_label(label, fontsize=6.5)
         for labelled in (axes, bar.ax):
             labelled.tick_params(labelsize=6)
@@ -148,12 +152,12 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
     rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no answers were analysed")
-    columns = list(group_by_size(rows).values())[-SHOWN[width] :]
+    columns = list(group_by_size(rows).values())[-MAX_SIZES[width] :]
     traits = list(columns[0][0]["by"])[:1]
     figure = new_figure(width, 2.1 + 1.7 * len(traits))
     grid = figure.subplots(1 + len(traits), len(columns), squeeze=False, sharey="row")
     seeds = list(dict.fromkeys(row.get("train_seed", 0) for group in columns for row in group))
-    looks = {seed: line_style(number, name=f"seed {seed}") for number, seed in enumerate(seeds)}
+    styles = {seed: line_style(number, name=f"seed {seed}") for number, seed in enumerate(seeds)}
     for (above, *others), group in zip(grid.T, columns, strict=True):
         merged = merge_rows(group)
         positions, exact = sorted(merged["first_wrong"]), share_text(merged["exact"], 3)
@@ -168,14 +172,14 @@ def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") ->
             for row in group:
                 middles = [(part["low"] + part["high"]) / 2 for part in row["by"][trait]]
                 shares = [part["exact"] for part in row["by"][trait]]
-                below.plot(middles, shares, zorder=3, clip_on=False, **looks[row.get("train_seed", 0)].properties())
+                below.plot(middles, shares, zorder=3, clip_on=False, **styles[row.get("train_seed", 0)].properties())
             below.set(ylim=(-0.02, 1.02), xlabel=trait)
             below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     grid[0, 0].set_ylabel("answers first wrong here")
     for row in grid[1:]:
         row[0].set_ylabel("exact match")
-    if traits and len(looks) > 1:
-        add_legend(figure, list(looks.values()), columns=5)
+    if traits and len(styles) > 1:
+        add_legend(figure, list(styles.values()), columns=5)
     return fix_layout(figure, title, width)
 
 

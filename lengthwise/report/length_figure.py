@@ -18,10 +18,10 @@ from lengthwise.report import WORST, Curve, all_curves, curves, rule_text, warni
 from lengthwise.report.lines import MARKS, LineStyle, add_legend, line_style, name_lines, shorten_labels
 from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.style import (
-    ACROSS,
     COLOURS,
     DASHES,
     FAINT,
+    PANELS_PER_ROW,
     SHADE,
     Drawing,
     Width,
@@ -53,11 +53,11 @@ def score_figure(
     width: Width = "page",
 ) -> Drawing:
     """Draw the scores of runs and of the language models in ``inquiries``: exact match against length, with uniform
-    problems and the worst family as separate lines. If no sizes are equal on all axes (see
+    problems and the worst family as separate lines. If all scores of two axes are at unequal sizes (see
     ``length_figure``), draw a heat map of a single recipe instead. ``title`` is by default the task; ``strong`` is the
     recipe to highlight; ``width``: a "column" or a "page" of a paper. Raises UsageError without scores, or if a heat
     map would show several recipes."""
-    title = title or default_title([one.outline for one in [*runs, *inquiries]])
+    title = title or default_title([folder.outline for folder in [*runs, *inquiries]])
     lines, rows = all_curves(runs, inquiries) if inquiries else curves(runs), label_scores(runs)
     if rows and not any(curve.diagonal() for curve in lines):
         if len({curve.label for curve in lines}) > 1:
@@ -70,8 +70,8 @@ def score_figure(
 
 def default_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
     """Return the default title: the tasks, and the training length if it is the same for all."""
-    tasks = ", ".join(dict.fromkeys(one.task.replace("-", " ").capitalize() for one in outlines))
-    tops = {size_text(one.tops) for one in outlines if isinstance(one, RunOutline) and one.top}
+    tasks = ", ".join(dict.fromkeys(outline.task.replace("-", " ").capitalize() for outline in outlines))
+    tops = {size_text(outline.tops) for outline in outlines if isinstance(outline, RunOutline) and outline.top}
     return f"{tasks}, trained on up to {min(tops)}" if len(tops) == 1 else tasks
 
 
@@ -127,21 +127,23 @@ def overview_figure(
                 drawn.setdefault(name, {}).setdefault(curve.label, curve)  # a recipe's own rule comes first
     if not drawn:
         raise UsageError("no scores to plot against length: evaluate a run first")
-    known = shorten_labels(list(max(drawn.values(), key=len)))[1]
+    known_methods = shorten_labels(list(max(drawn.values(), key=len)))[1]
     panels: dict[str, dict[str, Curve]] = {}  # by panel, and by method
-    for name, found in drawn.items():
+    for name, curves_by_label in drawn.items():
         # The longest known method within a recipe's name; if two recipes have the same one, their shortened names.
-        rests = shorten_labels(list(found))[1]
+        short_labels = shorten_labels(list(curves_by_label))[1]
         names = [
-            max((method for method in known if f"-{method}-" in f"-{label}-"), key=len, default=rest)
-            for label, rest in zip(found, rests, strict=True)
+            max((method for method in known_methods if f"-{method}-" in f"-{label}-"), key=len, default=rest)
+            for label, rest in zip(curves_by_label, short_labels, strict=True)
         ]
-        panels[name] = dict(zip(names if len({*names}) == len(names) else rests, found.values(), strict=True))
+        panels[name] = dict(
+            zip(names if len({*names}) == len(names) else short_labels, curves_by_label.values(), strict=True)
+        )
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
     first = sorted(methods, key=lambda method: method != strong)  # the highlighted method takes the first colour
-    looks = {method: line_style(first.index(method), name=method, strong=method == strong) for method in methods}
+    styles = {method: line_style(first.index(method), name=method, strong=method == strong) for method in methods}
     parts = [
-        Plot(name, [*panel.values()], [looks[method] for method in panel], strong=True, seeds_only=True)
+        Plot(name, [*panel.values()], [styles[method] for method in panel], strong=True, seeds_only=True)
         for name, panel in panels.items()
     ]
     return _draw_panels(parts, title, width, columns=4)
@@ -151,12 +153,12 @@ def _draw_panels(
     panels: Sequence[Plot], title: str | None, width: Width, *, longest: int | None = None, columns: int
 ) -> Drawing:
     """Draw several panels, up to the same length ``longest`` if given, and one legend."""
-    looks = dict.fromkeys(look for part in panels for look in part.looks)
-    figure, grid = panel_grid(len(panels), len(looks), width, sharex=longest is not None)
+    styles = dict.fromkeys(look for part in panels for look in part.looks)
+    figure, grid = panel_grid(len(panels), len(styles), width, sharex=longest is not None)
     for axes, part in zip(grid, panels, strict=True):
         _draw_plot(axes, part, longest)
         axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.strong else "normal")
-    add_legend(figure, list(looks), columns=2 if width == "column" else columns)
+    add_legend(figure, list(styles), columns=2 if width == "column" else columns)
     return fix_layout(figure, title or "", width)
 
 
@@ -197,9 +199,9 @@ def _set_up_length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> No
         elif len(kinds) == 1:  # what sizes count
             short: dict[str, int] = {}
             for curve in curves:
-                short |= {name: most for name, most in zip(curve.axes, curve.tops, strict=True) if most < curve.top}
+                short |= {name: limit for name, limit in zip(curve.axes, curve.tops, strict=True) if limit < curve.top}
             free = " = ".join(name for name in curves[0].axes if name not in short)
-            label = ", ".join([free, *(f"{name} up to {most}" for name, most in short.items())])
+            label = ", ".join([free, *(f"{name} up to {limit}" for name, limit in short.items())])
         axes.set_xlabel(label)
     if place is None or place.is_first_col():
         axes.set_ylabel("exact match")
@@ -209,14 +211,14 @@ def _set_up_length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> No
     if tops:
         text = "trained to " + " and ".join(filter(None, [", ".join(map(str, tops[:-1])), str(tops[-1])]))
         # Align the text with the end of the training range, unless the range is too narrow for it.
-        side, at = ("right", tops[-1]) if tops[-1] > 0.2 * right else ("left", 0)
-        look = {"fontsize": 7, "color": FAINT, "annotation_clip": False}
-        axes.annotate(text, (at, 1.02), (0, 3), ha=side, textcoords="offset points", **look)
+        side, x = ("right", tops[-1]) if tops[-1] > 0.2 * right else ("left", 0)
+        text_options = {"fontsize": 7, "color": FAINT, "annotation_clip": False}
+        axes.annotate(text, (x, 1.02), (0, 3), ha=side, textcoords="offset points", **text_options)
 
 
 def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:
     """Return a figure with ``count`` panels, which share their length axis if ``sharex``."""
-    across = min(count, ACROSS[width])
+    across = min(count, PANELS_PER_ROW[width])
     down = math.ceil(count / across)
     height = (2.9 if width == "page" else 2.4) if count == 1 else 0.8 + 1.7 * down
     if count == 1:  # room for all names, at the right or below

@@ -70,7 +70,10 @@ def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def _count_common_words(words: Sequence[Sequence[str]]) -> int:
-    return next((i for i, at in enumerate(zip(*words, strict=False)) if len(set(at)) > 1), min(map(len, words)))
+    return next(
+        (i for i, group in enumerate(zip(*words, strict=False)) if len(set(group)) > 1),
+        min(map(len, words)),
+    )
 
 
 def name_lines(
@@ -85,32 +88,32 @@ def name_lines(
         return
     figure.draw_without_rendering()  # lays the figure out, which sets the axes' height
     height = axes.get_window_extent().height / figure.dpi
-    wanted = [float(axes.transAxes.inverted().transform(axes.transData.transform(end))[1]) for end in ends]
-    order = sorted(range(len(ends)), key=lambda number: -wanted[number])
+    wanted_heights = [float(axes.transAxes.inverted().transform(axes.transData.transform(end))[1]) for end in ends]
+    order = sorted(range(len(ends)), key=lambda number: -wanted_heights[number])
     gaps = [(ROW + NOTE * bool(styles[number].note)) / height for number in order]
     # One pass down spaces names by at least ``gaps``, one pass up keeps the lowest within the axes. If there are too
     # many names, some heights exceed 1.
     heights: list[float] = []
     for place, number in enumerate(order):
-        heights.append(min(wanted[number], heights[-1] - gaps[place - 1] if heights else 1.0))
+        heights.append(min(wanted_heights[number], heights[-1] - gaps[place - 1] if heights else 1.0))
     floor = 0.0
     for place in reversed(range(len(heights))):
         heights[place] = max(heights[place], floor)
         floor = heights[place] + (gaps[place - 1] if place else 0.0)
-    for number, at in zip(order, heights, strict=True):
-        edge = ScaledTranslation(1, at, axes.transAxes)  # type: ignore[arg-type]
+    for number, place_height in zip(order, heights, strict=True):
+        edge = ScaledTranslation(1, place_height, axes.transAxes)  # type: ignore[arg-type]
         beside = figure.dpi_scale_trans + edge  # x in inches from the axes' right edge
-        look = styles[number]
-        line = look.properties() | {"label": "_"}
+        style = styles[number]
+        line = style.properties() | {"label": "_"}
         axes.add_artist(Line2D([0.16, 0.34, 0.52], [0] * 3, markevery=[1], transform=beside, clip_on=False, **line))
-        weight = "bold" if look.strong else "normal"
-        name = axes.text(0.6, 0, look.name, transform=beside, va="center_baseline", fontsize=7.5, weight=weight)
+        weight = "bold" if style.strong else "normal"
+        name = axes.text(0.6, 0, style.name, transform=beside, va="center_baseline", fontsize=7.5, weight=weight)
         name.set_parse_math(False)  # a name may contain $
-        if look.note:
-            axes.text(0.6, -NOTE, look.note, transform=beside, va="center_baseline", fontsize=6, color=FAINT)
-        near = ends[number][0] > 0.85 * axes.get_xlim()[1]
-        if near and abs(at - wanted[number]) * height > ROW / 2:
-            joint = ConnectionPatch(ends[number], (0.13, 0), axes.transData, beside, color=look.colour, linewidth=0.4)
+        if style.note:
+            axes.text(0.6, -NOTE, style.note, transform=beside, va="center_baseline", fontsize=6, color=FAINT)
+        ends_near_edge = ends[number][0] > 0.85 * axes.get_xlim()[1]
+        if ends_near_edge and abs(place_height - wanted_heights[number]) * height > ROW / 2:
+            joint = ConnectionPatch(ends[number], (0.13, 0), axes.transData, beside, color=style.colour, linewidth=0.4)
             joint.set_in_layout(False)
             axes.add_artist(joint)
     if heading:
@@ -126,11 +129,11 @@ def add_legend(figure: Figure, styles: Sequence[LineStyle], columns: int, headin
     ]
     columns = min(columns, len(handles))
     head = {"title": heading or None, "title_fontproperties": {"size": 7}}
-    shown = figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=3, **head)
-    for look, text in zip(styles, shown.get_texts(), strict=True):
+    legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=3, **head)
+    for look, text in zip(styles, legend.get_texts(), strict=True):
         text.set_fontweight("bold" if look.strong else "normal")
         text.set_parse_math(False)
     figure.draw_without_rendering()
-    if columns > 1 and shown.get_window_extent().width > figure.bbox.width:
-        shown.remove()
+    if columns > 1 and legend.get_window_extent().width > figure.bbox.width:
+        legend.remove()
         add_legend(figure, styles, columns - 1, heading)

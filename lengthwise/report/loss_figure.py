@@ -45,7 +45,9 @@ def loss_figure(
     thin lines. Below it, draw the exact match measured while training. ``strong`` is the recipe to highlight. Raises
     UsageError if no run has logged a loss."""
     groups = {name: [_Logged(run) for run in group] for name, group in by_recipe(runs).items()}
-    groups = {name: logged for name, group in groups.items() if (logged := [one for one in group if one.losses])}
+    groups = {
+        name: logged for name, group in groups.items() if (logged := [run_log for run_log in group if run_log.losses])
+    }
     if not groups:
         raise UsageError("no loss to draw: these runs logged none that is finite and above 0")
     heading, names = shorten_labels(list(groups))
@@ -53,7 +55,7 @@ def loss_figure(
     for label, name in zip(groups, names, strict=True):
         note = f"{len(groups[label])} seeds" if len(groups[label]) > 1 else ""
         looks[label] = replace(line_style(order.index(label), name=name, note=note, strong=label == strong), marker="")
-    watched = {size for group in groups.values() for one in group for size in one.watched}
+    watched = {size for group in groups.values() for run_log in group for size in run_log.watched}
     sizes = sorted(watched, key=lambda size: [int(part) for part in size.split("x")])
     # Dashes mark sizes if colours suffice for the recipes; otherwise each size has its own axes.
     parts = [sizes] if sizes and len(groups) <= len(COLOURS) else [[size] for size in sizes]
@@ -71,7 +73,9 @@ def loss_figure(
     if width == "page" and parts and len(parts[0]) > 1:
         marks, heights = [_size_style(number, size) for number, size in enumerate(sizes)], []
         for size in sizes:  # a legend of the marker and dash of each size
-            last = [points[-1] for group in groups.values() for one in group if (points := one.watched.get(size))]
+            last = [
+                points[-1] for group in groups.values() for run_log in group if (points := run_log.watched.get(size))
+            ]
             heights.append((0.0, statistics.fmean(share for _, share in last)))
         name_lines(below[0], marks, heights, "page")
     name_lines(loss, list(looks.values()), ends, width, heading)
@@ -115,9 +119,9 @@ def _draw_losses(axes: Axes, groups: Groups, styles: dict[str, LineStyle]) -> li
     axes.text(0.99, 0.98, text, transform=axes.transAxes, ha="right", va="top", fontsize=6.5, color=FAINT)
     for label, group in groups.items():
         if few:
-            logged, _ = _join_lines([one.losses for one in group])
+            logged, _ = _join_lines([run_log.losses for run_log in group])
             axes.plot(*logged, color=styles[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
-        lines = [zip(*one.losses, strict=True) for one in group]
+        lines = [zip(*run_log.losses, strict=True) for run_log in group]
         smooth = [[*zip(steps, running_mean(losses), strict=True)] for steps, losses in lines]
         joined, _ = _join_lines(smooth)
         axes.plot(*joined, zorder=2.9 if styles[label].strong else 3, **styles[label].properties())
@@ -131,11 +135,13 @@ def _draw_exact_match(axes: Axes, groups: Groups, styles: dict[str, LineStyle], 
     axes.set(ylim=(-0.02, 1.02), ylabel="exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
     for label, group in groups.items():
         for number, size in enumerate(sizes):
-            own = styles[label]
+            style_of_size = styles[label]
             if len(sizes) > 1:
-                own = replace(_size_style(number, size), name=f"{own.name} at {size}", colour=own.colour)
-            joined, marked = _join_lines([points for one in group if (points := one.watched.get(size))])
-            line = own.properties() | {"linewidth": 0.9, "markevery": marked}
+                style_of_size = replace(
+                    _size_style(number, size), name=f"{style_of_size.name} at {size}", colour=style_of_size.colour
+                )
+            joined, marked = _join_lines([points for run_log in group if (points := run_log.watched.get(size))])
+            line = style_of_size.properties() | {"linewidth": 0.9, "markevery": marked}
             axes.plot(*joined, zorder=3, clip_on=False, in_layout=False, **line)  # NaN breaks disturb the layout
 
 
@@ -160,7 +166,7 @@ def running_mean(losses: Sequence[float]) -> list[float]:
 def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
     """Return a row per run that logged validation loss: parameters, time, the lowest loss, and exact match on natural
     problems under the recipe's own stopping rule, within the training range and beyond (None if not measured)."""
-    found = []
+    rows = []
     for run in runs:
         watched = (row.get("validation_loss") for row in run.rows("metrics"))
         losses = [loss for loss in watched if loss is not None]
@@ -184,37 +190,37 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
             "cpu_s": about["cpu_s"],
             "wall_s": about["wall_s"],
         }
-        found.append(row)
-    return found
+        rows.append(row)
+    return rows
 
 
 @style()
 def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width: Width = "page") -> Drawing:
     """Draw exact match and validation loss against parameters on a log axis: a line per kind of model through the means
-    over seeds, and a faint mark per seed. Marks beyond the training range are hollow. Claims are dotted lines. Raises
-    UsageError without rows."""
+    over seeds, and a faint mark per seed. Marks beyond the training range are hollow. Published scores, the
+    ``claims``, are horizontal lines. Raises UsageError without rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no run logged a validation loss")
     figure = new_figure(width, 3.0 if width == "page" else 5.0)
     left, right = figure.subplots(1, 2) if width == "page" else figure.subplots(2, 1)
     kinds = group_by(rows, lambda row: row["model"])
     twins = len(kinds) <= len(COLOURS)  # keep a line's colour beyond the training range if there are enough colours
-    looks = []
+    styles = []
     for number, (kind, group) in enumerate(kinds.items()):
         # The words that the recipes' names share, such as ``gpt`` for gpt-small and gpt-large; otherwise the class.
         recipes = list(dict.fromkeys(row["recipe"] for row in group))
         common = shorten_labels(recipes)[0].removeprefix("full names: ").split("…")[0].strip("-")
         name = recipes[0] if len(recipes) == 1 else common or str(kind)
         numbers = [(number, 0), (number, 1)] if twins else [(2 * number,), (2 * number + 1,)]
-        own, beyond = (line_style(*one, name=name) for one in numbers)
-        looks.append(own)
-        _draw_line(left, group, "within", own)
-        _draw_line(left, group, "beyond", replace(beyond, name=f"{name}, beyond", hollow=True))
-        _draw_line(right, group, "validation_loss", own)
+        within_style, beyond_style = (line_style(*numbers_of_style, name=name) for numbers_of_style in numbers)
+        styles.append(within_style)
+        _draw_line(left, group, "within", within_style)
+        _draw_line(left, group, "beyond", replace(beyond_style, name=f"{name}, beyond", hollow=True))
+        _draw_line(right, group, "validation_loss", within_style)
     published = [claim for claim in claims if claim.exact is not None]
     for claim, dash in zip(published, (DOTTED, *DASHES[3:]), strict=False):
         left.axhline(claim.exact, color=INK, linestyle=dash, linewidth=1.0, label=claim.who)
-        looks.append(LineStyle(claim.who, INK, "", dash))
+        styles.append(LineStyle(claim.who, INK, "", dash))
     left.set_ylim(-0.02, 1.02)
     right.set_yscale("log")
     for axes, title in ((left, "exact match"), (right, "validation loss (nats)")):
@@ -224,10 +230,13 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
         _label_log_axis(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
     _label_log_axis(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
     joined = len({row["parameters"] for row in rows}) > len(kinds)  # otherwise only marks are drawn
-    shown = [one if joined or not one.marker else replace(one, dash="") for one in looks]
-    shown.append(LineStyle("within the training lengths", FAINT, "o", ""))
-    shown.append(LineStyle("beyond", FAINT, "o", "", hollow=True))
-    add_legend(figure, shown, columns=6)
+    legend_styles = [
+        numbers_of_style if joined or not numbers_of_style.marker else replace(numbers_of_style, dash="")
+        for numbers_of_style in styles
+    ]
+    legend_styles.append(LineStyle("within the training lengths", FAINT, "o", ""))
+    legend_styles.append(LineStyle("beyond", FAINT, "o", "", hollow=True))
+    add_legend(figure, legend_styles, columns=6)
     return fix_layout(figure, "Accuracy and loss against size", width)
 
 
@@ -246,9 +255,9 @@ def _draw_line(axes: Axes, group: Sequence[Row], measure: str, look: LineStyle) 
     recipes = group_by(measured, lambda row: (row["recipe"], row["parameters"]))
     means = sorted((rows[0]["parameters"], statistics.fmean(row[measure] for row in rows)) for rows in recipes.values())
     axes.plot(*zip(*means, strict=True), zorder=3, clip_on=False, **look.properties())
-    each = [(row["parameters"], row[measure]) for rows in recipes.values() for row in rows]
+    marks = [(row["parameters"], row[measure]) for rows in recipes.values() for row in rows]
     faint = look.properties() | {"linestyle": "none", "label": "_"}
-    axes.plot(*zip(*each, strict=True), alpha=0.5, zorder=2, clip_on=False, **faint)
+    axes.plot(*zip(*marks, strict=True), alpha=0.5, zorder=2, clip_on=False, **faint)
 
 
 @style()

@@ -23,7 +23,7 @@ from lengthwise.report.sheet import FittedTable
 from lengthwise.report.style import FORMATS, INK, Drawing, Width, fix_layout, new_figure, save, style
 from lengthwise.runs.folder import RunFolder
 
-FOOT = 0.2  # fraction of a cell's height for the published score and the seconds
+FOOT_HEIGHT = 0.2  # fraction of a cell's height for the published score and the seconds
 PAPERS = Path(__file__).with_name("paper_scores.toml")
 # Model fields that are not part of an architecture's name
 OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
@@ -55,10 +55,10 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
         steps = f", {config['steps']} steps" * (len(set(names)) < len(names))
         suffix = f" ({run.outline.name}{steps})" * (len(names) > 1)
         cells.setdefault((architecture + suffix, task), []).append(run)
-    found = []
+    rows_of_cells = []
     for (architecture, task), group in cells.items():
-        found += [{"architecture": architecture, "task": task} | row for row in _summarize_cell(group)]
-    return found
+        rows_of_cells += [{"architecture": architecture, "task": task} | row for row in _summarize_cell(group)]
+    return rows_of_cells
 
 
 def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
@@ -67,14 +67,14 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
     tops = [run.outline.tops for run in group]
     fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in training_length_rows(rows, top)]
     abouts, published = [run.about() for run in group], find_paper_score(group[0].config())
-    found = []
+    summaries = []
     for times in MATRIX_TIMES:
         # The measured size whose longest axis is nearest to the wanted length, if one is near.
         length, sizes = times * max(tops[0]), {tuple(row["sizes"]) for row in scores[0]}
         size = min(sizes, key=lambda size: abs(math.log(max(size) / length)), default=None)
         if size is None or abs(math.log(max(size) / length)) > math.log(1.1):
             continue
-        uniform = [one for rows in scores if (one := uniform_rows_by_size(rows).get(size))]
+        uniform = [row_or_none for rows in scores if (row_or_none := uniform_rows_by_size(rows).get(size))]
         families = [row for rows in scores for row in worst_rows(rows) if tuple(row["sizes"]) == size]
         if not (uniform or families):
             continue
@@ -92,8 +92,8 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
             "parameters": next((about["parameters"] for about in abouts if about), None),
             "cpu_s": round(statistics.fmean(about["cpu_s"] for about in abouts), 1) if all(abouts) else None,
         }
-        found.append(row | published)
-    return found
+        summaries.append(row | published)
+    return summaries
 
 
 def find_paper_score(config: Mapping[str, Any]) -> Row:
@@ -104,8 +104,10 @@ def find_paper_score(config: Mapping[str, Any]) -> Row:
     papers = tomllib.loads(PAPERS.read_text(encoding="utf-8"))
     parts, task = _read_mixers(config["model"]) or [config["model"]], config["task"]["kind"]
     form, loops = papers["tasks"].get(task), config["loops"]
-    asked = form is not None and form.items() <= config["task"].items() and config["layout"]["kind"] == "Labelled"
-    if not asked or config.get("families") or loops != {"kind": "Constant", "count": 1}:
+    is_form_of_paper = (
+        form is not None and form.items() <= config["task"].items() and config["layout"]["kind"] == "Labelled"
+    )
+    if not is_form_of_paper or config.get("families") or loops != {"kind": "Constant", "count": 1}:
         return fields
     for paper in papers["paper"]:
         for score in paper["scores"]:
@@ -119,8 +121,8 @@ def format_cell_foot(row: Row) -> tuple[str, str]:
     """Return the published score of a cell and its processor seconds as two texts, empty if unknown."""
     score, seconds = row["published"], row["cpu_s"]
     marks = "†" * bool(row["published_scaled"]) + "*" * (row["standing"] == "second-hand")
-    shown = "" if score is None else f"{score:g}".removeprefix("0") + marks
-    return shown, "" if seconds is None else f"{seconds:,.0f} s"
+    score_text = "" if score is None else f"{score:g}".removeprefix("0") + marks
+    return score_text, "" if seconds is None else f"{seconds:,.0f} s"
 
 
 # Names
@@ -131,13 +133,13 @@ def name_architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
     mixers = [_read_mixers(config["model"]) for config in configs]
     texts = iter(label_differing_fields([mixer for group in mixers for mixer in group]))
     models = [config["model"] for config, group in zip(configs, mixers, strict=True) if not group]
-    others, found = iter(label_differing_fields(models)), []
+    other_names, names_of_architectures = iter(label_differing_fields(models)), []
     for config, group in zip(configs, mixers, strict=True):
-        names = list(dict.fromkeys(next(texts) for _ in group)) or [next(others)]
+        names = list(dict.fromkeys(next(texts) for _ in group)) or [next(other_names)]
         positions = [part["kind"] for part in config["model"].get("positions", []) if part["kind"] != "NoPE"]
         half = " + families" if config.get("families") else ""
-        found.append(", ".join([" + ".join(names), *positions]) + half)
-    return found
+        names_of_architectures.append(", ".join([" + ".join(names), *positions]) + half)
+    return names_of_architectures
 
 
 def _read_mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -153,16 +155,16 @@ def label_differing_fields(parts: Sequence[Mapping[str, Any]]) -> list[str]:
     for part in parts:
         for name, value in part.items():
             values.setdefault((part["kind"], name), set()).add(str(value))
-    found = []
+    labels = []
     for part in parts:
-        shown = [
+        texts = [
             value if isinstance(value, str) else f"{name}={str(value).lower()}"
             for name, value in part.items()
             if name not in ("kind", *OMITTED) and isinstance(value, (str, int, float))
             if isinstance(value, str) or name == "negative" or len(values[part["kind"], name]) > 1
         ]
-        found.append(" ".join([part["kind"], *shown]))
-    return found
+        labels.append(" ".join([part["kind"], *texts]))
+    return labels
 
 
 # Table and figure
@@ -185,10 +187,12 @@ def matrix_table(rows: Sequence[Row]) -> Table:
         for number, task in enumerate(tasks):
             if cell := [row for row in rows if (row["architecture"], row["task"]) == (architecture, task)]:
                 pairs = [[row["uniform"], row["worst"]] for row in cell]
-                shown = " ".join("/".join("–" if one is None else share_text(one) for one in pair) for pair in pairs)
+                scores_text = " ".join(
+                    "/".join("–" if share is None else share_text(share) for share in pair) for pair in pairs
+                )
                 fitted, (published, seconds) = cell[0]["fitted"], format_cell_foot(cell[0])
                 foot = ", ".join(filter(None, (f"published {published}" if published else "", seconds)))
-                text = "\n".join((shown if fitted else f"({shown})", foot)).strip()
+                text = "\n".join((scores_text if fitted else f"({scores_text})", foot)).strip()
                 cells[number] = Text(text, "" if fitted else "dim")
         table.add_row(architecture, *cells)
     return table
@@ -209,7 +213,7 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     tasks = list(dict.fromkeys(row["task"] for row in rows))
     figure = new_figure(width, 1.1 + 0.5 * len(architectures))
     axes, feet = figure.subplots(), {}
-    wide, high = 1 / len(MATRIX_TIMES), (1 - FOOT) / 2
+    wide, high = 1 / len(MATRIX_TIMES), (1 - FOOT_HEIGHT) / 2
     for row in rows:
         x, y = tasks.index(row["task"]), architectures.index(row["architecture"])
         feet[x, y] = format_cell_foot(row)
@@ -217,15 +221,15 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
         left = x + MATRIX_TIMES.index(row["times"]) * wide
         for top, share in ((y, row["uniform"]), (y + high, row["worst"])):
             if share is not None:
-                look = {"facecolor": matplotlib.colormaps["Blues"](0.08 + 0.72 * share), "edgecolor": "white"}
+                patch_options = {"facecolor": matplotlib.colormaps["Blues"](0.08 + 0.72 * share), "edgecolor": "white"}
                 hatch = None if row["fitted"] else "/////"
-                axes.add_patch(Rectangle((left, top), wide, high, linewidth=0.4, hatch=hatch, **look))
+                axes.add_patch(Rectangle((left, top), wide, high, linewidth=0.4, hatch=hatch, **patch_options))
                 place, text = (left + wide / 2, top + high / 2), share_text(share).removeprefix("0")
                 colour = "white" if share > 0.6 and row["fitted"] else INK
                 axes.text(*place, text, ha="center", va="center", fontsize=5, color=colour)
     for (x, y), texts in feet.items():
-        for text, side, at in zip(texts, ("left", "right"), (0.04, 0.96), strict=True):
-            axes.text(x + at, y + 1 - FOOT / 2, text, ha=side, va="center", fontsize=4.5)
+        for text, side, x_offset in zip(texts, ("left", "right"), (0.04, 0.96), strict=True):
+            axes.text(x + x_offset, y + 1 - FOOT_HEIGHT / 2, text, ha=side, va="center", fontsize=4.5)
     for x in range(len(tasks)):
         for y in range(len(architectures)):
             axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="white", linewidth=2.5))
@@ -236,10 +240,12 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     sizes = [sorted({max(row["sizes"]) for row in rows if row["times"] == times}) for times in MATRIX_TIMES]
-    shown = " · ".join("–".join(map(str, dict.fromkeys((found[0], found[-1])))) for found in sizes if found)
+    sizes_text = " · ".join(
+        "–".join(map(str, dict.fromkeys((lengths[0], lengths[-1])))) for lengths in sizes if lengths
+    )
     caption = (
         "in each cell, above: uniform problems, below: the worst family; hatched: not fitted; at the foot: the "
         "published\nscore (†: scaled so that guessing is 0, *: second-hand) and a training's processor seconds; sizes "
     )
-    axes.set_xlabel(caption + shown, fontsize=6.5)
+    axes.set_xlabel(caption + sizes_text, fontsize=6.5)
     return fix_layout(figure, title or "Exact match", width)

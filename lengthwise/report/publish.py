@@ -12,7 +12,7 @@ from lengthwise.base.fields import encode
 from lengthwise.base.files import remove, write_json, write_json_rows
 from lengthwise.base.results import Claim
 from lengthwise.base.schemas import DepthRow, Distribution, ParameterRow
-from lengthwise.base.score_rows import ALONE, Row, group_by
+from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, group_by
 from lengthwise.report import all_curves, by_recipe, drop_repeats
 from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import anatomy_figure, depth_figure
@@ -23,7 +23,7 @@ from lengthwise.report.published import read_figures_json, read_inquiries, read_
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
-LARGE = 8_000  # bytes, two blocks of a disk; larger CSV files are compressed
+COMPRESS_ABOVE = 8_000  # bytes, two blocks of a disk; larger CSV files are compressed
 
 
 def publish(
@@ -41,22 +41,22 @@ def publish(
     written. ``strong`` is the recipe that figures highlight.
 
     Files: ``runs.json`` (recipes, versions and times), ``inquiries.json`` (language models), ``scores.csv`` (every
-    score), ``metrics.csv`` (the course of training; both compressed, as .csv.gz, above ``LARGE`` bytes), ``card.json``
-    (the score card, see ``card.score_card``, which uses ``operations``), ``figures.json`` (the figures' title).
+    score), ``metrics.csv`` (the course of training; both compressed, as .csv.gz, above ``COMPRESS_ABOVE`` bytes),
+    ``card.json`` (the score card, see ``card.score_card``, which uses ``operations``), ``figures.json`` (the title).
     Figures, in each of ``formats``: ``lengths`` (exact match against length), ``map-<recipe>`` (exact match over two
     sizes, the mean over seeds), ``anatomy-<recipe>`` (how answers go wrong), ``loss`` (the course of training).
     """
     runs, inquiries = drop_repeats(runs), drop_repeats(inquiries)
-    title = title or default_title([one.outline for one in [*runs, *inquiries]])
+    title = title or default_title([inquiry.outline for inquiry in [*runs, *inquiries]])
     figures = _draw_figures(runs, inquiries, title, strong, width)  # drawn first, so that an error leaves no files
     groups = by_recipe(runs) if runs else {}
     files = [folder / "runs.json"]
     # Files of an earlier publication that are not overwritten would be mistaken for results of this one.
-    old = ["inquiries.json", "card.json", *(f"anatomy-{label}.json" for label in groups)]
-    old += [f"{table}.csv{packed}" for table in ("scores", "metrics") for packed in ("", ".gz")]
+    old_names = ["inquiries.json", "card.json", *(f"anatomy-{label}.json" for label in groups)]
+    old_names += [f"{table}.csv{packed}" for table in ("scores", "metrics") for packed in ("", ".gz")]
     drawn = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in groups)]
-    old += [f"{figure}.{kind}" for figure in drawn for kind in KNOWN_FORMATS]
-    old = old if files[0].exists() else []
+    old_names += [f"{figure}.{kind}" for figure in drawn for kind in KNOWN_FORMATS]
+    old_names = old_names if files[0].exists() else []
     entries = []
     for run in runs:
         verdict = {"verdict": DIVERGED} if run.diverged else {}
@@ -64,12 +64,14 @@ def publish(
         entries.append(run_columns(run) | run.about() | verdict | recipe)
     write_json_rows(files[0], entries)
     if inquiries:
-        entries = [_inquiry_columns(one) | {"outline": encode(one.outline)} | one.config() for one in inquiries]
+        entries = [
+            _inquiry_columns(inquiry) | {"outline": encode(inquiry.outline)} | inquiry.config() for inquiry in inquiries
+        ]
         files.append(_write_json(folder, "inquiries", entries))
     if rows := identified_scores(runs, inquiries):
-        files.append(write_csv(folder / "scores.csv", rows, compress_above=LARGE))
+        files.append(write_csv(folder / "scores.csv", rows, compress_above=COMPRESS_ABOVE))
     if metrics := metrics_rows(runs):
-        files.append(write_csv(folder / "metrics.csv", metrics, compress_above=LARGE))
+        files.append(write_csv(folder / "metrics.csv", metrics, compress_above=COMPRESS_ABOVE))
     if any(run.rows("scores") for run in runs):
         files.append(_write_json(folder, "card", score_card(runs, operations)))
     for label, group in groups.items():
@@ -77,7 +79,7 @@ def publish(
             files.append(_write_json(folder, f"anatomy-{label}", anatomies))
     files.append(_write_json(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
     files += [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
-    for path in (folder / name for name in old):
+    for path in (folder / name for name in old_names):
         if path not in files:
             remove(path)
     return files
@@ -95,7 +97,7 @@ def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequen
         counts = {int(size): count for size, count in read_json(path, Distribution).items()}
         figures["distribution"] = distribution_figure(counts, width=width)
     if rows := read_table(source / "parameters.csv", ParameterRow):
-        claims = [Claim(one["who"], 0, "", "", one["exact"]) for one in about.get("claims", [])]
+        claims = [Claim(claim_row["who"], 0, "", "", claim_row["exact"]) for claim_row in about.get("claims", [])]
         figures["parameters"] = parameter_figure(rows, claims, width=width)
     if len(about.get("panels", [])) > 1:
         figures["overview"] = _draw_overview(source, about, width)
@@ -112,7 +114,7 @@ def _draw_figures(
         figures["lengths"] = length_figure(choose_curves(lines), title, strong=strong, width=width)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
-        cells = [row for row in label_scores(group) if row["problems"] in ALONE]
+        cells = [row for row in label_scores(group) if row["problems"] in KINDS_WITH_CURVE]
         unequal = [row["sizes"] for row in cells if len(set(row["sizes"])) == 2]
         if all(len({sizes[axis] for sizes in unequal}) > 1 for axis in (0, 1)):  # a map needs several on both axes
             figures[f"map-{label}"] = heat_map(cells, group[0].outline.tops, label, width=width)
@@ -136,21 +138,21 @@ def anatomy_rows(runs: Sequence[RunFolder]) -> list[Row]:
 
 def identified_scores(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Row]:
     """Return every score, each with the columns that identify its run."""
-    named = [(run_columns(run), run) for run in runs] + [(_inquiry_columns(one), one) for one in inquiries]
-    return [whose | row for whose, one in named for row in one.rows("scores")]
+    named = [(run_columns(run), run) for run in runs] + [(_inquiry_columns(folder), folder) for folder in inquiries]
+    return [columns | row for columns, folder in named for row in folder.rows("scores")]
 
 
 def metrics_rows(runs: Sequence[RunFolder]) -> list[Row]:
     """Return the course of training: the fields that figures use, losses rounded to five digits, each row with the
     columns that identify its run."""
-    found = []
-    for whose, row in ((run_columns(run), row) for run in runs for row in run.rows("metrics")):
-        drawn = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
-        if isinstance(drawn.get("loss"), float):
-            drawn["loss"] = float(f"{drawn['loss']:.5g}")
-        if drawn:
-            found.append(whose | {"step": row["step"]} | drawn)
-    return found
+    rows = []
+    for columns, row in ((run_columns(run), row) for run in runs for row in run.rows("metrics")):
+        kept_fields = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}
+        if isinstance(kept_fields.get("loss"), float):
+            kept_fields["loss"] = float(f"{kept_fields['loss']:.5g}")
+        if kept_fields:
+            rows.append(columns | {"step": row["step"]} | kept_fields)
+    return rows
 
 
 def _write_json(folder: Path, name: str, tree: object) -> Path:
@@ -193,9 +195,9 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
     if not new:
         return []
     measured, ids = {(row["recipe"], row["seed"]) for row in new}, {row["recipe"]: row["id"] for row in new}
-    before = read_table(folder / "parameters.csv", ParameterRow)
-    changed = [row for row in before if "id" in row and ids.get(row["recipe"], row["id"]) != row["id"]]
-    rows = [row for row in before if (row["recipe"], row["seed"]) not in measured and row not in changed] + new
+    published = read_table(folder / "parameters.csv", ParameterRow)
+    changed = [row for row in published if "id" in row and ids.get(row["recipe"], row["id"]) != row["id"]]
+    rows = [row for row in published if (row["recipe"], row["seed"]) not in measured and row not in changed] + new
     figure = parameter_figure(rows, claims)
     write_csv(folder / "parameters.csv", rows)
     drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]

@@ -108,10 +108,10 @@ def read_inquiries(folder: Path) -> list[PublishedInquiry]:
         return []
     entries = read_json(folder / "inquiries.json", tuple[PublishedEntry, ...])
     scores = _rows_by_run(folder / "scores.csv", ScoreRow)
-    found = [PublishedInquiry(folder, entry, scores.get(entry["id"], [])) for entry in entries]
-    for one in found:
-        check_axes(one.rows("scores"), one.axes, f"{one.folder}: scores: row")
-    return found
+    inquiries = [PublishedInquiry(folder, entry, scores.get(entry["id"], [])) for entry in entries]
+    for inquiry in inquiries:
+        check_axes(inquiry.rows("scores"), inquiry.axes, f"{inquiry.folder}: scores: row")
+    return inquiries
 
 
 def read_json(path: Path, schema: Any) -> Any:
@@ -143,10 +143,10 @@ def read_table(path: Path, schema: Any) -> list[Row]:
 def _rows_by_run(path: Path, schema: Any) -> dict[str, list[Row]]:
     """Return a CSV file's rows by run id, without the columns that identify the run. Raises UsageError if a row is
     invalid."""
-    found: dict[str, list[Row]] = {}
+    rows_by_id: dict[str, list[Row]] = {}
     for row in read_table(path, schema):
         identity = row.pop("id", "")
         for name in ("recipe_name", "train_seed"):
             row.pop(name, None)
-        found.setdefault(identity, []).append(row)
-    return found
+        rows_by_id.setdefault(identity, []).append(row)
+    return rows_by_id

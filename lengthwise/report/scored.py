@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lengthwise.report.style import Width
 
 ONE_SEED = "one seed"
-MOST = 8  # maximum number of size columns of a pooled comparison
+MAX_SIZE_COLUMNS = 8  # maximum number of size columns of a pooled comparison
 _ESCAPES = str.maketrans(
     {mark: f"\\{mark}" for mark in "&%$#_{}"}
     | {"–": "--", "−": "$-$", "…": r"\dots{}", ">": "$>$", "<": "$<$", "\\": r"\textbackslash{}"}
@@ -145,15 +145,15 @@ class Comparison(PrintedTable):
         interval."""
         rows = []
         for key in self.keys:
-            each = [part[key] for part in self._found]
-            first, last = each[0], each[-1]
+            scores_at_key = [part[key] for part in self._found]
+            first, last = scores_at_key[0], scores_at_key[-1]
             # Answers cannot be paired if a stopping rule chose loops for a whole batch, nor if counts differ, since the
             # larger set may then contain the smaller.
             pairing: Pairing = "unknown"
             if first.outcomes and last.outcomes and not (first.together or last.together) and first.count == last.count:
                 pairing = "paired" if first.outcomes.problems == last.outcomes.problems else "independent"
             difference, low, high = newcombe_interval(first, last, pairing)
-            shares = {name: one.exact for name, one in zip(self.names, each, strict=True)}
+            shares = {name: score.exact for name, score in zip(self.names, scores_at_key, strict=True)}
             rows.append({"size": size_text(first.sizes), "problems": first.problems, **shares,
                          "difference": difference, "low": low, "high": high, "pairing": pairing})  # fmt: skip
         return rows
@@ -203,9 +203,9 @@ def newcombe_interval(first: Score, second: Score, pairing: Pairing = "independe
         if first.outcomes is None or second.outcomes is None:
             raise ValueError("paired intervals need the outcomes of both scores")
         pairs = Counter(zip(first.outcomes.right, second.outcomes.right, strict=True))
-        both, neither, only1, only2 = pairs[1, 1], pairs[0, 0], pairs[1, 0], pairs[0, 1]
-        product = (both + only1) * (only2 + neither) * (both + only2) * (only1 + neither)
-        excess = both * neither - only1 * only2
+        both, neither, first_only, second_only = pairs[1, 1], pairs[0, 0], pairs[1, 0], pairs[0, 1]
+        product = (both + first_only) * (second_only + neither) * (both + second_only) * (first_only + neither)
+        excess = both * neither - first_only * second_only
         excess = max(0.0, excess - first.count / 2) if excess > 0 else excess  # Newcombe's correction
         phi = excess / math.sqrt(product) if product else 0.0
     elif pairing == "unknown":  # as few problems as possible are right in both
@@ -234,7 +234,7 @@ class _UnsavedScores(RunFolder):
 def _draw_scores(scores: Sequence[Scores], names: Sequence[str], title: str | None) -> Figure:
     from lengthwise.report.length_figure import score_figure  # late: matplotlib is slow to import
 
-    folders = [_UnsavedScores(one, name, number) for number, (one, name) in enumerate(zip(scores, names, strict=True))]
+    folders = [_UnsavedScores(*pair, number) for number, pair in enumerate(zip(scores, names, strict=True))]
     return score_figure(folders, title)
 
 
@@ -288,7 +288,7 @@ class PooledComparison(PrintedTable):
             raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
         self.runs = list(runs)
         self.curves = [
-            one for one in curves(runs) if one.problems in ("uniform", WORST) and one.stopping == one.own_rule
+            curve for curve in curves(runs) if curve.problems in ("uniform", WORST) and curve.stopping == curve.own_rule
         ]
         if not self.curves:
             raise UsageError("compare: no uniform problems were measured; lw.evaluate(run, …, save=True) measures them")
@@ -303,23 +303,23 @@ class PooledComparison(PrintedTable):
     def differences(self) -> dict[tuple[str, str], dict[Sizes, Difference]]:
         """The differences between each further recipe and the first on the same problems, by recipe and problems."""
         first = self.curves[0].label
-        base = {curve.problems: curve for curve in self.curves if curve.label == first}
-        found: dict[tuple[str, str], dict[Sizes, Difference]] = {}
+        first_curves = {curve.problems: curve for curve in self.curves if curve.label == first}
+        differences: dict[tuple[str, str], dict[Sizes, Difference]] = {}
         for curve in self.curves:
-            if curve.label == first or curve.problems not in base:
+            if curve.label == first or curve.problems not in first_curves:
                 continue
-            points = {point.sizes: point for point in base[curve.problems].points()}
-            shared = found[curve.label, curve.problems] = {}
-            for one, other in ((points[point.sizes], point) for point in curve.points() if point.sizes in points):
-                mean = other.mean - one.mean
-                if one.error is None or other.error is None:
-                    shared[other.sizes] = Difference(mean, note=ONE_SEED)
-                elif one.error == other.error == 0:
-                    shared[other.sizes] = Difference(mean, note="no spread")
+            points = {point.sizes: point for point in first_curves[curve.problems].points()}
+            changes = differences[curve.label, curve.problems] = {}
+            for base, point in ((points[point.sizes], point) for point in curve.points() if point.sizes in points):
+                mean = point.mean - base.mean
+                if base.error is None or point.error is None:
+                    changes[point.sizes] = Difference(mean, note=ONE_SEED)
+                elif base.error == point.error == 0:
+                    changes[point.sizes] = Difference(mean, note="no spread")
                 else:
-                    low, high = welch_interval(mean, (one.error, other.error), (one.seeds, other.seeds))
-                    shared[other.sizes] = Difference(mean, max(-1.0, low), min(1.0, high))
-        return found
+                    low, high = welch_interval(mean, (base.error, point.error), (base.seeds, point.seeds))
+                    changes[point.sizes] = Difference(mean, max(-1.0, low), min(1.0, high))
+        return differences
 
     def rows(self) -> list[Row]:
         """Return a row per recipe, set of problems and size: the mean over seeds, its band, and the number of seeds;
@@ -329,12 +329,12 @@ class PooledComparison(PrintedTable):
         for curve in self.curves:
             differences = self.differences.get((curve.label, curve.problems), {})
             for point in curve.points():
-                one = differences.get(point.sizes)
+                change = differences.get(point.sizes)
                 rows.append({
                     "recipe": curve.label, "problems": curve.problems, "size": size_text(point.sizes),
                     "exact": point.mean, "low": point.low, "high": point.high, "seeds": point.seeds,
-                    "count": point.count, "difference": one and one.mean, "difference_low": one and one.low,
-                    "difference_high": one and one.high, "difference_note": one.note if one else "",
+                    "count": point.count, "difference": change and change.mean, "difference_low": change and change.low,
+                    "difference_high": change and change.high, "difference_note": change.note if change else "",
                 })  # fmt: skip
         return rows
 
@@ -364,7 +364,9 @@ class PooledComparison(PrintedTable):
         return "\n".join([*lines, f"% {caption or self.title()}"]) + "\n"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        sizes = self.sizes if len(self.sizes) <= MOST else [*self.sizes[: MOST - 1], self.sizes[-1]]
+        sizes = (
+            self.sizes if len(self.sizes) <= MAX_SIZE_COLUMNS else [*self.sizes[: MAX_SIZE_COLUMNS - 1], self.sizes[-1]]
+        )
         tops = {curve.tops for curve in self.curves}
         marked = [size_text(size) + TRAINED * all(max(size) <= max(top) for top in tops) for size in sizes]
         rows, warnings = [], warnings_by_recipe(self.curves)
@@ -372,8 +374,8 @@ class PooledComparison(PrintedTable):
             points = {point.sizes: point for point in curve.points()}
             seeds = str(max(point.seeds for point in points.values()))
             name = ", ".join(filter(None, [curve.label, warnings[curve.label]]))
-            found = [points.get(size) for size in sizes]
-            cells = [f"{share_text(p.mean, 3)} ({share_text(p.low)}–{share_text(p.high)})" if p else "–" for p in found]
+            shown = [points.get(size) for size in sizes]
+            cells = [f"{share_text(p.mean, 3)} ({share_text(p.low)}–{share_text(p.high)})" if p else "–" for p in shown]
             rows.append([name, curve.problems, seeds, *cells])
         for (label, problems), differences in self.differences.items():
             if _have_intervals(differences):
@@ -394,5 +396,5 @@ class PooledComparison(PrintedTable):
 
 
 def _have_intervals(differences: Mapping[Sizes, Difference]) -> bool:
-    """Return whether both recipes have two or more seeds at any size."""
-    return any(one.note != ONE_SEED for one in differences.values())
+    """Return True if, at any size, both recipes have two or more seeds."""
+    return any(difference.note != ONE_SEED for difference in differences.values())

@@ -13,8 +13,8 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-GAP = 2  # characters between columns
-NAME = 16  # characters of a name in the first column that are kept on one line if possible
+COLUMN_GAP = 2  # characters between columns
+NAME_WIDTH = 16  # characters of a name in the first column that are kept on one line if possible
 
 Grid = list[list[Text]]  # cells by column, headings first
 
@@ -47,8 +47,8 @@ class FittedTable(Table):
         for columns, words in ((self.columns, str.split), (self.columns, _split_words), (plain, _split_words)):
             grid = [[_to_text(cell) for cell in (column.header, *column.cells)] for column in columns]
             breaks = [str.splitlines if column.no_wrap else words for column in columns]
-            minima = [_max_width(cells, how) for cells, how in zip(grid, breaks, strict=True)]
-            if sum(minima) <= options.max_width - GAP * len(grid):
+            minima = [_max_width(cells, split) for cells, split in zip(grid, breaks, strict=True)]
+            if sum(minima) <= options.max_width - COLUMN_GAP * len(grid):
                 yield _build_table(columns, grid, minima, options.max_width)
                 break
         else:
@@ -61,11 +61,14 @@ def _build_table(columns: Sequence[Column], grid: Grid, minima: Sequence[int], m
     """Return a table whose columns have their minimum, and a part of the spare width. Names get spare width first, then
     the columns that lack the least. Long words are broken after hyphens."""
     maxima = [_max_width(cells, str.splitlines) for cells in grid]
-    widths, spare = list(minima), max_width - GAP * len(minima) - sum(minima)
-    wanted = sorted(range(len(widths)), key=lambda number: maxima[number] - minima[number])
-    for number, upto in [(0, min(NAME, maxima[0])), *((number, maxima[number]) for number in wanted)]:
-        more = min(spare, max(0, upto - widths[number]))
-        widths[number], spare = widths[number] + more, spare - more
+    widths, spare = list(minima), max_width - COLUMN_GAP * len(minima) - sum(minima)
+    by_need = sorted(range(len(widths)), key=lambda number: maxima[number] - minima[number])
+    for number, max_column_width in [
+        (0, min(NAME_WIDTH, maxima[0])),
+        *((number, maxima[number]) for number in by_need),
+    ]:
+        extra = min(spare, max(0, max_column_width - widths[number]))
+        widths[number], spare = widths[number] + extra, spare - extra
     table, fitted = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)), []
     for column, cells, width in zip(columns, grid, widths, strict=True):
         head, *others = [

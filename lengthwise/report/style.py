@@ -26,7 +26,7 @@ from lengthwise.base.files import write
 Width = Literal["column", "page"]
 FORMATS = ("png",)  # default formats of figures
 KNOWN_FORMATS = ("png", "svg", "pdf")
-ACROSS: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
+PANELS_PER_ROW: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
 WIDTHS: dict[Width, float] = {"column": 3.25, "page": 6.75}  # inches, for a two-column page
 
 # Okabe and Ito (2008): safe for all colour vision. Yellow is left out, as it is faint on white.

@@ -13,7 +13,7 @@ from lengthwise.base.score_rows import Row, group_by, share_text
 from lengthwise.report.sheet import FittedTable
 from lengthwise.report.style import COLOURS, FAINT, Drawing, fix_layout, new_figure, style
 
-SHOWN = 12  # trials in the table
+SHOWN_TRIALS = 12  # trials in the table
 BINS = 3  # bins per searched range
 
 
@@ -28,13 +28,13 @@ def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Ro
     exact match at each value. Values of the fields in ``ranges``, which a search draws from a range, are binned into
     three parts of about equal counts; equal values share a bin."""
     exact = [row["exact"] for row in trials]
-    whole, mean, found = statistics.pvariance(exact), statistics.fmean(exact), []
+    variance, mean, rows_of_fields = statistics.pvariance(exact), statistics.fmean(exact), []
     for path in trials[0]["values"]:
         groups = (_bin_trials if path in ranges else _group_trials)(trials, path)
         means = {value: statistics.fmean(group) for value, group in groups.items()}
         between = sum(len(groups[value]) * (means[value] - mean) ** 2 for value in groups) / len(exact)
-        found.append({"field": path, "explains": between / whole if whole else 0.0, "exact": means})
-    return sorted(found, key=lambda row: -row["explains"])
+        rows_of_fields.append({"field": path, "explains": between / variance if variance else 0.0, "exact": means})
+    return sorted(rows_of_fields, key=lambda row: -row["explains"])
 
 
 def _group_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
@@ -46,8 +46,8 @@ def _bin_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
     """Return exact match by parts of about equal counts, in the order of the field's values."""
     ordered = sorted(trials, key=lambda row: float(row["values"][path]))
     size, parts = -(-len(ordered) // BINS), [list[Row]()]
-    for _, alike in groupby(ordered, key=lambda row: float(row["values"][path])):
-        rows = list(alike)
+    for _, equal_rows in groupby(ordered, key=lambda row: float(row["values"][path])):
+        rows = list(equal_rows)
         if parts[-1] and len(parts) < BINS and len(parts[-1]) + len(rows) > size:
             parts.append([])
         parts[-1] += rows
@@ -58,10 +58,10 @@ def _bin_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
 def trials_table(trials: Sequence[Row]) -> Table:
     """Return a table of the best trials."""
     paths = list(trials[0]["values"])
-    further = f"{len(trials) - SHOWN} more in trials.csv" if len(trials) > SHOWN else None
+    further = f"{len(trials) - SHOWN_TRIALS} more in trials.csv" if len(trials) > SHOWN_TRIALS else None
     headings = (*paths, "exact match", "worst seed", "seeds", "parameters")
     table = FittedTable(*headings, title="Trials, the best first", caption=further)
-    for row in rank_trials(trials)[:SHOWN]:
+    for row in rank_trials(trials)[:SHOWN_TRIALS]:
         size = f"{row['parameters']:,}" if row["parameters"] else "–"
         numbers = (share_text(row["exact"], 3), share_text(row["worst"], 3), str(row["seeds"]), size)
         table.add_row(*(row["values"][path] for path in paths), *numbers)

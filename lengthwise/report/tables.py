@@ -19,10 +19,10 @@ from lengthwise.base.score_rows import (
     group_by,
     interval_notes,
     interval_text,
-    latest_rows,
     loops_notes,
     loops_text,
     scaled_accuracy_text,
+    select_reported_rows,
     share_text,
     size_text,
     uniform_rows_by_size,
@@ -33,8 +33,8 @@ from lengthwise.report import TRAINED, WORST, Curve, Point, name_curves, scores_
 from lengthwise.report.sheet import FittedTable
 
 ROUNDING = 1e-9  # tolerance for floating-point error in a fraction such as 0.07
-NAMED = 2  # number of families to name; others are only counted
-BLOCKS = 8  # maximum per side of a map, to fit 80 characters
+NAMED_FAMILIES = 2  # number of families to name; others are only counted
+MAX_BLOCKS = 8  # maximum per side of a map, to fit 80 characters
 COLUMNS = 7  # maximum number of sizes, to fit 80 characters with a name
 
 
@@ -50,22 +50,22 @@ def score_table(curves: Sequence[Curve]) -> Table:
     uniform = [row for curve, row in zip(curves, points, strict=True) if curve.problems != WORST]
     sizes = sorted(set().union(*(uniform or points)))
     # Values that all rows share go into the caption.
-    own = {
+    row_headings = {
         "trained to": [size_text(curve.tops) if curve.top else "–" for curve in curves],
         "seeds": [_format_range({point.seeds for point in row.values()}) for row in points],
     }
-    own = {heading: cells for heading, cells in own.items() if len(set(cells)) > 1}
-    line = {point.sizes for curve in curves for point in curve.diagonal()}
-    room = COLUMNS - len(own)
-    shown = sizes if len(sizes) <= room else [size for size in sizes if size in line] or sizes
-    if len(shown) > room:
+    row_headings = {heading: cells for heading, cells in row_headings.items() if len(set(cells)) > 1}
+    diagonal_sizes = {point.sizes for curve in curves for point in curve.diagonal()}
+    max_columns = COLUMNS - len(row_headings)
+    shown = sizes if len(sizes) <= max_columns else [size for size in sizes if size in diagonal_sizes] or sizes
+    if len(shown) > max_columns:
         # The smallest, the largest, the training lengths, and others evenly spaced.
         tops = {curve.top for curve in curves}
         chosen = {shown[0], shown[-1], *(size for size in shown if max(size) in tops)}
-        rest, free = [size for size in shown if size not in chosen], max(0, room - len(chosen))
-        shown = sorted(chosen | {rest[(2 * i + 1) * len(rest) // (2 * free)] for i in range(free)})
+        unchosen, free = [size for size in shown if size not in chosen], max(0, max_columns - len(chosen))
+        shown = sorted(chosen | {unchosen[(2 * i + 1) * len(unchosen) // (2 * free)] for i in range(free)})
     caption = _describe_curves(curves, [point for row in points for point in row.values()], len(shown), len(sizes))
-    headings = ("exact match at", *own, *map(size_text, shown))
+    headings = ("exact match at", *row_headings, *map(size_text, shown))
     table = FittedTable(*headings, left_aligned=("exact match at",), caption=caption)
     for number, (curve, name) in enumerate(zip(curves, name_curves(curves), strict=True)):
         cells = [Text("–", "dim")] * len(shown)
@@ -77,7 +77,7 @@ def score_table(curves: Sequence[Curve]) -> Table:
                 band = f" {'–'.join(ends)}" if low < high else ""  # no band if all seeds agree
                 mean, mark = (share_text(point.mean), _share_style(point.mean)), TRAINED * curve.is_trained_size(size)
                 cells[column] = Text.assemble((mark, "dim"), mean, (band, "dim"))
-        table.add_row(Text(name), *(column[number] for column in own.values()), *cells)
+        table.add_row(Text(name), *(column[number] for column in row_headings.values()), *cells)
     return table
 
 
@@ -88,36 +88,40 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     if not rows:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
     # Values that all rows share go into the caption, so that the table fits 80 characters.
-    own = [name for name in ("problems", "stopping") if len({row[name] for row in rows}) > 1]
-    further = {"final": "final part", "scaled": "scaled"}
-    further = {name: heading for name, heading in further.items() if any(name in row for row in rows)}
-    fixed = ["exact match", "95 % interval", "per token", *further.values(), "loops", "count"]
-    notes = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in own]
+    varying = [name for name in ("problems", "stopping") if len({row[name] for row in rows}) > 1]
+    optional_columns = {"final": "final part", "scaled": "scaled"}
+    optional_columns = {name: heading for name, heading in optional_columns.items() if any(name in row for row in rows)}
+    fixed = ["exact match", "95 % interval", "per token", *optional_columns.values(), "loops", "count"]
+    notes = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in varying]
     notes += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
-    notes += ["scaled: accuracy per token, from guessing (0) to all right (1)"] * ("scaled" in further)
-    notes += ["final part: exact match of the answer's final part alone"] * ("final" in further)
+    notes += ["scaled: accuracy per token, from guessing (0) to all right (1)"] * ("scaled" in optional_columns)
+    notes += ["final part: exact match of the answer's final part alone"] * ("final" in optional_columns)
     notes += loops_notes(rows)
     notes += ["count: in brackets the number of different problems"] * any("distinct" in row for row in rows)
     early = sorted({row["precision"] for row in rows if "precision" in row})
     notes += [f"sampling ended once the 95 % interval was within ±{width:g} of its middle" for width in early]
     notes += interval_notes(rows)
-    look = {"left_aligned": (*own, ""), "no_wrap": ("size", "", *fixed), "optional_column": 1 + len(own)}
-    table = FittedTable("size", *own, "", *fixed, caption="; ".join(notes), **look)
+    table_options = {
+        "left_aligned": (*varying, ""),
+        "no_wrap": ("size", "", *fixed),
+        "optional_column": 1 + len(varying),
+    }
+    table = FittedTable("size", *varying, "", *fixed, caption="; ".join(notes), **table_options)
     for row in rows:
-        size, *rest, loops, count = _detail_cells(row, tops)
-        cells = (scaled_accuracy_text(row.get(name)) for name in further)
-        table.add_row(size, *(row[name] for name in own), *rest, *cells, loops, count)
+        size, *middle_cells, loops, count = _detail_cells(row, tops)
+        cells = (scaled_accuracy_text(row.get(name)) for name in optional_columns)
+        table.add_row(size, *(row[name] for name in varying), *middle_cells, *cells, loops, count)
     return table
 
 
 def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     """Return a table of mean exact match over blocks of pairs of sizes, under one stopping rule, with at most
-    ``BLOCKS`` blocks per side."""
+    ``MAX_BLOCKS`` blocks per side."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
     sides: list[dict[str, list[int]]] = [{}, {}]  # blocks of sizes of equal count, by their span as text
     for axis, blocks in enumerate(sides):
         side = sorted({size[axis] for size in cells})
-        step = -(-len(side) // BLOCKS)
+        step = -(-len(side) // MAX_BLOCKS)
         for block in (side[start : start + step] for start in range(0, len(side), step)):
             blocks["–".join(map(str, dict.fromkeys((block[0], block[-1]))))] = block
     downs, acrosses = sides
@@ -133,7 +137,10 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     table = FittedTable(*headings, left_aligned=(), no_wrap=headings, caption="\n".join(notes))
     for span, down in downs.items():
         shares = [[cells[i, j] for i in down for j in across if (i, j) in cells] for across in acrosses.values()]
-        table.add_row(span, *(share_text(statistics.fmean(found)) if found else "" for found in shares))
+        table.add_row(
+            span,
+            *(share_text(statistics.fmean(shares_of_block)) if shares_of_block else "" for shares_of_block in shares),
+        )
     return table
 
 
@@ -148,10 +155,10 @@ def language_model_table(rows: Iterable[Row]) -> Table:
     )
     table = FittedTable(*headings, left_aligned=("",), no_wrap=headings, optional_column=1, caption=caption)
     for row in rows:
-        *cells, tokens, _, count = _detail_cells(row, None)
-        count = count if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
+        *cells, tokens, _, count_cell = _detail_cells(row, None)
+        count_cell = count_cell if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
         lenient = Text(share_text(row["lenient"], 3) if "lenient" in row else "–")
-        table.add_row(*cells, lenient, tokens, str(row["chatter"]), count)
+        table.add_row(*cells, lenient, tokens, str(row["chatter"]), count_cell)
     return table
 
 
@@ -161,7 +168,7 @@ def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], clai
     fits = scores_at_training_length(curves)
     rows: list[Row] = []
     for curve in curves:
-        whose = {"panel": panel, "who": curve.label, "stopping": curve.stopping, "problems": curve.problems}
+        curve_columns = {"panel": panel, "who": curve.label, "stopping": curve.stopping, "problems": curve.problems}
         fit = round(fits[curve.label], 5) if curve.label in fits else None
         trained = {"fit": fit, "trained_to": curve.top} | ({"diverged": curve.diverged} if curve.diverged else {})
         for point in curve.points():
@@ -169,10 +176,10 @@ def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], clai
                 error = None if point.error is None else round(point.error, 5)
                 score = {"size": size_text(point.sizes), "exact": round(point.mean, 5), "error": error}
                 seeds = {"solved": point.solved, "seeds": point.seeds, "count": point.count}
-                rows.append(whose | score | seeds | trained)
-    for one in claims:
-        published = {"published": one.figure, "standing": one.standing}
-        rows.append({"panel": panel, "who": one.who, "size": one.size} | published)
+                rows.append(curve_columns | score | seeds | trained)
+    for claim in claims:
+        published = {"published": claim.figure, "standing": claim.standing}
+        rows.append({"panel": panel, "who": claim.who, "size": claim.size} | published)
     return rows
 
 
@@ -201,63 +208,67 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 def depth_rows(rows: Sequence[Row]) -> list[Row]:
     """Return a row per size: exact match under each stopping rule, and after fewer and more loops than planned."""
-    found = []
+    depth_summaries = []
     for row in rows:
         exact, planned, chosen = row["exact"], row["planned"], row["chosen"]
-        around = {f"planned{more:+d}": planned - 1 + more for more in (-1, 1, 5)}
-        found.append({
+        around = {f"planned{extra_loops:+d}": planned - 1 + extra_loops for extra_loops in (-1, 1, 5)}
+        depth_summaries.append({
             "size": size_text(row["sizes"]),
             "planned": planned,
-            **{name: one["exact"] for name, one in chosen.items()},
+            **{name: score["exact"] for name, score in chosen.items()},
             **{name: exact[loop] for name, loop in around.items() if 0 <= loop < len(exact)},
-            **{f"{name}_loops": round(one["mean"], 2) for name, one in chosen.items() if name != "oracle"},
+            **{f"{name}_loops": round(score["mean"], 2) for name, score in chosen.items() if name != "oracle"},
         })  # fmt: skip
-    return found
+    return depth_summaries
 
 
 def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
     """Return a table with a row per size: exact match on uniform problems, and on the worst family, by name."""
-    rows = latest_rows(rows)
+    rows = select_reported_rows(rows)
     uniform = uniform_rows_by_size(rows)
     structured = family_rows_by_size(rows)
-    counts = sorted({row["count"] for found in structured.values() for row in found if row["problems"] != "every"})
+    counts = sorted(
+        {row["count"] for family_rows in structured.values() for row in family_rows if row["problems"] != "every"}
+    )
     drawn = f"; {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} problems of each family" if counts else ""
     headings = ("size", "uniform", "worst family", "", "families below")
     caption = f"families below: those with exact match under {SOLVED}{drawn}"
     table = FittedTable(*headings, left_aligned=("size", "worst family"), no_wrap=headings, caption=caption)
-    whole = [sizes for sizes, found in structured.items() if {row["problems"] for row in found} == {"every"}]
-    short = [sizes for sizes in whole if sizes not in uniform]
+    exhaustive = [
+        sizes for sizes, family_rows in structured.items() if {row["problems"] for row in family_rows} == {"every"}
+    ]
+    exhaustive_only = [sizes for sizes in exhaustive if sizes not in uniform]
     for within in (True, False):
-        if part := [sizes for sizes in short if within_training_sizes(sizes, tops) == within]:
+        if part := [sizes for sizes in exhaustive_only if within_training_sizes(sizes, tops) == within]:
             # The shortest sizes, where all problems were measured, share a row.
             rows = [row for at in part for row in structured[at]]
             count, wrong = sum(row["count"] for row in rows), sum((1 - row["exact"]) * row["count"] for row in rows)
             span = TRAINED * within + "–".join(dict.fromkeys([size_text(min(part)), size_text(max(part))]))
             share = _format_share(worst_row(rows))
             table.add_row(span, "", "every problem", share, f"{round(wrong)} of {count} wrong")
-    for sizes in sorted({*uniform, *structured} - {*short}):
-        found = structured.get(sizes, [])
-        low = worst_row(found) if found else None
-        below = sum(row["exact"] < SOLVED for row in found)
-        named, below = (low["problems"], f"{below} of {len(found)}") if low else ("–", "–")
+    for sizes in sorted({*uniform, *structured} - {*exhaustive_only}):
+        family_rows = structured.get(sizes, [])
+        worst = worst_row(family_rows) if family_rows else None
+        below = sum(row["exact"] < SOLVED for row in family_rows)
+        named, below = (worst["problems"], f"{below} of {len(family_rows)}") if worst else ("–", "–")
         size = TRAINED * within_training_sizes(sizes, tops) + size_text(sizes)
-        table.add_row(size, _format_share(uniform.get(sizes)), named, _format_share(low), below)
+        table.add_row(size, _format_share(uniform.get(sizes)), named, _format_share(worst), below)
     return table
 
 
 def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
     """Return a table of exact match, with a row per family, the worst first, and a column per size."""
-    structured = family_rows_by_size(latest_rows(rows))
-    sizes = [at for at in sorted(structured) if {row["problems"] for row in structured[at]} != {"every"}]
+    structured = family_rows_by_size(select_reported_rows(rows))
+    sizes = [size for size in sorted(structured) if {row["problems"] for row in structured[size]} != {"every"}]
     by_name: dict[str, dict[Sizes, Row]] = {}
-    for at in sizes:
-        for row in structured[at]:
-            by_name.setdefault(row["problems"], {})[at] = row
-    headings = ["family", *(TRAINED * within_training_sizes(at, tops) + size_text(at) for at in sizes)]
+    for size in sizes:
+        for row in structured[size]:
+            by_name.setdefault(row["problems"], {})[size] = row
+    headings = ["family", *(TRAINED * within_training_sizes(size, tops) + size_text(size) for size in sizes)]
     table = FittedTable(*headings, left_aligned=("family",), no_wrap=headings)
     means = {name: statistics.fmean(row["exact"] for row in cells.values()) for name, cells in by_name.items()}
     for name, cells in sorted(by_name.items(), key=lambda item: means[item[0]]):
-        table.add_row(name, *(_format_share(cells.get(at)) for at in sizes))
+        table.add_row(name, *(_format_share(cells.get(size)) for size in sizes))
     return table
 
 
@@ -274,8 +285,8 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
         for trait, groups in row["by"].items():
             for part in groups:
                 span = str(part["low"]) if part["low"] == part["high"] else f"{part['low']}–{part['high']}"
-                missed = str(round(part["count"] * (1 - part["exact"])))
-                table.add_row(f"  {trait} {span}", share_text(part["exact"], 3), missed, style="dim")
+                wrong_count = str(round(part["count"] * (1 - part["exact"])))
+                table.add_row(f"  {trait} {span}", share_text(part["exact"], 3), wrong_count, style="dim")
     return table
 
 
@@ -326,11 +337,11 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
     """Describe the training range, the problems and seeds, the bands, how recipes were selected, and worst families."""
     seeds = {point.seeds for point in points}
     # Seeds share their problems, unless these are sealed.
-    same = "" if seeds == {1} or any(curve.is_sealed() for curve in curves) else ", the same for all seeds"
+    shared_text = "" if seeds == {1} or any(curve.is_sealed() for curve in curves) else ", the same for all seeds"
     bands = (["worst–best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
     tops = sorted({curve.tops for curve in curves if curve.top})
     upto = " to ".join(dict.fromkeys(map(size_text, tops[:1] + tops[-1:])))
-    problems = f"{_format_range({point.count for point in points})} problems per size{same}"
+    problems = f"{_format_range({point.count for point in points})} problems per size{shared_text}"
     lines = [f"{TRAINED} within the training range, up to {upto}"] if tops else []
     lines += [
         f"{problems}, {_format_range(seeds)} seed{'s' * (seeds != {1})}; "
@@ -338,9 +349,11 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
     ]
     lines += [f"{shown_count} of {size_count} sizes are shown"] if shown_count < size_count else []
     by_looked_at = group_by(curves, lambda curve: curve.looked_at)
-    for looked_at, alike in by_looked_at.items():
-        whose = f": {', '.join(dict.fromkeys(one.label for one in alike))}" if len(by_looked_at) > 1 else ""
-        lines += [f"chosen on {', '.join(map(str, looked_at))}{whose}"] if looked_at else []
+    for looked_at, curves_of_sizes in by_looked_at.items():
+        labels_text = (
+            f": {', '.join(dict.fromkeys(one.label for one in curves_of_sizes))}" if len(by_looked_at) > 1 else ""
+        )
+        lines += [f"chosen on {', '.join(map(str, looked_at))}{labels_text}"] if looked_at else []
     lines += ["final: on sealed problems"] if all(curve.is_sealed() for curve in curves) else []
     worst = [curve for curve in curves if curve.problems == WORST]
     several = len({curve.stopping for curve in worst}) > 1
@@ -348,11 +361,13 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
         failing: dict[str, list[str]] = {}  # sizes with wrong answers, by the worst families
         for point in curve.points():
             if point.mean < 1:
-                named, others = [*point.families[:NAMED]], len(point.families) - NAMED
+                named, others = [*point.families[:NAMED_FAMILIES]], len(point.families) - NAMED_FAMILIES
                 family = " or ".join(named + [f"{others} others"] * (others > 0))
                 failing.setdefault(family, []).append(size_text(point.sizes))
         listed = failing.pop("every", [])  # short sizes, where all problems were measured instead of families
-        parts = ["; ".join(f"{name} at {', '.join(found)}" for name, found in failing.items())] * bool(failing)
+        parts = ["; ".join(f"{name} at {', '.join(size_texts)}" for name, size_texts in failing.items())] * bool(
+            failing
+        )
         parts = [f"worst family {part}" for part in parts]
         parts += [f"all problems measured, some wrong, at {', '.join(listed)}"] * bool(listed)
         right = f"every family is right at {', '.join(size_text(point.sizes) for point in curve.points())}"

@@ -81,20 +81,22 @@ class Canvas:
     def draw(self, number: int, points: Points) -> None:
         """Add a series: a line through its points, and marks on some of them, including the first and the last."""
         places = [self.locate_dot(x, y) if math.isfinite(x) and math.isfinite(y) else None for x, y in points]
-        found = [place for place in places if place]
-        for start, end in [*pairwise(places), *zip(found, found, strict=True)]:
+        finite_places = [place for place in places if place]
+        for start, end in [*pairwise(places), *zip(finite_places, finite_places, strict=True)]:
             if start and end:
                 steps = max(abs(end[0] - start[0]), abs(end[1] - start[1]))
                 for x, y in np.linspace(start, end, steps + 1).round().astype(int).tolist():
                     cell = y // 4, x // 2
                     self.dots[cell] = self.dots.get(cell, 0) | DOTS[x % 2][y % 4]
                     self.owner[cell] = number
-        apart = 6 if len(found) > self.columns // 4 else 1  # columns between marks, of which many would not fit
-        last = -apart
-        for x, y in found:
+        min_gap = (
+            6 if len(finite_places) > self.columns // 4 else 1
+        )  # columns between marks, of which many would not fit
+        last = -min_gap
+        for x, y in finite_places:
             cell = y // 4, x // 2
-            due = abs(cell[1] - last) >= apart or (x, y) == found[-1]
-            if due and number not in self.marks.get(cell, []):
+            is_marked = abs(cell[1] - last) >= min_gap or (x, y) == finite_places[-1]
+            if is_marked and number not in self.marks.get(cell, []):
                 self.marks.setdefault(cell, []).append(number)
                 last = cell[1]
 
@@ -108,10 +110,13 @@ class Canvas:
         line = Text()
         for column in range(self.columns):
             cell = row, column
-            if rivals := self.marks.get(cell):
+            if series_here := self.marks.get(cell):
                 # Where series coincide, alternate their marks along the line, so that all stay visible.
-                turn = sum(len(others) > 1 and at < column for (_, at), others in self.marks.items())
-                line.append(*_mark_and_colour(rivals[turn % len(rivals)]))
+                turn = sum(
+                    len(series_there) > 1 and other_column < column
+                    for (_, other_column), series_there in self.marks.items()
+                )
+                line.append(*_mark_and_colour(series_here[turn % len(series_here)]))
             elif cell in self.dots:
                 line.append(chr(0x2800 + self.dots[cell]), COLOURS[self.owner[cell] % len(COLOURS)])
             else:

@@ -40,13 +40,13 @@ class Cache:
     are found by the order of calls."""
 
     def __init__(self) -> None:
-        self.kept: list[Any] = []
-        self.turn = 0  # number of the next call; set to 0 before each group of new positions
+        self.entries: list[Any] = []
+        self.next_call = 0  # number of the next call; set to 0 before each group of new positions
 
     def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
         """Append new keys and values to this call's entry; return all its keys and values."""
-        if (before := self.last()) is not None:
-            key, value = torch.cat([before[0], key], 2), torch.cat([before[1], value], 2)
+        if (earlier := self.last()) is not None:
+            key, value = torch.cat([earlier[0], key], 2), torch.cat([earlier[1], value], 2)
         self._keep((key, value))
         return key, value
 
@@ -59,15 +59,15 @@ class Cache:
     @property
     def length(self) -> int:
         """The number of earlier positions in a call of attention."""
-        return 0 if (before := self.last()) is None else before[0].shape[2]
+        return 0 if (earlier := self.last()) is None else earlier[0].shape[2]
 
     def last(self) -> Any:
         """Return this call's entry; None before the first positions are stored."""
-        return self.kept[self.turn] if self.turn < len(self.kept) else None
+        return self.entries[self.next_call] if self.next_call < len(self.entries) else None
 
     def _keep(self, value: Any) -> None:
-        self.kept[self.turn : self.turn + 1] = [value]
-        self.turn += 1
+        self.entries[self.next_call : self.next_call + 1] = [value]
+        self.next_call += 1
 
 
 class CachedTransformer(Reader):
@@ -83,7 +83,7 @@ class CachedTransformer(Reader):
     def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         model, start = self.model, self.seen
         self.seen = stop = start + inputs.tokens.shape[1]
-        self.cache.turn = 0
+        self.cache.next_call = 0
         embedded = model.embed_tokens(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])
         context = TransformerContext(embedded, _slice_context(self.attention, start, stop), self.cache)
         state = model.start(context)
@@ -96,13 +96,15 @@ def _slice_context(context: AttentionContext, start: int, stop: int) -> Attentio
     """Return the context of queries at positions ``start`` to ``stop`` − 1 and keys at positions 0 to ``stop`` − 1."""
     angles, keys = (None if part is None else part[:, start:stop] for part in (context.angles, context.keys))
     device = context.padding_mask.device
-    seen = torch.arange(stop, device=device)
+    key_index = torch.arange(stop, device=device)
     if context.bias is None:
-        bias = torch.zeros(1, 1, stop - start, stop, device=device).masked_fill(seen > seen[start:, None], -torch.inf)
+        bias = torch.zeros(1, 1, stop - start, stop, device=device).masked_fill(
+            key_index > key_index[start:, None], -torch.inf
+        )
     else:
         if context.bias.shape[-1] > context.bias.shape[-2]:  # the blank is the last column
-            seen = torch.cat([seen, seen.new_tensor([context.bias.shape[-1] - 1])])
-        bias = context.bias[..., start:stop, :][..., seen]
+            key_index = torch.cat([key_index, key_index.new_tensor([context.bias.shape[-1] - 1])])
+        bias = context.bias[..., start:stop, :][..., key_index]
     return AttentionContext(context.padding_mask[:, start:stop], True, bias, angles, keys)
 
 
@@ -122,7 +124,7 @@ class SteppingReader(Reader):
 
 def build_reader(model: Model, inputs: Inputs) -> Reader | None:
     """Return a model's reader; None if it has none. ``inputs`` must be complete except for the answer's tokens."""
-    if PackedTransformer.declines(model) is None:
+    if PackedTransformer.find_obstacle(model) is None:
         return CachedTransformer(model, inputs) if model.causal else None  # type: ignore[arg-type]
     if any(getattr(module, hook) for module in model.modules() for hook in claims.HOOKS):
         return None
@@ -131,5 +133,5 @@ def build_reader(model: Model, inputs: Inputs) -> Reader | None:
     # A causal transformer of the package's blocks whose mixers can all decode.
     if type(model) is not TransformerModel or not model.causal or not model.blocks:
         return None
-    known = all(type(block) is Block and block.mixer.decodes for block in model.blocks)
-    return CachedTransformer(model, inputs) if known else None
+    can_decode = all(type(block) is Block and block.mixer.decodes for block in model.blocks)
+    return CachedTransformer(model, inputs) if can_decode else None

@@ -33,15 +33,15 @@ BUCKET = 16  # rows are padded to a multiple of this many positions
 MAX_SHAPES = 1000  # largest number of compiled shapes; torch's default is 8
 
 
-class Compiled(claims.Claiming):
+class Compiled(claims.SpecializedRunner):
     """The compiled runner of ``TransformerModel``. It advances all rows, at all positions, in few different shapes."""
 
     model: TransformerModel
     kind, parts, devices = TransformerModel, PARTS, ("cpu", "cuda")
 
     @classmethod
-    def declines(cls, model: Model) -> str | None:
-        if (reason := super().declines(model)) is not None:
+    def find_obstacle(cls, model: Model) -> str | None:
+        if (reason := super().find_obstacle(model)) is not None:
             return reason
         # At other shapes, other random numbers would be drawn.
         if has_dropout(model):
@@ -74,7 +74,7 @@ class Compiled(claims.Claiming):
 
 
 def has_dropout(model: Model) -> bool:
-    """Return True if the model has dropout."""
+    """Return whether the model has dropout."""
     dropout = any(isinstance(part, nn.Dropout) and part.p for part in model.modules())
     return dropout or any(isinstance(part, SoftmaxAttention) and part.dropout for part in model.modules())
 
@@ -83,8 +83,8 @@ def pad_to_bucket(model: TransformerModel, inputs: Inputs, bucket: int) -> Input
     """Pad the inputs to a multiple of ``bucket`` positions, but to no more than a learned position table holds."""
     width = inputs.tokens.shape[1]
     tables = [part.table.num_embeddings for part in model.modules() if isinstance(part, LearnedEncoding)]
-    more = max(0, min([-(-width // bucket) * bucket, *tables]) - width)
-    return inputs._map(lambda value: F.pad(value, (0, more)))
+    padding = max(0, min([-(-width // bucket) * bucket, *tables]) - width)
+    return inputs._map(lambda value: F.pad(value, (0, padding)))
 
 
 def advance_running(

@@ -68,13 +68,13 @@ def head_width(model: nn.Module) -> int:
 def attend_by_products() -> Iterator[None]:
     """Let torch compute attention by two batched products during a ``with`` block."""
     cuda = torch.backends.cuda
-    before = cuda.fp16_bf16_reduction_math_sdp_allowed()
+    allowed = cuda.fp16_bf16_reduction_math_sdp_allowed()
     cuda.allow_fp16_bf16_reduction_math_sdp(True)  # otherwise queries, keys and values in 16 bits are widened first
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        cuda.allow_fp16_bf16_reduction_math_sdp(before)
+        cuda.allow_fp16_bf16_reduction_math_sdp(allowed)
 
 
 @cache
@@ -85,21 +85,21 @@ def max_product_width(device: torch.device, dtype: torch.dtype, head_width: int)
     name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {dtype}, {head_width}"
     path = Path(os.environ.get("LENGTHWISE_CACHE") or Path.home() / ".cache" / "lengthwise") / "attention.json"
     try:
-        known = read_json_object(path) if path.exists() else {}
+        widths = read_json_object(path) if path.exists() else {}
     except UsageError:
-        known = {}
-    if type(known.get(name)) is not int:
-        known[name] = 0
+        widths = {}
+    if type(widths.get(name)) is not int:
+        widths[name] = 0
         for positions in WIDTHS:
             shape = PAIRS // 16, 16, positions, head_width
             kernels = partial(sdpa_kernel, [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
             fused, products = (_time_attention(device, dtype, shape, way) for way in (kernels, attend_by_products))
             if products > fused:
                 break
-            known[name] = positions
+            widths[name] = positions
         with suppress(UsageError):  # if the folder is not writable, the width is measured again next time
-            write_json(path, known)
-    return known[name]
+            write_json(path, widths)
+    return widths[name]
 
 
 def _time_attention(
@@ -111,8 +111,8 @@ def _time_attention(
     def run_passes(count: int) -> None:
         with choose():
             for _ in range(count):
-                found = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-                torch.autograd.grad(found, (query, key, value), found.detach())
+                output = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+                torch.autograd.grad(output, (query, key, value), output.detach())
 
     with side_stream():
         run_passes(3)

@@ -63,8 +63,8 @@ class Exported(nn.Module):
         constant = sum(isinstance(leaf, Tensor) for leaf in tree_flatten(context)[0])
 
         def rebuild_tree(values: Any) -> Any:
-            rest = iter(values)
-            return tree_unflatten([next(rest) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
+            tensor_values = iter(values)
+            return tree_unflatten([next(tensor_values) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
 
         def has_more(k: Tensor, loops: Tensor, *values: Tensor) -> Tensor:
             return k < loops.max()
@@ -73,14 +73,14 @@ class Exported(nn.Module):
             context, state = rebuild_tree(values)
             scan = isinstance(model, ScanModel)
             changed = tree_flatten(_advance_scan(model, state, k) if scan else model.advance(state, context))[0]
-            both = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], values[constant:], strict=True)
-            kept = []  # a row whose loops are over keeps its state
-            for new, old in both:
+            new_and_old = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], values[constant:], strict=True)
+            kept_states = []  # a row whose loops are over keeps its state
+            for new, old in new_and_old:
                 runs = (k < loops).view(-1, *[1] * (new.dim() - 1))
                 # onnxruntime has no ``where`` for Booleans.
                 bits = new.dtype == torch.bool
-                kept.append((runs & new) | (~runs & old) if bits else torch.where(runs, new, old))
-            return k + 1, loops.clone(), *(one.clone() for one in values[:constant]), *kept
+                kept_states.append((runs & new) | (~runs & old) if bits else torch.where(runs, new, old))
+            return k + 1, loops.clone(), *(constant_value.clone() for constant_value in values[:constant]), *kept_states
 
         first = torch.zeros((), dtype=torch.long), loops.clone(), *(tensor.clone() for tensor in tensors)
         return model.read(rebuild_tree(while_loop(has_more, loop, first)[2:])[1])
@@ -107,7 +107,7 @@ def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> to
 
 def graph_inputs(inputs: Inputs, loops: Int[Tensor, " b"]) -> tuple[Tensor, ...]:
     """Return the graph's input tensors for a batch, in the order of ``INPUT_NAMES``."""
-    return *(getattr(inputs, one.name).contiguous() for one in fields(Inputs)), loops
+    return *(getattr(inputs, field.name).contiguous() for field in fields(Inputs)), loops
 
 
 @contextmanager
@@ -159,10 +159,10 @@ def _select_position(x: Float[Tensor, "b t d"], t: Int[Tensor, ""]) -> Float[Ten
 def _advance_scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
     """Compute ``ScanModel.advance`` of a state after ``k`` loops."""
     h, loops = state
-    index, back = torch.arange(h.shape[1]), 2 ** k.clamp(max=40)
-    pair = torch.cat([h.index_select(1, (index - back).clamp(min=0)), h], -1)
+    index, distance = torch.arange(h.shape[1]), 2 ** k.clamp(max=40)
+    pair = torch.cat([h.index_select(1, (index - distance).clamp(min=0)), h], -1)
     combined = model.norm(model.narrow(model.widen(pair).relu()))
-    return torch.where((index >= back)[:, None], combined, h), loops
+    return torch.where((index >= distance)[:, None], combined, h), loops
 
 
 def _advance_lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
@@ -197,8 +197,8 @@ def _advance_retran_layer(
     by_head = (layer.heads, -1)
     first = layer.first + x.new_zeros(rows, 1)
     index = torch.arange(x.shape[1] + 1)
-    room = (index == 0)[:, None]  # slot 0 holds the learned vector; later slots are filled one by one
-    keys, values = (room * part(first).unflatten(-1, by_head)[:, :, None] for part in (layer.key, layer.value))
+    is_first_slot = (index == 0)[:, None]  # slot 0 holds the learned vector; later slots are filled one by one
+    keys, values = (is_first_slot * part(first).unflatten(-1, by_head)[:, :, None] for part in (layer.key, layer.value))
     queries = layer.query(x)
 
     def rotate(x: Tensor, t: Tensor) -> Tensor:
@@ -212,9 +212,9 @@ def _advance_retran_layer(
         h = layer.norm_attention(_select_position(x, t) + layer.mix(mixed))
         output, (short, long) = layer.cell(h[:, None], (short, long))
         y = layer.norm_cell(h + output[:, 0])
-        now = (index == t + 1)[:, None]
-        keys = torch.where(now, rotate(layer.key(y).unflatten(-1, by_head), t)[:, :, None], keys)
-        values = torch.where(now, layer.value(y).unflatten(-1, by_head)[:, :, None], values)
+        is_written = (index == t + 1)[:, None]
+        keys = torch.where(is_written, rotate(layer.key(y).unflatten(-1, by_head), t)[:, :, None], keys)
+        values = torch.where(is_written, layer.value(y).unflatten(-1, by_head)[:, :, None], values)
         return y, short, long, keys, values
 
     return _scan_positions(step, x, width, *layer.cell.start(rows), keys, values)

@@ -78,12 +78,14 @@ class Graphs(Runner):
         self.calls = 0
         self.by_waves, self.buffers = waves.can_advance(self.model), [*self.model.buffers()]
         # One loop or wave is compiled if the compiled runner knows all its parts, and has no dropout.
-        known = cpu.claims.why_declined(self.model, Compiled.parts, ("cuda",)) is None and not has_dropout(self.model)
-        self.compiles = self.device.type == "cuda" and (known or self.by_waves)
+        is_known = cpu.claims.find_obstacle(self.model, Compiled.parts, ("cuda",)) is None and not has_dropout(
+            self.model
+        )
+        self.compiles = self.device.type == "cuda" and (is_known or self.by_waves)
         kinds = {type(part).__module__ for part in self.model.modules()}
         self.own_code = not all(kind.startswith(("lengthwise.", "torch.nn.")) for kind in kinds)
         # True if all passes over equal inputs have equal states after each loop.
-        self.repeats = Compiled.handles_type(self.model) and Compiled.declines(self.model) is None
+        self.repeats = Compiled.handles_type(self.model) and Compiled.find_obstacle(self.model) is None
         self.begun: deque[torch.cuda.Event] = deque()
         self.reason: str | None = None
 
@@ -103,7 +105,7 @@ class Graphs(Runner):
         self.recordings.clear()
         self.pools.clear()
 
-    def declines(self) -> str | None:
+    def find_obstacle(self) -> str | None:
         """Return the reason why the model now runs without CUDA graphs; None if recordings are replayed."""
         if any(getattr(part, hook, None) for part in self.model.modules() for hook in cpu.claims.HOOKS):
             return "it has hooks"
@@ -160,8 +162,10 @@ class Graphs(Runner):
         inputs = pad_to_bucket(self.model, inputs, BUCKET) if isinstance(self.model, TransformerModel) else inputs
         inputs = inputs._map(Tensor.contiguous)
         tensors = tuple((value.shape, value.dtype) for value in input_tensors(inputs).values())
-        alike, mixed = bool((inputs.position == inputs.position[:1]).all()), grad_mask is not None
-        shape = Shape(self.calls, len(running), no_grad_loops, each, mixed, bool(running.all()), alike, tensors)
+        same_positions, mixed = bool((inputs.position == inputs.position[:1]).all()), grad_mask is not None
+        shape = Shape(
+            self.calls, len(running), no_grad_loops, each, mixed, bool(running.all()), same_positions, tensors
+        )
         running = running if grad_mask is None else torch.cat([running, grad_mask])
         self.calls += 1
         recording = self.recordings.pop(shape, None) or self._record(shape, inputs, running)
@@ -263,14 +267,14 @@ class Recording:
     def _backward(self) -> None:
         if self.gradient is None:
             self.gradient = torch.zeros_like(self.output)
-        found = torch.autograd.grad(self.output, self.owner.weights, self.gradient, allow_unused=True)
+        gradients_or_none = torch.autograd.grad(self.output, self.owner.weights, self.gradient, allow_unused=True)
         self.output = self.output.detach()  # frees the memory that the backward pass needed
-        self.used, gradients = [number for number, gradient in enumerate(found) if gradient is not None], []
+        self.used, gradients = [number for number, gradient in enumerate(gradients_or_none) if gradient is not None], []
         for number in self.used:
             if number not in self.owner.gradients:
                 self.owner.gradients[number] = torch.zeros_like(self.owner.weights[number])
             gradients.append(self.owner.gradients[number])
-        torch._foreach_add_(gradients, [found[number] for number in self.used])
+        torch._foreach_add_(gradients, [gradients_or_none[number] for number in self.used])
 
 
 class _Replay(torch.autograd.Function):
@@ -307,23 +311,26 @@ class Unrolled(nn.Module):
         state = model.start(context)
         for k, runs in enumerate(running.unbind()):
             with torch.set_grad_enabled(k >= shape.no_grad_loops):
-                if self.compiles and not self.by_waves:
-                    if torch.is_grad_enabled() and not state.requires_grad:
-                        state = state.detach().requires_grad_()  # as in later loops, to share the compiled function
-                    state = self.advance_compiled(state, context, runs[:, None, None])
-                else:
-                    if self.by_waves:
-                        compiler = partial(compile_function, backend=BACKEND) if self.compiles else lambda step: step
-                        new = waves.advance(model, state, compiler)  # type: ignore[arg-type]
-                    else:
-                        new = model.advance(state, context)
-                    state = new if shape.all_run else choose_rows(runs, new, state)
+                state = self._advance_rows(state, context, runs)
             if grad_mask is not None and k >= shape.no_grad_loops:
                 state = choose_rows(grad_mask[k], state, detach(state))
             if shape.each:
                 read.append(model.read(state))
         logits = torch.stack(read) if shape.each else model.read(state)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))  # losses are computed in 32 bits at least
+
+    def _advance_rows(self, state: Any, context: Any, runs: Bool[Tensor, " b"]) -> Any:
+        """Return the state after a loop of the rows in ``runs``; other rows keep their state."""
+        if self.compiles and not self.by_waves:
+            if torch.is_grad_enabled() and not state.requires_grad:
+                state = state.detach().requires_grad_()  # as in later loops, to share the compiled function
+            return self.advance_compiled(state, context, runs[:, None, None])
+        if self.by_waves:
+            compiler = partial(compile_function, backend=BACKEND) if self.compiles else lambda step: step
+            new = waves.advance(self.model, state, compiler)  # type: ignore[arg-type]
+        else:
+            new = self.model.advance(state, context)
+        return new if self.shape.all_run else choose_rows(runs, new, state)
 
     def advance_compiled(self, state: Tensor, context: Any, running: Bool[Tensor, "b 1 1"]) -> Tensor:
         """Advance the running rows by one compiled loop."""

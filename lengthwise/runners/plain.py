@@ -42,8 +42,8 @@ def unroll(
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > no_grad_loops):
             state = model.advance(state, context)
         if (stay := (yield k, order, state)) is not None:
-            kept = stay.nonzero()[:, 0]
-            order, (state, context) = order[kept], select_rows((state, context), to_device(kept, device))
+            staying = stay.nonzero()[:, 0]
+            order, (state, context) = order[staying], select_rows((state, context), to_device(staying, device))
             running[k:] = [int((loops[order] > later).sum()) for later in range(k, len(running))]
 
 
@@ -75,11 +75,13 @@ def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
     rows, trees = zip(*parts, strict=True)
 
     def join(*values: Any) -> Any:
-        one = values[0]
-        if isinstance(one, Tensor) and all(len(value) == len(own) for value, own in zip(values, rows, strict=True)):
-            return torch.cat(values)[to_device(torch.cat(rows).argsort(), one.device)]
-        if all(torch.equal(value, one) if isinstance(value, Tensor) else value == one for value in values):
-            return one
+        first = values[0]
+        if isinstance(first, Tensor) and all(
+            len(value) == len(group_rows) for value, group_rows in zip(values, rows, strict=True)
+        ):
+            return torch.cat(values)[to_device(torch.cat(rows).argsort(), first.device)]
+        if all(torch.equal(value, first) if isinstance(value, Tensor) else value == first for value in values):
+            return first
         raise UsageError(
             "a part of this model's state is shared by all rows: all rows must have run equally many loops"
         )
@@ -107,7 +109,9 @@ class Plain(Runner):
         self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
     ) -> tuple[Logits, State]:
         halted = self._until_last(inputs, loops, state=state)
-        state = join_rows([(rows[-left:], select_rows(own, slice(-left, None))) for rows, own, left in halted])
+        state = join_rows(
+            [(rows[-left:], select_rows(own_state, slice(-left, None))) for rows, own_state, left in halted]
+        )
         return take_values(self.model.read(state), *positions.nonzero(as_tuple=True)), state
 
     def _until_last(
@@ -146,11 +150,11 @@ class Movements:
 
     def after_loop(self, rows: Int[Tensor, " r"], state: State) -> Float[Tensor, "r t p"]:
         """Return the movement of these rows' states, given their ``state`` after this loop."""
-        now, device = self.model.answer_state(state), self.real.device
-        left = to_device(torch.isin(self.ran, rows).nonzero()[:, 0], device)
-        self.earlier = [select_rows(one, left) for one in self.earlier]
-        moved = relative_movement(now, self.earlier, self.real[to_device(rows, device)])
-        self.ran, self.earlier = rows, [now, *self.earlier][:PERIODS]
+        current, device = self.model.answer_state(state), self.real.device
+        still_running = to_device(torch.isin(self.ran, rows).nonzero()[:, 0], device)
+        self.earlier = [select_rows(past, still_running) for past in self.earlier]
+        moved = relative_movement(current, self.earlier, self.real[to_device(rows, device)])
+        self.ran, self.earlier = rows, [current, *self.earlier][:PERIODS]
         return moved
 
 
@@ -163,8 +167,8 @@ def relative_movement(state: State, earlier: Sequence[State], mask: Bool[Tensor,
     """
     zero, moved = torch.zeros(mask.shape, device=mask.device), []
     for before in earlier:
-        both = zip(_tensors(state), _tensors(before), strict=True)
-        pairs = [(new, old) for new, old in both if len(new) == len(mask)]
+        tensors = zip(_tensors(state), _tensors(before), strict=True)
+        pairs = [(new, old) for new, old in tensors if len(new) == len(mask)]
         change = sum((_sum_squares(new - old, mask) for new, old in pairs), zero)
         size = sum((_sum_squares(new, mask) for new, _ in pairs), zero)
         moved.append((change / size.clamp(min=1e-30)).sqrt())
@@ -194,4 +198,4 @@ def _sum_squares(x: Tensor, mask: Bool[Tensor, "r t"]) -> Float[Tensor, "r _"]:
 
 def take_values(values: Tensor, *indices: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
     """Return the values at indices from the CPU. (A mask on the device would have to be copied back and counted.)"""
-    return values[tuple(to_device(one, values.device) for one in indices)]
+    return values[tuple(to_device(index, values.device) for index in indices)]

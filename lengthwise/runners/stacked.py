@@ -32,7 +32,7 @@ class Query:
 
     inputs: Inputs
     loops: Int[Tensor, " b"]
-    at: Bool[Tensor, "b t"]
+    positions: Bool[Tensor, "b t"]
     no_grad_loops: int = 0
     each: bool = False  # logits after every loop, not only after the last
     depths: tuple[int, ...] = ()  # depths of ``at_depths``
@@ -41,7 +41,7 @@ class Query:
         """Return whether both queries have the same answer, for equal inputs."""
         if (self.no_grad_loops, self.each, self.depths) != (other.no_grad_loops, other.each, other.depths):
             return False
-        return torch.equal(self.loops, other.loops) and torch.equal(self.at, other.at)
+        return torch.equal(self.loops, other.loops) and torch.equal(self.positions, other.positions)
 
     @property
     def kind(self) -> tuple[bool, int]:
@@ -111,25 +111,27 @@ class Replayer(Runner):
 def supervise_together(recorders: Sequence[Recorder], answers: Sequence[Sequence[Answer]]) -> None:
     """Compute the results of ``objectives.supervise`` for the logits of all models at once, since each model alone
     would launch a dozen operations. ``answers`` has, for each query, the answers of all models."""
-    calls = [[(call, number) for call, number, _ in one.targets] for one in recorders]
-    if any(own != calls[0] for own in calls):
+    calls = [[(call, number) for call, number, _ in recorder.targets] for recorder in recorders]
+    if any(own_calls != calls[0] for own_calls in calls):
         return
     for index, (call, number) in enumerate(calls[0]):
-        logits = [own[number] if isinstance(own, list) else own for own in answers[call]]
-        targets = [one.targets[index][2] for one in recorders]
+        logits = [answer[number] if isinstance(answer, list) else answer for answer in answers[call]]
+        targets = [recorder.targets[index][2] for recorder in recorders]
         if not all(map(len, targets)):
             continue
-        counts, device = torch.tensor([len(own) for own in targets])[:, None], logits[0].device
-        ends, known = to_device(counts.cumsum(0), device), to_device(torch.cat(targets), device)
-        number, counts = torch.arange(len(known), device=device), to_device(counts, device)
+        counts, device = torch.tensor([*map(len, targets)])[:, None], logits[0].device
+        ends, labels_of_all = to_device(counts.cumsum(0), device), to_device(torch.cat(targets), device)
+        number, counts = torch.arange(len(labels_of_all), device=device), to_device(counts, device)
         is_own = (number < ends) & (number >= ends - counts)  # s n
         rows = torch.cat(logits)
-        losses = F.cross_entropy(rows, known, reduction="none")
-        right = (rows.detach().argmax(-1) == known).to(losses.dtype)
+        losses = F.cross_entropy(rows, labels_of_all, reduction="none")
+        right = (rows.detach().argmax(-1) == labels_of_all).to(losses.dtype)
         # Each model's mean cross-entropy, and its fraction of correct tokens.
-        means = [torch.where(is_own, each, 0.0).sum(1) / counts[:, 0] for each in (losses, right)]
-        for own, labels, *result in zip(logits, targets, *(mean.unbind() for mean in means), strict=True):
-            own.supervision = partial(_reuse_result, labels, tuple(result), getattr(own, "supervision", None))
+        means = [torch.where(is_own, values, 0.0).sum(1) / counts[:, 0] for values in (losses, right)]
+        for own_logits, labels, *result in zip(logits, targets, *(mean.unbind() for mean in means), strict=True):
+            own_logits.supervision = partial(
+                _reuse_result, labels, tuple(result), getattr(own_logits, "supervision", None)
+            )
 
 
 def _reuse_result(
@@ -146,23 +148,27 @@ def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[A
     form, and all queries the same ``kind`` and number of rows. Raises RuntimeError, as torch.func does, for a model
     that draws random numbers or branches on its inputs, and UsageError for a model that changes its buffers."""
     if count := len(queries[0].depths):
-        found = []
+        answers = []
         for number in range(count):
-            shorter = [Query(one.inputs, one.loops.clamp(max=one.depths[number]), one.at) for one in queries]
-            found.append(compute_answers(models, shorter))
-        return [list(own) for own in zip(*found, strict=True)]
+            shorter = [
+                Query(query.inputs, query.loops.clamp(max=query.depths[number]), query.positions) for query in queries
+            ]
+            answers.append(compute_answers(models, shorter))
+        return [list(model_answers) for model_answers in zip(*answers, strict=True)]
     plan, device = _Plan(queries), get_device(models[0])
-    named = [dict([*one.named_parameters(), *one.named_buffers()]) for one in models]
-    weights = {f"model.{name}": torch.stack([one[name] for one in named]) for name in named[0]}
-    before = [weight._version for weight in weights.values()]
-    given = {name: to_device(value, device) for name, value in plan.given.items()}
+    tensors_of_models = [dict([*model.named_parameters(), *model.named_buffers()]) for model in models]
+    weights = {
+        f"model.{name}": torch.stack([tensors[name] for tensors in tensors_of_models]) for name in tensors_of_models[0]
+    }
+    versions = [weight._version for weight in weights.values()]
+    batch = {name: to_device(value, device) for name, value in plan.given.items()}
     unrolled = _Unrolled(models[0], plan)
     # Fused attention kernels have no stacked form: torch would call them for one model after the other.
     with sdpa_kernel(SDPBackend.MATH):
-        found = vmap(lambda weights, given: functional_call(unrolled, weights, (given,)))(weights, given)
-    if before != [weight._version for weight in weights.values()]:
+        answers = vmap(lambda weights, batch: functional_call(unrolled, weights, (batch,)))(weights, batch)
+    if versions != [weight._version for weight in weights.values()]:
         raise UsageError("the model changes its buffers in its forward pass")
-    return plan.logits_after_each(found) if plan.each else plan.logits_after_last_loop(found)
+    return plan.logits_after_each(answers) if plan.each else plan.logits_after_last_loop(answers)
 
 
 class _Unrolled(nn.Module):
@@ -172,25 +178,25 @@ class _Unrolled(nn.Module):
         super().__init__()
         self.model, self.plan = model, plan
 
-    def forward(self, given: dict[str, Tensor]) -> tuple[Float[Tensor, "r t v"], ...]:
+    def forward(self, batch: dict[str, Tensor]) -> tuple[Float[Tensor, "r t v"], ...]:
         model, plan = self.model, self.plan
-        running, tracked = given["running"], given["tracked"]
-        inputs = {field.name: given[field.name] for field in fields(Inputs)}
+        running, tracked = batch["running"], batch["tracked"]
+        inputs = {field.name: batch[field.name] for field in fields(Inputs)}
         context = model.embed(CopiedInputs(**inputs, original=plan.host))
-        state, found = model.start(context), []
+        state, logits = model.start(context), []
         for k, count in enumerate(plan.most):
             if count < len(running):
                 state, context, running = select_rows((state, context, running), slice(count))
-            before = state
+            previous = state
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= min(plan.no_grad_loops)):
-                state = model.advance(before, context)
+                state = model.advance(previous, context)
             if min(plan.counts[k]) < count:
-                state = choose_rows(running[:, k], state, detach(before))
+                state = choose_rows(running[:, k], state, detach(previous))
             if min(plan.no_grad_loops) <= k < max(plan.no_grad_loops):
                 state = choose_rows(tracked[k], state, detach(state))
             if plan.least[k] < count:
-                found.append(model.read(state)[plan.least[k] :])
-        return tuple(found)
+                logits.append(model.read(state)[plan.least[k] :])
+        return tuple(logits)
 
 
 class _Plan:
@@ -198,8 +204,12 @@ class _Plan:
     rows are sorted by loops, most first. All tensors are on the CPU."""
 
     def __init__(self, queries: Sequence[Query]) -> None:
-        self.queries, self.each, self.no_grad_loops = queries, queries[0].each, [one.no_grad_loops for one in queries]
-        self.loops = torch.stack([one.loops for one in queries])
+        self.queries, self.each, self.no_grad_loops = (
+            queries,
+            queries[0].each,
+            [query.no_grad_loops for query in queries],
+        )
+        self.loops = torch.stack([query.loops for query in queries])
         self.order = self.loops.argsort(dim=1, descending=True, stable=True)
         running = self.loops.gather(1, self.order)[..., None] > torch.arange(int(self.loops.max()))  # s b k
         counts = running.sum(1)  # number of running rows, s k
@@ -208,7 +218,7 @@ class _Plan:
         staying = F.pad(counts[:, 1:], (0, 1)).amin(0)
         self.least = (torch.zeros_like(staying) if self.each else staying).tolist()
         tracked = torch.arange(len(self.most)) >= torch.tensor(self.no_grad_loops)[:, None]  # s k
-        self.host = join_inputs([one.inputs.take(order) for one, order in zip(queries, self.order, strict=True)])
+        self.host = join_inputs([query.inputs.take(order) for query, order in zip(queries, self.order, strict=True)])
         inputs = {f.name: getattr(self.host, f.name).unflatten(0, (len(queries), -1)) for f in fields(Inputs)}
         self.given = {"running": running, "tracked": tracked, **inputs}
 
@@ -217,8 +227,8 @@ class _Plan:
         read = torch.tensor(self.most) - torch.tensor(self.least)
         offset = read.cumsum(0) - torch.tensor(self.most)  # row number + offset = index among all rows read
         order = offset[self.loops - 1] + self.order.argsort(dim=1)
-        at = [one.at.nonzero(as_tuple=True) for one in self.queries]
-        index = [(own[row], position) for own, (row, position) in zip(order, at, strict=True)]
+        selected = [query.positions.nonzero(as_tuple=True) for query in self.queries]
+        index = [(model_order[row], position) for model_order, (row, position) in zip(order, selected, strict=True)]
         return _select_logits(torch.cat([*logits], 1), index)
 
     def logits_after_each(self, logits_per_loop: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
@@ -226,23 +236,27 @@ class _Plan:
         answers: list[Answer] = [[] for _ in self.queries]
         for k, logits in enumerate(logits_per_loop):
             ran = [order[:count] for order, count in zip(self.order, self.counts[k], strict=True)]
-            index = [one.at[rows].nonzero(as_tuple=True) for one, rows in zip(self.queries, ran, strict=True)]
-            for answer, rows, own in zip(answers, ran, _select_logits(logits, index), strict=True):
-                answer += [(k + 1, rows, own)] if len(rows) else []
+            index = [
+                query.positions[rows].nonzero(as_tuple=True) for query, rows in zip(self.queries, ran, strict=True)
+            ]
+            for answer, rows, model_logits in zip(answers, ran, _select_logits(logits, index), strict=True):
+                answer += [(k + 1, rows, model_logits)] if len(rows) else []
         return answers
 
 
 def join_inputs(parts: Sequence[Inputs]) -> Inputs:
     """Return the rows of all models, "(s b) t"."""
-    return Inputs(**{field.name: pad_and_join([getattr(one, field.name) for one in parts]) for field in fields(Inputs)})
+    return Inputs(
+        **{field.name: pad_and_join([getattr(part, field.name) for part in parts]) for field in fields(Inputs)}
+    )
 
 
 def pad_and_join(parts: Sequence[Tensor]) -> Tensor:
     """Concatenate rows, padded with zeros to the widest, faster than by padding each part."""
     width = max(part.shape[1] for part in parts)
     joined = parts[0].new_zeros(len(parts), len(parts[0]), width)
-    for own, part in zip(joined.unbind(), parts, strict=True):
-        own[:, : part.shape[1]] = part
+    for target, part in zip(joined.unbind(), parts, strict=True):
+        target[:, : part.shape[1]] = part
     return joined.flatten(0, 1)
 
 

@@ -39,26 +39,26 @@ class StackedGraphs(Graphs):
         # The models' parameters become views of stacked tensors; stacked parameters and buffers, by name.
         parts = [dict([*one.named_parameters(remove_duplicate=False), *one.named_buffers(remove_duplicate=False)])
                  for one in models]  # fmt: skip
-        known: dict[int, Tensor] = {}  # by the first model's tensor: a model may have one parameter under two names
+        stacks: dict[int, Tensor] = {}  # by the first model's tensor: a model may have one parameter under two names
         for name, first in parts[0].items():
-            if id(first) in known:
+            if id(first) in stacks:
                 continue
-            own = [part[name] for part in parts]
-            known[id(first)] = stacked = torch.stack([one.detach() for one in own])
+            tensors = [part[name] for part in parts]
+            stacks[id(first)] = stacked = torch.stack([one.detach() for one in tensors])
             if isinstance(first, nn.Parameter):
-                for one, view in zip(own, stacked.unbind(), strict=True):
+                for one, view in zip(tensors, stacked.unbind(), strict=True):
                     one.data = view
             if first.requires_grad:
                 self.weights.append(stacked.requires_grad_())
-                self.parameters.append(own)
-        self.stacked = {f"model.{name}": known[id(first)] for name, first in parts[0].items()}
+                self.parameters.append(tensors)
+        self.stacked = {f"model.{name}": stacks[id(first)] for name, first in parts[0].items()}
         self.buffers = [one for one in self.stacked.values() if not one.requires_grad]
         self.own_buffers = [part for one in models for part in one.buffers()]
         self.memory_layout = self._read_memory_layout()
 
     def _read_memory_layout(self) -> list[tuple[int, int]]:
         """Return the parameters' addresses in memory, and the buffers' versions: they show whether stacks are valid."""
-        weights = [(one.data_ptr(), 0) for own in self.parameters for one in own]
+        weights = [(one.data_ptr(), 0) for model_parameters in self.parameters for one in model_parameters]
         return weights + [(one.data_ptr(), one._version) for one in self.own_buffers]
 
     @property
@@ -80,17 +80,17 @@ class StackedGraphs(Graphs):
         """Compute each model's answer to its query, as ``compute_answers`` does; None if it cannot be recorded."""
         if self.reason:
             return None
-        depths = torch.tensor([one.depths for one in queries]).repeat_interleave(len(queries[0].loops), 0)
-        rows, loops = [one.inputs for one in queries], torch.cat([one.loops for one in queries])
+        depths = torch.tensor([query.depths for query in queries]).repeat_interleave(len(queries[0].loops), 0)
+        rows, loops = [query.inputs for query in queries], torch.cat([query.loops for query in queries])
         inputs = join_inputs(rows)
         # Padding continues the positions of the widest rows, so that rows with equal positions still have them.
-        widest = max((one.position[:1] for one in rows), key=lambda position: position.shape[1])
-        for own, one in zip(inputs.position.chunk(len(rows)), rows, strict=True):
-            own[:, one.position.shape[1] :] = widest[:, one.position.shape[1] :]
+        widest = max((query.position[:1] for query in rows), key=lambda position: position.shape[1])
+        for model_logits, query in zip(inputs.position.chunk(len(rows)), rows, strict=True):
+            model_logits[:, query.position.shape[1] :] = widest[:, query.position.shape[1] :]
         if depths.numel():
             loops = loops.clamp(max=depths.amax(1))
-        at = pad_and_join([one.at for one in queries])
-        loop, first = torch.arange(int(loops.max()))[:, None], [one.no_grad_loops for one in queries]
+        positions = pad_and_join([query.positions for query in queries])
+        loop, first = torch.arange(int(loops.max()))[:, None], [query.no_grad_loops for query in queries]
         grad_mask = None
         if len({*first}) > 1:
             grad_mask = loop >= torch.tensor(first).repeat_interleave(len(queries[0].loops))
@@ -99,9 +99,9 @@ class StackedGraphs(Graphs):
         if logits is None:
             return None
         if depths.numel():
-            found = [_select_last(logits, at, count, loops.clamp(max=depth)) for depth in depths.T]
-            return [list(own) for own in zip(*found, strict=True)]
-        return _select_each(logits, running, at, count) if each else _select_last(logits, at, count)
+            logits_by_depth = [_select_last(logits, positions, count, loops.clamp(max=depth)) for depth in depths.T]
+            return [list(model_logits) for model_logits in zip(*logits_by_depth, strict=True)]
+        return _select_each(logits, running, positions, count) if each else _select_last(logits, positions, count)
 
     def publish_gradients(self, weight_numbers: list[int]) -> None:
         for number in weight_numbers:
@@ -150,16 +150,16 @@ class _CompiledStack(nn.Module):
 
     def embed(self, inputs: Inputs) -> Any:
         """Return the context, with tensors of shape "s b …"."""
-        kept: list[tuple[list[Any], Any]] = []
+        flattened: list[tuple[list[Any], Any]] = []
 
         def embed(weights: dict[str, Tensor], given: dict[str, Tensor]) -> list[Tensor]:
             rows = CopiedInputs(**given, original=inputs.host)
-            kept.append(tree_flatten(functional_call(self.caller, weights, ("embed", rows))))
-            return [leaf for leaf in kept[-1][0] if isinstance(leaf, Tensor)]
+            flattened.append(tree_flatten(functional_call(self.caller, weights, ("embed", rows))))
+            return [leaf for leaf in flattened[-1][0] if isinstance(leaf, Tensor)]
 
-        found = iter(vmap(embed)(self.weights, self.split_inputs(inputs)))
-        leaves, form = kept[0]
-        return tree_unflatten([next(found) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
+        stacked_leaves = iter(vmap(embed)(self.weights, self.split_inputs(inputs)))
+        leaves, form = flattened[0]
+        return tree_unflatten([next(stacked_leaves) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
 
     def start(self, context: TransformerContext) -> Float[Tensor, "b t d"]:
         return self._vmap("start", context).flatten(0, 1)
@@ -229,9 +229,9 @@ def _select_each(
     selected = (running[..., None] & positions).nonzero(as_tuple=True)
     ran = running.unflatten(1, (count, -1))
     rows = ran.nonzero()[:, 2].split(ran.sum(2).flatten().tolist())
-    own = (ran * positions.sum(1).unflatten(0, (count, -1))).sum(2).flatten().tolist()
-    found = take_values(logits, *selected).split(own)
+    counts = (ran * positions.sum(1).unflatten(0, (count, -1))).sum(2).flatten().tolist()
+    logits_by_loop = take_values(logits, *selected).split(counts)
     answers: list[Answer] = [[] for _ in range(count)]
-    for number, (who, what) in enumerate(zip(rows, found, strict=True)):
-        answers[number % count] += [(number // count + 1, who, what)] if len(who) else []
+    for number, (model_rows, model_logits) in enumerate(zip(rows, logits_by_loop, strict=True)):
+        answers[number % count] += [(number // count + 1, model_rows, model_logits)] if len(model_rows) else []
     return answers

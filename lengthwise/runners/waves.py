@@ -40,13 +40,13 @@ class _ReTran(cpu.recurrent.Wave):
 
 def can_advance(model: Model) -> bool:
     """Return whether ``advance`` supports this model."""
-    return any(kind.handles_type(model) and kind.declines(model) is None for kind in (_LSTM, _ReTran))
+    return any(kind.handles_type(model) and kind.find_obstacle(model) is None for kind in (_LSTM, _ReTran))
 
 
 def advance(
     model: LSTMModel | ReTranModel, x: Float[Tensor, "r t d"], compiler: Callable[[Step], Step] = lambda step: step
 ) -> Float[Tensor, "r t d"]:
-    """Compute a loop of the model, wave by wave, ``compiler`` may compile the function that computes a wave."""
+    """Compute a loop of the model, wave by wave. ``compiler`` may compile the function that computes a wave."""
     compute = _advance_lstm if isinstance(model, LSTMModel) else _advance_retran
     return torch.stack(compute(model, x, compiler), 1)  # type: ignore[arg-type]
 
@@ -86,10 +86,10 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Cal
     layer, slot = (torch.arange(count, device=x.device) for count in (depth, depth + positions))
     wave = torch.arange(len(active), device=x.device)[:, None]
     # Before the first wave, the memory has only the learned first vectors.
-    own = (slot == layer[:, None])[..., None, None]
-    firsts = [(one.key(one.first), one.value(one.first)) for one in layers]
+    is_first_slot = (slot == layer[:, None])[..., None, None]
+    firsts = [(module.key(module.first), module.value(module.first)) for module in layers]
     memory = tuple(
-        torch.where(own, torch.stack(part)[:, None, None], 0.0).expand(-1, -1, rows, -1).contiguous()
+        torch.where(is_first_slot, torch.stack(part)[:, None, None], 0.0).expand(-1, -1, rows, -1).contiguous()
         for part in zip(*firsts, strict=True)
     )
     # A layer always sees its first vector, also before its first position: a softmax over no keys is NaN.
@@ -99,10 +99,10 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Cal
     parts = seen_slots[..., None, None], written[..., None, None], angles.cos(), angles.sin()
     contexts = [*zip(*(part.unbind() for part in parts), strict=True)]
     probability = layers[0].dropout if layers[0].training else 0.0
-    seen = _draw_dropout(x, probability, len(active), (depth, depth + positions, rows, heads))
-    sums = _draw_dropout(x, probability, len(active), (2, depth, rows, width))
+    attention_factors = _draw_dropout(x, probability, len(active), (depth, depth + positions, rows, heads))
+    sum_factors = _draw_dropout(x, probability, len(active), (2, depth, rows, width))
     for number, runs in enumerate(active):
-        column, factors = columns[min(number, positions - 1)], (seen[number], sums[number])
+        column, factors = columns[min(number, positions - 1)], (attention_factors[number], sum_factors[number])
         states, memory = step(weights, states, memory, column, runs, contexts[number], factors, heads)
         outputs.append(states[0][-1])
     return outputs[depth - 1 :]
@@ -133,9 +133,9 @@ def _compute_layers(
     h = _layer_norm(weights["norm_attention"], below + (mixed if drop_sums is None else mixed * drop_sums[0]))
     emitted, short, long = _step_cells(weights["gates"], weights["out_short"], h, states)
     y = _layer_norm(weights["norm_cell"], h + (emitted if drop_sums is None else emitted * drop_sums[1]))
-    straight, on, value = _linear(weights["key_value"], y).chunk(3, -1)
-    new = rotate(torch.cat([straight, on], -1), turn), value
-    stored = [torch.where(written, one[:, None], kept) for one, kept in zip(new, memory, strict=True)]
+    straight, rotated, value = _linear(weights["key_value"], y).chunk(3, -1)
+    new = rotate(torch.cat([straight, rotated], -1), turn), value
+    stored = [torch.where(written, new_part[:, None], old) for new_part, old in zip(new, memory, strict=True)]
     return _update_active(active, (y, short, long), states), tuple(stored)
 
 

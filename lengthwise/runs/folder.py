@@ -1,4 +1,5 @@
-"""Folders of results as plain data. ``run`` handles weights and checkpoints; no other module knows the files.
+"""Folders of results as plain data. The module ``run`` reads and writes weights and checkpoints; no other
+module depends on the names of their files.
 
 A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
 
@@ -138,36 +139,36 @@ class Folder:
                     "continue without them"
                 )
             self._written[name] = append(path, text)
-        for hear in self.listeners:
-            hear(name, rows)
+        for listener in self.listeners:
+            listener(name, rows)
         return len(text)
 
     def append_new(self, name: str, *rows: dict[str, Any]) -> None:
         """Append the rows that are not in the file yet: repeated measurements give equal rows."""
         path = check_regular(self.folder / f"{name}.jsonl")
         # A map of thousands of cells is appended row by row, so do not read the whole file for each.
-        now, (then, known) = _file_state(path), self._known.get(name, (None, set()))
-        if now is None or now != then:
-            known = {_row_key(row) for row in self.rows(name)}
-        if new := {key: row for row in rows if (key := _row_key(row)) not in known}:
-            size = self.append(name, *new.values()) + (now[0] if now else 0)
-            known.update(new)
-            now = _file_state(path)
-            if now and now[0] != size:  # another process appended meanwhile
-                now = None
-        self._known[name] = now, known
+        state, (known_state, known_keys) = _file_state(path), self._known.get(name, (None, set()))
+        if state is None or state != known_state:
+            known_keys = {_row_key(row) for row in self.rows(name)}
+        if new := {key: row for row in rows if (key := _row_key(row)) not in known_keys}:
+            size = self.append(name, *new.values()) + (state[0] if state else 0)
+            known_keys.update(new)
+            state = _file_state(path)
+            if state and state[0] != size:  # another process appended meanwhile
+                state = None
+        self._known[name] = state, known_keys
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the complete rows of ``<name>.jsonl``; empty without a file. Raises UsageError for a row that does not
         fit its schema, or that does not have one size per axis of the task."""
         path = check_regular(self.folder / f"{name}.jsonl")
         try:
-            now = _file_state(path)
-            if now and (name not in self._read or self._read[name][0] != now):
-                found = self._read_rows(name, path)
-                check_axes(found, self.axes, f"{path}: line")
-                self._read[name] = now, found
-            return [*self._read[name][1]] if now else []
+            state = _file_state(path)
+            if state and (name not in self._read or self._read[name][0] != state):
+                rows = self._read_rows(name, path)
+                check_axes(rows, self.axes, f"{path}: line")
+                self._read[name] = state, rows
+            return [*self._read[name][1]] if state else []
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -225,11 +226,11 @@ class Folder:
                 lock.acquire(timeout=-1 if wait else 0)
             except Timeout:
                 owner = self.folder / ".owner"
-                who = read_bytes(owner).decode(errors="replace") if owner.exists() else "another process"
-                how = "; --wait waits for it" if folder_kind == "run" else ""
-                left = f"; if that has ended, delete {path}: this disk has no locks" if is_soft else ""
+                holder = read_bytes(owner).decode(errors="replace") if owner.exists() else "another process"
+                advice = "; --wait waits for it" if folder_kind == "run" else ""
+                advice += f"; if that has ended, delete {path}: this disk has no locks" if is_soft else ""
                 raise UsageError(
-                    f"{self.folder}: {remove_controls(who)} works on this {folder_kind}{how}{left}"
+                    f"{self.folder}: {remove_controls(holder)} works on this {folder_kind}{advice}"
                 ) from None
 
     def clear_cache(self) -> None:
@@ -253,8 +254,8 @@ def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[st
     names = axes() if sized else ()
     for number, sizes in sized if names else ():
         if len(sizes) != len(names):
-            wanted = f"sizes must be {len(names)} ({', '.join(names)}), not {len(sizes)}"
-            raise UsageError(f"{location} {number}: {wanted}; delete that line")
+            requirement = f"sizes must be {len(names)} ({', '.join(names)}), not {len(sizes)}"
+            raise UsageError(f"{location} {number}: {requirement}; delete that line")
 
 
 def _row_key(row: Mapping[str, Any]) -> str:
@@ -298,8 +299,8 @@ class RunFolder(Folder):
     @cached_property
     def outline(self) -> RunOutline:
         """The facts of the recipe that a report shows, from about.json once the run is done."""
-        if kept := self._about().get("outline"):
-            return self._validate(RunOutline, kept, "outline")
+        if stored := self._about().get("outline"):
+            return self._validate(RunOutline, stored, "outline")
         # For unfinished runs and earlier versions' folders, compute it from the recipe, which imports torch.
         from lengthwise.experiment.recipe import Recipe, build_outline
 
@@ -327,9 +328,9 @@ class RunFolder(Folder):
 
     def remove_rows_after(self, name: str, step: int) -> None:
         """Remove rows of steps after ``step``, which a resumed run logs again."""
-        kept = [json.dumps(row) + "\n" for row in self.rows(name) if row["step"] <= step]
+        lines = [json.dumps(row) + "\n" for row in self.rows(name) if row["step"] <= step]
         self._written.pop(name, None)
-        write(self.folder / f"{name}.jsonl", "".join(kept).encode())
+        write(self.folder / f"{name}.jsonl", "".join(lines).encode())
 
 
 class InquiryFolder(Folder):
@@ -370,9 +371,9 @@ class InquiryFolder(Folder):
 def read_operations() -> dict[str, float]:
     """Return the operations per training step that this version has measured, by a recipe's id without seeds."""
     try:
-        kept = read_json_object(runs_folder() / OPERATIONS)
-        found = kept.get("operations") if kept.get("lengthwise") == __version__ else {}
-        return fields.decode(dict[str, float], found)
+        cached = read_json_object(runs_folder() / OPERATIONS)
+        operations = cached.get("operations") if cached.get("lengthwise") == __version__ else {}
+        return fields.decode(dict[str, float], operations)
     except UsageError:  # no file, or a damaged one
         return {}
 

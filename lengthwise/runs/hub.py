@@ -14,16 +14,16 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
 from lengthwise.base.files import read_bytes, remove, write
 
 PREFIX = "hf:"
-NEEDED = ("config.json", "model.safetensors")
-FILES = (*NEEDED, "about.json", "scores.jsonl")
-MOST = 2 * 10**9  # maximum bytes of a file: about a thousand times the shipped weights
+REQUIRED_FILES = ("config.json", "model.safetensors")
+FILES = (*REQUIRED_FILES, "about.json", "scores.jsonl")
+MAX_FILE_BYTES = 2 * 10**9  # maximum bytes of a file: about a thousand times the shipped weights
 NAME = r"[A-Za-z0-9][\w.-]{0,95}"
 STATUSES = {
     401: "the Hub does not know this token; set HF_TOKEN to another",
@@ -44,10 +44,10 @@ class HubAddress(NamedTuple):
 
 def parse_address(text: str) -> HubAddress:
     """Parse ``hf:user/name@revision``. Raises UsageError if the form is wrong."""
-    found = re.fullmatch(rf"(?:{PREFIX})?({NAME}/{NAME})(?:@([\w./-]{{1,200}}))?", text)
-    if not found:
+    match = re.fullmatch(rf"(?:{PREFIX})?({NAME}/{NAME})(?:@([\w./-]{{1,200}}))?", text)
+    if not match:
         raise UsageError(f"{text}: a repository on the Hub is written hf:user/name or hf:user/name@revision")
-    return HubAddress(found[1], found[2])
+    return HubAddress(match[1], match[2])
 
 
 def download_weights(text: str) -> Path:
@@ -56,34 +56,40 @@ def download_weights(text: str) -> Path:
     address, hub = parse_address(text), import_library("huggingface_hub", "hub")
     endpoint = os.environ.get("HF_ENDPOINT")
     with _silence_progress(), _translate_errors(address):
-        listed: dict[str, str] = {}  # digests of the files; empty if the Hub cannot be reached
+        digests: dict[str, str] = {}  # by file; empty if the Hub cannot be reached
         with suppress(ConnectionError, *_http_errors()[1:]):
-            info = hub.HfApi(endpoint=endpoint).model_info(
-                address.repository, revision=address.revision, files_metadata=True
-            )
-            files = {one.rfilename: one for one in info.siblings or [] if one.rfilename in FILES}
-            for name in NEEDED:
-                if name not in files:
-                    raise UsageError(f"{address}: there is no {name}, so these are not weights of Lengthwise")
-            for name, one in files.items():
-                if (one.size or 0) > MOST:
-                    size = f"its {name} has {one.size / 1e9:,.0f} GB"
-                    raise UsageError(f"{address}: {size}; the limit is {MOST / 1e9:.0f} GB")
-                listed[name] = one.lfs.sha256 if one.lfs else one.blob_id
+            api = hub.HfApi(endpoint=endpoint)
+            info = api.model_info(address.repository, revision=address.revision, files_metadata=True)
+            digests = _list_digests(address, info)
         options = {"revision": address.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": endpoint}
-        folder = Path(hub.snapshot_download(address.repository, **options, local_files_only=not listed))
-    wrong = []
+        folder = Path(hub.snapshot_download(address.repository, **options, local_files_only=not digests))
+    damaged = []
     for path in filter(Path.exists, map(folder.joinpath, FILES)):
-        content = read_bytes(path, MOST)
-        git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+        content = read_bytes(path, MAX_FILE_BYTES)
+        git_digest = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
         # The Hub lists SHA-256 or, for small files, git's own digest; the cache names files after their digests.
-        if (listed.get(path.name) or path.resolve().name) not in (git, hashlib.sha256(content).hexdigest()):
-            wrong.append(path.name)
+        expected = digests.get(path.name) or path.resolve().name
+        if expected not in (git_digest, hashlib.sha256(content).hexdigest()):
+            damaged.append(path.name)
             remove(path.resolve())
             remove(path)
-    if wrong:
-        raise UsageError(f"{address}: damaged download: {', '.join(wrong)}; try again")
+    if damaged:
+        raise UsageError(f"{address}: damaged download: {', '.join(damaged)}; try again")
     return folder
+
+
+def _list_digests(address: HubAddress, info: Any) -> dict[str, str]:
+    """Return the digests of a repository's ``FILES``, by name, from the Hub's information about it. Raises UsageError
+    if a required file is missing or a file is too large."""
+    files = {file.rfilename: file for file in info.siblings or [] if file.rfilename in FILES}
+    for name in REQUIRED_FILES:
+        if name not in files:
+            raise UsageError(f"{address}: there is no {name}, so these are not weights of Lengthwise")
+    for name, file in files.items():
+        if (file.size or 0) > MAX_FILE_BYTES:
+            size = f"its {name} has {file.size / 1e9:,.0f} GB"
+            raise UsageError(f"{address}: {size}; the limit is {MAX_FILE_BYTES / 1e9:.0f} GB")
+    return {name: file.lfs.sha256 if file.lfs else file.blob_id for name, file in files.items()}
 
 
 def push_weights(folder: Path, text: str, card: str, *, private: bool = False) -> str:
@@ -97,7 +103,7 @@ def push_weights(folder: Path, text: str, card: str, *, private: bool = False) -
     with tempfile.TemporaryDirectory() as place_, _silence_progress(), _translate_errors(address):
         for name in FILES:
             if (folder / name).exists():
-                write(Path(place_) / name, read_bytes(folder / name, MOST))
+                write(Path(place_) / name, read_bytes(folder / name, MAX_FILE_BYTES))
         write(Path(place_) / "README.md", card.encode())
         api.create_repo(address.repository, private=private, exist_ok=True)
         # Delete files of an earlier upload, such as scores, which are not of these weights.
@@ -142,7 +148,7 @@ def _translate_errors(address: HubAddress) -> Iterator[None]:
     except UsageError:
         raise
     except (OSError, ValueError, _http_errors()[0]) as error:
-        raise UsageError(f"{address}: the Hub broke off ({type(error).__name__}); try again") from None
+        raise UsageError(f"{address}: the connection to the Hub failed ({type(error).__name__}); try again") from None
 
 
 def _http_errors() -> tuple[type[Exception], ...]:

@@ -42,11 +42,20 @@ from lengthwise.models import Model, get_device
 from lengthwise.runs.folder import SHIPPED, RunFolder, check_is_run, find_run, list_shipped, run_path, runs_folder
 from lengthwise.runs.hub import PREFIX, download_weights, parse_address
 
-FINAL = "final.pt"  # the final training state, from which another run can start
-CODE = "code.json"  # digests of the user's own classes that a run was trained with
+FINAL_FILE = "final.pt"  # the final training state, from which another run can start
+CODE_FILE = "code.json"  # digests of the user's own classes that a run was trained with
 MAX_NUMBERS_BYTES = 2**34  # size of weights or a checkpoint; about a hundred times the largest shipped recipe's
 # Files that training writes.
-WRITTEN = ("config.json", "metrics.jsonl", "state.pt", FINAL, "model.safetensors", "about.json", "failed.json", CODE)
+WRITTEN_FILES = (
+    "config.json",
+    "metrics.jsonl",
+    "state.pt",
+    FINAL_FILE,
+    "model.safetensors",
+    "about.json",
+    "failed.json",
+    CODE_FILE,
+)
 
 
 @dataclass(frozen=True)
@@ -91,21 +100,21 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
 
 def _describe_misfit(model: Model, tensors: Mapping[str, Tensor], run: Run) -> str:
     """Return why a run's weights cannot be loaded into a model of its recipe."""
-    own = {name: value.shape for name, value in model.state_dict().items()}
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
     faults = {
-        "they lack": [name for name in own if name not in tensors],
-        "unknown is": [name for name in tensors if name not in own],
-        "of another shape is": [name for name in own if name in tensors and tensors[name].shape != own[name]],
+        "they lack": [name for name in shapes if name not in tensors],
+        "unknown is": [name for name in tensors if name not in shapes],
+        "of another shape is": [name for name in shapes if name in tensors and tensors[name].shape != shapes[name]],
     }
     reasons = [
         f"{fault} {names[0]}" + f" and {len(names) - 1} more" * (len(names) > 1)
         for fault, names in faults.items()
         if names
     ]
-    why = f"these weights do not fit the recipe beside them: {', '.join(reasons)}"
+    reason = f"these weights do not fit the recipe beside them: {', '.join(reasons)}"
     if changed := run.changed_code(model):
-        why += f"; {', '.join(changed)} changed since they were trained: undo the change, or train again"
-    return why
+        reason += f"; {', '.join(changed)} changed since they were trained: undo the change, or train again"
+    return reason
 
 
 def weights_folder(weights: str | Path) -> Path:
@@ -119,8 +128,10 @@ def weights_folder(weights: str | Path) -> Path:
         return folder
     if str(weights) in list_shipped():
         return SHIPPED / str(weights)
-    near = suggest(str(weights), list_shipped())
-    raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(list_shipped())}{near}")
+    suggestion = suggest(str(weights), list_shipped())
+    raise UsageError(
+        f"{weights}: neither a folder nor one of the shipped weights: {', '.join(list_shipped())}{suggestion}"
+    )
 
 
 def weights_name(weights: str | Path, folder: Path) -> str:
@@ -165,12 +176,12 @@ def read_recipe(folder: Path) -> Recipe:
 
 def rename_parameters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return weights under current parameter names: before version 0.2 every mixer was called attention."""
-    old = re.compile(r"^((?:module\.)?blocks\.\d+\.)(norm_)?attention\.")
-    return {old.sub(r"\1\2mixer.", name): weight for name, weight in weights.items()}
+    old_name = re.compile(r"^((?:module\.)?blocks\.\d+\.)(norm_)?attention\.")
+    return {old_name.sub(r"\1\2mixer.", name): weight for name, weight in weights.items()}
 
 
 def max_tensor_bytes() -> float:
-    """Return the largest size in bytes of weights or a checkpoint that is read: at most this machine's memory."""
+    """Return the largest number of bytes of weights or of a checkpoint that is read: at most this machine's memory."""
     return min(MAX_NUMBERS_BYTES, available_memory())
 
 
@@ -243,11 +254,11 @@ class Run(RunFolder):
     def record_code(self, model: nn.Module) -> None:
         """Record digests of the user's own classes that train this run. Raises UsageError if they changed since
         training began, or if a file that training will write is a link."""
-        for name in () if self.done else WRITTEN:
+        for name in () if self.done else WRITTEN_FILES:
             check_no_link(self.folder / name)
         if not self.done and not (self.folder / "state.pt").exists():  # nothing is trained yet
-            if (now := hash_user_code(self.recipe, model)) or (self.folder / CODE).exists():
-                write_json(self.folder / CODE, now)
+            if (hashes := hash_user_code(self.recipe, model)) or (self.folder / CODE_FILE).exists():
+                write_json(self.folder / CODE_FILE, hashes)
         elif changed := self.changed_code(model):
             raise UsageError(
                 f"{self.folder}: {', '.join(changed)} changed since this run was trained; name=… makes another run, or "
@@ -256,20 +267,20 @@ class Run(RunFolder):
 
     def changed_code(self, model: nn.Module | None = None) -> list[str]:
         """Return the user's own classes in the ``model`` and recipe that changed since this run was trained."""
-        if not (self.folder / CODE).exists():  # no own classes, or a run of an earlier version
+        if not (self.folder / CODE_FILE).exists():  # no own classes, or a run of an earlier version
             return []
-        now = hash_user_code(self.recipe, self.model if model is None else model)
-        return changed_classes(read_json_object(self.folder / CODE), now)
+        hashes = hash_user_code(self.recipe, self.model if model is None else model)
+        return changed_classes(read_json_object(self.folder / CODE_FILE), hashes)
 
     def measured_counts(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
         """Return the number of problems of this seed in the scores, by size, kind of problems and stopping rule;
         families requested by name are left out."""
-        found: dict[tuple[tuple[int, ...], str, str], int] = {}
+        counts: dict[tuple[tuple[int, ...], str, str], int] = {}
         for row in self.rows("scores"):
             if row.get("seed") == seed and row.get("family") != "alone":
                 key = tuple(row["sizes"]), row["problems"], row["stopping"]
-                found[key] = max(found.get(key, 0), row["count"])
-        return found
+                counts[key] = max(counts.get(key, 0), row["count"])
+        return counts
 
     def weights(self, device: str | torch.device = "cpu") -> Weights:
         """Load the trained model. Raises UsageError if training has not ended."""

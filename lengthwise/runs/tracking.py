@@ -47,8 +47,8 @@ class Wandb:
         wandb = import_library("wandb", "wandb")
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True)
-        named: Row = {"id": run.folder.name, "name": run.folder.name, "config": run.config(), "dir": str(run.folder)}
-        self.run = wandb.init(project=PROJECT, mode=mode, resume="allow", settings=settings, **named)
+        options: Row = {"id": run.folder.name, "name": run.folder.name, "config": run.config(), "dir": str(run.folder)}
+        self.run = wandb.init(project=PROJECT, mode=mode, resume="allow", settings=settings, **options)
         for axis, names in (("step", "*"), ("size", "exact match/*")):
             self.run.define_metric(names, step_metric=axis)
 
@@ -103,17 +103,23 @@ class Tracker:
                 self.seen[kind] += 1
                 if self.seen[kind] <= self.sent.get(kind, 0):
                     continue
-                self.sink = self.sink or SINKS[self.name](self.run)
-                self.sent[kind] = self.seen[kind]
-                write_json(self.ledger, self.sent)  # first: a process killed here skips a row, never sends one twice
-                axis, position = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
-                if values := _name_score(row, self.run) if kind == "scores" else dict(_flatten_numbers(row)):
-                    try:
-                        self.sink.log(axis, position, values)
-                    except Exception:  # not sent: `lengthwise track` sends it later
-                        self.sent[kind] -= 1
-                        write_json(self.ledger, self.sent)
-                        raise
+                self._send_row(kind, row)
+
+    def _send_row(self, kind: str, row: Row) -> None:
+        """Send the row of number ``self.seen[kind]``, and count it as sent."""
+        self.sink = self.sink or SINKS[self.name](self.run)
+        self.sent[kind] = self.seen[kind]
+        write_json(self.ledger, self.sent)  # first: a process killed here skips a row, never sends one twice
+        axis, position = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
+        values = _name_score(row, self.run) if kind == "scores" else dict(_flatten_numbers(row))
+        if not values:
+            return
+        try:
+            self.sink.log(axis, position, values)
+        except Exception:  # not sent: `lengthwise track` sends it later
+            self.sent[kind] -= 1
+            write_json(self.ledger, self.sent)
+            raise
 
     def close(self) -> None:
         """Send missing rows, and end the connection."""

@@ -18,14 +18,14 @@ def ablations(tasks: str = "all") -> Study:
     panels = []
     for task in parse_names(tasks, TASKS):
         top = TASKS[task]
-        found = [recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")]
+        selected = [recipe for name, recipe in recipes().items() if name.startswith(f"ablation-{task}-")]
         if task.startswith("published-"):
-            found.insert(0, build_variation(task.removeprefix("published-"), "fop-loop-adaptive"))
+            selected.insert(0, build_variation(task.removeprefix("published-"), "fop-loop-adaptive"))
         sizes: tuple[int, ...] = (top // 2, top, *(times * top for times in (2, 3, 5, 10)))
         if task.startswith("half-"):
-            found.insert(0, build_variation(task.removeprefix("half-"), "fop-loop-adaptive", "half"))
+            selected.insert(0, build_variation(task.removeprefix("half-"), "fop-loop-adaptive", "half"))
             sizes = tuple(range(top, 2 * top + 1))
         title = f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: one part changed"
-        panels.append(Panel(title, tuple(found), sizes, strong=found[0].name, name=task))
+        panels.append(Panel(title, tuple(selected), sizes, strong=selected[0].name, name=task))
     note = "One part is changed at a time; nothing was chosen by these figures."
     return Study("Ablations of the looped system", tuple(panels), note, samples=200)

@@ -31,8 +31,8 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
 
     The cpu scale has one more method, ``looped``: our own form of the published one.
     """
-    own = [OURS] if scale == "cpu" else []
-    chosen = [*METHODS, *own] if methods == "all" else methods.split(",")
+    own_methods = [OURS] if scale == "cpu" else []
+    chosen = [*METHODS, *own_methods] if methods == "all" else methods.split(",")
     on = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
     strong, panels = next((name for name in OWN if name in chosen), chosen[-1]), []
     for task in on:

@@ -21,8 +21,8 @@ def notebook(tasks: str = "all") -> Study:
     """A standard and a looped encoder, trained on exactly 8 digits with the notebook's optimizer, steps and dropout."""
     panels, sizes = [], (4, 6, 8, 10, 12, 16, 20, 24)
     for name in parse_names(tasks, TITLES):
-        found = tuple(recipe for recipe in recipes().values() if recipe.name.endswith(name))
-        panels.append(Panel(TITLES[name], found, sizes, strong=f"notebook-looped-{name}", name=name))
+        selected = tuple(recipe for recipe in recipes().values() if recipe.name.endswith(name))
+        panels.append(Panel(TITLES[name], selected, sizes, strong=f"notebook-looped-{name}", name=name))
     note = "Nothing was chosen by these figures; dropout is off at test, where the notebook left it on."
     return Study("Standard against looped, as in the notebook", tuple(panels), note)
 

@@ -59,6 +59,7 @@ class Task(Config):
         """Raise UsageError for a method with its name from before 0.4, which would be ignored."""
         super().__init_subclass__(**keywords)
         renamed = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
+        renamed |= {"pool": "sample_natural", "first_sizes": "list_smallest_sizes"}
         for old, new in renamed.items():
             if old in vars(cls):
                 raise UsageError(f"{cls.__name__}.{old} is now called {new}: rename it")
@@ -105,7 +106,7 @@ class Task(Config):
         """Draw problems of one of ``patterns``, one per row of ``sizes``. A task with patterns defines it."""
         raise NotImplementedError
 
-    def first_sizes(self, count: int) -> Sequence[int]:
+    def list_smallest_sizes(self, count: int) -> Sequence[int]:
         """Return the ``count`` smallest sizes, or all if there are fewer."""
         listed = self.listed_sizes
         return range(self.smallest, self.smallest + count) if listed is None else listed[:count]
@@ -114,17 +115,17 @@ class Task(Config):
         """Return the largest valid size up to ``size``, else the smallest; without ``listed_sizes``, ``size``
         itself."""
         listed = self.listed_sizes
-        return size if listed is None else max((one for one in listed if one <= size), default=listed[0])
+        return size if listed is None else max((valid for valid in listed if valid <= size), default=listed[0])
 
     def replace_missing_sizes(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Int[Tensor, "b axes"]:
         """Replace sizes that ``listed_sizes`` lacks by random sizes in it, up to the largest of ``sizes``."""
         if self.listed_sizes is None:
             return sizes
-        known = torch.tensor(self.listed_sizes)
-        index = torch.searchsorted(known, sizes).clamp(max=len(known) - 1)
-        up_to = max(1, int(torch.searchsorted(known, int(sizes.max()), right=True)))
-        other = torch.randint(up_to, sizes.shape, generator=generator)
-        return torch.where(known[index] == sizes, sizes, known[other])
+        valid = torch.tensor(self.listed_sizes)
+        index = torch.searchsorted(valid, sizes).clamp(max=len(valid) - 1)
+        valid_count = max(1, int(torch.searchsorted(valid, int(sizes.max()), right=True)))
+        replacement = torch.randint(valid_count, sizes.shape, generator=generator)
+        return torch.where(valid[index] == sizes, sizes, valid[replacement])
 
     def part(self, purpose: Purpose) -> Task:
         """Return the task with only the problems for ``purpose``. A task that is not a fixed collection returns
@@ -135,17 +136,17 @@ class Task(Config):
         """Return each problem of one size once, or None if there are more than ``limit``. By default, return None."""
         return None
 
-    def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
+    def sample_natural(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         """Draw ``count`` problems from the task's own distribution over sizes from ``low`` to ``high``: by default,
         uniform sizes on every axis. Raises UsageError if the task lacks such sizes."""
-        self.check_problem_pool(count, low, high)
-        inside = torch.tensor([size for size in self.listed_sizes or range(low, high + 1) if low <= size <= high])
-        return self.sample(inside[torch.randint(len(inside), (count, len(self.axes)), generator=generator)], generator)
+        self.check_natural_sizes(count, low, high)
+        valid = torch.tensor([size for size in self.listed_sizes or range(low, high + 1) if low <= size <= high])
+        return self.sample(valid[torch.randint(len(valid), (count, len(self.axes)), generator=generator)], generator)
 
-    def check_problem_pool(self, count: int, low: int, high: int) -> None:
+    def check_natural_sizes(self, count: int, low: int, high: int) -> None:
         """Raise UsageError if ``count`` is below 1, or the task lacks sizes from ``low`` to ``high``."""
         if count < 1:
-            raise UsageError(f"{self.name}: a pool has one problem or more, not {count}")
+            raise UsageError(f"{self.name}: count must be 1 or more, not {count}")
         if not self.smallest <= low <= high:
             raise UsageError(f"{self.name}: sizes from {low} to {high} must be at least {self.smallest} and ascend")
         if self.listed_sizes is not None and not any(low <= size <= high for size in self.listed_sizes):
@@ -210,8 +211,8 @@ class SequenceTask(Task):
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         if self.listed_sizes is not None and len(row) not in self.listed_sizes:
-            known = format_ranges(self.listed_sizes)
-            raise UsageError(f"{self.name} has no prompt of {len(row)} symbols; its sizes are {known}")
+            sizes = format_ranges(self.listed_sizes)
+            raise UsageError(f"{self.name} has no prompt of {len(row)} symbols; its sizes are {sizes}")
         if fault := self.find_fault(self.vocab.decode(row)):
             raise UsageError(f"{self.name}: {fault}")
         return self.from_rows(torch.tensor([[len(row)]]), row[None])
@@ -230,7 +231,7 @@ class SequenceTask(Task):
             return None
         row = self._to_ids(row)
         if type(self).find_fault is not SequenceTask.find_fault:
-            row = row[[not self.find_fault(self.vocab.decode(one)) for one in row]]
+            row = row[[not self.find_fault(self.vocab.decode(prompt)) for prompt in row]]
         return self.from_rows(torch.full((len(row), 1), size[0]), row)
 
     def find_fault(self, prompt: str) -> str:
@@ -285,11 +286,11 @@ def parse_symbols(task: Task, text: str) -> Int[Tensor, " n"]:
     """Return the ids of a typed text's words, if some symbol has several letters, else of its characters. Raises
     UsageError with the task's name and the first unknown symbol."""
     symbols = task.vocab.split(text if task.vocab.separator else "".join(text.split()))
-    known = Vocab(task.reads or task.symbols)
+    readable = Vocab(task.reads or task.symbols)
     if not symbols:
-        raise UsageError(f"{task.name}: the prompt is empty; its symbols are: {' '.join(known.symbols)}")
+        raise UsageError(f"{task.name}: the prompt is empty; its symbols are: {' '.join(readable.symbols)}")
     try:
-        known.encode(symbols)
+        readable.encode(symbols)
         return task.vocab.encode(symbols)
     except UsageError as error:
         raise UsageError(f"{task.name}: {error}") from None

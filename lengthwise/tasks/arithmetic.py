@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from lengthwise.base.rows import length_mask, shift_right, zero_after
-from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.base.types import SYMBOL_DTYPE, Problems, UsageError
 from lengthwise.tasks import parse_symbols
 from lengthwise.tasks.digits import Base, Order, carry, count_digits, join_numbers, reorder, replace_leading_zeros
 from lengthwise.tasks.family import enumerate_rows
@@ -48,8 +48,8 @@ class Addition(ArithmeticTask):
         """Return the length of the longest carry: the number of columns from its start to the last column that passes
         it on."""
         totals = self.stack_columns(problems)[0].sum(2)
-        above = F.pad(totals, (0, 1))[:, 1:] % self.base
-        carried = self.answer_digits(problems, totals.shape[1] + 1)[:, 1:] != above
+        without_carry = F.pad(totals, (0, 1))[:, 1:] % self.base
+        carried = self.answer_digits(problems, totals.shape[1] + 1)[:, 1:] != without_carry
         position = torch.arange(totals.shape[1])
         start = torch.where(totals >= self.base, position, -1).cummax(1).values
         return {"longest carry": ((position - start + 1) * carried).amax(1)}
@@ -58,7 +58,7 @@ class Addition(ArithmeticTask):
         return sizes.max(1).values + 1
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        columns = torch.randint(self.base, (len(sizes), int(sizes.max()), 2), generator=generator, dtype=SYMBOL)
+        columns = torch.randint(self.base, (len(sizes), int(sizes.max()), 2), generator=generator, dtype=SYMBOL_DTYPE)
         return self._trim_operands(sizes, columns.mT.contiguous(), generator)
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
@@ -66,13 +66,13 @@ class Addition(ArithmeticTask):
         the rows at the very end), through columns that add up to base − 1; in half of the rows these columns hold a
         largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
-        return self._trim_operands(sizes, pair.carry_chain(always=True).to(SYMBOL), generator)
+        return self._trim_operands(sizes, pair.carry_chain(always=True).to(SYMBOL_DTYPE), generator)
 
     def _trim_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits, generator: Generator) -> Problems:
         """Set digits beyond each operand's length to 0. Without leading zeros, redraw a top digit that is 0."""
         lengths = sizes.expand(-1, 2)
         if not self.leading_zeros:
-            others = torch.randint(1, self.base, operands.mT.shape, generator=generator, dtype=SYMBOL)
+            others = torch.randint(1, self.base, operands.mT.shape, generator=generator, dtype=SYMBOL_DTYPE)
             operands = replace_leading_zeros(operands, lengths, others.mT)
         return self.from_operands(sizes, zero_after(operands, lengths))
 
@@ -157,7 +157,7 @@ class Multiplication(ArithmeticTask):
         operands = []
         for length in sizes.unbind(1):
             shape = len(length), int(length.max())
-            draw_digits = partial(torch.randint, size=shape, generator=generator, dtype=SYMBOL)
+            draw_digits = partial(torch.randint, size=shape, generator=generator, dtype=SYMBOL_DTYPE)
             digits = draw_digits(0, self.base)
             if share is not None:
                 chosen = torch.rand(shape, generator=generator) < share
@@ -267,21 +267,21 @@ class MultiOperandAddition(NumberTask):
 
     def from_operands(self, sizes: Int[Tensor, "b axes"], digits: Operands) -> Problems:
         """Return problems on sums, given the numbers' digits, least significant first."""
-        (count, length), (_, most, width) = sizes.unbind(1), digits.shape
-        real = length_mask(count, most)[..., None] & length_mask(length, width)[:, None]
+        (count, length), (_, operand_count, width) = sizes.unbind(1), digits.shape
+        real = length_mask(count, operand_count)[..., None] & length_mask(length, width)[:, None]
         digits = digits.where(real, 0)
-        further = len(np.base_repr(most, self.base))
-        total = carry(F.pad(digits.sum(1), (0, further)), self.base, most * (self.base - 1))
+        further = len(np.base_repr(operand_count, self.base))
+        total = carry(F.pad(digits.sum(1), (0, further)), self.base, operand_count * (self.base - 1))
         answer_length = count_digits(total)
         # Position p of a prompt is digit p mod (n + 1) of number p // (n + 1), or the sign after it.
-        position, block = torch.arange(most * (width + 1) - 1), length[:, None] + 1
+        position, block = torch.arange(operand_count * (width + 1) - 1), length[:, None] + 1
         place = position % block
         digit = place if self.order == "least" else length[:, None] - 1 - place
-        index = (position // block).clamp(max=most - 1) * width + digit.clamp(min=0, max=width - 1)
+        index = (position // block).clamp(max=operand_count - 1) * width + digit.clamp(min=0, max=width - 1)
         prompt = digits.flatten(1).gather(1, index).masked_fill(place == length[:, None], self.base)
         prompt_length = count * (length + 1) - 1
         answer = reorder(total, answer_length, self.order)[:, : int(answer_length.max())]
-        prompt = zero_after(prompt.to(SYMBOL), prompt_length)
+        prompt = zero_after(prompt.to(SYMBOL_DTYPE), prompt_length)
         return Problems(sizes, prompt, prompt_length, answer, answer_length, sizes.prod(1))
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:

@@ -76,8 +76,8 @@ class EvenPairs(Automaton):
 
     @property
     def question(self) -> str:
-        what = "for each bit of" if self.each else "for"
-        return f"Write, {what} this sequence of bits, 1 if neighbouring bits up to there differ evenly often, else 0."
+        which = "for each bit of" if self.each else "for"
+        return f"Write, {which} this sequence of bits, 1 if neighbouring bits up to there differ evenly often, else 0."
 
     def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
         # States: 0 at the start, then 1 + 2 · first bit + last bit.
@@ -145,11 +145,11 @@ class GroupWords(Automaton):
 
     @property
     def question(self) -> str:
-        what = "each element of" if self.each else "the last element of"
+        each = "each element of" if self.each else "the last element of"
         members = zip(self.symbols, list_elements(self.group), strict=True)
         listed = ", ".join(f"{letter} = {''.join(map(str, element))}" for letter, element in members)
         return (
-            f"Letters stand for elements of the group {self.group}: {listed}; write, for {what} this word, the product "
+            f"Letters stand for elements of the group {self.group}: {listed}; write, for {each} this word, the product "
             "of all elements up to it, where a product ab first arranges the things as a says, then as b says."
         )
 
@@ -203,7 +203,11 @@ def list_elements(group: str) -> list[Permutation]:
     if group[0] == "S":
         return list(permutations)
     # An even permutation has an even number of pairs in the wrong order.
-    return [one for one in permutations if sum(a > b for a, b in itertools.combinations(one, 2)) % 2 == 0]
+    return [
+        permutation
+        for permutation in permutations
+        if sum(a > b for a, b in itertools.combinations(permutation, 2)) % 2 == 0
+    ]
 
 
 def multiply(group: str, a: Permutation, b: Permutation) -> Permutation:

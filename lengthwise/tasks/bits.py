@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Generator, Tensor
 
 from lengthwise.base.rows import shift_right, zero_after
-from lengthwise.base.types import SYMBOL, Problems
+from lengthwise.base.types import SYMBOL_DTYPE, Problems
 from lengthwise.tasks import SequenceTask
 from lengthwise.tasks.digits import join_numbers, split_numbers
 from lengthwise.tasks.family import Family
@@ -81,8 +81,10 @@ class SquareRoot(SequenceTask):
     def families(self) -> Sequence[Family]:
         below = "One less than squares, so that the root is just below a whole number."
         near_squares = (("squares", "Squares of whole numbers.", 0), ("below", below, 1))
-        own = (Family(name, about, partial(self._draw_near_square, less)) for name, about, less in near_squares)
-        return (*super().families, *own)
+        square_families = (
+            Family(name, about, partial(self._draw_near_square, less)) for name, about, less in near_squares
+        )
+        return (*super().families, *square_families)
 
     def _draw_near_square(self, difference: int, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         uniform = self.sample(sizes, generator)
@@ -121,11 +123,11 @@ class SquareRoot(SequenceTask):
 def _to_integers(row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> list[int]:
     """Return the numbers, of any size, that rows of bits stand for."""
     bits = zip(row.flip(1).tolist(), length.tolist(), strict=True)
-    return [int("".join(map(str, one[len(one) - count :])), 2) for one, count in bits]
+    return [int("".join(map(str, row_bits[len(row_bits) - count :])), 2) for row_bits, count in bits]
 
 
 def _to_bits(numbers: Sequence[int], width: int) -> Int[Tensor, "b width"]:
-    return torch.tensor([[number >> place & 1 for place in range(width)] for number in numbers], dtype=SYMBOL)
+    return torch.tensor([[number >> place & 1 for place in range(width)] for number in numbers], dtype=SYMBOL_DTYPE)
 
 
 # Numbers of ones at which a model trained on short rows may fail: all bits are set, or one more bit is needed.
@@ -244,7 +246,7 @@ class BitwiseOr(PairTask):
         in_first = torch.where(first == second, coin, first < second)  # whether the first vector holds the 1
         one = (torch.rand(len(sizes), generator=generator) * sizes.amin(1)).long()
         position = torch.where(in_first, one, first + 1 + one)
-        bits = torch.zeros(len(sizes), int(sizes.sum(1).max()) + 1, dtype=SYMBOL)
+        bits = torch.zeros(len(sizes), int(sizes.sum(1).max()) + 1, dtype=SYMBOL_DTYPE)
         return self._build_problems(sizes, bits.scatter_(1, position[:, None], 1))
 
     def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:

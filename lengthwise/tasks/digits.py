@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import shift_right
-from lengthwise.base.types import SYMBOL, UsageError
+from lengthwise.base.types import SYMBOL_DTYPE, UsageError
 from lengthwise.tasks import Task, parse_symbols
 
 EXACT = 2**53  # up to here, doubles hold every whole number
@@ -54,7 +54,7 @@ def carry(totals: Shaped[Tensor, "b n"], base: int, largest_total: int) -> Int[T
         quotients = ((columns.double() @ powers[:-1] + carry)[:, None] / powers).floor_()
         parts.append(quotients[:, :-1].sub(quotients[:, 1:], alpha=base))
         carry = quotients[:, -1]
-    return torch.cat(parts, 1).to(SYMBOL)
+    return torch.cat(parts, 1).to(SYMBOL_DTYPE)
 
 
 def to_machine_words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor, "*b"]]:
@@ -91,8 +91,8 @@ def join_numbers(
     """Write two numbers with a sign between them."""
     width = int(lengths.sum(1).max()) + 1
     left, right = reorder(first, lengths[:, 0], order), reorder(second, lengths[:, 1], order)
-    behind = torch.nn.functional.pad(right, (1, 0), value=sign)
-    row = shift_right(behind, lengths[:, 0], width)
+    sign_and_right = torch.nn.functional.pad(right, (1, 0), value=sign)
+    row = shift_right(sign_and_right, lengths[:, 0], width)
     row[:, : left.shape[1]].bitwise_or_(left)
     return row
 

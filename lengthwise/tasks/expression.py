@@ -19,7 +19,7 @@ from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, grammar, parse_symbols
 from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, OPERATORS, PLUS, TIMES, evaluate
 
-CHEAP = 512  # rows that take little longer to draw than a single row
+SMALL_BATCH = 512  # rows that take little longer to draw than a single row
 
 
 class Writer(NamedTuple):
@@ -42,18 +42,20 @@ class Writer(NamedTuple):
         digit, count = digit or self.draw_digit, (self.size + 1) // 2
         numbers = [digit() for _ in range(count)]
         if self.size % 2 == 0:
-            at = self.rng.randrange(count)
-            numbers[at] = (numbers[at] if numbers[at] != "0" else "1") + digit()
-        between = [operators[at % len(operators)] if operators else self.rng.choice("+-*") for at in range(count - 1)]
+            index = self.rng.randrange(count)
+            numbers[index] = (numbers[index] if numbers[index] != "0" else "1") + digit()
+        between = [
+            operators[index % len(operators)] if operators else self.rng.choice("+-*") for index in range(count - 1)
+        ]
         return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
 
     def fill_up(self, core: Callable[[int], str], unit: int) -> str:
         """Write the largest core that leaves 0 or at least 2 characters, and fill these characters with terms."""
         for count in range(self.size // unit, -1, -1):
             text = core(count)
-            room = self.size - len(text)
-            if room == 0 or room > 1:
-                text += f"{self.draw_sign()}{self.draw_number(2)}" if room % 2 else ""
+            missing = self.size - len(text)
+            if missing == 0 or missing > 1:
+                text += f"{self.draw_sign()}{self.draw_number(2)}" if missing % 2 else ""
                 terms = (self.size - len(text)) // 2
                 return text + "".join(f"{self.draw_sign()}{self.draw_digit()}" for _ in range(terms))
         return self.write_chain("+-")
@@ -151,7 +153,7 @@ class Writer(NamedTuple):
         if len(parts) == 1:
             parts = [parts[0] - 2, 2]
         numbers = [self.draw_number(part - 1) for part in parts]
-        return numbers[0] + "".join("-+"[at % 2] + number for at, number in enumerate(numbers[1:]))
+        return numbers[0] + "".join("-+"[index % 2] + number for index, number in enumerate(numbers[1:]))
 
     patterns = (
         only_plus, only_minus, only_times, times_zero, plus_and_minus, sum_of_products, ones, nearly_zeros,
@@ -181,26 +183,26 @@ class Expression(Task):
         if int(lengths.min()) < self.smallest:
             raise UsageError(f"expression: lengths start at {self.smallest}, not {int(lengths.min())}")
         rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
-        values, left = torch.zeros_like(lengths), torch.arange(len(lengths))
-        while len(left):
-            tries = 1 + CHEAP // len(left)  # draws of each row; the first short value is taken
-            drawn, results = grammar.draw_expressions(lengths[left].repeat(tries), generator)
+        values, remaining = torch.zeros_like(lengths), torch.arange(len(lengths))
+        while len(remaining):
+            tries = 1 + SMALL_BATCH // len(remaining)  # draws of each row; the first short value is taken
+            drawn, results = grammar.draw_expressions(lengths[remaining].repeat(tries), generator)
             short = self._is_short(results).view(tries, -1)
             done = short.any(0).nonzero().flatten()
-            first = short[:, done].long().argmax(0) * len(left) + done
-            rows[left[done], : drawn.shape[1]], values[left[done]] = drawn[first], results[first]
-            left = left[~short.any(0)]
+            first = short[:, done].long().argmax(0) * len(remaining) + done
+            rows[remaining[done], : drawn.shape[1]], values[remaining[done]] = drawn[first], results[first]
+            remaining = remaining[~short.any(0)]
         return self._build_problems(lengths, rows, values)
 
-    def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
+    def sample_natural(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         """Sample from the grammar's distribution, conditioned on a length in the range and a value that is short
         enough."""
-        self.check_problem_pool(count, low, high)
+        self.check_natural_sizes(count, low, high)
         mass = torch.where(torch.arange(high + 1) < low, 0, grammar.get_tables(high).mass[: high + 1])
         parts = []
         while count:
             # Somewhat more than are needed, so that a second round is rare; the first short values are kept.
-            lengths = torch.multinomial(mass, count + count // 16 + CHEAP, replacement=True, generator=generator)
+            lengths = torch.multinomial(mass, count + count // 16 + SMALL_BATCH, replacement=True, generator=generator)
             rows, values = grammar.draw_expressions(lengths, generator)
             short = self._is_short(values).nonzero().flatten()[:count]
             parts.append([part.index_select(0, short) for part in (lengths, rows, values)])
@@ -216,13 +218,13 @@ class Expression(Task):
         self, lengths: Int[Tensor, " b"], rows: UInt8[Tensor, "b p"], values: Int[Tensor, " b"]
     ) -> Problems:
         # Write the values' symbols: up to ``most`` digits, from the first one on, and a minus sign before them.
-        left, negative, digits = values.abs().double(), values < 0, []
+        remainder, negative, digits = values.abs().double(), values < 0, []
         powers = 10.0 ** torch.arange(self.most, dtype=torch.float64)
-        answer_length = torch.bucketize(left, powers[1:], right=True) + 1
+        answer_length = torch.bucketize(remainder, powers[1:], right=True) + 1
         power = powers[answer_length - 1]
         for _ in powers:
-            digits.append((left / power).floor())
-            left, power = left - digits[-1] * power, (power / 10).clamp(min=1)
+            digits.append((remainder / power).floor())
+            remainder, power = remainder - digits[-1] * power, (power / 10).clamp(min=1)
         unsigned = torch.stack(digits, 1)
         signed = torch.cat([torch.full_like(unsigned[:, :1], MINUS), unsigned[:, :-1]], 1)
         answer_length = answer_length + negative

@@ -45,12 +45,12 @@ def draw_mixture(families: Sequence[Family], sizes: Int[Tensor, "b axes"], gener
 def choose_families(families: Sequence[Family], names: Sequence[str], task: str) -> Sequence[Family]:
     """Return the families called ``names``, or all families if ``names`` is empty. Raises UsageError for an unknown
     name."""
-    known = {family.name: family for family in families}
+    by_name = {family.name: family for family in families}
     for name in names:
-        if name not in known:
-            listed = ", ".join(known) or "none"
-            raise UsageError(f"{task} has no family {name!r}{suggest(name, known)}; it has: {listed}")
-    return [known[name] for name in names] if names else families
+        if name not in by_name:
+            listed = ", ".join(by_name) or "none"
+            raise UsageError(f"{task} has no family {name!r}{suggest(name, by_name)}; it has: {listed}")
+    return [by_name[name] for name in names] if names else families
 
 
 @dataclass(frozen=True)
@@ -115,8 +115,8 @@ class RowSampler:
 
     def palindrome(self) -> Int[Tensor, "b width"]:
         """Rows that read the same backwards."""
-        back = (self.length[:, None] - 1 - self.position).clamp(min=0)
-        return self.draw_symbols(self.width).gather(1, torch.minimum(self.position, back))
+        mirrored = (self.length[:, None] - 1 - self.position).clamp(min=0)
+        return self.draw_symbols(self.width).gather(1, torch.minimum(self.position, mirrored))
 
     def runs(self) -> Int[Tensor, "b width"]:
         """Runs of equal symbols, six long on average."""
@@ -192,10 +192,10 @@ def suitable_patterns(count: int) -> tuple[Pattern, ...]:
 def draw_run_ids(rows: int, width: int, generator: Generator) -> Int[Tensor, "rows width"]:
     """Draw runs of numbers below a limit of 1, 2 or 3 per row. A position repeats the number before it with a
     probability that is drawn for each row: uniform, and 1 in a third of the rows."""
-    most = torch.randint(1, 4, (rows, 1), generator=generator)
-    keeps = 1.5 * torch.rand(rows, 1, generator=generator)
-    number = (torch.rand(rows, width, generator=generator) * most).long()
-    new = torch.rand(rows, width, generator=generator) >= keeps
+    limit = torch.randint(1, 4, (rows, 1), generator=generator)
+    repeat_probability = 1.5 * torch.rand(rows, 1, generator=generator)
+    number = (torch.rand(rows, width, generator=generator) * limit).long()
+    new = torch.rand(rows, width, generator=generator) >= repeat_probability
     return number.gather(1, (new * torch.arange(width)).cummax(1).values)
 
 

@@ -143,16 +143,16 @@ class File(Task):
         return sizes  # ``sample`` replaces them
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        rows, known, counts = self._rows_by_size
+        rows, listed_sizes, counts = self._rows_by_size
         first = counts.cumsum(0) - counts
-        index = torch.searchsorted(known, super().replace_missing_sizes(sizes, generator)[:, 0])
+        index = torch.searchsorted(listed_sizes, super().replace_missing_sizes(sizes, generator)[:, 0])
         drawn = torch.empty_like(index)
         for number in index.unique().tolist():
             same_size = index == number
             drawn[same_size] = first[number] + _draw_in_turns(int(same_size.sum()), int(counts[number]), generator)
         return self.collection.problems(rows[drawn])
 
-    def pool(self, count: int, low: int, high: int, generator: Generator) -> Problems:
+    def sample_natural(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         rows = self._rows_by_size[0]
         rows = rows[(self.collection.size[rows] >= low) & (self.collection.size[rows] <= high)]
         if not len(rows):
@@ -165,16 +165,18 @@ class File(Task):
         return self.collection.problems(rows) if len(rows) <= limit else None
 
     def parse(self, text: str) -> Problems:
-        typed = problem_file.to_symbols(text, self.words)
+        symbols = problem_file.to_symbols(text, self.words)
         if self.grid:
-            typed = problem_file.join_lines(typed, f"{self.name}: a prompt")
-        row = self.collection.row.get(typed.replace(" ", self.vocab.separator))
+            symbols = problem_file.join_lines(symbols, f"{self.name}: a prompt")
+        row = self.collection.row.get(symbols.replace(" ", self.vocab.separator))
         if row is not None and self._in_part[row]:
             return self.collection.problems(torch.tensor([row]))
-        prompt, known = parse_symbols(self, typed), self.collection
+        prompt, collection = parse_symbols(self, symbols), self.collection
         unknown = f"{self.name}: {text[:60]!r} is not a prompt of the file, so its answer is unknown"
-        is_number_of_symbols = torch.equal(known.size**2 if self.grid else known.size, known.length[:, 0])
-        if not is_number_of_symbols or not torch.equal(known.size, known.rounds):
+        is_number_of_symbols = torch.equal(
+            collection.size**2 if self.grid else collection.size, collection.length[:, 0]
+        )
+        if not is_number_of_symbols or not torch.equal(collection.size, collection.rounds):
             raise UsageError(f"{unknown}, and so are its size and rounds, which the file lists")
         length = torch.tensor([len(prompt)])
         size = torch.tensor([math.isqrt(len(prompt))]) if self.grid else length
@@ -198,15 +200,15 @@ class File(Task):
         return self.vocab.decode(problems.answer[0])
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        known, longest = self._longest_answers
-        return longest[(torch.searchsorted(known, sizes[:, 0], right=True) - 1).clamp(min=0)]
+        sizes_in_file, longest = self._longest_answers
+        return longest[(torch.searchsorted(sizes_in_file, sizes[:, 0], right=True) - 1).clamp(min=0)]
 
     @cached_property
     def _longest_answers(self) -> tuple[Int[Tensor, " s"], Int[Tensor, " s"]]:
         """The sizes in the file, and for each the length of the longest answer up to this size."""
-        known, index = self.collection.size.unique(return_inverse=True)
-        longest = torch.zeros_like(known).scatter_reduce_(0, index, self.collection.length[:, 1], "amax")
-        return known, longest.cummax(0).values
+        sizes, index = self.collection.size.unique(return_inverse=True)
+        longest = torch.zeros_like(sizes).scatter_reduce_(0, index, self.collection.length[:, 1], "amax")
+        return sizes, longest.cummax(0).values
 
 
 @dataclass(frozen=True)

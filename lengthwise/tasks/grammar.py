@@ -106,34 +106,34 @@ def _build_tables(top: int) -> _Tables:
     blocks = _build_blocks(top)
     # A state is an index into the table of probabilities. Row k, column n: k tails with n symbols in total. Row
     # ``inner``: the n symbols inside parentheses. Row ``whole``: a complete expression of n symbols.
-    most = (top - 1) // 2  # largest number of tails
-    inner, whole = most + 1, most + 2
-    mass = torch.zeros(most + 3, top + 1, dtype=torch.float64)
+    max_tails = (top - 1) // 2  # largest number of tails
+    inner, whole = max_tails + 1, max_tails + 2
+    mass = torch.zeros(max_tails + 3, top + 1, dtype=torch.float64)
     mass[0, 0] = mass[inner, 0] = 1  # the ends: no tails left, no parentheses
     steps: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # for each state: blocks, next states, weights
 
     def add_transitions(row: int, symbols: int, chosen: Tensor, tails: Tensor, shape: Tensor | float = 1.0) -> None:
         """Add the transitions from a state by the ``chosen`` blocks, each followed by ``tails`` tails."""
         hidden = int(row >= inner)  # the first block's ( is not counted among the symbols
-        left = symbols + hidden - blocks.length[chosen]
-        state = tails * mass.shape[1] + left.clamp(min=0)
-        behind = mass.view(-1)[state] * mass[inner, blocks.inside[chosen]]
-        weight = blocks.weight[chosen] * behind * shape * (left >= 0)
-        some = weight > 0
-        steps[row * mass.shape[1] + symbols] = chosen[some], state[some], weight[some]
+        remaining = symbols + hidden - blocks.length[chosen]
+        state = tails * mass.shape[1] + remaining.clamp(min=0)
+        rest_probability = mass.view(-1)[state] * mass[inner, blocks.inside[chosen]]
+        weight = blocks.weight[chosen] * rest_probability * shape * (remaining >= 0)
+        possible = weight > 0
+        steps[row * mass.shape[1] + symbols] = chosen[possible], state[possible], weight[possible]
         mass[row, symbols] = weight.sum()
 
     opens = blocks.sign == OPEN
     tail, first = (~opens).nonzero().flatten(), opens.nonzero().flatten()
     alone = first[blocks.inside[first] > 0]  # an expression may be a single pair of parentheses
-    tails = torch.arange(1, most + 1).repeat_interleave(len(first))
+    tails = torch.arange(1, max_tails + 1).repeat_interleave(len(first))
     # The weight of joining k tails: the number of ways to bracket them times the probability of each.
     bare = NESTED * (1 - PARENTHESES)
-    ways = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, most + 1)]
-    first, spine = first.repeat(most), torch.tensor([0, *ways], dtype=torch.float64)[tails]
+    bracketings = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, max_tails + 1)]
+    first, spine = first.repeat(max_tails), torch.tensor([0, *bracketings], dtype=torch.float64)[tails]
     shape = torch.cat([(1 - PARENTHESES) * spine, torch.full_like(spine[:1], 1 / NESTED).expand(len(alone))])
     for symbols in range(2, top + 1):
-        for k in range(1, min(most, symbols // 2) + 1):
+        for k in range(1, min(max_tails, symbols // 2) + 1):
             add_transitions(k, symbols, tail, torch.tensor(k - 1))
         add_transitions(inner, symbols, first, tails, spine)
         add_transitions(whole, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), shape)
@@ -168,16 +168,16 @@ def draw_expressions(
     lengths: Int[Tensor, " b"], generator: Generator
 ) -> tuple[UInt8[Tensor, "b p"], Int[Tensor, " b"]]:
     """Sample expressions of the given lengths, padded with zeros, and compute their values."""
-    known, order = get_tables(int(lengths.max())), lengths.short().argsort()
+    tables, order = get_tables(int(lengths.max())), lengths.short().argsort()
     rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
     values, start = torch.empty_like(lengths), 0
     for part in order.split(32768):  # more rows at once are not faster
-        text, steps = _write_expressions(known, lengths[part], generator)
+        text, steps = _write_expressions(tables, lengths[part], generator)
         written = slice(start, start := start + len(part))
         rows[written, : len(text) - 2] = text[1:-1].T
         values[written] = evaluate_steps(text, steps, lengths[part])
-    back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-    return rows.index_select(0, back), values.index_select(0, back)
+    inverse_order = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+    return rows.index_select(0, inverse_order), values.index_select(0, inverse_order)
 
 
 def _write_expressions(
@@ -274,10 +274,10 @@ def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: In
     # end of its parenthesis, and the total of the rest.
     product = total = torch.zeros(0, dtype=torch.float64)
     for step in reversed(steps):
-        sign, behind = text.index_select(0, step.start).int(), len(step.goes_on)
-        number = step.number.index_copy(0, step.nests, total[behind:])
-        product = torch.ones_like(number).index_copy_(0, step.goes_on, product[:behind]).mul_(number)
-        total = torch.zeros_like(number).index_copy_(0, step.goes_on, total[:behind])
+        sign, following_count = text.index_select(0, step.start).int(), len(step.goes_on)
+        number = step.number.index_copy(0, step.nests, total[following_count:])
+        product = torch.ones_like(number).index_copy_(0, step.goes_on, product[:following_count]).mul_(number)
+        total = torch.zeros_like(number).index_copy_(0, step.goes_on, total[:following_count])
         total.addcmul_(product, ADDS.index_select(0, sign))
         fits = torch.maximum(product.abs(), total.abs()) < 2.0**53  # where float64 is exact; False for NaN too
         if not fits.all():

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import length_mask, zero_after
-from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.base.types import SYMBOL_DTYPE, Problems, UsageError
 from lengthwise.tasks import SequenceTask, Task, parse_symbols
 from lengthwise.tasks.family import Family, enumerate_rows
 
@@ -189,9 +189,11 @@ class Dyck(SequenceTask):
             Family("deep-of-one-kind", "Nine of ten open, all of one kind.", partial(walk, 0.9, one_kind=True)),
         )
 
-    def _draw_walk(self, opens: float, sizes: Sizes, generator: Generator, *, one_kind: bool = False) -> Problems:
+    def _draw_walk(
+        self, open_probability: float, sizes: Sizes, generator: Generator, *, one_kind: bool = False
+    ) -> Problems:
         chance = torch.rand(len(sizes), int(sizes.max()), generator=generator)
-        return self._draw_brackets(chance < opens, sizes, generator, one_kind=one_kind)
+        return self._draw_brackets(chance < open_probability, sizes, generator, one_kind=one_kind)
 
     def _flat(self, sizes: Sizes, generator: Generator) -> Problems:
         """Each bracket is closed at once."""
@@ -211,14 +213,16 @@ class Dyck(SequenceTask):
         position = torch.arange(int(sizes.max()))
         return self._draw_brackets((position < sizes // 2) | (position % 2 == 0), sizes, generator)
 
-    def _draw_brackets(self, opens: Tensor, sizes: Sizes, generator: Generator, *, one_kind: bool = False) -> Problems:
-        """Draw brackets of uniform kinds that open where ``opens`` is True, or where no bracket is open."""
-        rows, width = len(sizes), opens.shape[-1]
-        opens = opens.expand(rows, -1)
+    def _draw_brackets(
+        self, opening_mask: Tensor, sizes: Sizes, generator: Generator, *, one_kind: bool = False
+    ) -> Problems:
+        """Draw brackets of uniform kinds that open where ``opening_mask`` is True, or where no bracket is open."""
+        rows, width = len(sizes), opening_mask.shape[-1]
+        opening_mask = opening_mask.expand(rows, -1)
         kind = torch.randint(self.kinds, (rows, 1 if one_kind else width), generator=generator).expand(-1, width)
         stack, depth, row = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1, dtype=torch.long), []
         for place in range(width):
-            opening = opens[:, place : place + 1] | (depth == 0)
+            opening = opening_mask[:, place : place + 1] | (depth == 0)
             top = stack.gather(1, (depth - 1).clamp(min=0))
             opened = kind[:, place : place + 1]
             stack = torch.where(opening, stack.scatter(1, depth, opened), stack)
@@ -334,7 +338,7 @@ class StackManipulation(SequenceTask):
         letters = 1 + (torch.rand(len(sizes), 1, generator=generator) * sizes).long()
         letters, actions = pattern(letters, actions, sizes)
         row = torch.where(torch.arange(shape[1]) < letters, row, actions)
-        return self.from_rows(sizes, zero_after(row.to(SYMBOL), sizes[:, 0]))
+        return self.from_rows(sizes, zero_after(row.to(SYMBOL_DTYPE), sizes[:, 0]))
 
     patterns = (no_actions, pushes, pops, refilled, alternating_push_pop, deep_at_once, top_replaced, few_left)
 
@@ -345,10 +349,10 @@ class StackManipulation(SequenceTask):
             pushes = real & (symbol != POP)
             stack = torch.where(pushes, stack.scatter(1, depth, symbol % 2), stack)
             depth = (depth + pushes.long() - (real & (symbol == POP)).long()).clamp(min=0)
-        left = depth[:, 0].clamp(min=1)
-        place = torch.arange(int(left.max()))
+        remaining = depth[:, 0].clamp(min=1)
+        place = torch.arange(int(remaining.max()))
         answer = stack.gather(1, (depth - 1 - place).clamp(min=0)).masked_fill(depth == 0, EMPTY)
-        return Problems(sizes, row, length, zero_after(answer.to(SYMBOL), left), left, length)
+        return Problems(sizes, row, length, zero_after(answer.to(SYMBOL_DTYPE), remaining), remaining, length)
 
     def find_fault(self, prompt: str) -> str:
         is_problem = re.fullmatch("[ab]+[AB-]*", prompt)

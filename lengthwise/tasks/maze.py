@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.base.types import SYMBOL_DTYPE, Problems, UsageError
 from lengthwise.tasks import SquareGridTask
 
 WALL, FREE, START, GOAL, WAY = range(5)
@@ -38,16 +38,16 @@ def depth_first(rows: int, cells: int, generator: Generator) -> Carved:
     free[row, 2 * cell[:, 0] + 1, 2 * cell[:, 1] + 1] = True
     for _ in range(2 * cells * cells - 1):  # every cell is entered once, and left once
         near = cell[:, None] + moves
-        open_ = ~visited[row[:, None], near[..., 0] + 1, near[..., 1] + 1]
-        choice = ((torch.rand(rows, 4, generator=generator) + 1) * open_).argmax(1)
-        enters = open_.any(1)
+        is_open = ~visited[row[:, None], near[..., 0] + 1, near[..., 1] + 1]
+        choice = ((torch.rand(rows, 4, generator=generator) + 1) * is_open).argmax(1)
+        enters = is_open.any(1)
         target = torch.where(enters[:, None], near[row, choice], stack[row, (depth - 1).clamp(min=0)])
-        new, old, to = row[enters], cell[enters], target[enters]
+        new, old, entered = row[enters], cell[enters], target[enters]
         stack[new, depth[new]] = old
-        wall = old + to + 1
+        wall = old + entered + 1
         free[new, wall[:, 0], wall[:, 1]] = True
-        free[new, 2 * to[:, 0] + 1, 2 * to[:, 1] + 1] = True
-        visited[new, to[:, 0] + 1, to[:, 1] + 1] = True
+        free[new, 2 * entered[:, 0] + 1, 2 * entered[:, 1] + 1] = True
+        visited[new, entered[:, 0] + 1, entered[:, 1] + 1] = True
         depth = torch.where(enters, depth + 1, (depth - 1).clamp(min=0))
         cell = target
     return free, None
@@ -115,10 +115,10 @@ def snake(rows: int, cells: int, generator: Generator) -> Carved:
 
 def spiral(rows: int, cells: int, generator: Generator) -> Carved:
     """One corridor that spirals through all cells, with start and goal at its ends."""
-    left, order = torch.arange(cells * cells).view(cells, cells), list[int]()
-    while left.numel():
-        order += left[0].tolist()
-        left = left[1:].rot90()
+    remaining, order = torch.arange(cells * cells).view(cells, cells), list[int]()
+    while remaining.numel():
+        order += remaining[0].tolist()
+        remaining = remaining[1:].rot90()
     return _build_corridor(order, rows, cells, generator)
 
 
@@ -126,8 +126,8 @@ def _build_corridor(order: list[int], rows: int, cells: int, generator: Generato
     """Return mazes with one corridor through all cells in the given order, and start and goal at its ends."""
     up, left = torch.zeros(2, rows, cells, cells, dtype=torch.bool)
     for pair in pairwise(order):
-        later, along = max(pair), abs(pair[0] - pair[1])
-        (left if along == 1 else up)[:, later // cells, later % cells] = True
+        later_cell, distance = max(pair), abs(pair[0] - pair[1])
+        (left if distance == 1 else up)[:, later_cell // cells, later_cell % cells] = True
     ends = torch.tensor([[order[0], order[-1]]]).repeat(rows, 1)
     backwards = torch.rand(rows, generator=generator) < 0.5
     return _open_walls(up, left, torch.where(backwards[:, None], ends.flip(1), ends), generator)
@@ -196,7 +196,7 @@ class Maze(SquareGridTask):
         answer = (grid > WALL).long().masked_fill(way.flatten(1), WAY)
         length = torch.full((len(grid),), side * side)
         sizes = torch.full((len(grid), 1), cells)
-        return Problems(sizes, grid.to(SYMBOL), length, answer.to(SYMBOL), length, rounds + 1)
+        return Problems(sizes, grid.to(SYMBOL_DTYPE), length, answer.to(SYMBOL_DTYPE), length, rounds + 1)
 
     def parse(self, text: str) -> Problems:
         lines = [line for line in text.replace("/", " ").split() if line]

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import length_mask, shift_right, zero_after
-from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.base.types import SYMBOL_DTYPE, Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
 from lengthwise.tasks.family import enumerate_rows
 
@@ -225,13 +225,13 @@ class BracketedTask(ModularTask):
         width, place = 4 * shape[1] - 3, torch.arange(shape[1])
         real, between = place < sizes, place < sizes - 1
         order = order.masked_fill(~between, torch.inf)
-        own = order[:, None].expand(-1, len(place), -1)
+        neighbour_order = order[:, None].expand(-1, len(place), -1)
         right, left = (part & between[:, None] for part in (place >= place[:, None], place < place[:, None]))
-        to_right = own.masked_fill(~right, -torch.inf).cummax(2).values
-        to_left = own.masked_fill(~left, -torch.inf).flip(2).cummax(2).values.flip(2)
+        to_right = neighbour_order.masked_fill(~right, -torch.inf).cummax(2).values
+        to_left = neighbour_order.masked_fill(~left, -torch.inf).flip(2).cummax(2).values.flip(2)
         before = F.pad(order[:, :-1], (1, 0), value=torch.inf)
-        opened = (right & (own == to_right) & (own < before[..., None])).sum(2)
-        closed = (left & (own == to_left) & (own < order[..., None])).sum(2)
+        opened = (right & (neighbour_order == to_right) & (neighbour_order < before[..., None])).sum(2)
+        closed = (left & (neighbour_order == to_left) & (neighbour_order < order[..., None])).sum(2)
         number = opened.cumsum(1) + (closed + 2).cumsum(1) - closed - 2
         operation = number + closed + 1
         position = torch.arange(width)[:, None]
@@ -241,7 +241,7 @@ class BracketedTask(ModularTask):
         row = F.pad(row, (0, 1))  # a place for symbols beyond a row's end
         row = row.scatter(1, number.where(real, width), numbers)
         row = row.scatter(1, operation.where(between, width), operations + len(self.writes))[:, :width]
-        return self.from_expressions(sizes, zero_after(row.to(SYMBOL), 4 * sizes[:, 0] - 3), number, generator)
+        return self.from_expressions(sizes, zero_after(row.to(SYMBOL_DTYPE), 4 * sizes[:, 0] - 3), number, generator)
 
     def evaluate(self, row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         """Return the values of expressions, computed symbol by symbol with a stack."""
@@ -290,14 +290,14 @@ class BracketedArithmetic(BracketedTask):
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         count = sizes[:, 0]
         length = 4 * count - 3
-        answer = self.evaluate(row, length)[:, None].to(SYMBOL)
+        answer = self.evaluate(row, length)[:, None].to(SYMBOL_DTYPE)
         return Problems(sizes, row, length, answer, torch.ones_like(count), count)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         if size[0] > 1 or self.modulus > limit:
             return None
         numbers = torch.arange(self.modulus)[:, None]
-        return self.from_rows(torch.ones_like(numbers), numbers.to(SYMBOL))
+        return self.from_rows(torch.ones_like(numbers), numbers.to(SYMBOL_DTYPE))
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
@@ -341,17 +341,19 @@ class SolveEquation(BracketedTask):
         value = self.evaluate(row, 4 * sizes[:, 0] - 3)
         chosen = (torch.rand(len(sizes), 1, generator=generator) * sizes).long()
         unknown = row.scatter(1, numbers.gather(1, chosen), self.symbols.index("x"))
-        end = torch.stack([torch.full_like(value, self.symbols.index(EQUALS)), value], 1).to(SYMBOL)
+        end = torch.stack([torch.full_like(value, self.symbols.index(EQUALS)), value], 1).to(SYMBOL_DTYPE)
         end = shift_right(F.pad(end, (0, row.shape[1])), 4 * sizes[:, 0] - 3, row.shape[1] + 2)
         return self.from_rows(sizes, F.pad(unknown, (0, 2)) + end)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
         count = sizes[:, 0]
         length, unknown = 4 * count - 1, row == self.symbols.index("x")
-        both = torch.cat([row.masked_fill(unknown, value) for value in (0, 1)])
-        zero, one = self.evaluate(both, (length - 2).repeat(2)).chunk(2)
+        substituted = torch.cat([row.masked_fill(unknown, value) for value in (0, 1)])
+        value_at_0, value_at_1 = self.evaluate(substituted, (length - 2).repeat(2)).chunk(2)
         value = row.gather(1, length[:, None] - 1)[:, 0]
-        answer = ((value - zero) * (one - zero) % self.modulus)[:, None].to(SYMBOL)  # x is added or subtracted once
+        answer = ((value - value_at_0) * (value_at_1 - value_at_0) % self.modulus)[:, None].to(
+            SYMBOL_DTYPE
+        )  # x is added or subtracted once
         return Problems(sizes, row, length, answer, torch.ones_like(count), count)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
@@ -359,7 +361,9 @@ class SolveEquation(BracketedTask):
             return None
         values = torch.arange(self.modulus)
         unknown, equals = (torch.full_like(values, self.symbols.index(symbol)) for symbol in ("x", EQUALS))
-        return self.from_rows(torch.ones(len(values), 1).long(), torch.stack([unknown, equals, values], 1).to(SYMBOL))
+        return self.from_rows(
+            torch.ones(len(values), 1).long(), torch.stack([unknown, equals, values], 1).to(SYMBOL_DTYPE)
+        )
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from lengthwise.base.rows import zero_after
-from lengthwise.base.types import SYMBOL, Problems
+from lengthwise.base.types import SYMBOL_DTYPE, Problems
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import Order, count_digits, split_numbers, to_reading_order
 from lengthwise.tasks.family import Pattern, RowSampler, draw_run_ids, enumerate_rows
@@ -60,7 +60,7 @@ class Pair:
     def draw_digits(self, low: int = 0) -> Int[Tensor, "b n"]:
         """Draw uniform digits of one number, from ``low`` up."""
         shape = len(self.lengths), self.width
-        return torch.randint(low, self.base, shape, generator=self.generator, dtype=SYMBOL)
+        return torch.randint(low, self.base, shape, generator=self.generator, dtype=SYMBOL_DTYPE)
 
     def draw_fraction(self) -> Float[Tensor, "b 1"]:
         """Draw a number from 0 to 1 for each row."""
@@ -126,8 +126,8 @@ class Pair:
     def every_column_carries(self) -> Digits:
         """Digits that add up to the base or more in every column that both numbers have."""
         first = self.draw_digits(low=1)
-        more = (torch.rand(first.shape, generator=self.generator) * first).long()
-        return torch.stack([first, self.base - first + more], 1)
+        excess = (torch.rand(first.shape, generator=self.generator) * first).long()
+        return torch.stack([first, self.base - first + excess], 1)
 
     def no_column_carries(self) -> Digits:
         """Columns that all add up to the largest digit or less."""
@@ -150,12 +150,12 @@ class Pair:
         numbers = []
         for length in self.lengths.split(1, 1):
             # The 1 of the power is at a uniform digit or, without leading zeros, at the top digit.
-            one = self.draw_position(length) if self.leading_zeros else length - 1
+            one_position = self.draw_position(length) if self.leading_zeros else length - 1
             change = torch.randint(-1, 2, (len(length), 1), generator=self.generator)
-            less = torch.where(self.digit_index < (one if self.leading_zeros else length), self.top, 0)
-            power = (self.digit_index == one).long()
-            more = power | (self.digit_index == 0).long()
-            numbers.append(torch.where(change < 0, less, torch.where(change > 0, more, power)))
+            one_less = torch.where(self.digit_index < (one_position if self.leading_zeros else length), self.top, 0)
+            power = (self.digit_index == one_position).long()
+            one_more = power | (self.digit_index == 0).long()
+            numbers.append(torch.where(change < 0, one_less, torch.where(change > 0, one_more, power)))
         return torch.stack(numbers, 1)
 
     def zeros(self) -> Digits:
@@ -257,10 +257,10 @@ class PairTask(Task):
             for _ in range(8):
                 if not (wrong := pair.is_leading_zero(digits).any(2).any(1)).any():
                     break
-                again = pattern(replace(pair, lengths=pair.lengths[wrong]))
-                digits[wrong, :, : again.shape[2]] = again
+                redrawn = pattern(replace(pair, lengths=pair.lengths[wrong]))
+                digits[wrong, :, : redrawn.shape[2]] = redrawn
             digits = torch.where(pair.is_leading_zero(digits), 1, digits)
-        return self.from_operands(sizes, zero_after(digits.to(SYMBOL).contiguous(), pair.lengths))
+        return self.from_operands(sizes, zero_after(digits.to(SYMBOL_DTYPE).contiguous(), pair.lengths))
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         lengths = size[0], size[-1]
@@ -272,7 +272,7 @@ class PairTask(Task):
         if not self.leading_zeros:
             tops = [(operands[:, axis, length - 1] > 0) | (length == 1) for axis, length in enumerate(lengths)]
             operands = operands[tops[0] & tops[1]]
-        return self.from_operands(torch.tensor([list(size)]).repeat(len(operands), 1), operands.to(SYMBOL))
+        return self.from_operands(torch.tensor([list(size)]).repeat(len(operands), 1), operands.to(SYMBOL_DTYPE))
 
 
 class NumberTask(Task):
@@ -328,4 +328,4 @@ class ArithmeticTask(PairTask, NumberTask):
             numbers = [F.pad(number, (width - len(number), 0)) for number in numbers]
         operands = torch.stack([F.pad(number.flip(0), (0, width - len(number))) for number in numbers])
         sizes = [len(number) for number in numbers][: len(self.axes)]
-        return self.from_operands(torch.tensor([sizes]), operands[None].to(SYMBOL))
+        return self.from_operands(torch.tensor([sizes]), operands[None].to(SYMBOL_DTYPE))

@@ -96,7 +96,7 @@ def read_collection(path: Path, shares: tuple[int, int, int], form: Form = "char
     validation and test. Raises UsageError, with the line's number, for the first error."""
     try:
         files = sorted(path.rglob("*")) if is_folder(path) else [path]
-        state = tuple((file.name, (found := file.stat()).st_mtime_ns, found.st_size) for file in files)
+        state = tuple((file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in files)
     except OSError as error:
         raise UsageError(f"{path}: this file of problems cannot be read ({error.strerror})") from None
     return _read_cached(path, state, shares, form)
@@ -118,14 +118,17 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]
     if form == "words":
         split = [text.split() for text in texts]
-        known, ids = np.unique([word for text in split for word in text], return_inverse=True)
-        symbols, length = tuple(known.tolist()), torch.tensor([len(text) for text in split]).view(-1, 2)
+        distinct_symbols, ids = np.unique([word for text in split for word in text], return_inverse=True)
+        symbols, length = tuple(distinct_symbols.tolist()), torch.tensor([len(text) for text in split]).view(-1, 2)
     else:
         codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
-        known, ids = np.unique(codes, return_inverse=True)
-        symbols, length = tuple(map(chr, known.tolist())), torch.tensor([len(text) for text in texts]).view(-1, 2)
+        distinct_symbols, ids = np.unique(codes, return_inverse=True)
+        symbols, length = (
+            tuple(map(chr, distinct_symbols.tolist())),
+            torch.tensor([len(text) for text in texts]).view(-1, 2),
+        )
     between = Vocab(symbols).separator
-    small = torch.from_numpy(ids.reshape(-1)).to(smallest_integer_type(len(known)))
+    small = torch.from_numpy(ids.reshape(-1)).to(smallest_integer_type(len(distinct_symbols)))
     return Collection(
         symbols=symbols,
         digest=digest,
@@ -150,7 +153,7 @@ def _choose_part_index(entry: Entry, shares: tuple[int, int, int]) -> int:
 
 def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[list[Entry], str]:
     """Return a file's problems and its digest. Faults raise UsageError, or are appended to ``errors``."""
-    known: dict[str, tuple[Entry, int]] = {}
+    first_lines: dict[str, tuple[Entry, int]] = {}
     entries: list[Entry] = []
     try:
         content = b"" if is_folder(path) else read_bytes(path)
@@ -162,7 +165,7 @@ def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[lis
             digest.update(json.dumps(row, sort_keys=True, default=str).encode() + b"\n")
         try:
             entry = _read_entry(row, form)
-            first, line = known.setdefault(entry.prompt, (entry, number))
+            first, line = first_lines.setdefault(entry.prompt, (entry, number))
             if first != entry:
                 raise UsageError(f"this prompt has another answer, size, rounds or split in line {line}")
             if entries and (entry.part is None) != (entries[0].part is None):
@@ -184,8 +187,8 @@ def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
     """Yield the line number, from 1, and the row of each line; for a line that is not JSON, the error is its row."""
     if is_folder(path):
         # A Hugging Face data set that ``save_to_disk`` wrote, with ``split`` if it has several.
-        needs = f"{path}: reading a folder as a Hugging Face data set needs datasets"
-        datasets = import_library("datasets", "datasets", needs)
+        reason = f"{path}: reading a folder as a Hugging Face data set needs datasets"
+        datasets = import_library("datasets", "datasets", reason)
         try:
             loaded = datasets.load_from_disk(str(path))
         except Exception as error:  # the library raises various errors for other folders
@@ -246,8 +249,8 @@ def _read_text(row: Mapping[str, Any], name: str, *, words: bool) -> str:
         raise UsageError(f"{name} " + ("is missing" if value is None else f"must be text, not {quote_value(value)}"))
     symbols = to_symbols(value, words)
     if to_text(symbols) != (" ".join(value.split()) if words else value) or not symbols.isprintable():
-        wrong = next(mark for mark in value if mark in STAND_INS.values() or not to_symbols(mark).isprintable())
-        raise UsageError(f"{name} holds {wrong!r}, which a problem cannot contain; write another character")
+        invalid = next(mark for mark in value if mark in STAND_INS.values() or not to_symbols(mark).isprintable())
+        raise UsageError(f"{name} holds {invalid!r}, which a problem cannot contain; write another character")
     return symbols
 
 

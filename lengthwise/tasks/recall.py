@@ -34,8 +34,8 @@ def two_keys(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
 
 def alphabetical(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
     """The letters in ascending order."""
-    after = torch.arange(keys.shape[1]) >= sizes
-    return keys.masked_fill(after, int(keys.max())).sort(1).values, query_index
+    is_padding = torch.arange(keys.shape[1]) >= sizes
+    return keys.masked_fill(is_padding, int(keys.max())).sort(1).values, query_index
 
 
 def rewritten(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:

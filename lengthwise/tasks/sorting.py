@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Generator, Tensor
 
 from lengthwise.base.rows import length_mask, zero_after
-from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.base.types import SYMBOL_DTYPE, Problems, UsageError
 from lengthwise.tasks import Task
 from lengthwise.tasks.digits import Order, argsort_rows, count_digits, reorder, replace_leading_zeros, to_reading_order
 from lengthwise.tasks.family import enumerate_rows
@@ -62,19 +62,19 @@ class NumberList:
     def draw_consecutive(self, rank: Int[Tensor, "b n"]) -> Numbers:
         """Draw a uniform start and return start + ``rank``, clamped to the largest number."""
         low_digits = torch.minimum(self.sizes[:, 1], torch.tensor(3))  # these change; the others are shared
-        room = 10**low_digits
-        start = (self.draw_fractions(len(room)) * (room - self.sizes[:, 0]).clamp(min=1)).long()
-        value = torch.minimum(start[:, None] + rank, room[:, None] - 1)
+        value_count = 10**low_digits
+        start = (self.draw_fractions(len(value_count)) * (value_count - self.sizes[:, 0]).clamp(min=1)).long()
+        value = torch.minimum(start[:, None] + rank, value_count[:, None] - 1)
         low = value[..., None] // 10 ** self.position.clamp(max=3) % 10
         digits = torch.where(self.position < low_digits[:, None, None], low, self.draw_digits(1))
-        shown = digits * (self.position < self.sizes[:, 1:, None])
-        return digits, count_digits(shown.flatten(0, 1)).view(shown.shape[:2])
+        real_digits = digits * (self.position < self.sizes[:, 1:, None])
+        return digits, count_digits(real_digits.flatten(0, 1)).view(real_digits.shape[:2])
 
     def uniform(self) -> Numbers:
         """Uniform lengths, and uniform numbers of these lengths."""
         length = self.draw_lengths()
-        digits = torch.randint(10, self.shape, generator=self.generator, dtype=SYMBOL)
-        others = torch.randint(1, 10, self.shape, generator=self.generator, dtype=SYMBOL)
+        digits = torch.randint(10, self.shape, generator=self.generator, dtype=SYMBOL_DTYPE)
+        others = torch.randint(1, 10, self.shape, generator=self.generator, dtype=SYMBOL_DTYPE)
         return replace_leading_zeros(digits, length, others), length
 
     def all_equal(self) -> Numbers:
@@ -110,14 +110,14 @@ class NumberList:
 
     def shared_front(self) -> Numbers:
         """Numbers that differ only in their last digit."""
-        own = torch.randint(1, 10, (*self.shape[:2], 1), generator=self.generator)
-        return torch.where(self.position == 0, own, self.draw_digits(1)), self.largest_lengths
+        last_digit = torch.randint(1, 10, (*self.shape[:2], 1), generator=self.generator)
+        return torch.where(self.position == 0, last_digit, self.draw_digits(1)), self.largest_lengths
 
     def shared_back(self) -> Numbers:
         """Numbers that differ only in their first digit."""
-        own = torch.randint(1, 10, (*self.shape[:2], 1), generator=self.generator)
+        first_digit = torch.randint(1, 10, (*self.shape[:2], 1), generator=self.generator)
         front = (self.position == self.sizes[:, 1:] - 1)[:, None]
-        return torch.where(front, own, self.draw_digits(1)), self.largest_lengths
+        return torch.where(front, first_digit, self.draw_digits(1)), self.largest_lengths
 
     def powers(self) -> Numbers:
         """Powers of ten, and one less or one more: 99, 100, 101."""
@@ -202,7 +202,7 @@ class Sorting(Task):
         digits, length = pattern(numbers)
         start = torch.randint(len(LABELS), (rows, 1), generator=generator)
         labels = (start + torch.arange(count)) % len(LABELS)
-        return self._build_problems(sizes, digits.to(SYMBOL).contiguous(), length, labels)
+        return self._build_problems(sizes, digits.to(SYMBOL_DTYPE).contiguous(), length, labels)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         """Return all lists with all starts of the labels; None if numbers may have several digits."""
@@ -211,7 +211,7 @@ class Sorting(Task):
         if row is None:
             return None
         start = torch.arange(len(LABELS)).repeat(len(row))[:, None]
-        digits = row.repeat_interleave(len(LABELS), 0)[..., None].to(SYMBOL)
+        digits = row.repeat_interleave(len(LABELS), 0)[..., None].to(SYMBOL_DTYPE)
         sizes = torch.tensor([[count, width]]).repeat(len(digits), 1)
         length = torch.ones_like(digits[..., 0], dtype=torch.long)
         return self._build_problems(sizes, digits, length, (start + torch.arange(count)) % len(LABELS))
@@ -224,7 +224,7 @@ class Sorting(Task):
         length = length * real
         digits = zero_after(digits, length)
         ranked = argsort_rows(digits, real)
-        answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA, dtype=SYMBOL)
+        answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA, dtype=SYMBOL_DTYPE)
         answer[:, ::2] = FIRST + labels.gather(1, ranked)
         answer_length = 2 * sizes[:, 0] - 1
         # For each number, a prompt has a comma, its label, a colon and its digits; the first comma is cut.
@@ -237,7 +237,7 @@ class Sorting(Task):
         # Empty places are 0, which adds nothing to the next number's symbols.
         for offset, part in enumerate([*(head[..., None] for head in heads), digits]):
             position = (end - size)[..., None] + torch.arange(offset, offset + part.shape[2])
-            prompt.scatter_add_(1, position.flatten(1), part.flatten(1).to(SYMBOL))
+            prompt.scatter_add_(1, position.flatten(1), part.flatten(1).to(SYMBOL_DTYPE))
         answer = zero_after(answer, answer_length)
         return Problems(sizes, prompt[:, 1:width], end[:, -1] - 1, answer, answer_length, sizes[:, 0])
 
@@ -258,7 +258,7 @@ class Sorting(Task):
             )
         width = max(map(len, numbers))
         padded = [[int(digit) for digit in number[::-1].ljust(width, "0")] for number in numbers]
-        digits = torch.tensor([padded], dtype=SYMBOL)
+        digits = torch.tensor([padded], dtype=SYMBOL_DTYPE)
         length = torch.tensor([[len(number) for number in numbers]])
         labels = (start + torch.arange(len(names))[None]) % len(LABELS)
         return self._build_problems(torch.tensor([[len(names), width]]), digits, length, labels)

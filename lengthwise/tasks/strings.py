@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
 from lengthwise.base.rows import length_mask, zero_after
-from lengthwise.base.types import SYMBOL, Problems, UsageError
+from lengthwise.base.types import SYMBOL_DTYPE, Problems, UsageError
 from lengthwise.tasks import SequenceTask, Task, parse_symbols
 from lengthwise.tasks.family import Pattern, RowSampler, enumerate_rows, suitable_patterns
 
@@ -124,8 +124,8 @@ class BucketSort(_RearrangementTask):
     question = "Write the symbols of this sequence in ascending order, digits before letters."
 
     def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
-        after = torch.arange(row.shape[1]) >= length
-        return row.long().masked_fill(after, self.alphabet).argsort(1)
+        is_padding = torch.arange(row.shape[1]) >= length
+        return row.long().masked_fill(is_padding, self.alphabet).argsort(1)
 
     def reference(self, prompt: str) -> str:
         return "".join(sorted(prompt))
@@ -167,8 +167,8 @@ class MissingDuplicate(Task):
         """Return problems on these strings, each with the symbol at position ``place`` of the prompt hidden."""
         position, length = torch.arange(2 * row.shape[1]), 2 * sizes[:, 0]
         prompt = row.gather(1, position % sizes).where(position < 2 * sizes, 0)
-        answer = row.gather(1, place % sizes).to(SYMBOL)
-        prompt = prompt.masked_fill(position == place, self.alphabet).to(SYMBOL)
+        answer = row.gather(1, place % sizes).to(SYMBOL_DTYPE)
+        prompt = prompt.masked_fill(position == place, self.alphabet).to(SYMBOL_DTYPE)
         return Problems(sizes, prompt, length, answer, torch.ones_like(length), sizes[:, 0])
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
@@ -216,9 +216,9 @@ class UniqueSet(SequenceTask):
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         rows, width = len(sizes), int(sizes.max())
-        most = sizes.clamp(max=self.alphabet)
-        few = (torch.rand(rows, 1, generator=generator) * most).long() + 1
-        number = (torch.rand(rows, width, generator=generator) * few).long()  # in the row's subset
+        largest_subset = sizes.clamp(max=self.alphabet)
+        subset_size = (torch.rand(rows, 1, generator=generator) * largest_subset).long() + 1
+        number = (torch.rand(rows, width, generator=generator) * subset_size).long()  # in the row's subset
         subset = torch.rand(rows, self.alphabet, generator=generator).argsort(1)
         return self.from_rows(sizes, zero_after(subset.gather(1, number), sizes[:, 0]))
 

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
 from lengthwise.base.rng import derive_seed
-from lengthwise.base.types import SYMBOL, Problems, Purpose, UsageError
+from lengthwise.base.types import SYMBOL_DTYPE, Problems, Purpose, UsageError
 from lengthwise.tasks import SquareGridTask, Task
 
 # Base puzzles, from which symmetries make all others. Each line of ``sudoku.txt`` is the solution of one, with clues
@@ -38,13 +38,13 @@ def number_units(side: int) -> tuple[tuple[int, int, int], ...]:
 def solve(board: Sequence[int], side: int, max_solutions: int = 2, rng: random.Random | None = None) -> list[list[int]]:
     """Return up to ``max_solutions`` solutions of a board, row after row with 0 for a blank, by trying the digits of
     the cell with the fewest candidates; with ``rng``, in random order. A board that breaks the rules has none."""
-    used, found, board = [[0] * side for _ in range(3)], list[list[int]](), [*board]
-    of, whole = number_units(side), (1 << side) - 1
+    used, solutions, board = [[0] * side for _ in range(3)], list[list[int]](), [*board]
+    units, all_digits = number_units(side), (1 << side) - 1
 
     def toggle_digit(cell: int, bit: int) -> bool:
         """Set or unset a digit in a cell's row, column and box; return whether it was free in all three."""
-        free = not any(used[kind][unit] & bit for kind, unit in enumerate(of[cell]))
-        for kind, unit in enumerate(of[cell]):
+        free = not any(used[kind][unit] & bit for kind, unit in enumerate(units[cell]))
+        for kind, unit in enumerate(units[cell]):
             used[kind][unit] ^= bit
         return free
 
@@ -52,14 +52,14 @@ def solve(board: Sequence[int], side: int, max_solutions: int = 2, rng: random.R
         best, fewest = -1, side + 1
         for cell, digit in enumerate(board):
             if not digit:
-                row, column, box = of[cell]
-                count = (whole & ~(used[0][row] | used[1][column] | used[2][box])).bit_count()
+                row, column, box = units[cell]
+                count = (all_digits & ~(used[0][row] | used[1][column] | used[2][box])).bit_count()
                 if count < fewest:
                     best, fewest = cell, count
         if best < 0:
-            found.append([*board])
+            solutions.append([*board])
             return
-        row, column, box = of[best]
+        row, column, box = units[best]
         taken = used[0][row] | used[1][column] | used[2][box]
         digits = [digit for digit in range(side) if not taken >> digit & 1]
         if rng:
@@ -69,13 +69,13 @@ def solve(board: Sequence[int], side: int, max_solutions: int = 2, rng: random.R
             toggle_digit(best, 1 << digit)
             search()
             toggle_digit(best, 1 << digit)
-            if len(found) >= max_solutions:
+            if len(solutions) >= max_solutions:
                 break
         board[best] = 0
 
     if all(toggle_digit(cell, 1 << digit - 1) for cell, digit in enumerate(board) if digit):
         search()
-    return found
+    return solutions
 
 
 def make_base_puzzle(side: int, seed: int) -> str:
@@ -101,11 +101,11 @@ def choose_purpose(base: str, side: int) -> Purpose:
     clues = [cell for cell, symbol in enumerate(base) if symbol.isdigit()]
     counts = [Counter(number_units(side)[cell][kind] for cell in clues) for kind in range(3)]
     digits = Counter(base[cell] for cell in clues)
-    each = []
+    clue_features = []
     for cell in clues:
         row, column, box = (count[number_units(side)[cell][kind]] for kind, count in enumerate(counts))
-        each.append((*sorted((row, column)), box, digits[base[cell]]))
-    share = derive_seed(side, str(sorted(each))) % 100
+        clue_features.append((*sorted((row, column)), box, digits[base[cell]]))
+    share = derive_seed(side, str(sorted(clue_features))) % 100
     return next(purpose for purpose, below in PARTS if share < below)
 
 
@@ -114,10 +114,10 @@ def read_base_puzzles(side: int, purpose: Purpose | None) -> tuple[Int[Tensor, "
     """Return the solutions of a part's base puzzles (None: of all parts), and masks of their clues."""
     lines = (Path(__file__).parent / "sudoku.txt").read_text(encoding="utf-8").split()
     bases = [line for line in lines if len(line) == side**2]
-    kept = [base for base in bases if purpose in (None, choose_purpose(base, side))]
-    is_clue = torch.tensor([[symbol.isdigit() for symbol in base] for base in kept])
+    chosen_bases = [base for base in bases if purpose in (None, choose_purpose(base, side))]
+    is_clue = torch.tensor([[symbol.isdigit() for symbol in base] for base in chosen_bases])
     letters = str.maketrans("abcdefghi", "123456789")
-    return torch.tensor([[int(symbol) for symbol in base.translate(letters)] for base in kept]), is_clue
+    return torch.tensor([[int(symbol) for symbol in base.translate(letters)] for base in chosen_bases]), is_clue
 
 
 # Families. Each takes the side, base puzzles' solutions and masks of clues, and a generator; it returns masks of clues.
@@ -225,17 +225,16 @@ class Sudoku(SquareGridTask):
         if unknown := sorted({*"".join(lines)} - {*self.symbols[: side + 1]}):
             raise UsageError(f"{self.name}: {unknown[0]!r} is not one of: {' '.join(self.symbols[: side + 1])}")
         prompt = self.vocab.encode("".join(lines)).long()
-        found = solve(prompt.tolist(), side)
-        if len(found) != 1:
-            raise UsageError(
-                f"{self.name}: a puzzle must have exactly one solution; this one has {'several' if found else 'none'}"
-            )
-        return _build_problems(prompt[None], torch.tensor(found))
+        solutions = solve(prompt.tolist(), side)
+        if len(solutions) != 1:
+            count = "several" if solutions else "none"
+            raise UsageError(f"{self.name}: a puzzle must have exactly one solution; this one has {count}")
+        return _build_problems(prompt[None], torch.tensor(solutions))
 
     def reference(self, prompt: str) -> str:
         """Try digits in each blank, and go back where none fits."""
-        (found,) = solve(self.vocab.encode(prompt).tolist(), round(len(prompt) ** 0.5))
-        return "".join(map(str, found))
+        (solution,) = solve(self.vocab.encode(prompt).tolist(), round(len(prompt) ** 0.5))
+        return "".join(map(str, solution))
 
     def side(self, size: Any) -> Any:
         return size
@@ -246,7 +245,7 @@ class Sudoku(SquareGridTask):
 
 def _mask_random_unit(unit_kind: int, side: int, rows: int, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Return masks of the cells of a random line (``unit_kind`` 0), column (1) or box (2)."""
-    unit = torch.tensor([of[unit_kind] for of in number_units(side)])
+    unit = torch.tensor([cell_units[unit_kind] for cell_units in number_units(side)])
     return unit == torch.randint(side, (rows, 1), generator=generator)
 
 
@@ -255,7 +254,7 @@ def _build_problems(prompt: Int[Tensor, "b n"], answer: Int[Tensor, "b n"]) -> P
     rows, cells = prompt.shape
     size, length = torch.full((rows, 1), round(cells**0.5)), torch.full((rows,), cells)
     rounds = (prompt == 0).sum(1).clamp(min=1)
-    return Problems(size, prompt.to(SYMBOL), length, answer.to(SYMBOL), length, rounds)
+    return Problems(size, prompt.to(SYMBOL_DTYPE), length, answer.to(SYMBOL_DTYPE), length, rounds)
 
 
 def _shuffle_blocks(rows: int, side: int, block: int, generator: Generator) -> Int[Tensor, "b side"]:

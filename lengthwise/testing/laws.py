@@ -58,12 +58,12 @@ class Findings(list[Finding]):
         """Return rows (part, law, result): one row for a part that keeps all laws, else one for each cause, with the
         first law that the cause breaks."""
         lines = []
-        for part, of_part in group_by(self, lambda finding: finding.part).items():
-            causes = group_by(Findings(of_part).broken, lambda finding: finding.told)
-            for told, (first, *more) in causes.items():
-                lines.append((part, f"{first.law} And {len(more)} more." if more else first.law, told))
+        for part, findings in group_by(self, lambda finding: finding.part).items():
+            causes = group_by(Findings(findings).broken, lambda finding: finding.told)
+            for case, (first, *others) in causes.items():
+                lines.append((part, f"{first.law} And {len(others)} more." if others else first.law, case))
             if not causes:
-                lines.append((part, f"all {len(of_part)}", "hold"))
+                lines.append((part, f"all {len(findings)}", "hold"))
         return lines
 
     @property
@@ -78,7 +78,7 @@ class Findings(list[Finding]):
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return format_html_table(self.summary, self.lines(), ("part", "law", "found"))
+        return format_html_table(self.summary, self.lines(), ("part", "law", "result"))
 
 
 @cache
@@ -90,12 +90,12 @@ def list_laws(kind: type) -> tuple[Law, ...]:
             if name.startswith("_") or not inspect.isfunction(function) or function.__module__ != module.__name__:
                 continue
             hints = typing.get_type_hints(function)
-            (takes, *more) = [hint for argument, hint in hints.items() if argument != "return"] or [None]
-            if more or hints.get("return") is not type(None) or not isinstance(takes, type):
+            arguments = [hint for name, hint in hints.items() if name != "return"]
+            if len(arguments) != 1 or hints.get("return") is not type(None) or not isinstance(arguments[0], type):
                 continue
-            if issubclass(kind, takes):
+            if issubclass(kind, arguments[0]):
                 laws.append(function)
-            elif takes is Runner and issubclass(kind, ModelSpec):
+            elif arguments[0] is Runner and issubclass(kind, ModelSpec):
                 laws.append(laws_of_models.apply_to_models(function))
     return tuple(laws)
 
@@ -113,8 +113,8 @@ def _check(name: str, law: str, function: Callable[[], Any]) -> Finding:
         raise
     except BaseException as error:  # a SystemExit of the part's code counts as broken too
         # Other errors come from the part's own code: they are reported with file and line.
-        told = error_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
-        return Finding(name, law, holds=False, told=told)
+        case = error_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
+        return Finding(name, law, holds=False, told=case)
     return Finding(name, law, holds=True, told="")
 
 
@@ -133,7 +133,7 @@ def check_part(part: Config, name: str = "") -> Findings:
     findings = check_laws(part, name, list_laws(type(part)))
     if isinstance(part, (Position, MixerSpec)):
         laws_of_any_model = [law for law in list_laws(ModelSpec) if law not in list_laws(Config)]
-        findings += check_laws(laws_of_models.small_model(part), name, laws_of_any_model)
+        findings += check_laws(laws_of_models.build_small_spec(part), name, laws_of_any_model)
     return findings
 
 

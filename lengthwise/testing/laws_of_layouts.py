@@ -3,15 +3,18 @@ if there are none, on the user's own tasks."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from lengthwise.base.fields import part_classes
 from lengthwise.base.rng import stream
-from lengthwise.base.types import Batch, Problems, UsageError
+from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.own_code import is_foreign
 from lengthwise.tasks import Task
@@ -56,11 +59,11 @@ def targets_are_the_answer(layout: Layout) -> None:
 def masks_lie_inside_rows(layout: Layout) -> None:
     """Each row has one or more supervised positions, all in its answer slots, which lie before the row's end."""
     for task, problems, batch in _write_batches(layout):
-        for inner, mask, outer, whole in (
+        for inner, mask, outer, outer_mask in (
             ("loss_mask", batch.loss_mask, "answer_slots", batch.answer_slots),
             ("answer_slots", batch.answer_slots, "the row", batch.inputs.padding_mask),
         ):
-            if (outside := (mask & ~whole).any(1)).any():
+            if (outside := (mask & ~outer_mask).any(1)).any():
                 row = int(outside.long().argmax())
                 raise Broken(f"{_describe_row(task, problems, row)}: {inner} extends beyond {outer}")
         if not batch.loss_mask.any(1).all():
@@ -81,62 +84,74 @@ def ids_are_in_the_vocabulary(layout: Layout) -> None:
 def inputs_hide_the_answer(layout: Layout) -> None:
     """Inputs do not depend on the answer or, if the layout reads answer symbols, on those still to be predicted."""
     for task, problems, batch in _write_batches(layout):
-        for other in _change_answers(layout, task, problems):
-            again = layout.write(other, task)
-            changed = (batch.targets != again.targets).long()
+        for changed_problems in _change_answers(layout, task, problems):
+            changed_batch = layout.write(changed_problems, task)
+            changed = (batch.targets != changed_batch.targets).long()
             if not changed.any():
                 raise Broken(f"{task.name}: another answer changes no target")
             # If answers are read, inputs may change after the position that predicts the symbol; else nowhere.
-            hidden = (changed.cumsum(1) - changed == 0) | (not layout.decodes)
-            for name, value in vars(batch.inputs).items():
-                differs = (value != getattr(again.inputs, name)) & hidden
-                if differs.any():
-                    row, position = divmod(int(differs.flatten().long().argmax()), differs.shape[1])
-                    change = f"another answer changes {name} at position {position}"
-                    raise Broken(f"{_describe_row(task, problems, row)}: {change}")
+            must_be_equal = (changed.cumsum(1) - changed == 0) | (not layout.decodes)
+            if difference := _first_difference(batch.inputs, changed_batch.inputs, must_be_equal):
+                name, row, position = difference
+                change = f"another answer changes {name} at position {position}"
+                raise Broken(f"{_describe_row(task, problems, row)}: {change}")
+
+
+def _first_difference(inputs: Inputs, others: Inputs, mask: Bool[Tensor, "b t"]) -> tuple[str, int, int] | None:
+    """Return the name, row and position of the first difference of two inputs inside ``mask``."""
+    for name, value in vars(inputs).items():
+        differs = (value != getattr(others, name)) & mask
+        if differs.any():
+            return name, *divmod(int(differs.flatten().long().argmax()), differs.shape[1])
+    return None
 
 
 def slots_do_not_depend_on_the_answer(layout: Layout) -> None:
     """Rows of one size and prompt length have the same answer slots, for answers of any length."""
     for task in _accepted_tasks(layout):
-        problems = task.sample(torch.full((100, len(task.axes)), task.first_sizes(3)[-1]), stream(0, "room"))
+        problems = task.sample(torch.full((100, len(task.axes)), task.list_smallest_sizes(3)[-1]), stream(0, "room"))
         batch = layout.write(problems, task)
-        for length in problems.prompt_length.unique():
-            for name, mask in (("answer_slots", batch.answer_slots), ("padding_mask", batch.inputs.padding_mask)):
-                same_length = mask[problems.prompt_length == length]
-                if (same_length != same_length[0]).any():
-                    raise Broken(f"{task.name}: {name} of prompts of {length} symbols differ with their answers")
+        masks = {"answer_slots": batch.answer_slots, "padding_mask": batch.inputs.padding_mask}
+        for length, (name, mask) in itertools.product(problems.prompt_length.unique(), masks.items()):
+            same_length = mask[problems.prompt_length == length]
+            if (same_length != same_length[0]).any():
+                raise Broken(f"{task.name}: {name} of prompts of {length} symbols differ with their answers")
 
 
 def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
     """A row does not depend on the other rows of a batch: longer rows only add padding without supervision."""
     for task in _accepted_tasks(layout):
         problems = _draw_problems(task, top=4)
-        longer = task.sample(torch.full((1, len(task.axes)), task.first_sizes(9)[-1]), stream(1, "longer"))
+        longer = task.sample(torch.full((1, len(task.axes)), task.list_smallest_sizes(9)[-1]), stream(1, "longer"))
         order = torch.randperm(ROWS, generator=stream(0, "order"))
-        together = layout.write(Problems.join([problems.take(order), longer]), task)
-        others = vars(together) | vars(together.inputs)
-        for place, i in enumerate(order.tolist()):
-            alone = layout.write(problems.take(slice(i, i + 1)), task)
-            values = vars(alone) | vars(alone.inputs)
-            for name in ("targets", "loss_mask", "answer_slots", *vars(alone.inputs)):
-                value, beside = values[name][0], others[name][place]
-                head, tail = beside[: len(value)], beside[len(value) :]
-                if not torch.equal(value, head):
-                    change = f"{name} is {value.tolist()} alone, {head.tolist()} beside others"
-                    raise Broken(f"{_describe_row(task, problems, i)}: {change}")
-                if value.dtype == torch.bool and tail.any():
-                    reach = f"{name} reaches into the padding beside a longer row"
-                    raise Broken(f"{_describe_row(task, problems, i)}: {reach}")
+        batch = layout.write(Problems.join([problems.take(order), longer]), task)
+        for row, i in enumerate(order.tolist()):
+            single = layout.write(problems.take(slice(i, i + 1)), task)
+            if change := _describe_batch_effect(single, batch, row):
+                raise Broken(f"{_describe_row(task, problems, i)}: {change}")
 
 
-def rounds_and_sizes_are_kept(layout: Layout) -> None:
+def _describe_batch_effect(single: Batch, batch: Batch, row: int) -> str:
+    """Return how ``row`` of a batch differs from the same problem written as the ``single`` row of a batch; empty if
+    only padding without supervision is added."""
+    alone, in_batch = vars(single) | vars(single.inputs), vars(batch) | vars(batch.inputs)
+    for name in ("targets", "loss_mask", "answer_slots", *vars(single.inputs)):
+        value = alone[name][0]
+        head, tail = in_batch[name][row].split([len(value), len(in_batch[name][row]) - len(value)])
+        if not torch.equal(value, head):
+            return f"{name} is {value.tolist()} alone, {head.tolist()} beside others"
+        if value.dtype == torch.bool and tail.any():
+            return f"{name} reaches into the padding beside a longer row"
+    return ""
+
+
+def rounds_and_sizes_do_not_change(layout: Layout) -> None:
     """A batch has the sizes and rounds T(n) of its problems, in the same order."""
     for task, problems, batch in _write_batches(layout):
         for name in ("rounds", "sizes"):
-            given, written = getattr(problems, name), getattr(batch, name)
-            if not torch.equal(given, written):
-                raise Broken(f"{task.name}: the layout changes {name} from {given.tolist()} to {written.tolist()}")
+            before, after = getattr(problems, name), getattr(batch, name)
+            if not torch.equal(before, after):
+                raise Broken(f"{task.name}: the layout changes {name} from {before.tolist()} to {after.tolist()}")
 
 
 def _accepted_tasks(layout: Layout) -> list[Task]:
@@ -160,7 +175,7 @@ def _write_batches(layout: Layout) -> Iterator[tuple[Task, Problems, Batch]]:
 def _draw_problems(task: Task, top: int = 6) -> Problems:
     """Return problems of the ``top`` smallest sizes."""
     draw = stream(0, "laws", task.name, top)
-    sizes = torch.tensor(task.first_sizes(top))
+    sizes = torch.tensor(task.list_smallest_sizes(top))
     return task.sample(sizes[torch.randint(top, (ROWS, len(task.axes)), generator=draw) % len(sizes)], draw)
 
 

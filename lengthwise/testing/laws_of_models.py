@@ -32,12 +32,12 @@ from lengthwise.testing.laws_of_parts import Broken
 
 READS, WRITES = Vocab((*"01234", EQUALS)), Vocab((*"xy", END))
 DIGITS = Vocab(tuple("012345"))
-LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # of the rows in a check
+LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # lengths and loops of the rows in a check
 SMALL = Transformer(width=8, heads=2, layers=1)
-LONG = 200  # positions of a row far longer than in training
-CHUNKS = 136  # positions of a row with several chunks, in models that compute in chunks of at most 64
+LONG_ROW = 200  # positions of a row far longer than in training
+CHUNKED_ROW = 136  # positions of a row with several chunks, in models that compute in chunks of at most 64
 CUTS = 8  # number of positions in a row of ``CHUNKS`` after which tokens are changed, one at a time
-FURTHEST = 12  # largest size above a task's smallest, in rows of `checked_on` problems
+MAX_SIZE_ABOVE = 12  # largest size above a task's smallest, in rows of `checked_on` problems
 NOISE = 0.4  # standard deviation of the noise added to initial weights
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # allowed difference of logits
 EFFECT = {torch.float32: 1e-4, torch.float64: 1e-12}  # difference of logits that counts as an effect of a token
@@ -55,7 +55,7 @@ def logits_do_not_depend_on_other_rows(runner: Runner) -> None:
     """A row gets the same logits alone and in a batch with longer rows and other numbers of loops."""
     _compare_with_alone(runner, _build_rows_for(runner, width=10), LOOPS)
     with suppress(UsageError):  # the model may have fewer positions
-        _compare_with_alone(runner, _build_rows_for(runner, (CHUNKS // 3, CHUNKS, 5)), (1, 1, 1))
+        _compare_with_alone(runner, _build_rows_for(runner, (CHUNKED_ROW // 3, CHUNKED_ROW, 5)), (1, 1, 1))
 
 
 def padding_is_ignored(runner: Runner) -> None:
@@ -83,7 +83,7 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
         check_causality(runner)
         with suppress(UsageError), torch.no_grad():  # the model may have fewer positions
             # A mistake at the border of two chunks does not show in short rows.
-            row = _build_rows_for(runner, [CHUNKS])
+            row = _build_rows_for(runner, [CHUNKED_ROW])
             width, symbols = row.tokens.shape[1], int(row.tokens.max()) + 1
             cuts = torch.linspace(0, width - 2, CUTS).round().long()
             later = torch.arange(width) > cuts[:, None]
@@ -102,25 +102,25 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
 def carried_states_continue_a_run(runner: Runner) -> None:
     """Loops that continue from a carried state give the same logits and gradients as all loops in one run."""
     inputs, model = _build_rows_for(runner), runner.model
-    at = inputs.padding_mask
+    positions = inputs.padding_mask
     for loops in (torch.tensor(LOOPS), torch.tensor((2, 2, 2))):
         model.zero_grad()
         try:
-            _, state = runner.carry(inputs, loops, at)
-            halves, _ = runner.carry(inputs, torch.full_like(loops, 2), at, state)
+            _, state = runner.carry(inputs, loops, positions)
+            halves, _ = runner.carry(inputs, torch.full_like(loops, 2), positions, state)
         except UsageError:
             continue  # the model's states cannot be carried, and its error says so
         halves.square().sum().backward()
         gradients = [weight.grad for weight in model.parameters()]
         model.zero_grad()
-        whole = runner.last(inputs, loops + 2, at)
+        whole = runner.last(inputs, loops + 2, positions)
         whole.square().sum().backward()
         if logits_differ(whole, halves):
             raise Broken(
-                "a run that continues from a carried state gives different logits: keep all that loops need in it"
+                "loops that continue from a carried state give other logits: the state must hold all that loops need"
             )
-        for found, (name, weight) in zip(gradients, model.named_parameters(), strict=True):
-            if found is not None and weight.grad is not None and logits_differ(weight.grad, found):
+        for gradient, (name, weight) in zip(gradients, model.named_parameters(), strict=True):
+            if gradient is not None and weight.grad is not None and logits_differ(weight.grad, gradient):
                 raise Broken(f"{name} has another gradient when the state is carried")
         model.zero_grad()
 
@@ -135,8 +135,8 @@ def every_parameter_affects_logits(runner: Runner) -> None:
 
 def weights_come_from_the_seed(spec: ModelSpec) -> None:
     """Building a model twice with the same seed gives the same weights."""
-    own = checked_problems(spec)
-    for causal in (own[1].causal,) if own else (False, True):
+    problems = checked_problems(spec)
+    for causal in (problems[1].causal,) if problems else (False, True):
         try:
             weights, again = (_build_seeded(spec, causal).state_dict() for _ in range(2))
         except UsageError:
@@ -149,23 +149,23 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
 def long_rows_have_finite_logits(runner: Runner) -> None:
     """Rows far longer than in training get finite logits or raise a UsageError."""
     with suppress(UsageError):
-        if not compute_logits(runner, _build_rows_for(runner, [LONG]), [1]).isfinite().all():
-            raise Broken(f"a row of {LONG} positions gets logits that are not finite")
+        if not compute_logits(runner, _build_rows_for(runner, [LONG_ROW]), [1]).isfinite().all():
+            raise Broken(f"a row of {LONG_ROW} positions gets logits that are not finite")
 
 
 def decoding_in_pieces_gives_the_same_logits(spec: ModelSpec) -> None:
     """Decoding a row piece by piece gives the same logits as reading it whole."""
     for model in build_models(spec, [True]):
         inputs, loops = build_rows([9, 9]), 2
-        if (read_on := choose_reader(model, inputs)) is None:
+        if (reader := choose_reader(model, inputs)) is None:
             continue
         whole, start = compute_logits(Plain(model), inputs, [loops] * 2), 0
-        with torch.no_grad():
-            for stop in (4, 5, 6, 9):
-                piece = read_on.read(inputs.columns(start, stop), loops)
-                if logits_differ(whole[:, start:stop], piece):
-                    raise Broken(f"positions {start} to {stop - 1} get different logits when decoded separately")
-                start = stop
+        for stop in (4, 5, 6, 9):
+            with torch.no_grad():
+                piece = reader.read(inputs.columns(start, stop), loops)
+            if logits_differ(whole[:, start:stop], piece):
+                raise Broken(f"positions {start} to {stop - 1} get different logits when decoded separately")
+            start = stop
 
 
 def apply_to_models(law: Callable[[Runner], None]) -> Callable[[ModelSpec], None]:
@@ -238,8 +238,8 @@ class _CheckedModel(Plain):
         if self.problems is None:
             return build_rows(lengths, width)
         task, layout = self.problems
-        known = torch.tensor(task.first_sizes(FURTHEST + 1))
-        sizes = known[torch.tensor([length // 3 for length in lengths]).clamp(max=len(known) - 1)]
+        smallest = torch.tensor(task.list_smallest_sizes(MAX_SIZE_ABOVE + 1))
+        sizes = smallest[torch.tensor([length // 3 for length in lengths]).clamp(max=len(smallest) - 1)]
         drawn = task.sample(sizes[:, None].repeat(1, len(task.axes)), stream(0, "rows"))
         return layout.write(drawn, task).inputs
 
@@ -250,17 +250,17 @@ def _build_rows_for(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int
 
 def checked_problems(spec: ModelSpec) -> tuple[Task, Layout] | None:
     """Return the ``checked_on`` task and layout of the model or of a part in it; None: use random symbols."""
-    return next((found for part in nested_parts(spec) if (found := getattr(part, "checked_on", None))), None)
+    return next((pair for part in nested_parts(spec) if (pair := getattr(part, "checked_on", None))), None)
 
 
 def choose_vocabs(spec: ModelSpec) -> tuple[Vocab, Vocab]:
     """Return the input and output vocabularies for checking a model."""
-    own = checked_problems(spec)
-    return own[1].vocabs(own[0]) if own else (choose_input_vocab(spec), WRITES)
+    problems = checked_problems(spec)
+    return problems[1].vocabs(problems[0]) if problems else (choose_input_vocab(spec), WRITES)
 
 
-def small_model(part: Position | MixerSpec) -> ModelSpec:
-    """Return a small transformer with this positional encoding or mixer."""
+def build_small_spec(part: Position | MixerSpec) -> ModelSpec:
+    """Return the specification of a small transformer with this positional encoding or mixer."""
     is_mixer = isinstance(part, MixerSpec)
     return replace(SMALL, positions=(), mixer=part) if is_mixer else replace(SMALL, positions=(part,))
 
@@ -268,18 +268,18 @@ def small_model(part: Position | MixerSpec) -> ModelSpec:
 def build_models(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[Model]:
     """Yield the non-causal and the causal model of a specification, with noise added to the weights. Raises the last
     UsageError if neither can be built."""
-    refusals = []
-    if own := checked_problems(spec):
-        directions = [causal for causal in directions if causal == own[1].causal]
+    errors = []
+    if problems := checked_problems(spec):
+        directions = [causal for causal in directions if causal == problems[1].causal]
     for causal in directions:
         try:
             model = _build_seeded(spec, causal)
         except UsageError as error:
-            refusals.append(error)
+            errors.append(error)
         else:
             yield add_noise(model)
-    if len(refusals) > 1 or (own and refusals):
-        raise refusals[-1]
+    if len(errors) > 1 or (problems and errors):
+        raise errors[-1]
 
 
 def _build_seeded(spec: ModelSpec, causal: bool) -> Model:
@@ -297,10 +297,10 @@ def choose_input_vocab(spec: ModelSpec) -> Vocab:
 def add_noise(model: Model) -> Model:
     """Add noise to a model's weights and return the model. With small initial weights and zero biases, many effects
     would be too small to detect."""
-    draw = stream(0, "more")
+    generator = stream(0, "more")
     for parameter in model.eval().parameters():
-        more = torch.randn(parameter.shape, generator=draw, dtype=torch.double)
-        parameter.data += NOISE * more.to(parameter.dtype)
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.double)
+        parameter.data += NOISE * noise.to(parameter.dtype)
     return model
 
 
@@ -327,7 +327,7 @@ def compute_logits(
     return logits.new_zeros(*positions.shape, logits.shape[-1]).index_put(positions.nonzero(as_tuple=True), logits)
 
 
-def logits_differ(one: Tensor, other: Tensor) -> bool:
-    """Return whether logits differ by more than rounding, which is relative in float32."""
-    scale = 1 + one.abs().max() if one.dtype == torch.float32 else 1.0
-    return bool(((one - other).abs() > TOLERANCE[one.dtype] * scale).any())
+def logits_differ(first: Tensor, second: Tensor) -> bool:
+    """Return whether logits differ by more than the tolerance, which is relative in float32."""
+    scale = 1 + first.abs().max() if first.dtype == torch.float32 else 1.0
+    return bool(((first - second).abs() > TOLERANCE[first.dtype] * scale).any())

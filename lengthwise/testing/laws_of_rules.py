@@ -147,13 +147,13 @@ def drawn_problems_come_from_the_generator(lengths: Lengths) -> None:
 
 
 def the_loss_is_a_number(objective: Objective) -> None:
-    """The loss is one finite number above 0, logged as ``loss``; no log carries a gradient."""
+    """The loss is one finite number above 0, logged as ``loss``; no logged value has a gradient."""
     model, batch = build_setting()
     loss = _compute_loss(objective, model, batch)
     if loss.value.shape != () or not loss.value.isfinite() or not loss.value > 0:
         raise Broken(f"the loss is {loss.value.tolist()}")
     if "loss" not in loss.logs or any(value.requires_grad for value in loss.logs.values()):
-        raise Broken(f"the logs are {', '.join(loss.logs)}: `loss` must be there, and each detached")
+        raise Broken(f"the logs are {', '.join(loss.logs)}: `loss` must be one of them, and all must be detached")
 
 
 def loss_depends_only_on_masked_targets(objective: Objective) -> None:

@@ -18,7 +18,7 @@ from lengthwise.testing.laws_of_parts import Broken
 LARGEST_ABOVE = {1: 40, 2: 14}  # by number of axes: a family's largest checked size, above the smallest
 ROWS = 64  # problems of each size, enough that some answer fills its slots
 BETWEEN = 9  # number of sizes of a family between the smallest and the largest
-POOL, MAX_ENUMERATED = 2000, 3000  # problems of a pool; problems of a size that are enumerated
+POOL_SIZE, MAX_ENUMERATED = 2000, 3000  # natural problems that are drawn; problems of a size that are enumerated
 
 
 def every_answer_is_right(task: Task) -> None:
@@ -44,11 +44,13 @@ def symbols_are_in_reads_and_writes(task: Task) -> None:
     for name, problems in _draw_all(task):
         for prompt, answer in prompts_and_answers(task, problems):
             read, written = map(task.vocab.split, (prompt, answer))
-            for what, row, known in (("reads", read, task.reads), ("writes", written, task.writes)):
-                if known and (other := {*row} - {*known}):
-                    raise Broken(f"{name} problem {prompt!r} → {answer!r} holds {min(other)!r}, which is not in {what}")
+            case = f"{name} problem {prompt!r} → {answer!r}"
+            if task.reads and (undeclared := {*read} - {*task.reads}):
+                raise Broken(f"{case} holds {min(undeclared)!r}, which is not in reads")
+            if task.writes and (undeclared := {*written} - {*task.writes}):
+                raise Broken(f"{case} holds {min(undeclared)!r}, which is not in writes")
             if task.answers_each_symbol and len(read) != len(written):
-                raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, is not as long")
+                raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, is not as long as the prompt")
 
 
 def rows_are_padded_with_zeros(task: Task) -> None:
@@ -59,18 +61,18 @@ def rows_are_padded_with_zeros(task: Task) -> None:
             raise Broken(f"{name} prompts have lengths from {shortest}: each must hold one symbol or more")
         if name == "uniform" and not problems.answer_length.any():
             raise Broken("uniform answers are all empty")
-        for what, row, length in (
+        for kind, row, length in (
             ("prompts", problems.prompt, problems.prompt_length),
             ("answers", problems.answer, problems.answer_length),
         ):
             if int(length.max()) != row.shape[1]:
-                columns = f"{name} {what} of {row.shape[1]} columns have lengths {length.min()} to {length.max()}"
-                raise Broken(f"{columns}: the longest must fill the last column, so remove columns that no row reaches")
+                lengths = f"{name} {kind} of {row.shape[1]} columns have lengths {length.min()} to {length.max()}"
+                raise Broken(f"{lengths}: the longest must fill the last column, so remove columns that no row reaches")
             if row[torch.arange(row.shape[1]) >= length[:, None]].any():
-                raise Broken(f"{name} {what} hold other ids than 0 after their ends")
+                raise Broken(f"{name} {kind} hold other ids than 0 after their ends")
             if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < len(task.symbols):
                 raise Broken(
-                    f"{name} {what} hold ids from {row.min()} to {row.max()}, but there are {len(task.symbols)} symbols"
+                    f"{name} {kind} hold ids from {row.min()} to {row.max()}, but there are {len(task.symbols)} symbols"
                 )
 
 
@@ -108,7 +110,7 @@ def problems_depend_only_on_the_generator(task: Task) -> None:
         if first != again:
             raise Broken(f"{name} problems differ between two calls with the same generator")
         if first == other and name in ("uniform", task.harder) and len(task.symbols) > 1:
-            raise Broken(f"{name} problems are the same whatever the generator")
+            raise Broken(f"{name} problems are the same for two different generators")
 
 
 def typed_prompts_are_parsed(task: Task) -> None:
@@ -123,13 +125,13 @@ def typed_prompts_are_parsed(task: Task) -> None:
 
 
 def other_text_is_rejected(task: Task) -> None:
-    """``parse`` refuses other text by a UsageError of one line with the task's name."""
+    """``parse`` rejects other text with a UsageError of one line that names the task."""
     for text in ("", "  ", "?", "1?0", "=", "$", "١"):
         try:
             task.parse(text)
         except UsageError as error:
             if task.name not in str(error) or "\n" in str(error):
-                raise Broken(f"{text!r} is refused by {str(error)!r}, without the name {task.name}") from None
+                raise Broken(f"{text!r} is rejected with {str(error)!r}, without the name {task.name}") from None
         else:
             raise Broken(f"{text!r} is read as a problem")
 
@@ -144,21 +146,24 @@ def question_describes_the_task(task: Task) -> None:
         )
 
 
-def pool_has_the_requested_problems(task: Task) -> None:
-    """``pool`` draws the requested number of right problems, of all sizes in the range, and depends only on the
-    generator."""
-    first = task.first_sizes(5)
-    low, high = first[min(1, len(first) - 1)], first[-1]
-    problems, again = (task.pool(POOL, low, high, stream(0, "pool")) for _ in range(2))
+def natural_problems_are_as_requested(task: Task) -> None:
+    """``sample_natural`` draws the requested number of right problems, of all sizes in the range, and depends only on
+    the generator."""
+    smallest_sizes = task.list_smallest_sizes(5)
+    low, high = smallest_sizes[min(1, len(smallest_sizes) - 1)], smallest_sizes[-1]
+    problems, again = (task.sample_natural(POOL_SIZE, low, high, stream(0, "pool")) for _ in range(2))
     pairs = prompts_and_answers(task, problems)
     if pairs != prompts_and_answers(task, again):
-        raise Broken("a pool differs between two calls with equally seeded generators")
+        raise Broken("sample_natural gives other problems in a second call with an equally seeded generator")
     count, smallest, largest = len(pairs), int(problems.sizes.min()), int(problems.sizes.max())
-    if (count, smallest, largest) != (POOL, low, high):
-        raise Broken(f"a pool of {POOL} problems of sizes {low} to {high} has {count} of sizes {smallest} to {largest}")
+    if (count, smallest, largest) != (POOL_SIZE, low, high):
+        raise Broken(
+            f"sample_natural, asked for {POOL_SIZE} problems of sizes {low} to {high}, gives {count} of sizes "
+            f"{smallest} to {largest}"
+        )
     for prompt, answer in pairs:
         if (right := task.reference(prompt)) != answer:
-            raise Broken(f"a pool's problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
+            raise Broken(f"the natural problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
 
 
 def families_are_named(task: Task) -> None:
@@ -183,7 +188,8 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
         raise Broken(f"enumerate lists {wrong[0][0]!r} with the wrong answer {wrong[0][1]!r}")
     prompts = [prompt for prompt, _ in pairs]
     drawn = {
-        prompt for prompt, _ in prompts_and_answers(task, task.sample(torch.tensor([size] * POOL), stream(0, "every")))
+        prompt
+        for prompt, _ in prompts_and_answers(task, task.sample(torch.tensor([size] * POOL_SIZE), stream(0, "every")))
     }
     if len(set(prompts)) < len(prompts) or drawn - set(prompts):
         raise Broken(f"enumerate lists {len(prompts)} problems of size {tuple(size)}: {prompts[:5]} …")
@@ -215,7 +221,7 @@ def prompts_and_answers(task: Task, problems: Problems) -> list[tuple[str, str]]
 def draw_small_sizes(task: Task, top: int = 5, times: int = 8) -> Int[Tensor, "b axes"]:
     """Return the ``top`` smallest sizes, or all pairs of them, in random order, so that a task cannot rely on an
     order."""
-    sizes = torch.tensor(task.first_sizes(top))
+    sizes = torch.tensor(task.list_smallest_sizes(top))
     rows = torch.cartesian_prod(*[sizes] * len(task.axes)).view(-1, len(task.axes)).repeat(times, 1)
     return rows[torch.randperm(len(rows), generator=stream(0, "order"))]
 

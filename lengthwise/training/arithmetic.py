@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.process import STOPS, on_stop_signals
+from lengthwise.base.process import STOP_SIGNALS, on_stop_signals
 
 Matmul = Literal["fp32", "tf32", "bf16"]
 
@@ -125,7 +125,7 @@ def stop_signal() -> Iterator[Any]:
     A second signal acts at once. Outside the main thread, where Python cannot catch signals, it always returns False.
     """
     received: list[int] = []
-    before = {number: signal.getsignal(number) for number in STOPS}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def record(number: int, frame: object) -> None:
         received.append(number)

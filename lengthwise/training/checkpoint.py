@@ -23,7 +23,7 @@ from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.models.external import tensor_bytes
 from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
 from lengthwise.runs.hub import PREFIX
-from lengthwise.runs.run import FINAL, Run, load, read_recipe, rename_parameters, weights_folder
+from lengthwise.runs.run import FINAL_FILE, Run, load, read_recipe, rename_parameters, weights_folder
 
 # Settings of checkpoints written by versions that did not record them.
 DEFAULT_SURROUNDINGS = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
@@ -53,21 +53,28 @@ def validate_state(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
         raise ValueError("best merit must be a float")
     if _require_dict(best, "weights"):
         _check_tensors(best["weights"], expected["model"], "best")
-    optimizer, like = _require_dict(state, "optimizer"), expected["optimizer"]
-    groups, kept = optimizer.get("param_groups"), _require_dict(optimizer, "state")
-    if not isinstance(groups, list) or len(groups) != len(like["param_groups"]):
-        raise ValueError(f"the optimizer's param_groups must be a list of {len(like['param_groups'])}")
+    optimizer, expected_optimizer = _require_dict(state, "optimizer"), expected["optimizer"]
+    groups, parameter_states = optimizer.get("param_groups"), _require_dict(optimizer, "state")
+    if not isinstance(groups, list) or len(groups) != len(expected_optimizer["param_groups"]):
+        raise ValueError(f"the optimizer's param_groups must be a list of {len(expected_optimizer['param_groups'])}")
     for group in groups:
         if not isinstance(group, dict):
             raise ValueError("the optimizer's param_groups must be dictionaries")
         validate(Whole, group.get("step", 0), "the optimizer's step")
-    for number, part in kept.items():
-        expected_part = like["state"].get(number)
+    for number, part in parameter_states.items():
+        expected_part = expected_optimizer["state"].get(number)
         if expected_part is None or not isinstance(part, dict) or part.keys() != expected_part.keys():
             raise ValueError(f"the optimizer's state of parameter {number} has wrong names")
         for name, value in part.items():
             if not _has_same_form(value, expected_part[name]):
                 raise ValueError(f"the optimizer's {name} of parameter {number} has a wrong shape or type")
+
+
+def rename_weights(state: Mapping[str, Any]) -> None:
+    """Give the weights in a checkpoint of an older version their present parameter names."""
+    for tree, key in ((state, "model"), (state, "average"), (state.get("best"), "weights")):
+        if isinstance(tree, dict) and isinstance(tree.get(key), dict):
+            tree[key] = rename_parameters(tree[key])
 
 
 def checkpoint_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,8 +101,8 @@ def _has_same_form(actual: Any, expected: Any) -> bool:
     if not isinstance(expected, Tensor):
         return type(actual) is type(expected)
     # Checkpoints are always loaded onto the CPU.
-    plain = type(actual) is Tensor and actual.layout == torch.strided and actual.device.type == "cpu"
-    return plain and (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+    is_dense = type(actual) is Tensor and actual.layout == torch.strided and actual.device.type == "cpu"
+    return is_dense and (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
 
 
 def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
@@ -107,18 +114,18 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
     folder = weights_folder(run)
     about, own = RunFolder(folder).about(), read_recipe(folder)
     fits = type(own.optimizer) is type(recipe.optimizer) and bool(own.ema) == bool(recipe.ema)
-    state = Run(folder, own).load_state(FINAL) if fits else None
-    found = state or {"model": load(run).model.state_dict()}
+    state = Run(folder, own).load_state(FINAL_FILE) if fits else None
+    provided = state or {"model": load(run).model.state_dict()}
     try:
-        recipe.build().load_state_dict(found["model"])
+        recipe.build().load_state_dict(provided["model"])
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise UsageError(f"{run}: its weights do not fit this recipe's model ({error_line(error)})") from None
-    given = str(run)
-    name = folder.name if folder.resolve().parent == runs_folder().resolve() else str(folder.resolve())
-    if given.startswith(PREFIX) or given in list_shipped():
-        name = given
+    if str(run).startswith(PREFIX) or str(run) in list_shipped():
+        name = str(run)
+    else:
+        name = folder.name if folder.resolve().parent == runs_folder().resolve() else str(folder.resolve())
     step = about.get("steps", own.steps)
-    return recipe.change(parent=Parent(state_digest(found), step, state is not None, name))
+    return recipe.change(parent=Parent(state_digest(provided), step, state is not None, name))
 
 
 def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
@@ -126,7 +133,7 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
     has changed."""
     folder = weights_folder(parent.run)
     own = read_recipe(folder)
-    found = Run(folder, own).load_state(FINAL) if parent.state else {"model": load(parent.run).model.state_dict()}
+    found = Run(folder, own).load_state(FINAL_FILE) if parent.state else {"model": load(parent.run).model.state_dict()}
     if found is None or (digest := state_digest(found)) != parent.digest:
         changed = "its final.pt is gone" if found is None else f"they have the digest {digest}, not {parent.digest}"
         raise UsageError(f"{parent.run}: not the weights that this run continues from: {changed}; restore them")

@@ -44,7 +44,7 @@ class RunnerChoice:
         """Return the runner that records and replays steps; None if steps are not recorded."""
         if self.graphs is None or parts > 1 or self.processes.splits_batches or cpu.needs_plain_runner():
             return None
-        return None if self.graphs.declines() else self.graphs
+        return None if self.graphs.find_obstacle() else self.graphs
 
     def describe(self, parts: int) -> str:
         """Return the runner's name and, for the plain runner, the reason."""
@@ -89,18 +89,18 @@ class Bf16(Runner):
         steps = self.runner.each(inputs, loops, positions)
         while True:
             with autocast(get_device(self.model), "bf16"):  # but not while the caller uses the logits
-                found = next(steps, None)
-            if found is None:
+                step = next(steps, None)
+            if step is None:
                 return
-            k, rows, logits = found
+            k, rows, logits = step
             yield k, rows, logits.float()
 
 
 class MicroBatches(Runner):
     """Runs the rows of a batch in parts, one after the other, and recomputes each part for its gradients.
 
-    Memory then holds the activations of a single part, and the logits of all. Objectives see the whole batch: losses
-    and gradients equal those of the inner runner, up to rounding.
+    Memory then holds the activations of a single part, and the logits of all parts. Objectives see the whole batch:
+    losses and gradients equal those of the inner runner, up to rounding.
     """
 
     def __init__(self, runner: Runner, parts: int) -> None:
@@ -114,20 +114,20 @@ class MicroBatches(Runner):
         return torch.cat([self._recompute(logits, rows) for rows in self._rows(len(loops))])
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
-        found: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        logits_by_loop: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for rows in self._rows(len(loops)):
             order: list[tuple[int, Tensor]] = []
 
             def logits(rows: slice = rows, order: list[tuple[int, Tensor]] = order) -> tuple[Tensor, ...]:
                 steps = [*self.runner.each(inputs.take(rows), loops[rows], positions[rows])]
                 order[:] = [(k, ran + rows.start) for k, ran, _ in steps]
-                return tuple(own for *_, own in steps)
+                return tuple(loop_logits for *_, loop_logits in steps)
 
-            for own, (k, ran) in zip(self._recompute(logits), order, strict=True):
-                found.setdefault(k, []).append((ran, own))
-        for k, parts in found.items():
-            rows, own = zip(*parts, strict=True)
-            yield k, torch.cat(rows), torch.cat(own)
+            for loop_logits, (k, ran) in zip(self._recompute(logits), order, strict=True):
+                logits_by_loop.setdefault(k, []).append((ran, loop_logits))
+        for k, parts in logits_by_loop.items():
+            rows, loop_logits = zip(*parts, strict=True)
+            yield k, torch.cat(rows), torch.cat(loop_logits)
 
     def _rows(self, count: int) -> Sequence[slice]:
         size = -(-count // self.parts)
@@ -136,8 +136,8 @@ class MicroBatches(Runner):
     def _recompute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return the function's result without keeping its activations; the backward pass calls the function again."""
         # A tensor on the device: torch preserves the generators of its arguments' devices, for dropout.
-        there = torch.empty(0, device=get_device(self.model))
-        return checkpoint(lambda _, *rest: function(*rest), there, *args, use_reentrant=False)
+        on_device = torch.empty(0, device=get_device(self.model))
+        return checkpoint(lambda _, *inputs: function(*inputs), on_device, *args, use_reentrant=False)
 
 
 class ShardedRunner(Runner):
@@ -196,5 +196,5 @@ class ShardedRunner(Runner):
         padded = F.pad(own_logits.detach(), (0, 0, 0, max(counts) - len(own_logits)))
         parts = [part[:count] for part, count in zip(self.processes.gather(padded), counts, strict=True)]
         parts[self.processes.rank] = own_logits
-        back = owner.argsort(stable=True).argsort()
-        return torch.cat(parts)[to_device(back, own_logits.device)]
+        positions_in_order = owner.argsort(stable=True).argsort()
+        return torch.cat(parts)[to_device(positions_in_order, own_logits.device)]

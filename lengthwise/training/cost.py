@@ -57,13 +57,13 @@ class Cost:
 def evaluation_seconds(recipe: Recipe) -> float:
     """Return processor seconds of evaluating a trained model at the default lengths with the default number of
     problems, scaled up from a few problems of the training length."""
-    sizes, few = default_sizes(recipe), 16
+    sizes, rows = default_sizes(recipe), 16
     top = nearest_size(recipe, recipe.lengths.top)
     with computation_settings(1):
         start = time.process_time()
-        exact_match(recipe.build().eval(), recipe, top, few)
+        exact_match(recipe.build().eval(), recipe, top, rows)
         seconds = time.process_time() - start
-    return seconds * SAMPLES / few * sum(relative_cost(recipe, size) for size in sizes) / relative_cost(recipe, top)
+    return seconds * SAMPLES / rows * sum(relative_cost(recipe, size) for size in sizes) / relative_cost(recipe, top)
 
 
 def describe_runner(recipe: Recipe, cost: Cost) -> str:
@@ -101,10 +101,10 @@ class _OperationCounter(TorchDispatchMode):
         return False  # importing it takes seconds
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         if count := flop_registry.get(func._overloadpacket):
-            self.operations += count(*args, **(kwargs or {}), out_val=found)
-        return found
+            self.operations += count(*args, **(kwargs or {}), out_val=result)
+        return result
 
 
 def _estimate_step(recipe: Recipe) -> float:
@@ -128,8 +128,8 @@ def _sample_steps(recipe: Recipe, count: int) -> Iterator[tuple[int, int]]:
 
 def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
     """Return each recipe's ``Cost.operations``, by its id without seeds. New measurements are saved."""
-    found, known = {recipe.seedless_id: recipe for recipe in recipes}, read_operations()
-    new = {key: recipe for key, recipe in found.items() if key not in known}
+    by_id, known = {recipe.seedless_id: recipe for recipe in recipes}, read_operations()
+    new = {key: recipe for key, recipe in by_id.items() if key not in known}
     line = (progress or Progress(quiet=True)).add_line("operations of a step", len(new))
     for number, (key, recipe) in enumerate(new.items()):
         line.update(number, recipe.name)
@@ -137,7 +137,7 @@ def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None
     line.update(len(new))
     if new:
         cache_operations({key: known[key] for key in new})
-    return {key: known[key] for key in found}
+    return {key: known[key] for key in by_id}
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The weight update: gradient clipping, the optimizer's step, the moving average.
+"""Gradients and the weight update: gradient clipping, the optimizer's step, the moving average.
 
 On a GPU the update (of all models of a stack) is captured as one CUDA graph, because launching its operations takes
 longer than computing them.
@@ -6,7 +6,7 @@ longer than computing them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 
 import torch
@@ -14,9 +14,21 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from lengthwise.base.types import Loss
 from lengthwise.runners.cuda import capture
+from lengthwise.training.arithmetic import Matmul, step_precision
 
 Logs = list[dict[str, Tensor]]  # the values to log, of each descent
+
+
+def compute_gradients(losses: Iterator[Loss], matmul: Matmul) -> Iterator[Loss]:
+    """Yield each loss after its backward pass, computed at the precision ``matmul``."""
+    while True:
+        with step_precision(matmul):
+            if (loss := next(losses, None)) is None:
+                return
+            loss.value.backward()
+        yield loss
 
 
 class EMA(AveragedModel):
@@ -86,28 +98,29 @@ class ReplayedUpdate:
         self, descents: Sequence[Descent], rate: float, averages: Sequence[EMA | None], gradients: Collection[Tensor]
     ) -> Logs:
         """Take each descent's step, with its average; ``gradients`` are those that stay at the same memory address."""
-        known = {id(gradient) for gradient in gradients}
-        started = all(one is None or one.n_averaged for one in averages)
+        fixed_addresses = {id(gradient) for gradient in gradients}
+        started = all(average is None or average.n_averaged for average in averages)
         for descent in descents:
             state = descent.optimizer.state
             changing = (weight for weight in descent.weights if weight.grad is not None)
-            started = started and all(weight in state and id(weight.grad) in known for weight in changing)
+            started = started and all(weight in state and id(weight.grad) in fixed_addresses for weight in changing)
         if not started or not _is_repeatable(descents[0].optimizer):
             return [descent(rate, average) for descent, average in zip(descents, averages, strict=True)]
         self.rate.fill_(rate)
         groups = [group for descent in descents for group in descent.optimizer.param_groups]
-        key = (averages[0] is not None, *(weight.grad is not None for one in descents for weight in one.weights))
+        has_gradient = (weight.grad is not None for descent in descents for weight in descent.weights)
+        key = (averages[0] is not None, *has_gradient)
         if key not in self.captured:
             on_gpu, logs = self.device.type == "cuda", Logs({} for _ in descents)
 
             def descend() -> None:
-                kept = [{name: group[name] for name in ("capturable", "step") if name in group} for group in groups]
+                settings = [{name: group[name] for name in ("capturable", "step") if name in group} for group in groups]
                 for group in groups:
                     group |= {"capturable": on_gpu} if "capturable" in group else {}
                 for descent, average, log in zip(descents, averages, logs, strict=True):
                     log.update(descent(self.rate, average))
-                for group, before in zip(groups, kept, strict=True):
-                    group |= before
+                for group, saved in zip(groups, settings, strict=True):
+                    group |= saved
 
             self.captured[key] = (capture(descend) if on_gpu else descend), logs
         replay, logs = self.captured[key]

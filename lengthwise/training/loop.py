@@ -28,7 +28,7 @@ from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Matmul, check_matmul, computation_settings, stop_signal
 from lengthwise.training.processes import join_processes
-from lengthwise.training.trainer import DrawnBatch, Trainer, rehearse
+from lengthwise.training.trainer import DrawnBatch, Trainer, try_training
 
 
 @validate_arguments
@@ -52,43 +52,43 @@ def train(
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
     equals an uninterrupted one bit for bit with the same ``threads``; small models train fastest on one thread.
-    ``track`` names trackers that receive the rows. With ``wait``, wait while another process trains this run. With
-    ``keep_state``, other trainings can continue from its final state. ``matmul`` is the precision of matrix products.
-    With ``compile``, torch compiles the loops of a model that ``runners.Compiled`` claims; on CUDA, other steps are
-    replayed as CUDA ``graphs``; a note says why not. Under torchrun, all processes train one run, and the first writes.
+    ``track`` names trackers that get the rows. With ``wait``, wait while another process trains this run. ``matmul`` is
+    the precision of products. With ``keep_state``, other trainings can continue from the final state. With ``compile``,
+    torch compiles the loops of a model that ``runners.Compiled`` supports; on CUDA, other steps are replayed as CUDA
+    ``graphs``; if not, a note gives the reason. Under torchrun, only the first process writes files.
 
     Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged if the loss becomes NaN or infinite, keeping
-    the last finite checkpoint (with ``allow_divergence`` training continues, and rows contain null); and UsageError if
-    the model is not causal but its layout is, the device is missing, torch cannot compile, the folder holds another
-    recipe, the run's log disappears, or another process trains this run.
+    the last finite checkpoint (with ``allow_divergence`` training continues, and rows contain null); and UsageError for
+    a model that is not causal in a causal layout, a missing device, a torch that cannot compile, a folder with another
+    recipe, a log that disappears, or a run that another process trains.
     """
     check_trackers(track)
-    shown = progress or Progress(quiet=True)
-    at, where = choose_device(device), Run.locate(recipe).folder if folder in (None, "") else to_path(folder)
-    check_matmul(matmul, at)
-    if at.type == "cpu":
+    shown, target = progress or Progress(quiet=True), choose_device(device)
+    run_folder = Run.locate(recipe).folder if folder in (None, "") else to_path(folder)
+    check_matmul(matmul, target)
+    if target.type == "cpu":
         estimate_training(recipe).check(f"{recipe.name}: its training")
-    with join_processes(at) as processes:
-        if processes.is_first and not (where / "config.json").exists():
-            rehearse(recipe, at, matmul)
-        how: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "compile": compile}
-        trainer = Trainer(recipe, at, graphs=graphs and is_worthwhile(at) and not compile, processes=processes, **how)
+    with join_processes(target) as processes:
+        if processes.is_first and not (run_folder / "config.json").exists():
+            try_training(recipe, target, matmul)
+        graphs = graphs and is_worthwhile(target) and not compile
+        options: dict[str, Any] = {"matmul": matmul, "compile": compile, "graphs": graphs, "processes": processes}
+        trainer = Trainer(recipe, target, allow_divergence=allow_divergence, **options)
         causality.check_model(trainer.model, recipe, [recipe.tops])
-        if not Run(where, recipe).done:
+        if not Run(run_folder, recipe).done:
             with computation_settings(threads):
                 prepare_steps(trainer, shown, explain=True)
         if not processes.is_first:
             with computation_settings(threads), stop_signal() as should_stop, prefetch_batches([trainer]):
-                return _train_in_other_process(trainer, where, should_stop)
-        run = Run.of(recipe, where)
+                return _train_in_other_process(trainer, run_folder, should_stop)
+        run = Run.of(recipe, run_folder)
         run.record_code(trainer.model)
-        alone = nullcontext() if run.done else run.lock(wait=wait)
-        with ExitStack() as held:
+        with ExitStack() as contexts:
             with trainer.clock.pause():  # without the time spent waiting for another process
-                held.enter_context(alone)
-            held.enter_context(computation_settings(threads))
-            should_stop = held.enter_context(stop_signal())
-            held.enter_context(send_to_trackers(run, track, shown.note))
+                contexts.enter_context(nullcontext() if run.done else run.lock(wait=wait))
+            contexts.enter_context(computation_settings(threads))
+            should_stop = contexts.enter_context(stop_signal())
+            contexts.enter_context(send_to_trackers(run, track, shown.note))
             if run.done:  # another process finished it, or this run was killed just before it cleaned up
                 run.remove_state()
                 processes.broadcast(None)
@@ -185,12 +185,12 @@ class Prefetcher:
         """Return the batch of a step after ``exams_passed`` exams. A batch prefetched before an exam was passed is
         discarded."""
         future = self.next.pop((step, exams_passed), None)
-        found = future.result() if future else data.draw_batch(self.recipe, step, exams_passed=exams_passed)
+        batch = future.result() if future else data.draw_batch(self.recipe, step, exams_passed=exams_passed)
         self.next = {}
         if step + 1 < self.recipe.steps:
             following = self.worker.submit(data.draw_batch, self.recipe, step + 1, exams_passed=exams_passed)
             self.next = {(step + 1, exams_passed): following}
-        return found
+        return batch
 
 
 @contextmanager
@@ -199,16 +199,16 @@ def prefetch_batches(trainers: Sequence[Trainer], *, on_any_device: bool = False
     if trainers[0].device.type == "cpu" and not on_any_device:
         yield
         return
-    before = [one.draw for one in trainers]
+    draws = [trainer.draw for trainer in trainers]
     with ThreadPoolExecutor(1, "batches") as worker:
         try:
-            for one in trainers:
-                one.draw = Prefetcher(one.recipe, worker)
+            for trainer in trainers:
+                trainer.draw = Prefetcher(trainer.recipe, worker)
             yield
         finally:
             worker.shutdown(cancel_futures=True)
-            for one, draw in zip(trainers, before, strict=True):
-                one.draw = draw
+            for trainer, draw in zip(trainers, draws, strict=True):
+                trainer.draw = draw
 
 
 class TrainingProgress:

@@ -26,7 +26,7 @@ class Processes:
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
         self.is_first = rank == 0  # it measures scores and writes files
-        # Whether a process runs only some rows of a batch; in the rehearsal, the first process alone runs all.
+        # Whether a process runs only some rows of a batch; in ``try_training``, a single process runs all.
         self.splits_batches = count > 1 or process_count() > 1
         # The process's part of the address (see ``base.rng``) of random numbers; empty for the first process.
         self.rng_address = (rank,) if rank else ()
@@ -35,10 +35,10 @@ class Processes:
         """Return the tensors of all processes, which have equal shapes."""
         if self.count == 1:
             return [tensor]
-        found = [torch.empty_like(tensor) for _ in range(self.count)]
+        tensors = [torch.empty_like(tensor) for _ in range(self.count)]
         with _report_lost_process():
-            dist.all_gather(found, tensor.contiguous())
-        return found
+            dist.all_gather(tensors, tensor.contiguous())
+        return tensors
 
     def sum_in_place(self, tensor: Tensor) -> None:
         """Replace a tensor by the sum over processes, bit-identical in all of them."""
@@ -66,10 +66,10 @@ class Processes:
         parameters = list(model.parameters())
         used = self.combine_flags(*(parameter.grad is not None for parameter in parameters))
         shared = [parameter for parameter, is_used in zip(parameters, used, strict=True) if is_used]
-        parts = [torch.zeros_like(one) if one.grad is None else one.grad for one in shared]
-        together = torch.cat([part.flatten() for part in parts])
-        self.sum_in_place(together)
-        for parameter, part in zip(shared, together.split([one.numel() for one in shared]), strict=True):
+        parts = [torch.zeros_like(weight) if weight.grad is None else weight.grad for weight in shared]
+        flat = torch.cat([part.flatten() for part in parts])
+        self.sum_in_place(flat)
+        for parameter, part in zip(shared, flat.split([weight.numel() for weight in shared]), strict=True):
             parameter.grad = part.view_as(parameter)
 
 

@@ -45,7 +45,7 @@ from lengthwise.training.arithmetic import (
 from lengthwise.training.descent import ReplayedUpdate
 from lengthwise.training.loop import TrainingProgress, prefetch_batches
 from lengthwise.training.processes import process_count
-from lengthwise.training.trainer import Trainer, rehearse, shrink
+from lengthwise.training.trainer import Trainer, shrink, try_training
 
 
 @validate_arguments
@@ -64,7 +64,7 @@ def train_stacked(
 ) -> list[Run]:
     """Train recipes that differ only in their seeds, in one process, and return their runs. Each result equals that of
     ``train``, up to the order of sums; arguments and files are the same. Finished runs are not changed. On CUDA, steps
-    are replayed as CUDA ``graphs``; a note says why not.
+    are replayed as CUDA ``graphs``; if not, a note gives the reason.
 
     A seed that diverges is recorded in its folder and reported, and the others continue: its run is not ``done``. If
     checkpoints are from different steps, seeds that are behind catch up first. A resumed stack of the same seeds equals
@@ -74,17 +74,17 @@ def train_stacked(
     cannot be stacked: one that draws random numbers in training, branches on its inputs, or changes its buffers.
     """
     check_trackers(track)
-    shown, at = progress or Progress(quiet=True), choose_device(device)
-    check_matmul(matmul, at)
+    shown, target = progress or Progress(quiet=True), choose_device(device)
+    check_matmul(matmul, target)
     check_seeds(recipes)
-    reason = _rehearse_all(recipes, at, matmul, graphs=graphs and is_worthwhile(at))
+    reason = _check_before_training(recipes, target, matmul, graphs=graphs and is_worthwhile(target))
     if reason:
         shown.note(f"{recipes[0].name}: runs without CUDA graphs: {reason}")
     runs = [Run.of(recipe) for recipe in recipes]
     with ExitStack() as entered:
         for run in sorted(runs, key=lambda run: run.folder):  # a fixed order prevents deadlocks
             entered.enter_context(nullcontext() if run.done else run.lock(wait=wait))
-        left = [run for run in runs if not run.done]
+        unfinished = [run for run in runs if not run.done]
         for run in runs:
             if run.done:
                 run.remove_state()
@@ -92,44 +92,47 @@ def train_stacked(
                 entered.enter_context(send_to_trackers(run, track, shown.note))
         entered.enter_context(computation_settings(threads))
         should_stop = entered.enter_context(stop_signal())
-        if left:
-            settings: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": len(left)}
-            members = [Member(run, Trainer(run.recipe, at, **settings)) for run in left]
-            for one in members:
-                one.run.record_code(one.trainer.model)
-            stack = Stack(members, shown, graphs=graphs and is_worthwhile(at) and not reason)
-            with prefetch_batches([one.trainer for one in members]):
+        if unfinished:
+            count = len(unfinished)
+            settings: dict[str, Any] = {"allow_divergence": allow_divergence, "matmul": matmul, "stacked": count}
+            members = [Member(run, Trainer(run.recipe, target, **settings)) for run in unfinished]
+            for member in members:
+                member.run.record_code(member.trainer.model)
+            stack = Stack(members, shown, graphs=graphs and is_worthwhile(target) and not reason)
+            with prefetch_batches([member.trainer for member in members]):
                 _train(stack, should_stop, save_every)
     return runs
 
 
-def _rehearse_all(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul, *, graphs: bool) -> str | None:
-    """Raise UsageError, before any file is written, for problems that would stop the training. If ``graphs`` cannot be
-    recorded, return the reason."""
+def _check_before_training(
+    recipes: Sequence[Recipe], device: torch.device, matmul: Matmul, *, graphs: bool
+) -> str | None:
+    """Raise UsageError, before any file is written, for errors that would stop the training. If ``graphs`` are
+    requested and cannot be recorded, return the reason."""
     first, runs = recipes[0], [Run.locate(recipe) for recipe in recipes]
     if device.type == "cpu":
         demand = estimate_training(first)
         together = replace(demand, memory=len(recipes) * demand.memory)
         together.check(f"{first.name}: training {len(recipes)} seeds at once")
     if not all((run.folder / "config.json").exists() for run in runs):
-        rehearse(first, device, matmul)
+        try_training(first, device, matmul)
     causality.check_model(first.build(), first, [first.tops])
-    return None if all(run.done for run in runs) else rehearse_stacked(recipes, device, matmul, graphs=graphs)
+    return None if all(run.done for run in runs) else try_stacked_training(recipes, device, matmul, graphs=graphs)
 
 
-def rehearse_stacked(
+def try_stacked_training(
     recipes: Sequence[Recipe], device: torch.device, matmul: Matmul = "fp32", *, graphs: bool = False
 ) -> str | None:
     """Train two of the seeds on a few rows at the first and the last step. Raises UsageError if they cannot be stacked.
-    If ``graphs`` cannot be recorded, returns the reason."""
+    If ``graphs`` are requested and cannot be recorded, returns the reason."""
     trainers = [Trainer(shrink(recipe), device, matmul=matmul) for recipe in recipes[:2]]
     recording = RecordedSteps(trainers) if graphs else None
     if recording:
         recording.graphs.compiles = False  # for these few rows
     try:
         advance_together(trainers, recording)
-        for one in trainers:
-            one.step, one.passed = one.recipe.steps - 1, one.recipe.lengths.top
+        for trainer in trainers:
+            trainer.step, trainer.passed = trainer.recipe.steps - 1, trainer.recipe.lengths.top
         advance_together(trainers, recording)
         return recording.graphs.reason if recording else None
     except (RuntimeError, TypeError, ValueError) as error:
@@ -161,7 +164,7 @@ def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmu
     demand = 3 * len(recipes) * estimate_training(recipes[0]).memory  # with a margin, as it was not requested
     try:
         check_seeds(recipes)
-        return demand < torch.cuda.mem_get_info(device)[0] and not rehearse_stacked(
+        return demand < torch.cuda.mem_get_info(device)[0] and not try_stacked_training(
             recipes, device, matmul, graphs=True
         )
     except UsageError:
@@ -183,8 +186,8 @@ class Stack:
         self.members, self.progress, self.graphs = [*members], progress, graphs
         self.recording: RecordedSteps | None = None
         if graphs:
-            for one in members:
-                one.trainer.runners.stacked_by = StackedGraphs.__name__
+            for member in members:
+                member.trainer.runners.stacked_by = StackedGraphs.__name__
 
     @property
     def step(self) -> int:
@@ -201,35 +204,35 @@ class Stack:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            few = f"memory does not hold {len(self.members)} seeds at once: stack fewer, or omit --stack"
-            raise UsageError(f"{self.members[0].run.recipe.name}: {few}") from None
+            advice = f"memory does not hold {len(self.members)} seeds at once: stack fewer, or omit --stack"
+            raise UsageError(f"{self.members[0].run.recipe.name}: {advice}") from None
         return self.apply_to_each(lambda one: one.trainer.log(one.run) if one.trainer in taken else [])
 
     def apply_to_each(self, function: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """Return the rows of metrics that a function returns for each seed, and remove the seeds for which it raises
         Diverged."""
         rows: list[dict[str, Any]] = []
-        for one in [*self.members]:
+        for member in [*self.members]:
             try:
-                rows += function(one)
+                rows += function(member)
             except Diverged as error:
-                self.members.remove(one)
-                one.run.record_failure(str(error), DIVERGED)
-                self.progress.note(f"seed {one.run.recipe.seed} leaves the stack: {error}")
+                self.members.remove(member)
+                member.run.record_failure(str(error), DIVERGED)
+                self.progress.note(f"seed {member.run.recipe.seed} leaves the stack: {error}")
         return rows
 
 
 def _train(stack: Stack, should_stop: Callable[[], bool], save_every: float) -> None:
     """Train from the last checkpoints to the end, without the seeds that diverge."""
     members, shown = [*stack.members], stack.progress
-    for one in members:
-        one.run.clear_failure()
-        for change in one.trainer.restore_checkpoint(one.run):
+    for member in members:
+        member.run.clear_failure()
+        for change in member.trainer.restore_checkpoint(member.run):
             shown.note(change)
     recipe, saved = members[0].run.recipe, time.monotonic()
     course = TrainingProgress(shown.add_line(f"{recipe.name}, {len(members)} seeds", recipe.steps, stack.step))
     while stack.step < recipe.steps:
-        rows = stack.advance()  # of several seeds: their means are shown
+        rows = stack.advance()  # rows of several seeds; their means are shown
         if losses := [row["loss"] for row in rows if row.get("loss") is not None]:
             lengths = [row["length"] for row in rows if "length" in row]
             course.show(stack.step, {"loss": mean(losses), **({"length": min(lengths)} if lengths else {})})
@@ -239,13 +242,13 @@ def _train(stack: Stack, should_stop: Callable[[], bool], save_every: float) -> 
         stop = should_stop()
         # Save at the end too: after a kill, unfinished runs would otherwise continue as a smaller stack.
         if stop or stack.step >= recipe.steps or time.monotonic() - saved > save_every:
-            stack.apply_to_each(lambda one: one.trainer.save_checkpoint(one.run) or [])
+            stack.apply_to_each(lambda member: member.trainer.save_checkpoint(member.run) or [])
             saved = time.monotonic()
         if stop and stack.members:
             where = f"{len(stack.members)} runs in {stack.members[0].run.folder.parent}"
             raise Interrupted(f"stopped at step {stack.step}; the same command continues from there: {where}")
-    for one in stack.members:
-        one.trainer.write_final_files(one.run)
+    for member in stack.members:
+        member.trainer.write_final_files(member.run)
 
 
 class RecordedSteps:
@@ -269,19 +272,21 @@ class RecordedSteps:
         """Update the weights of all models by their gradients, count a step of all trainers, and add their values to
         log in a single operation."""
         recipe, step = self.trainers[0].recipe, self.trainers[0].step
-        averages = [one.average if step >= recipe.ema_start else None for one in self.trainers]
-        found = self.replayed([one.descent for one in self.trainers], recipe.rate_at(step), averages, self.graphs.grads)
+        averages = [trainer.average if step >= recipe.ema_start else None for trainer in self.trainers]
+        logs_of_descents = self.replayed(
+            [trainer.descent for trainer in self.trainers], recipe.rate_at(step), averages, self.graphs.grads
+        )
         sums, values = list[Tensor](), list[Tensor]()
-        for one, average, loss, logs in zip(self.trainers, averages, losses, found, strict=True):
+        for trainer, average, loss, logs in zip(self.trainers, averages, losses, logs_of_descents, strict=True):
             if average:
                 average.n_averaged += 1
             for name, value in (loss.logs | logs).items():
-                if name in one.sums:
-                    sums.append(one.sums[name])
+                if name in trainer.sums:
+                    sums.append(trainer.sums[name])
                     values.append(value.detach())
                 else:
-                    one.sums[name] = value.detach().clone()
-            one.step += 1
+                    trainer.sums[name] = value.detach().clone()
+            trainer.step += 1
         if sums:
             torch._foreach_add_(sums, values)
 
@@ -292,33 +297,34 @@ def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | Non
     Results of the other trainers are computed too, and discarded, so that shapes, and therefore the last bits, stay the
     same if a killed run resumes between two checkpoints.
     """
-    step, models = min(one.step for one in trainers), [one.model for one in trainers]
-    batches = [one.draw_batch(step) for one in trainers]
+    step, models = min(trainer.step for trainer in trainers), [trainer.model for trainer in trainers]
+    batches = [trainer.draw_batch(step) for trainer in trainers]
 
     def losses(runners: Sequence[Runner]) -> list[Loss]:
-        each = zip(trainers, runners, batches, strict=True)
-        return [next(one.objective_losses(step, runner, *batch)) for one, runner, batch in each]
+        arguments = zip(trainers, runners, batches, strict=True)
+        return [next(trainer.objective_losses(step, runner, *batch)) for trainer, runner, batch in arguments]
 
     with trainers[0].protect_generators():
         recorders = _record_queries(trainers, losses, recording)
-        asked = [one.queries for one in recorders]
+        queries = [recorder.queries for recorder in recorders]
         if recording:
             recording.begin_step()
         with step_precision(trainers[0].matmul):
-            found = [_answer_queries(trainers, together, recording) for together in zip(*asked, strict=True)]
+            answers = [_answer_queries(trainers, together, recording) for together in zip(*queries, strict=True)]
             if recording:
-                supervise_together(recorders, found)
+                supervise_together(recorders, answers)
             # An objective may run the model itself and call no runner; then there are no queries.
-            replies = zip(*found, strict=True) if found else [()] * len(models)
-            replayers = [Replayer(model, *own) for model, *own in zip(models, asked, replies, strict=True)]
-            due = [(one, loss) for one, loss in zip(trainers, losses(replayers), strict=True) if one.step == step]
+            replies = zip(*answers, strict=True) if answers else [()] * len(models)
+            replayers = [Replayer(model, *own) for model, *own in zip(models, queries, replies, strict=True)]
+            pairs = zip(trainers, losses(replayers), strict=True)
+            due = [(trainer, loss) for trainer, loss in pairs if trainer.step == step]
             torch.stack([loss.value for _, loss in due]).sum().backward()
         if recording and len(due) == len(trainers):
             recording.update_weights([loss for _, loss in due])
         else:
-            for one, loss in due:
-                one.count_step([one.update_weights(loss)])
-    return [one for one, _ in due]
+            for trainer, loss in due:
+                trainer.count_step([trainer.update_weights(loss)])
+    return [trainer for trainer, _ in due]
 
 
 def _record_queries(
@@ -328,13 +334,14 @@ def _record_queries(
 ) -> list[Recorder]:
     """Record each objective's calls of its runner."""
     symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
-    recorders = [Recorder(one.model, symbols, supervises=recording is not None) for one in trainers]
-    buffers = recording.graphs.own_buffers if recording else [part for one in trainers for part in one.model.buffers()]
+    recorders = [Recorder(trainer.model, symbols, supervises=recording is not None) for trainer in trainers]
+    models = [trainer.model for trainer in trainers]
+    buffers = recording.graphs.own_buffers if recording else [buffer for model in models for buffer in model.buffers()]
     versions = [buffer._version for buffer in buffers]
     compute_losses(recorders)  # the losses are meaningless; only the calls are recorded
     if versions != [buffer._version for buffer in buffers]:
         raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
-    if len({tuple(query.kind for query in one.queries) for one in recorders}) > 1:
+    if len({tuple(query.kind for query in recorder.queries) for recorder in recorders}) > 1:
         raise UsageError("the objective calls the runners of two seeds differently")
     return recorders
 
@@ -342,7 +349,7 @@ def _record_queries(
 def _answer_queries(
     trainers: Sequence[Trainer], queries: Sequence[Query], recording: RecordedSteps | None
 ) -> list[Answer]:
-    if recording and (found := recording.graphs.answer_queries(queries)) is not None:
-        return found
+    if recording and (answers := recording.graphs.answer_queries(queries)) is not None:
+        return answers
     with autocast(trainers[0].device, trainers[0].matmul):
         return compute_answers([one.model for one in trainers], queries)

@@ -24,25 +24,24 @@ from lengthwise.evaluation import causality, scores
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Growing, Mastery
 from lengthwise.experiment.own_code import guard_foreign_code, runs_foreign_code, wrap_user_errors
-from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.experiment.resources import TRAINED_NUMBERS, count_parameters, estimate_model, is_small_model
 from lengthwise.experiment.source import Fresh
 from lengthwise.models import Model
 from lengthwise.runners import Runner
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.run import FINAL, Run, check_storable, git_commit, rename_parameters, save_weights
+from lengthwise.runs.run import FINAL_FILE, Run, check_storable, git_commit, save_weights
 from lengthwise.training import checkpoint
-from lengthwise.training.arithmetic import Clock, Matmul, check_matmul, step_precision
-from lengthwise.training.checkpoint import read_parent
+from lengthwise.training.arithmetic import Clock, Matmul, check_matmul
 from lengthwise.training.choice import RunnerChoice
-from lengthwise.training.descent import EMA, Descent, ReplayedUpdate
+from lengthwise.training.descent import EMA, Descent, ReplayedUpdate, compute_gradients
 from lengthwise.training.processes import Processes
 from lengthwise.training.validation import Validator, finite_or_none
 
 DrawnBatch = tuple[Batch, Int[Tensor, " b"]]  # a batch, with its rows' loops
 
 LOG_EVERY = 10  # steps between rows of the log
-REHEARSAL_ROWS = 2  # rows of each batch in a rehearsal
+TRIAL_ROWS = 2  # rows of each batch in ``try_training``
 
 
 class Trainer:
@@ -73,8 +72,8 @@ class Trainer:
         self.average = EMA(self.model, recipe.ema) if recipe.ema else None
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.descent = Descent(self.model, self.optimizer, recipe.clip)
-        how: dict[str, Any] = {"matmul": matmul, "compile": compile, "graphs": graphs, "stacked": stacked > 0}
-        self.runners, self.replayed = RunnerChoice(self.model, self.processes, **how), ReplayedUpdate(device)
+        options: dict[str, Any] = {"matmul": matmul, "compile": compile, "graphs": graphs, "stacked": stacked > 0}
+        self.runners, self.replayed = RunnerChoice(self.model, self.processes, **options), ReplayedUpdate(device)
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.draw_batch(
             recipe, step, exams_passed=passed
         )
@@ -108,21 +107,16 @@ class Trainer:
         while True:
             runner = self.runners.choose(self.parts)  # at every step, since hooks may have been set
             try:
-                steps = self.objective_losses(self.step, runner, batch, loops)
-                while True:
-                    with step_precision(self.matmul):
-                        if (loss := next(steps, None)) is None:
-                            return
-                        loss.value.backward()
-                    yield loss
+                yield from compute_gradients(self.objective_losses(self.step, runner, batch, loops), self.matmul)
+                return
             except (MemoryError, RuntimeError) as error:
-                if not is_out_of_memory(error):
-                    if "once_differentiable" not in error_text(error) or type(runner) is Plain:
-                        raise
+                if "once_differentiable" in error_text(error) and type(runner) is not Plain:
                     raise UsageError(
                         "the objective takes second derivatives, which faster runners do not support: train within "
                         "lw.plain(), or with LENGTHWISE_PLAIN=1"
                     ) from error
+                if not is_out_of_memory(error):
+                    raise
                 self.optimizer.zero_grad()
                 if self.runners.graphs:
                     self.runners.graphs.release()
@@ -157,8 +151,8 @@ class Trainer:
     def count_step(self, logs: Sequence[dict[str, Tensor]]) -> None:
         """Count a step on one batch, and add the means of the values to log."""
         # Summed on the device: reading a number at every step would make a GPU wait.
-        for each in logs:
-            for name, value in each.items():
+        for values in logs:
+            for name, value in values.items():
                 self.sums[name] = self.sums.get(name, 0.0) + value.detach() / len(logs)
         self.step += 1
 
@@ -217,7 +211,7 @@ class Trainer:
         """Write the final files, the weights last, because their file marks the run as done."""
         run.write_about(self.about())
         if keep_state:
-            run.save_state(self.state(), FINAL)
+            run.save_state(self.state(), FINAL_FILE)
         save_weights(run.folder, self.recipe, self.validator.best["weights"] or self.model_to_evaluate().state_dict())
         run.remove_state()
 
@@ -311,33 +305,25 @@ class Trainer:
         Raises UsageError if the checkpoint does not fit this recipe."""
         state, before = run.load_state(), self.environment()
         if state:
-            known = rehearse(self.recipe, self.device, self.matmul).full_state()  # its errors are the recipe's
+            # Errors of the recipe are raised here; later ones are errors of the checkpoint.
+            expected = try_training(self.recipe, self.device, self.matmul).full_state()
             try:
-                best = state.get("best")
-                for tree, key in ((state, "model"), (state, "average"), (best, "weights")):
-                    if isinstance(tree, dict) and isinstance(tree.get(key), dict):
-                        tree[key] = rename_parameters(tree[key])
-                checkpoint.validate_state(state, known)
+                checkpoint.rename_weights(state)
+                checkpoint.validate_state(state, expected)
                 self.load_state(state)
                 before |= checkpoint.DEFAULT_SURROUNDINGS | state.get("surroundings", {})
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
                 fault = f"not a checkpoint of this recipe ({error_line(error)}); delete it to start over"
                 raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
-        elif parent := self.recipe.parent:  # load its weights, or its whole state if the recipe says so
-            provided, own = read_parent(parent)
-            if parent.state:
-                same = (own.keep, own.watch) == (self.recipe.keep, self.recipe.watch)
-                self.load_state(provided | {"best": provided["best"] if same else self.validator.best})
-                self.spent, self.resumed, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
-            else:
-                self.model.load_state_dict(provided["model"])
+        elif self.recipe.parent:
+            self._load_parent(self.recipe.parent)
         run.remove_rows_after("metrics", self.step)
         rows = run.rows("metrics")
         losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
         self.last = losses[-1] if losses else self.last
         if not state or self.step == self.recipe.steps:  # no step follows
             return []
-        notes, now = [], self.environment()
+        notes, now = list[str](), self.environment()
         if changes := {key: remove_controls(str(before[key])) for key in now if str(before[key]) != str(now[key])}:
             self.resumed.append({"step": self.step, **changes})
             what = ", ".join(f"{key} {now[key]} instead of {value}" for key, value in changes.items())
@@ -346,6 +332,16 @@ class Trainer:
         if logged < expected:
             notes.append(f"metrics.jsonl has {logged} of {expected} rows: the others are lost")
         return [f"{self.recipe.name}: {note}" for note in notes]
+
+    def _load_parent(self, parent: Parent) -> None:
+        """Load the weights of the run that this one continues from, or its whole state if the recipe says so."""
+        provided, recipe = checkpoint.read_parent(parent)
+        if not parent.state:
+            self.model.load_state_dict(provided["model"])
+            return
+        same = (recipe.keep, recipe.watch) == (self.recipe.keep, self.recipe.watch)
+        self.load_state(provided | {"best": provided["best"] if same else self.validator.best})
+        self.spent, self.resumed, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
 
     def full_state(self) -> dict[str, Any]:
         """Return a checkpoint with an optimizer state for every parameter, even if a step gives it no gradient: an
@@ -363,10 +359,10 @@ class Trainer:
         groups = self.optimizer.state_dict()["param_groups"]
         for group, saved in zip(groups, state["optimizer"]["param_groups"], strict=True):  # settings are the recipe's
             group |= {"step": saved["step"]} if "step" in saved else {}
-        kept = tree_map_only(
+        parameter_states = tree_map_only(
             Tensor, lambda own: own.clone(memory_format=torch.contiguous_format), state["optimizer"]["state"]
         )
-        self.optimizer.load_state_dict({"state": kept, "param_groups": groups})
+        self.optimizer.load_state_dict({"state": parameter_states, "param_groups": groups})
         self.replayed = ReplayedUpdate(self.device)  # earlier captures would change the former state
         self.step, self.validator.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
@@ -374,10 +370,12 @@ class Trainer:
         self.resumed = [*state.get("resumed", [])]
 
 
-def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32", sizes: Sequence[AnySize] = ()) -> Trainer:
-    """Try a training: its first and last step on a few rows, then evaluation of the watched and the largest sizes.
-    Raises UsageError for errors of the recipe, and for ``sizes`` that its model cannot be measured at, before any file
-    is written."""
+def try_training(
+    recipe: Recipe, device: torch.device, matmul: Matmul = "fp32", sizes: Sequence[AnySize] = ()
+) -> Trainer:
+    """Run the first and the last training step on a few rows, then evaluate the watched and the largest sizes.
+    Raises UsageError for errors of the recipe, and for ``sizes`` at which its model cannot be measured. No file is
+    written."""
     check_matmul(matmul, device)
     with wrap_user_errors(recipe), rng.preserve_generators():
         trainer = Trainer(shrink(recipe), device, matmul=matmul)
@@ -395,6 +393,6 @@ def rehearse(recipe: Recipe, device: torch.device, matmul: Matmul = "fp32", size
 
 
 def shrink(recipe: Recipe) -> Recipe:
-    """Return a recipe for a rehearsal, with a few rows of every batch and measurement."""
-    watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, REHEARSAL_ROWS))
-    return replace(recipe, batch=min(recipe.batch, REHEARSAL_ROWS), accumulate=1, watch=watch, source=Fresh())
+    """Return the recipe for ``try_training``, with a few rows in every batch and measurement."""
+    watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, TRIAL_ROWS))
+    return replace(recipe, batch=min(recipe.batch, TRIAL_ROWS), accumulate=1, watch=watch, source=Fresh())

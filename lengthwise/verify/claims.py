@@ -14,7 +14,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import RunOutline, effective_trials, wilson
 from lengthwise.base.rng import derive_seed
 from lengthwise.base.schemas import ScoreRow
-from lengthwise.base.score_rows import Row, latest_rows, share_text, size_text
+from lengthwise.base.score_rows import Row, select_reported_rows, share_text, size_text
 from lengthwise.evaluation.families import weights_digest
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.recipe import build_outline
@@ -22,10 +22,12 @@ from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Weights
 
-SURE = 3.29  # normal quantile of a 99.9 % interval: a claim is refuted if its interval is above the measured one
-DRAWN = 8  # maximum number of claims on other sizes or problems that are measured too
+CLAIM_QUANTILE = (
+    3.29  # normal quantile of a 99.9 % interval: a claim is refuted if its interval is above the measured one
+)
+MAX_CLAIMS = 8  # maximum number of claims on other sizes or problems that are measured too
 PROBLEMS = 200  # problems for each of these claims
-LONG = 1.25  # estimated seconds; claims that would take longer are skipped
+MAX_CLAIM_SECONDS = 1.25  # estimated seconds; claims that would take longer are skipped
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def read_claims(folder: Path) -> Claims:
     listed = [fields.validate(ScoreRow, row, f"{table}: a row") for row in read_csv(table)]
     has_about = (folder / "about.json").exists()
     return Claims(
-        latest_rows([*run.rows("scores"), *listed]),
+        select_reported_rows([*run.rows("scores"), *listed]),
         run.about().get("parameters") if has_about else None,
         run.outline if has_about else None,
     )
@@ -59,31 +61,31 @@ def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> It
         for name in ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping"):
             if claimed[name] != actual[name]:  # the recipe determines them
                 yield f"{name} {claimed[name]} is claimed, the recipe says {actual[name]}"
-    own = weights_digest(weights.model.state_dict())
-    others = {row["sealed"] for row in claims.rows if row.get("sealed", own) != own}
-    if others:
-        yield f"scores are of other weights ({', '.join(sorted(others))}; these are {own})"
+    own_digest = weights_digest(weights.model.state_dict())
+    other_digests = {row["sealed"] for row in claims.rows if row.get("sealed", own_digest) != own_digest}
+    if other_digests:
+        yield f"scores are of other weights ({', '.join(sorted(other_digests))}; these are {own_digest})"
 
 
 def find_refuted_claims(claims: Claims, measured: Iterable[Row], weights: Weights, seed: int) -> tuple[list[str], int]:
     """Return the claims that are significantly better than the measured scores, and the number of claims compared.
     Some claims that ``measured`` does not cover are drawn at random and measured here."""
     recipe = weights.recipe
-    own = {
+    claimed = {
         (tuple(row["sizes"]), row["problems"]): row for row in claims.rows if row["stopping"] == recipe.stopping.name
     }
     scores = {(tuple(row["sizes"]), row["problems"]): row for row in measured}
-    unknown = [key for key in own if key not in scores]
-    for sizes, problems in Random(derive_seed(seed, "claims")).sample(unknown, min(DRAWN, len(unknown))):
+    unknown = [key for key in claimed if key not in scores]
+    for sizes, problems in Random(derive_seed(seed, "claims")).sample(unknown, min(MAX_CLAIMS, len(unknown))):
         with suppress(UsageError):  # there are no such problems
-            if estimate_evaluation(recipe, [sizes], PROBLEMS, [recipe.stopping]).seconds <= LONG:
+            if estimate_evaluation(recipe, [sizes], PROBLEMS, [recipe.stopping]).seconds <= MAX_CLAIM_SECONDS:
                 (score,) = evaluate(weights, [sizes], samples=PROBLEMS, kind=problems, seed=seed)
                 scores[sizes, problems] = score.row()
-    refuted, compared = [], [key for key in own if key in scores]
+    refuted, compared = [], [key for key in claimed if key in scores]
     for sizes, problems in compared:
-        claim, score = own[sizes, problems], scores[sizes, problems]
-        low, _ = wilson(claim["exact"], effective_trials(claim), SURE)
-        _, high = wilson(score["exact"], effective_trials(score), SURE)
+        claim, score = claimed[sizes, problems], scores[sizes, problems]
+        low, _ = wilson(claim["exact"], effective_trials(claim), CLAIM_QUANTILE)
+        _, high = wilson(score["exact"], effective_trials(score), CLAIM_QUANTILE)
         if low > high:
             shares = f"{share_text(claim['exact'], 3)} is claimed, {share_text(score['exact'], 3)} was measured"
             refuted.append(f"{problems} at {size_text(sizes)}: {shares} on {score['count']:,} problems")

@@ -30,7 +30,8 @@ def shuffle_values(tensor: Tensor, draw: Generator) -> Tensor:
 
 
 def add_noise(tensor: Tensor, draw: Generator, size: float = 1.0) -> Tensor:
-    """Add noise as large as the tensor's root mean square, times ``size``; to zeros, as if that were 1."""
+    """Add normal noise whose standard deviation is ``size`` times the tensor's root mean square, or ``size`` if the
+    tensor is zero."""
     root_mean_square = float(tensor.square().mean().sqrt()) or 1.0
     return tensor + torch.randn(tensor.shape, generator=draw) * size * root_mean_square
 
@@ -41,14 +42,14 @@ def change_parameters(
 ) -> Iterator[None]:
     """Perturb all parameters of a model, or only the one named ``only_parameter``, during a ``with`` block."""
     chosen = {name: value for name, value in model.named_parameters() if only_parameter in (None, name)}
-    before = {name: value.detach().clone() for name, value in chosen.items()}
+    original = {name: value.detach().clone() for name, value in chosen.items()}
     try:
         for value in chosen.values():
             value.data.copy_(change(value.detach().cpu(), draw))
         yield
     finally:
         for name, value in chosen.items():
-            value.data.copy_(before[name])
+            value.data.copy_(original[name])
 
 
 class AnswerMetrics(NamedTuple):
@@ -70,15 +71,15 @@ def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
 def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
     """Return the results of the unchanged weights, and of weights that are "shuffled", "noisy" and "jittered". Of
     several draws of each, return the best result where the model should fail, and the worst where it should not."""
-    found = {"as it is": measure_answers(weights, problems)}
+    measured = {"as it is": measure_answers(weights, problems)}
     jitter = partial(add_noise, size=1e-6)  # far too small to affect a genuine answer
     for name, change, chosen in ("shuffled", shuffle_values, max), ("noisy", add_noise, max), ("jittered", jitter, min):
         draws = []
         for number in range(DRAWS):
             with change_parameters(weights.model, change, stream(seed, "perturbed", name, number)):
                 draws.append(measure_answers(weights, problems))
-        found[name] = chosen(draws, key=lambda one: (one.exact, -one.loss))
-    return found
+        measured[name] = chosen(draws, key=lambda outcome: (outcome.exact, -outcome.loss))
+    return measured
 
 
 def chance_score(problems: Problems) -> float:
@@ -91,12 +92,14 @@ def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> l
     """Return the names of parameters that affect no logit at the positions of the loss."""
     recipe, model = weights.recipe, weights.model
     batch = recipe.layout.write(problems, recipe.task)
-    before, unused = _logits(weights, batch), []
+    original_logits, unused = _logits(weights, batch), []
     for number, (name, _) in enumerate(model.named_parameters()):
         with change_parameters(model, add_noise, stream(seed, "unused", number), only_parameter=name):
-            after = _logits(weights, batch)
+            changed_logits = _logits(weights, batch)
         # Smaller changes, relative to the largest logit, are rounding.
-        if not ((after - before).abs() > 1e-6 * (1 + before.abs().max())).any() and bool(after.isfinite().all()):
+        if not ((changed_logits - original_logits).abs() > 1e-6 * (1 + original_logits.abs().max())).any() and bool(
+            changed_logits.isfinite().all()
+        ):
             unused.append(name)
     return unused
 
@@ -114,14 +117,14 @@ def count_changed_answers(weights: Weights, problems: Problems) -> tuple[int, in
     for several rows, since answers then depend on the batch."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
-    first, *others = [_predict(weights, batch, seed) for seed in range(TIMES)]
-    again = torch.stack([(first != other).any(1) for other in others]).any(0)
+    first, *repeats = [_predict(weights, batch, seed) for seed in range(TIMES)]
+    changed = torch.stack([(first != repeat).any(1) for repeat in repeats]).any(0)
     if recipe.stopping.together > 1:
-        return int(again.sum()), 0
+        return int(changed.sum()), 0
     parts = [_predict(weights, batch.take(part), TIMES) for part in torch.arange(rows).flip(0).chunk(2)]
     # A half without the longest rows has fewer slots.
     reverse = torch.cat([F.pad(part, (0, first.shape[1] - part.shape[1])) for part in parts])
-    return int(again.sum()), int((first.flip(0) != reverse).any(1).sum())
+    return int(changed.sum()), int((first.flip(0) != reverse).any(1).sum())
 
 
 def _predict(weights: Weights, batch: Batch, seed: int) -> Tensor:

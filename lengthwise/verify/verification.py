@@ -98,10 +98,10 @@ def verify(
     claims, seed = claims or Claims(), secrets.randbits(62) if seed is None else seed
     recipe = weights.recipe
     line = (progress or Progress(quiet=True)).add_line(f"{weights.name}: verification")
-    asked = [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
+    requested_sizes = [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
     parameters = sum(value.numel() for value in weights.model.parameters())
-    checks, rows, left_out = [*_check_weights(weights, claims, asked, parameters)], [], []
-    found, refused = {}, "its rule needs a batch of problems, an attack tries one"
+    checks, rows, left_out = [*_check_weights(weights, claims, requested_sizes, parameters)], [], []
+    attack_result, refused = {}, "its rule needs a batch of problems, an attack tries one"
     # Fresh problems with the sizes of training.
     clock, draw = recipe.lengths.curriculum_step(recipe.steps, None), stream(seed, "verification")
     problems = recipe.lengths.problems(recipe.task, clock, PERTURBED, draw)
@@ -109,16 +109,16 @@ def verify(
     if checks[-1].verdict == "passed":  # scores mean nothing if the model sees its answer
         line.update(0, "changing weights")
         checks += _check_behaviour(weights, problems, seed)
-        rows, left_out = _measure_scores(weights, asked, seed, samples, minutes, line)
+        rows, left_out = _measure_scores(weights, requested_sizes, seed, samples, minutes, line)
         line.update(0, "claimed scores")
         checks.append(_check_claims(claims, rows, weights, seed))
         if recipe.stopping.together == 1:
             line.update(0, "looking for failures")
             try:
-                found = attack(weights, seconds=seconds, seed=seed)
+                attack_result = attack(weights, seconds=seconds, seed=seed)
             except UsageError as error:  # e.g. problems longer than the position table
                 refused = str(error)
-        checks.append(_check_attack(found, refused))
+        checks.append(_check_attack(attack_result, refused))
     longest = longest_certain_size(rows)
     uniform = longest_certain_size(row for row in rows if row["problems"] == "uniform")
     about = {"name": weights.name, "recipe": recipe.name, "id": recipe.id, "task": recipe.task.name}
@@ -128,13 +128,15 @@ def verify(
     return {
         "about": about | {"time": datetime.now(UTC).isoformat(timespec="seconds")},
         "parameters": parameters,
-        "operations": {size_text(at): count_operations(weights, at) for at in asked if at not in left_out},
+        "operations": {
+            size_text(pair): count_operations(weights, pair) for pair in requested_sizes if pair not in left_out
+        },
         "checks": [asdict(check) for check in checks],
         "longest": longest and size_text(longest),
         "longest_uniform": uniform and size_text(uniform),
-        "left_out": [size_text(at) for at in left_out],
+        "left_out": [size_text(pair) for pair in left_out],
         "scores": rows,
-        "attack": found,
+        "attack": attack_result,
     }
 
 
@@ -181,9 +183,13 @@ def _check_weights(
     done = f"{count:,} in matrix products for an answer of size {size_text(least)}"
     yield Check("operations", "passed" if count else "exposed", done if count else "no matrix products")
     kinds = {type(part) for part in (*nested_parts(weights.recipe), *weights.model.modules())}
-    own = sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind))
-    finding = f"code outside the package: {', '.join(own)}" if own else "a recipe of the package's parts, no code"
-    yield Check("recipe track", "exposed" if own else "passed", finding)
+    own_classes = sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind))
+    finding = (
+        f"code outside the package: {', '.join(own_classes)}"
+        if own_classes
+        else "a recipe of the package's parts, no code"
+    )
+    yield Check("recipe track", "exposed" if own_classes else "passed", finding)
     yield _check_training(weights.recipe, sizes, claims)
 
 
@@ -204,10 +210,10 @@ def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Cl
     size is longer than these."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (MOMENTS - 1)) for part in range(MOMENTS)}
-    most = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
-    finding = f"drew problems of up to {size_text(most)}; its recipe says {size_text(tops)}"
-    honest = within_training_sizes(most, tops)
-    if honest and all(within_training_sizes(at, tops) for at in [*sizes, *(row["sizes"] for row in claims.rows)]):
+    largest_drawn = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
+    finding = f"drew problems of up to {size_text(largest_drawn)}; its recipe says {size_text(tops)}"
+    honest = within_training_sizes(largest_drawn, tops)
+    if honest and all(within_training_sizes(size, tops) for size in [*sizes, *(row["sizes"] for row in claims.rows)]):
         honest, finding = False, f"{finding}; no longer size was measured or claimed"
     return Check("training lengths", "passed" if honest else "exposed", finding)
 
@@ -217,11 +223,13 @@ def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Cl
 
 def _check_repetition_and_context(weights: Weights, problems: Problems) -> Iterator[Check]:
     """Check that answers are the same when asked again, and then what the model sees."""
-    again, apart = count_changed_answers(weights, problems)
+    changed_count, context_count = count_changed_answers(weights, problems)
     count = len(problems)
-    finding = f"{count} answers, asked three times" + (f"; {apart} differ in another order" if apart else "")
-    finding = f"{again} of {count} answers differ when asked again" if again else finding
-    yield Check("deterministic", "exposed" if again or apart > 0.05 * count else "passed", finding)
+    finding = f"{count} answers, asked three times" + (
+        f"; {context_count} differ in another order" if context_count else ""
+    )
+    finding = f"{changed_count} of {count} answers differ when asked again" if changed_count else finding
+    yield Check("deterministic", "exposed" if changed_count or context_count > 0.05 * count else "passed", finding)
     try:
         check_sight(weights.model, weights.recipe)
         yield Check("no leaks", "passed", "reads neither padding nor, where forbidden, later tokens")
@@ -231,20 +239,23 @@ def _check_repetition_and_context(weights: Weights, problems: Problems) -> Itera
 
 def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
     """Check that answers depend on the weights, and on all of them."""
-    found, luck = measure_perturbed(weights, problems, seed), chance_score(problems)
-    whole, near = found["as it is"], found["jittered"]
-    worst = max((found["shuffled"], found["noisy"]), key=lambda one: (one.exact, -one.loss))
-    how = "with shuffled or noisy weights"
-    if whole.exact - luck >= 0.2:
-        verdict = "passed" if worst.exact - luck <= (whole.exact - luck) / 2 else "exposed"
-        finding = f"exact match {share_text(whole.exact)}, {share_text(worst.exact)} {how} (chance {share_text(luck)})"
+    measured, chance = measure_perturbed(weights, problems, seed), chance_score(problems)
+    unchanged, jittered = measured["as it is"], measured["jittered"]
+    worst = max((measured["shuffled"], measured["noisy"]), key=lambda outcome: (outcome.exact, -outcome.loss))
+    perturbation = "with shuffled or noisy weights"
+    if unchanged.exact - chance >= 0.2:
+        verdict = "passed" if worst.exact - chance <= (unchanged.exact - chance) / 2 else "exposed"
+        shares = f"{share_text(unchanged.exact)}, {share_text(worst.exact)}"
+        finding = f"exact match {shares} {perturbation} (chance {share_text(chance)})"
     else:  # too few answers are right to detect a collapse: the loss must grow
-        verdict = "passed" if worst.loss >= 1.25 * whole.loss else "open"
-        finding = f"loss {whole.loss:.2f}, {worst.loss:.2f} {how}; few answers are right"
+        verdict = "passed" if worst.loss >= 1.25 * unchanged.loss else "open"
+        finding = f"loss {unchanged.loss:.2f}, {worst.loss:.2f} {perturbation}; few answers are right"
     yield Check("depends on its weights", verdict, finding)
-    same = abs(near.exact - whole.exact) <= 0.05 and near.loss <= whole.loss + 0.05
-    finding = f"exact match {share_text(near.exact)} and loss {near.loss:.3f} with weights changed by a millionth"
-    yield Check("robust to rounding", "passed" if same else "exposed", finding)
+    is_continuous = abs(jittered.exact - unchanged.exact) <= 0.05 and jittered.loss <= unchanged.loss + 0.05
+    finding = (
+        f"exact match {share_text(jittered.exact)} and loss {jittered.loss:.3f} with weights changed by a millionth"
+    )
+    yield Check("robust to rounding", "passed" if is_continuous else "exposed", finding)
     counts = {name: value.numel() for name, value in weights.model.named_parameters()}
     idle = find_unused_parameters(weights, problems.take(slice(PERTURBED // 4)), seed)
     unused, total = sum(counts[name] for name in idle), sum(counts.values())
@@ -260,21 +271,26 @@ def _measure_scores(
     up to the first size that is not solved, since they cannot change the result beyond it."""
     recipe, clock = weights.recipe, time.process_time
     end, rate = clock() + 60 * minutes, 0.0
-    few, names = max(1, round(STRUCTURED * samples)), len(recipe.task.families)
+    samples_per_family, names = max(1, round(STRUCTURED * samples)), len(recipe.task.families)
     line.update(0, "exact match on short problems")
-    rows = [score.row() for score in evaluate_families(weights, short_sizes(recipe, few), samples=few, seed=seed)]
-    ordered = sorted(dict.fromkeys(sizes), key=lambda at: (max(at), at))
-    for number, at in enumerate(ordered):
+    rows = [
+        score.row()
+        for score in evaluate_families(
+            weights, short_sizes(recipe, samples_per_family), samples=samples_per_family, seed=seed
+        )
+    ]
+    ordered = sorted(dict.fromkeys(sizes), key=lambda size: (max(size), size))
+    for number, size in enumerate(ordered):
         solving = longest_certain_size(rows) == (ordered[number - 1] if number else longest_certain_size(rows))
-        due = samples + few * names * solving
-        if rate * due * relative_cost(recipe, at) > end - clock():
+        problem_count = samples + samples_per_family * names * solving
+        if rate * problem_count * relative_cost(recipe, size) > end - clock():
             return rows, ordered[number:]
-        line.update(0, f"exact match at {size_text(at)}")
+        line.update(0, f"exact match at {size_text(size)}")
         start = clock()
-        rows += [score.row() for score in evaluate(weights, [at], samples=samples, seed=seed)]
+        rows += [score.row() for score in evaluate(weights, [size], samples=samples, seed=seed)]
         if solving:
-            rows += [score.row() for score in evaluate_families(weights, [at], samples=few, seed=seed)]
-        rate = (clock() - start) / (due * relative_cost(recipe, at))
+            rows += [score.row() for score in evaluate_families(weights, [size], samples=samples_per_family, seed=seed)]
+        rate = (clock() - start) / (problem_count * relative_cost(recipe, size))
     return rows, []
 
 
@@ -286,14 +302,14 @@ def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
     This is stricter than a score card's longest size. The score card compares the families' exact match itself with
     .99, because it has only a hundred problems of each, and tolerates unsolved sizes within the training range.
     """
-    rows, found = list(rows), None
+    rows, longest = list(rows), None
     structured, uniform = family_rows_by_size(rows), uniform_rows_by_size(rows)
-    for at in sorted({*uniform, *structured}, key=lambda at: (max(at), at)):
-        parts = [*structured.get(at, []), *([uniform[at]] if at in uniform else [])]
+    for pair in sorted({*uniform, *structured}, key=lambda pair: (max(pair), pair)):
+        parts = [*structured.get(pair, []), *([uniform[pair]] if pair in uniform else [])]
         if any(row["exact" if row["problems"] == "every" else "low"] < SOLVED for row in parts):
             break
-        found = at if at in uniform else found
-    return found
+        longest = pair if pair in uniform else longest
+    return longest
 
 
 def _check_claims(claims: Claims, rows: Sequence[Row], weights: Weights, seed: int) -> Check:
@@ -329,13 +345,13 @@ def compare_retrained(
     with tempfile.TemporaryDirectory() as folder:
         try:
             run = train(weights.recipe, Path(folder) / "run", progress=progress, **options)
-            again = replace(run.weights(weights.device), name=weights.name)
+            retrained = replace(run.weights(weights.device), name=weights.name)
         except Diverged as error:
             return Check(name, "exposed", f"training its recipe failed: {error}")
-    if weights_digest(again.model.state_dict()) == weights_digest(weights.model.state_dict()):
+    if weights_digest(retrained.model.state_dict()) == weights_digest(weights.model.state_dict()):
         return Check(name, "passed", "its recipe reproduces these weights, bit for bit")
     uniform = [row for row in rows if row["problems"] == "uniform"]
-    scores = evaluate(again, [tuple(row["sizes"]) for row in uniform], samples=RETRAINED, seed=seed)
-    wrong, count = find_refuted_claims(Claims(uniform), [score.row() for score in scores], again, seed)
+    scores = evaluate(retrained, [tuple(row["sizes"]) for row in uniform], samples=RETRAINED, seed=seed)
+    wrong, count = find_refuted_claims(Claims(uniform), [score.row() for score in scores], retrained, seed)
     summary = f"different weights; retrained ones score worse at {len(wrong)} of {count} sizes"
     return Check(name, "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))

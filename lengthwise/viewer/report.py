@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lengthwise import __version__
 from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import ALONE, Row, latest_rows, size_text
+from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, select_reported_rows, size_text
 from lengthwise.report import all_curves, by_recipe, name_curves
-from lengthwise.report.card import SURE, card_cells, format_sizes, score_card
+from lengthwise.report.card import SURE_COUNT, card_cells, format_sizes, score_card
 from lengthwise.report.depth_figure import group_by_size, merge_rows
 from lengthwise.report.length_figure import default_title
 from lengthwise.report.lines import line_style
@@ -25,10 +25,10 @@ from lengthwise.viewer.document import build_document, escape, join_scripts, ven
 from lengthwise.viewer.viewer import SCRIPTS as VIEWER
 from lengthwise.viewer.viewer import find_export_obstacle, model_data
 
-MOST = 3_000_000  # bytes per page; models that do not fit are left out
+MAX_PAGE_BYTES = 3_000_000  # bytes per page; models that do not fit are left out
 LIBRARIES = "vega", "vega-lite", "vega-embed"
 TRIES = 300  # tries per model, in the attack
-LOSSES = 250  # approximate number of points drawn per run
+LOSS_POINTS = 250  # approximate number of points drawn per run
 SHAPES: dict[str, str] = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"}  # by matplotlib's marker
 SHAPES |= {"v": "triangle-down", "P": "cross", "X": "stroke"}
 SEEDS = {"seed", "data_seed", "name"}  # recipe fields that are ignored when comparing recipes
@@ -45,7 +45,7 @@ def report_page(
 ) -> str:
     """Return the page of these runs and of the language models in ``inquiries``, as HTML. ``command`` regenerates the
     page, ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
-    title = title or default_title([one.outline for one in [*runs, *inquiries]])
+    title = title or default_title([folder.outline for folder in [*runs, *inquiries]])
     card, packed = score_card(runs, operations) if any(run.rows("scores") for run in runs) else [], {}
     for name, rows in table_rows(runs, inquiries, card).items():  # each column is named once
         columns, flat = flatten_rows(rows)
@@ -55,19 +55,19 @@ def report_page(
     body, code = _build_body(title, runs, inquiries, card, command), join_scripts("dom", "csv", "charts", "report")
     options = {"libraries": vendor_scripts(*LIBRARIES), "compressed": ("report",)}
     page, chosen = build_document(title, body.replace(_VIEWER, ""), code, {"report": report}, **options), []
-    both = f"{code}\n{join_scripts(*VIEWER)}"
+    scripts = f"{code}\n{join_scripts(*VIEWER)}"
     for model in models:
         # Its parameters in base64, and its program.
         weight = sum(part.numel() for part in model.model.parameters()) * 16 // 3 + 100_000
-        if len(page) + weight < MOST:
+        if len(page) + weight < MAX_PAGE_BYTES:
             chosen.append(model_data(model, TRIES))
-            page = build_document(title, body, both, {"report": report, "models": {"models": chosen}}, **options)
+            page = build_document(title, body, scripts, {"report": report, "models": {"models": chosen}}, **options)
     return page
 
 
 def exportable_weights(runs: Sequence[RunFolder]) -> list[Weights]:
     """Return the weights of each recipe's first trained run, if ``js`` implements the model."""
-    found = []
+    exportable = []
     for group in by_recipe(runs).values() if runs else ():
         run = next((run for run in group if run.about() and not run.diverged), None)
         if isinstance(run, Run):
@@ -76,8 +76,8 @@ def exportable_weights(runs: Sequence[RunFolder]) -> list[Weights]:
             except UsageError:  # a recipe that cannot be built
                 continue
             if not obstacle:
-                found.append(run.weights())
-    return found
+                exportable.append(run.weights())
+    return exportable
 
 
 _VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thinking-title">Watch it loop by loop</h2>
@@ -92,19 +92,19 @@ def _build_body(
     page."""
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(inquiries)} inquiries" if inquiries else "")
     seeds = max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
-    again = f"<p>To make this page again, run <code>{escape(command)}</code></p>" if command else ""
+    repeat_text = f"<p>To make this page again, run <code>{escape(command)}</code></p>" if command else ""
     head = lines = ""
     for row in map(card_cells, card):
         head = "".join(f'<th scope="col">{escape(name)}</th>' for name in row)
-        first, *others = row.values()
-        cells = "".join(f"<td>{escape(cell)}</td>" for cell in others)
+        first, *other_cells = row.values()
+        cells = "".join(f"<td>{escape(cell)}</td>" for cell in other_cells)
         lines += f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>'
     table = (
         f'<div class="wide" tabindex="0" role="region" aria-label="score card"><table><thead><tr>{head}</tr></thead>'
         f'<tbody>{lines}</tbody></table></div><p class="soft">'
         "Longest: the largest size solved, for each seed: 0.99 or more at the lower end of the 95 % interval (from "
-        f"{SURE} problems on) and on every family of structured problems. Seeds beyond: those that solve a size longer "
-        "than in training. Operations and processor minutes: of the whole training.</p>"
+        f"{SURE_COUNT} problems on) and on every family of structured problems. Seeds beyond: those that solve a size "
+        "longer than in training. Operations and processor minutes: of the whole training.</p>"
     )
     return f"""<a class="skip" href="#charts">to the charts</a>
 <header><h1>{escape(title)}</h1><p class="soft">{count}; Lengthwise {escape(__version__)}</p></header>
@@ -115,7 +115,7 @@ def _build_body(
 <div id="charts" data-report="report"></div>
 {_VIEWER}
 <section aria-labelledby="again-title"><h2 id="again-title">Reproduce</h2>
-{again}
+{repeat_text}
 <p>To train a recipe again, save it below, then run <code>lengthwise train recipe.json --seeds {seeds}</code></p>
 <div id="recipes"></div></section>
 <noscript><p>Charts, tables and the model need JavaScript, which is switched off.</p></noscript>
@@ -133,7 +133,7 @@ def chart_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) ->
         for number, label in enumerate(dict.fromkeys([*groups, *(row["label"] for row in lengths)]))
     ]
     charts: dict[str, list[Row]] = {
-        "methods": [{"label": one.name, "colour": one.colour, "shape": SHAPES[one.marker]} for one in looks],
+        "methods": [{"label": style.name, "colour": style.colour, "shape": SHAPES[style.marker]} for style in looks],
         "lengths": lengths,
         **{name: [] for name in ("maps", "loops", "stops", "loss", "watched", "wrong", "traits")},
     }
@@ -146,7 +146,7 @@ def chart_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) ->
 def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
     """Return the rows of the charts of one recipe's runs, by the chart's name."""
     # Exact match over two sizes, the mean over seeds, if a pair of different sizes was measured.
-    cells = [row for row in label_scores(group) if row["problems"] in ALONE and len(row["sizes"]) == 2]
+    cells = [row for row in label_scores(group) if row["problems"] in KINDS_WITH_CURVE and len(row["sizes"]) == 2]
     has_map = any(first != second for first, second in (row["sizes"] for row in cells))
     maps = [
         {"problems": problems, "stopping": rule, "first": first, "second": second, "exact": round(share, 6)}
@@ -173,25 +173,30 @@ def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
 
 def _charts_by_seed(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
     """Return the rows of the charts with a curve per run, by the chart's name."""
-    loss, watched, traits = list[Row](), list[Row](), list[Row]()
-    same = Counter(run.outline.seed for run in group)
+    loss, watched, features = list[Row](), list[Row](), list[Row]()
+    same_seed = Counter(run.outline.seed for run in group)
     for run in group:
-        one, metrics = run.outline, run.rows("metrics")
-        seed = one.seed if same[one.seed] == 1 else f"{one.seed}, problems {one.data_seed}"
+        outline, metrics = run.outline, run.rows("metrics")
+        is_unique = same_seed[outline.seed] == 1
+        seed = outline.seed if is_unique else f"{outline.seed}, problems {outline.data_seed}"
         logged = [row for row in metrics if (row.get("loss") or 0) > 0]
         smooth = running_mean([row["loss"] for row in logged])
-        for row, value in list(zip(logged, smooth, strict=True))[:: max(1, len(logged) // LOSSES)]:
+        for row, value in list(zip(logged, smooth, strict=True))[:: max(1, len(logged) // LOSS_POINTS)]:
             loss.append({"seed": seed, "step": row["step"], "loss": float(f"{value:.4g}")})
         for row in metrics:
             for size, share in row.get("exact", {}).items():
                 watched.append({"seed": seed, "size": size, "step": row["step"], "exact": share})
-        for row in latest_rows(anatomy_rows([run])):  # exact match against difficulty features
-            for trait, parts in row["by"].items():
-                for part in parts:
-                    shown = {"seed": seed, "size": size_text(row["sizes"]), "trait": trait}
-                    shown["middle"] = (part["low"] + part["high"]) / 2
-                    traits.append(shown | {"exact": part["exact"], "count": part["count"]})
-    return {"loss": loss, "watched": watched, "traits": traits}
+        for row in select_reported_rows(anatomy_rows([run])):
+            features += [{"seed": seed, **point} for point in _list_feature_points(row)]
+    return {"loss": loss, "watched": watched, "traits": features}
+
+
+def _list_feature_points(row: Row) -> Iterator[Row]:
+    """Yield the points of an anatomy's chart: exact match of each group of problems against a difficulty feature."""
+    for feature, parts in row["by"].items():
+        for part in parts:
+            point = {"size": size_text(row["sizes"]), "trait": feature, "middle": (part["low"] + part["high"]) / 2}
+            yield point | {"exact": part["exact"], "count": part["count"]}
 
 
 def table_rows(
@@ -199,7 +204,7 @@ def table_rows(
 ) -> dict[str, list[Row]]:
     """Return the rows of each table that has rows, by its name."""
     groups = by_recipe(runs) if runs else {}
-    found = {
+    tables = {
         "scores": identified_scores(runs, inquiries),
         "curves": [{**row, "families": " ".join(row["families"])} for row in _length_rows(runs, inquiries)],
         # Lists are of the sizes of several seeds, not sizes themselves.
@@ -212,14 +217,14 @@ def table_rows(
         "anatomy": [{"recipe": name} | row for name, group in groups.items() for row in anatomy_rows(group)],
         "differences": recipe_differences(groups),
     }
-    return {name: rows for name, rows in found.items() if rows}
+    return {name: rows for name, rows in tables.items() if rows}
 
 
 def _length_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Row]:
     """Return exact match against length: a row per curve and size."""
-    found = all_curves(runs, inquiries)
+    lines = all_curves(runs, inquiries)
     rows = []
-    for curve, name in zip(found, name_curves(found), strict=True):
+    for curve, name in zip(lines, name_curves(lines), strict=True):
         line = {point.sizes for point in curve.diagonal()}
         for point in curve.points():
             row = {"label": curve.label, "name": name, "problems": curve.problems, "stopping": curve.stopping}
@@ -239,8 +244,11 @@ def _depth_rows(group: Sequence[RunFolder]) -> list[Row]:
 def recipe_differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
     """Return a row per field in which recipes differ, a column per recipe; seeds and names are ignored."""
     flat = {label: flatten_fields(group[0].config()) for label, group in groups.items()}
-    paths = dict.fromkeys(path for one in flat.values() for path in one if path not in SEEDS)
-    rows = [{"field": path} | {label: one.get(path, "–") for label, one in flat.items()} for path in paths]
+    paths = dict.fromkeys(path for fields_of_recipe in flat.values() for path in fields_of_recipe if path not in SEEDS)
+    rows = [
+        {"field": path} | {label: fields_of_recipe.get(path, "–") for label, fields_of_recipe in flat.items()}
+        for path in paths
+    ]
     return [row for row in rows if len({str(value) for name, value in row.items() if name != "field"}) > 1]
 
 
@@ -248,8 +256,8 @@ def flatten_fields(tree: Any, path: str = "") -> dict[str, Any]:
     """Return a recipe's fields by path, such as ``model.width``; a part's kind is stored at the part's own path."""
     if isinstance(tree, dict):
         inside = [flatten_fields(part, f"{path}.{name}".lstrip(".")) for name, part in tree.items() if name != "kind"]
-        own = {path: tree["kind"]} if path and "kind" in tree else {}
-        return own | {name: value for part in inside for name, value in part.items()}
+        kind_field = {path: tree["kind"]} if path and "kind" in tree else {}
+        return kind_field | {name: value for part in inside for name, value in part.items()}
     if isinstance(tree, list) and any(isinstance(part, dict) for part in tree):
         numbered = [flatten_fields(part, f"{path}.{number}") for number, part in enumerate(tree, 1)]
         return {name: value for part in numbered for name, value in part.items()}

@@ -66,8 +66,8 @@ ONE_OF = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
 NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
 SCRIPTS = *NETWORK, "dom", "draw", "panel", "recorded", "viewer"
 TRIES = 1500  # tries of an attack on a model without known failures; takes some seconds
-HARD = 3  # number of structured problems shown
-GIVEN = "given"  # the origin of the reader's own problems
+HARD_EXAMPLES = 3  # number of structured problems shown
+READER_ORIGIN = "given"  # the origin of the reader's own problems
 # The longest searches for failures of shipped weights: the options of ``attack``, the counts, and some failing prompts;
 # ``weights`` is the digest of the weights searched.
 FAILURES = Path(__file__).with_name("failures.json")
@@ -116,14 +116,7 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
     obstacle = find_export_obstacle(model.recipe, sum(part.numel() for part in model.model.parameters()))
     if not obstacle:
         listed, searched = _list_examples(model, tries or TRIES, problems, multiples=(1, 2))
-        solver, examples = Solver(model), []
-        for prompt, origin in listed.items():
-            try:
-                examples.append({"prompt": prompt, "origin": origin, "right": solver.solve(prompt).correct})
-            except UsageError:  # longer than the model's position table
-                if origin == GIVEN:
-                    raise
-        return export_model(model) | {"examples": examples, "searched": searched}
+        return export_model(model) | {"examples": _solve_examples(model, listed), "searched": searched}
     if reason := depth.find_recording_obstacle(model.recipe):
         neither = f"a page can neither run this model ({obstacle}) nor show a recording ({reason})"
         raise UsageError(f"{model.recipe.name}: {neither}")
@@ -131,10 +124,23 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
     listed, searched = _list_examples(model, min(tries or TRIES, 20), problems, multiples=(1, 2, 5))
     recorded = record_model(model, listed, given_prompts=problems)
     examples = [
-        {"prompt": one["prompt"], "origin": listed[one["prompt"]], "right": one["right"]}
-        for one in recorded["recordings"]
+        {"prompt": recording["prompt"], "origin": listed[recording["prompt"]], "right": recording["right"]}
+        for recording in recorded["recordings"]
     ]
     return recorded | {"examples": examples, "searched": searched}
+
+
+def _solve_examples(model: Weights, origins: dict[str, str]) -> list[dict[str, Any]]:
+    """Return each prompt of ``origins`` with its origin and whether the model solves it. Prompts that do not fit the
+    model's position table are left out, unless they are the reader's own."""
+    solver, examples = Solver(model), []
+    for prompt, origin in origins.items():
+        try:
+            examples.append({"prompt": prompt, "origin": origin, "right": solver.solve(prompt).correct})
+        except UsageError:
+            if origin == READER_ORIGIN:
+                raise
+    return examples
 
 
 # Examples
@@ -149,7 +155,7 @@ def _list_examples(
     recipe, drawn = weights.recipe, dict[str, str]()
     draw, top = stream(0, "page", recipe.task.name), recipe.lengths.top
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
-    structured = [(top, name) for name in names[:: max(1, len(names) // HARD)][:HARD]]
+    structured = [(top, name) for name in names[:: max(1, len(names) // HARD_EXAMPLES)][:HARD_EXAMPLES]]
     hard = [(2 * top, recipe.task.harder)] if recipe.task.has_harder else []
     for length, origin in [*hard, *((factor * top, "uniform") for factor in multiples), *structured]:
         with suppress(UsageError):  # a size that the task cannot draw
@@ -169,8 +175,8 @@ def _list_examples(
             searched = f"An attack {describe_search(ran)}"
         except UsageError as error:  # a batch-wise stopping rule, or a position table that is too short
             searched = f"No attack: {error}"
-    given = dict.fromkeys(problems, GIVEN)
-    return given | drawn | dict.fromkeys(failing, "attack") | given, searched
+    origins = dict.fromkeys(problems, READER_ORIGIN)
+    return origins | drawn | dict.fromkeys(failing, "attack") | origins, searched
 
 
 def describe_search(search: Mapping[str, Any]) -> str:
@@ -224,9 +230,9 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
     """Describe each part that ``js`` does not implement; parts within a model of an unknown kind may be left out."""
     spec = recipe.model
     parts = [(recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES)]
-    for part, known in (*parts, (spec, (Transformer, Timed))):
-        if type(part) not in known:
-            yield f"it knows no {type(part).__name__}, only {', '.join(kind.__name__ for kind in known)}"
+    for part, known_parts in (*parts, (spec, (Transformer, Timed))):
+        if type(part) not in known_parts:
+            yield f"it knows no {type(part).__name__}, only {', '.join(kind.__name__ for kind in known_parts)}"
     for model in (spec.answers, spec.clock) if isinstance(spec, Timed) else (spec,):
         if type(model) is not Transformer:
             yield f"it knows no {type(model).__name__} in another model, only Transformer"
@@ -239,8 +245,8 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
                 yield f"it takes model.{name}={' or '.join(values)} only"
         for position in model.positions:
             if type(position) not in POSITIONS:
-                known = ", ".join(kind.__name__ for kind in POSITIONS)
-                yield f"it knows no {type(position).__name__}, only {known}"
+                known_parts = ", ".join(kind.__name__ for kind in POSITIONS)
+                yield f"it knows no {type(position).__name__}, only {known_parts}"
             elif getattr(position, "at", "input") != "input":
                 yield "it adds digit positions to the input only"
 
@@ -252,14 +258,14 @@ def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequen
     recipe, recordings, cells_left = weights.recipe, [], depth.MOST_CELLS
     for prompt in prompts:
         try:
-            found = depth.record_problem(weights, prompt, cells_left)
+            record = depth.record_problem(weights, prompt, cells_left)
         except UsageError:  # longer than the model's position table
             if prompt in given_prompts:
                 raise
             continue
-        if found is not None:
-            recordings.append(found)
-            cells_left -= len(found["wanted"]) * len(found["loops"])
+        if record is not None:
+            recordings.append(record)
+            cells_left -= len(record["wanted"]) * len(record["loops"])
     if not recordings:
         limit = f"a recording of at most {depth.MOST_LOOPS} loops"
         raise UsageError(f"{weights.name}: no problem is short enough for {limit}")

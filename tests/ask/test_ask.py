@@ -24,7 +24,7 @@ from lengthwise import ask
 from lengthwise.api import catalog
 from lengthwise.ask import asking
 from lengthwise.ask.asking import Key, read_reply
-from lengthwise.ask.inquiry import ALONE, Inquiry, InquiryRun, draw_items, is_leniently_right, judge
+from lengthwise.ask.inquiry import ANSWER_ONLY, Inquiry, InquiryRun, draw_items, is_leniently_right, judge
 from lengthwise.base import process
 from lengthwise.base.fields import part_classes
 from lengthwise.base.types import UsageError, wilson
@@ -252,7 +252,7 @@ def test_a_request_is_greedy_and_says_what_is_asked(endpoint, asked):
     (prompt,) = server.asked
     assert body["path"] == "/v1/chat/completions"
     assert (body["model"], body["temperature"], body.get("stream", False)) == ("org/a model", 0, False)
-    assert body["messages"] == [{"role": "user", "content": f"Answer the math question. {ALONE}\n\n{prompt}"}]
+    assert body["messages"] == [{"role": "user", "content": f"Answer the math question. {ANSWER_ONLY}\n\n{prompt}"}]
     assert headers["Authorization"] == f"Bearer {KEY}"
 
 
@@ -265,7 +265,7 @@ def test_any_task_can_be_asked_in_the_order_in_which_people_write(endpoint, aske
         problems = task.parse(prompt)
         return task.format(problems.answer[0, : int(problems.answer_length)])
 
-    smallest, *_, fifth = task.first_sizes(5)
+    smallest, *_, fifth = task.list_smallest_sizes(5)
     lengths = f"{smallest},{fifth}"
     result = asked(*words(endpoint(solve).url, "--lengths", lengths, "--samples", 5, task=name))
     assert [row["exact"] for row in result["scores"]] == [1, 1]
@@ -560,7 +560,7 @@ def test_what_stays_without_a_reply_is_said_and_asked_again_by_the_same_command(
     (folder,) = Path(os.environ["LENGTHWISE_RUNS"]).iterdir()
     assert not (folder / "scores.jsonl").exists()  # half measured
     before, healed = Counter(server.asked), True
-    assert set((before - Counter(dict.fromkeys(before, 1))).values()) == {asking.TRIES - 1}
+    assert set((before - Counter(dict.fromkeys(before, 1))).values()) == {asking.MAX_TRIES - 1}
     result = asked(*given)
     assert result["requests"] == left and result["scores"][0]["exact"] == 1
     assert sum((server.asked - before).values()) == left
@@ -573,7 +573,7 @@ def test_a_dead_endpoint_is_given_up(endpoint, told):
     server = endpoint(lambda *_: TROUBLES["500"])
     status, _, err = told(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 2))
     assert status == 1 and len(err.splitlines()) == 1 and "50 of 50" in err
-    assert sum(server.asked.values()) <= 4 * asking.TRIES
+    assert sum(server.asked.values()) <= 4 * asking.MAX_TRIES
     url = server.url
     server.shutdown()
     server.server_close()
@@ -1000,7 +1000,7 @@ def test_a_list_tells_of_what_was_asked(endpoint, asked, told):
     assert set(found) == {folder.name, spoiled.name} and "asked.json" not in found[spoiled.name]
 
 
-@pytest.mark.parametrize("number", process.STOPS)
+@pytest.mark.parametrize("number", process.STOP_SIGNALS)
 def test_a_signal_within_the_event_loop_ends_it_without_an_error_of_its_own(number, capsys):
     async def work():
         os.kill(os.getpid(), number)

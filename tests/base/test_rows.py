@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
 from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
-from lengthwise.base.types import SYMBOL
+from lengthwise.base.types import SYMBOL_DTYPE
 from lengthwise.tasks.digits import carry, count_digits, reorder, replace_leading_zeros, to_machine_words
 
 sizes = st.integers(1, 9)
 seeds = st.integers(0, 10_000)
-types = st.sampled_from([SYMBOL, torch.int16, torch.int32, torch.long])
+types = st.sampled_from([SYMBOL_DTYPE, torch.int16, torch.int32, torch.long])
 
 
 def drawn(seed, rows, width, dtype=torch.long, below=100):
@@ -85,7 +85,7 @@ def test_a_carry_goes_through_a_hundred_nines():
 
 @given(seeds, st.integers(2, 10), st.integers(1, 60))
 def test_numbers_by_their_words_are_ordered_as_numbers(seed, base, width):
-    digits = drawn(seed, 5, width, SYMBOL, base + 1) - 1
+    digits = drawn(seed, 5, width, SYMBOL_DTYPE, base + 1) - 1
     digits[3:, width // 2 :] = digits[2, width // 2 :]  # so that the lower words decide
     values = [worth(row, base) for row in digits.tolist()]
     by_words = list(zip(*(part.tolist() for part in reversed(to_machine_words(digits, base))), strict=True))
@@ -94,8 +94,8 @@ def test_numbers_by_their_words_are_ordered_as_numbers(seed, base, width):
 
 @given(seeds, sizes, sizes)
 def test_only_a_zero_in_the_top_place_is_drawn_again(seed, rows, width):
-    digits = torch.randint(2, (rows, 2, width), generator=stream(seed, "digits"), dtype=SYMBOL)
-    others = drawn(seed, rows * 2, width, SYMBOL).view(rows, 2, width)
+    digits = torch.randint(2, (rows, 2, width), generator=stream(seed, "digits"), dtype=SYMBOL_DTYPE)
+    others = drawn(seed, rows * 2, width, SYMBOL_DTYPE).view(rows, 2, width)
     length = numbers(seed, 1, width, rows * 2).view(rows, 2)
     found = replace_leading_zeros(digits, length, others)
     expected = digits.clone()

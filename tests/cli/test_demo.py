@@ -10,7 +10,7 @@ from lengthwise.base.score_rows import SOLVED
 from lengthwise.cli.demo import _mark_wrong_digits
 from lengthwise.cli.entry import build_parser
 from lengthwise.evaluation.solver import Answer
-from lengthwise.report.card import SURE
+from lengthwise.report.card import SURE_COUNT
 from lengthwise.viewer import report
 
 
@@ -38,8 +38,8 @@ def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
 def test_the_demo_draws_enough_problems_to_be_sure():
     """Else its card would call no size solved, though every answer is right."""
     samples = build_parser().parse_args(["demo"]).samples
-    assert wilson(1.0, SURE)[0] >= SOLVED > wilson(1.0, SURE - 1)[0]
-    assert samples >= SURE
+    assert wilson(1.0, SURE_COUNT)[0] >= SOLVED > wilson(1.0, SURE_COUNT - 1)[0]
+    assert samples >= SURE_COUNT
 
 
 def test_an_answer_with_a_digit_too_many_shows_it():

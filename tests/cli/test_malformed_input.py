@@ -27,7 +27,7 @@ from lengthwise.cli.entry import main
 from lengthwise.experiment.recipe import ChosenOn
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run, choose_device
-from lengthwise.training.loop import rehearse
+from lengthwise.training.loop import try_training
 
 # As for a user, whose types nobody checks.
 pytestmark = pytest.mark.usefixtures("untyped")
@@ -105,13 +105,13 @@ def test_a_field_takes_what_training_takes_and_refuses_the_rest_in_one_line(sort
     for field in dataclasses.fields(part):
         for value in EXTREME:
             try:
-                rehearse(base.change([f"{where}.{field.name}={value}".lstrip(".")]), CPU)
+                try_training(base.change([f"{where}.{field.name}={value}".lstrip(".")]), CPU)
             except lw.UsageError as error:
                 wrong += 1
                 assert str(error).isprintable()
     assert wrong >= 5 * len(dataclasses.fields(part))
     if kind:
-        rehearse(base, CPU)  # it is the value that was refused
+        try_training(base, CPU)  # it is the value that was refused
 
 
 def bare(hint):

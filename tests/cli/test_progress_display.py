@@ -97,7 +97,7 @@ def test_durations_are_short(seconds, said):
 
 def written(monkeypatch, *, terminal, width=80):
     """What comes out while a line is at work for a moment."""
-    monkeypatch.setattr(progress, "EVERY", 0.01)
+    monkeypatch.setattr(progress, "LOG_SECONDS", 0.01)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
     with Progress(console=console) as shown:
         line = shown.add_line("looped-parity [b]", 10)
@@ -127,7 +127,7 @@ def test_a_notebook_gets_plain_html(monkeypatch):
     kernel = types.SimpleNamespace(get_ipython=lambda: types.SimpleNamespace(kernel=True), display=shown)
     monkeypatch.setitem(sys.modules, "IPython", kernel)
     monkeypatch.setitem(sys.modules, "IPython.display", shown)
-    monkeypatch.setattr(progress, "SOON", 0.01)
+    monkeypatch.setattr(progress, "NOTEBOOK_SECONDS", 0.01)
     with Progress() as page:
         page.add_line("<i>", 4).update(1, "at 8")
         progress.time.sleep(0.15)
@@ -244,7 +244,7 @@ def test_what_is_followed_is_as_it_was():
 ])  # fmt: skip
 def test_progress_moves_within_a_size(rules, more, monkeypatch):
     """A long size takes many batches: the line moves with each."""
-    monkeypatch.setattr(scores, "TOKENS", 200)
+    monkeypatch.setattr(scores, "MAX_POSITIONS", 200)
     monkeypatch.setattr(scores, "CACHE_POSITIONS", 200)
     weights, seen = load("looped-parity", torch.device("cpu")), []
     line = Progress(quiet=True).add_line("", 1.0)
@@ -258,7 +258,7 @@ def test_progress_moves_within_a_size(rules, more, monkeypatch):
 
 
 def test_progress_moves_within_the_families_of_a_size(monkeypatch):
-    monkeypatch.setattr(scores, "TOKENS", 400)
+    monkeypatch.setattr(scores, "MAX_POSITIONS", 400)
     weights, shares = load("looped-pairs", torch.device("cpu")), []
     watch = lambda sizes, share: shares.append((tuple(sizes), share))  # noqa: E731
     list(evaluate_families(weights, [20], samples=20, watch=watch))

@@ -27,7 +27,7 @@ def here(tmp_path, monkeypatch, runs):
     """A folder to work in, from which the examples can be imported. At its end the recipes known are as before."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
-    for known in ("_OWN", "_OWN_STUDIES"):
+    for known in ("_OWN_RECIPES", "_OWN_STUDIES"):
         monkeypatch.setattr(catalog, known, {})
     return tmp_path
 

@@ -82,7 +82,7 @@ def here(tmp_path, monkeypatch):
     (tmp_path / "problems.jsonl").write_text('{"prompt": "10", "answer": "1"}\n', encoding="utf-8")
     monkeypatch.delenv("LENGTHWISE_RUNS")
     monkeypatch.syspath_prepend(ROOT / "examples")
-    for known in ("_OWN", "_OWN_STUDIES"):
+    for known in ("_OWN_RECIPES", "_OWN_STUDIES"):
         monkeypatch.setattr(catalog, known, {})
     return tmp_path
 

@@ -88,7 +88,7 @@ def test_answers_are_those_of_the_full_trace(name, monkeypatch):
         chosen, stopped = find_first_done(rule, traced, planned)
         assert torch.equal(found.symbols, traced.predictions[chosen - 1, row]), rule
         assert torch.equal(found.loops, chosen) and torch.equal(found.stopped, stopped), rule
-        assert torch.equal(found.ran, torch.where(stopped, chosen + rule.back, limit)), rule
+        assert torch.equal(found.ran, torch.where(stopped, chosen + rule.answer_lag, limit)), rule
         close(found.confidence, traced.confidence[chosen - 1, row], 1e-6)
         for field in ("symbols", "loops", "stopped", "ran"):
             assert torch.equal(getattr(found, field), getattr(beside, field)), (rule, field)

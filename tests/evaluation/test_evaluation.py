@@ -153,8 +153,8 @@ def test_scores_equal_a_plain_count_however_the_rows_are_batched(recipe, stoppin
     weights, problems = half_trained(recipe), data.fresh_problems(recipe.task, size, count, seed=5)
     given_problems(monkeypatch, problems)
     exact, right, loss_mask, loops = plain_counts(weights, problems, stopping)
-    for tokens in (evaluation.TOKENS, 50):
-        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+    for tokens in (evaluation.MAX_POSITIONS, 50):
+        monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
         (score,) = evaluate(weights, [2], samples=count, stopping=stopping)
         wanted = (exact / count, right / loss_mask, loops / count)
         assert (score.exact, score.token_accuracy, score.loops) == pytest.approx(wanted)
@@ -275,8 +275,8 @@ def test_rules_that_see_several_rows_see_as_many_beside_each_other(precision):
 def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
     """A rule looks no further than it would alone, whatever the others make the model run."""
     weights = half_trained(recipe)
-    for tokens in (evaluation.TOKENS, 50):
-        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+    for tokens in (evaluation.MAX_POSITIONS, 50):
+        monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
         together = list(evaluate(weights, [2, 3], samples=25, stopping=RULES))
         alone = [evaluate(weights, [2, 3], samples=25, stopping=rule) for rule in RULES]
         assert together == [score for size in zip(*alone, strict=True) for score in size]
@@ -302,8 +302,8 @@ def test_what_each_loop_gets_right_is_what_stopping_there_scores(recipe, monkeyp
     given_problems(monkeypatch, problems)
     scores = [next(evaluate(weights, [2], samples=25, stopping=After(k))).exact for k in range(1, 5)]
     assert len(set(scores)) > 1
-    for tokens in (evaluation.TOKENS, 50):
-        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+    for tokens in (evaluation.MAX_POSITIONS, 50):
+        monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
         traced, right = trace_answers(weights.model, recipe, batch, torch.full((25,), 4))
         assert right.double().mean(1).tolist() == pytest.approx(scores)
         assert traced.predictions.shape[:2] == right.shape == (4, 25)
@@ -412,7 +412,7 @@ def test_the_recipe_s_own_stopping_rule_is_used_unless_another_is_given():
 @pytest.mark.parametrize("tokens", [1, 200, 100_000])
 def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
     """One by one, some at a time, or all at once: in the order in which they were asked for."""
-    monkeypatch.setattr("lengthwise.evaluation.scores.TOKENS", tokens)
+    monkeypatch.setattr("lengthwise.evaluation.scores.MAX_POSITIONS", tokens)
     weights, sizes = half_trained(recipe), [3, 1, 4, 2, 5]
     together = list(evaluate(weights, sizes, samples=8, stopping=[Oracle(), After(2)]))
     alone = [row for size in sizes for row in evaluate(weights, [size], samples=8, stopping=[Oracle(), After(2)])]
@@ -425,7 +425,7 @@ def test_one_loop_for_many_rows_is_chosen_among_rows_of_one_length(monkeypatch):
     monkeypatch.setattr("lengthwise.experiment.stopping.PUBLISHED_BATCH", 4)
     weights, rule = half_trained(SUMS), MaxConfidence(extra=3, per="batch")
     for tokens in (1, 100_000):
-        monkeypatch.setattr(evaluation, "TOKENS", tokens)
+        monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
         found = list(evaluate(weights, [3, 5], samples=8, stopping=[rule, Oracle()]))
         for score in found[::2]:
             problems = data.evaluation_problems(SUMS, score.sizes, 8, seed=0)
@@ -443,7 +443,7 @@ def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
         return plain(model, recipe, batch, rules)
 
     monkeypatch.setattr(evaluation, "predict_by_rules", counted)
-    monkeypatch.setattr(evaluation, "TOKENS", 100)
+    monkeypatch.setattr(evaluation, "MAX_POSITIONS", 100)
     list(evaluate(weights, [1, 2, 3, 30], samples=8))
     assert passes == [24, 3, 3, 2]  # rows of 2 to 4 places; then those of 31, three at a time
     passes.clear()

@@ -16,13 +16,13 @@ from reported import recipe, scored
 from rich.console import Console
 
 import lengthwise as lw
-from lengthwise.base.score_rows import latest_rows
+from lengthwise.base.score_rows import select_reported_rows
 from lengthwise.cli.entry import main
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import families
 from lengthwise.evaluation.answers import predict_by_rules
 from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations, attack, typed_prompts
-from lengthwise.evaluation.families import evaluate_families, measure_sealed, sealed_seed, short_sizes
+from lengthwise.evaluation.families import derive_sealed_seed, evaluate_families, measure_sealed, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import draw_batch, fresh_problems
 from lengthwise.experiment.recipe import ChosenOn, Watch
@@ -395,16 +395,16 @@ def tiny(seed=0):
 
 def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
     run, other = tiny(), tiny(seed=1)
-    assert sealed_seed(run.weights()) == sealed_seed(run.weights()) != sealed_seed(other.weights())
+    assert derive_sealed_seed(run.weights()) == derive_sealed_seed(run.weights()) != derive_sealed_seed(other.weights())
     asked = {"samples": 20, "family_samples": 5, "kinds": ("uniform",)}
     first = measure_sealed(run, [12, 14], **asked)
     assert measure_sealed(run, [12, 14], **asked) == first == run.rows("scores")
     assert len(measure_sealed(run, [12, 13], **asked)) > len(first)
-    assert {row["seed"] for row in first} == {sealed_seed(run.weights())}
+    assert {row["seed"] for row in first} == {derive_sealed_seed(run.weights())}
     uniform = [row for row in first if row["problems"] == "uniform"]
     assert [row["sizes"] for row in uniform] == [[12], [14]]
     assert {row["problems"] for row in first if row["sizes"] == [12]} > {"uniform", "palindrome"}
-    (exact,) = evaluate(run.weights(), [12], samples=20, seed=sealed_seed(run.weights()))
+    (exact,) = evaluate(run.weights(), [12], samples=20, seed=derive_sealed_seed(run.weights()))
     assert exact.exact == uniform[0]["exact"]
 
 
@@ -462,7 +462,7 @@ def test_sealed_scores_stand_before_all_others():
     assert "sealed" not in printed(score_table(curves([run])))
     run.append("scores", *(row | {"exact": 0.5, "count": 10, "sealed": "0" * 10} for row in run.rows("scores")))
     run.append("scores", run.rows("scores")[0])
-    assert {row["exact"] for row in latest_rows(run.rows("scores"))} == {0.5}
+    assert {row["exact"] for row in select_reported_rows(run.rows("scores"))} == {0.5}
     assert "final: on sealed problems" in printed(score_table(curves([run])))
 
 

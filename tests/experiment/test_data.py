@@ -287,5 +287,5 @@ def test_the_validation_loss_is_a_mean_over_symbols(monkeypatch):
     batch = recipe.layout.write(problems, recipe.task)
     loss = lw.Final()(Plain(model.eval()), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "x")).value
     assert whole == pytest.approx(float(loss.detach()), abs=1e-6)
-    monkeypatch.setattr(evaluation, "TOKENS", 100)  # in parts
+    monkeypatch.setattr(evaluation, "MAX_POSITIONS", 100)  # in parts
     assert evaluation.validation_loss(model, recipe, problems) == pytest.approx(whole, abs=1e-6)

@@ -73,7 +73,7 @@ rows_only = pytest.mark.parametrize(("task", "layout"), IN_ROWS, ids=repr)
 
 def sample(task, count=20, top=6, seed=0):
     draw = lw.stream(seed, "layout", repr(task))
-    small = torch.tensor([*task.first_sizes(top)])
+    small = torch.tensor([*task.list_smallest_sizes(top)])
     return task.sample(small[torch.randint(len(small), (count, len(task.axes)), generator=draw)], draw)
 
 

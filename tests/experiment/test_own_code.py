@@ -358,7 +358,7 @@ class FailingModel(lw.ModelSpec):
 @pytest.mark.parametrize("error", ["SystemExit", "Odd", "ValueError"])
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_model_that_fails_in_any_way_is_told_in_one_line(error, after, tmp_path):
-    """In the rehearsal and later, whatever it raises: a ``SystemExit`` would end the process as if all were well."""
+    """In try_training and later, whatever it raises: a ``SystemExit`` would end the process as if all were well."""
     recipe = lw.find("looped-parity", "watch.every=0", "keep=last", "steps=6", "batch=2")
     recipe = recipe.change(model=FailingModel(after, error), layout=lw.NextToken(), loops=lw.Constant(1))
     with pytest.raises(lw.UsageError, match=rf"^looped-parity: {error} in test_own_code.py, line \d+: .*FailingModel$"):

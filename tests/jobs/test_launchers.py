@@ -109,7 +109,7 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
     ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ray_cluster, "LOOK", 0.0)
+    monkeypatch.setattr(ray_cluster, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(ray_cluster, "COMMAND", (sys.executable, "-c"))
     executor = ray_cluster.Ray(gpus=0.25, retries=2).executor(1)
     assert ray.given == {
@@ -152,7 +152,7 @@ def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
     Console(file=text, width=200).print(shown[-1])
     counts, *lines = text.getvalue().splitlines()
     assert re.fullmatch(r"30 runs: \d+ done, 0 failed, \d+ submitted, 0 waiting", counts)
-    assert 0 < len(lines) <= pool.MOST
+    assert 0 < len(lines) <= pool.MAX_LISTED_RUNS
     assert len(set(read)) == 30
 
 

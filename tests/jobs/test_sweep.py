@@ -144,7 +144,7 @@ def made(untyped, monkeypatch):
 
     monkeypatch.setattr(verb, "JobPool", Made)
     monkeypatch.setattr(verb, "show_progress", lambda *_, **__: None)
-    monkeypatch.setattr(verb, "rehearse", lambda *_: None)
+    monkeypatch.setattr(verb, "try_training", lambda *_: None)
     return trained, kill_after
 
 

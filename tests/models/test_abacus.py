@@ -11,7 +11,7 @@ from lengthwise.cli.entry import main
 from lengthwise.experiment.data import draw_batch
 from lengthwise.recipes import abacus
 from lengthwise.runners.cpu import choose_runner
-from lengthwise.training.trainer import rehearse
+from lengthwise.training.trainer import try_training
 
 LAYER = 4 * 1024**2 + 3 * 1024**2 + 4 * 1024  # attention, gated MLP, two norms
 ENDS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # places, the norm of what is embedded, the readout
@@ -86,11 +86,11 @@ def test_digit_positions_are_moved_once(change):
     """The second offset would be added to the first, and no table holds what neither of them draws alone."""
     small = ["model.width=16", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"]
     with pytest.raises(lw.UsageError, match="set offset=1"):
-        rehearse(
+        try_training(
             catalog.recipe("abacus-addition", [change, *small[change.startswith("model=") :]]), torch.device("cpu")
         )
     one = ["model.positions=(Abacus(size=160),Coupling(size=160,offset=1))"]
-    rehearse(catalog.recipe("abacus-addition", one + small), torch.device("cpu"))
+    try_training(catalog.recipe("abacus-addition", one + small), torch.device("cpu"))
 
 
 def test_the_study_has_a_map_and_asks_after_further_loops():

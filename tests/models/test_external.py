@@ -171,7 +171,7 @@ def test_what_holds_itself_is_told():
 
 
 class Sometimes(Heads):
-    """It has weights that no row of a rehearsal uses, as an expert to which none is sent."""
+    """It has weights that no row of try_training uses, as an expert to which none is sent."""
 
     def __init__(self):
         super().__init__()

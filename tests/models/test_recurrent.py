@@ -223,7 +223,7 @@ FAMILIES = [
 def test_a_model_is_what_is_written_by_hand(spec, kind, by_hand, loops):
     """In values and gradients: plainly run, and by the runner that claims it. Looped, it reads its own output."""
     model, inputs = build(replace(spec, dropout=0.0), grown=True), rows()
-    assert kind.declines(model) is None
+    assert kind.find_obstacle(model) is None
     states = []
     for tokens, mask in zip(inputs.tokens, inputs.padding_mask, strict=True):
         xs = list(model.embedding(tokens[mask]))

@@ -96,7 +96,7 @@ def looks(draw, number):
 def read(part):
     """What stands at each position, as plain lists."""
     if isinstance(part, Places):
-        return part.at.tolist()
+        return part.numbers.tolist()
     if isinstance(part, Selector):
         return part.chosen.tolist()
     return [[part.alphabet[i] for i in ids] for ids in part.ids.tolist()]
@@ -371,7 +371,7 @@ def test_a_round_fewer_is_not_enough(task):
     runner = find_program(task)
     execution = execute(runner, problems)
     early = read(runner.finish(execution.states[-2], execution.row))
-    late = read(execution.said)
+    late = read(execution.output)
     assert any(one != other for one, other in zip(early, late, strict=True))
 
 
@@ -381,7 +381,7 @@ def test_right_is_said_of_the_reference_solution(task):
     for n in (1, 2, 5):
         for problems in problems_of(task, n, 40):
             execution = execute(find_program(task), problems)
-            for i, (said, row) in enumerate(zip(read(execution.said), read(execution.row), strict=True)):
+            for i, (said, row) in enumerate(zip(read(execution.output), read(execution.row), strict=True)):
                 start = row.index("=")
                 written, _, _ = "".join(map(str, said[start:])).partition(END)
                 assert written == task.reference("".join(row[:start]))
@@ -408,7 +408,7 @@ def test_products_of_one_number_of_rounds_run_together():
     assert together.right.all()
     alone = execute(find_program(task), parts[1])
     width = alone.row.ids.shape[1]
-    assert [row[:width] for row in read(together.said)[20:]] == read(alone.said)
+    assert [row[:width] for row in read(together.output)[20:]] == read(alone.output)
 
 
 @every_program
@@ -530,7 +530,7 @@ STEPS = {
     "not of symbols": lambda row, where: row if not row else shift(row, None),
     "look at the data": lambda row, where: row if row.ids[0, 0] else shift(row, None),
     "look at the length": lambda row, where: row if row.ids.shape[1] > 9 else shift(row, None),
-    "look at a place": lambda row, where: row if int(where.at.max()) > 9 else shift(row, None),
+    "look at a place": lambda row, where: row if int(where.numbers.max()) > 9 else shift(row, None),
     "look at a selector": lambda row, where: row if select(row, row).chosen.any() else shift(row, None),
     "reverse": lambda row, where: Row(row.alphabet, torch.flip(row.ids, [1])),
     "order of symbols": lambda row, where: count(select(row, row, "<")),
@@ -711,7 +711,7 @@ def test_parity_as_people_see_it():
         {"bits": "····10", "answer": "····1·"},
     ]
     assert format_state(execution.row) == "1011=$"
-    assert format_state(execution.said) == "$$$$1$"
+    assert format_state(execution.output) == "$$$$1$"
     assert format_answer(execution, lw.Parity()) == "1"
 
 

@@ -25,7 +25,7 @@ from lengthwise.testing.laws import list_laws
 from lengthwise.testing.laws_of_parts import watched_sizes_stay_near_training
 from lengthwise.training import cost as costs
 from lengthwise.training.cost import count_operations, measure_cost, operations_by_id
-from lengthwise.training.trainer import Trainer, rehearse
+from lengthwise.training.trainer import Trainer, try_training
 
 RECIPES = catalog.recipes()
 
@@ -53,12 +53,12 @@ def forms():
 
 @pytest.mark.parametrize("name", forms())
 def test_every_form_of_recipe_trains_and_is_measured(name):
-    """At its first step and at its last, at what it watches and at its longest problems: that is what is rehearsed."""
+    """At its first step and at its last, at what it watches and at its longest problems: try_training runs these."""
     recipe = RECIPES[name]()
     small = ["batch=2", "source=Fresh"]
     small += ["model.layers=2"] * (getattr(recipe.model, "layers", 0) > 2)
     small += ["model.width=64"] * (getattr(recipe.model, "width", 0) > 128)
-    assert rehearse(recipe.change(small), torch.device("cpu")).step == recipe.steps
+    assert try_training(recipe.change(small), torch.device("cpu")).step == recipe.steps
 
 
 @pytest.mark.parametrize("law", list_laws(lw.Study), ids=lambda law: law.__name__)
@@ -121,7 +121,7 @@ def takes(count: int) -> dict[str, Recipe]:
 
 def test_a_family_s_members_are_recipes_by_name(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(catalog, "_OWN", {})
+    monkeypatch.setattr(catalog, "_OWN_RECIPES", {})
     (tmp_path / "a_family_of_ours.py").write_text(FAMILY)
     shipped_ones = set(catalog.recipes())
     catalog.add_module(importlib.import_module("a_family_of_ours"))

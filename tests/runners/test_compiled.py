@@ -125,10 +125,10 @@ def test_no_read_in_a_step(name):
 @pytest.mark.parametrize("change", CHANGES if LONG else [*CHANGES[::8], autocast], ids=lambda change: change.__name__)
 def test_what_was_changed_is_not_compiled(change):
     model = RECIPE.build()
-    assert Compiled.declines(model) is None
+    assert Compiled.find_obstacle(model) is None
     with contextlib.ExitStack() as stack:
         change(model, stack)
-        assert len(Compiled.declines(model)) > 10
+        assert len(Compiled.find_obstacle(model)) > 10
         assert type(cpu.choose_runner(model, (Compiled, *cpu.RUNNERS))) is Plain
 
 

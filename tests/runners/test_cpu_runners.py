@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 
 def claimed(model):
-    return [kind(model) for kind in cpu.RUNNERS if kind.declines(model) is None]
+    return [kind(model) for kind in cpu.RUNNERS if kind.find_obstacle(model) is None]
 
 
 @pytest.fixture(scope="module", params=[False, True], ids=["as-it-pays", "all-ways"])

@@ -164,11 +164,11 @@ def test_a_model_that_decides_by_its_batch_is_not_recorded():
 def test_hooks_are_called():
     model, called = trained(BASE, True), []
     runner = Graphs(Plain(model))
-    assert runner.declines() is None
+    assert runner.find_obstacle() is None
     handle = model.norm.register_forward_hook(lambda *_: called.append(1))
-    assert runner.declines() == "it has hooks"
+    assert runner.find_obstacle() == "it has hooks"
     handle.remove()
-    assert runner.declines() is None
+    assert runner.find_obstacle() is None
 
 
 @pytest.mark.usefixtures("untyped")

@@ -33,8 +33,10 @@ def test_looking_up_equals_masking(lengths, heads, share, shared, seed):
     shape = (1 if shared else rows, heads, width, width)
     hidden = (torch.rand(shape, generator=drawn) > share) & ~torch.eye(width, dtype=torch.bool)
     bias = torch.randn(shape, generator=drawn, dtype=torch.float64).masked_fill(hidden, -torch.inf).requires_grad_()
-    packed = torch.randn(len(ragged.at), 3, heads, 4, generator=drawn, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(len(ragged.at), heads, 4, generator=drawn, dtype=torch.float64)
+    packed = torch.randn(
+        len(ragged.padded_index), 3, heads, 4, generator=drawn, dtype=torch.float64, requires_grad=True
+    )
+    weights = torch.randn(len(ragged.padded_index), heads, 4, generator=drawn, dtype=torch.float64)
     lists = SparseKeys.from_bias(bias, ragged)
     assert lists is not None
     query, key, value = ragged.unpack(packed).permute(2, 0, 3, 1, 4)
@@ -53,7 +55,7 @@ def grads(result, weights, *of):
 def test_the_first_rows_lists_are_the_first_of_the_lists(lengths, seed):
     ragged, padding_mask = ragged_of(lengths)
     bias = torch.randn(1, 2, padding_mask.shape[1], padding_mask.shape[1], generator=stream(seed, "bias"))
-    packed = torch.randn(len(ragged.at), 3, 2, 4, generator=stream(seed, "packed"))
+    packed = torch.randn(len(ragged.padded_index), 3, 2, 4, generator=stream(seed, "packed"))
     whole = SparseKeys.from_bias(bias, ragged)
     count, attention = ragged.ends[-2], SoftmaxAttention(8, 2)
     torch.testing.assert_close(

@@ -66,7 +66,7 @@ def test_a_stack_gives_what_each_model_gives(spec, causal):
         found = compute_answers(models, questions)
         for model, question, answer, loops in zip(models, questions, found, LOOPS, strict=True):
             told = Replayer(model, [question], [answer])
-            rows, at = question.inputs, question.at
+            rows, at = question.inputs, question.positions
             if each:
                 both = [every_loop(runner, rows, loops, at) for runner in (told, Plain(model))]
             else:
@@ -210,7 +210,7 @@ def stop_after(patch, *steps):
 
     def stopping(trainees, recorded=None):
         found = step(trainees, recorded)
-        if trainees[0].stacked > 1 and next(taken) in steps:  # others are rehearsed
+        if trainees[0].stacked > 1 and next(taken) in steps:  # others are of try_training
             os.kill(os.getpid(), signal.SIGTERM)
         return found
 

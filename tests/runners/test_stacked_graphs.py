@@ -62,7 +62,7 @@ def gradients_by(models, answer, asked):
         runner = Replayer(model, [query], [reply])
         own = torch.cat(reply) if query.depths else reply
         if query.each:
-            own = every_loop(runner, query.inputs, query.loops.tolist(), query.at)
+            own = every_loop(runner, query.inputs, query.loops.tolist(), query.positions)
         read.append((own * torch.linspace(-1, 1, own.numel()).view_as(own)).sum() + own.square().sum())
     sum(read).backward()
     weights = [weight for model in models for weight in model.parameters()]

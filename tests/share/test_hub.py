@@ -189,7 +189,7 @@ def test_a_revision_is_pinned_and_found_without_a_network(remote, monkeypatch):
         ("500", "the Hub answered with status 500"),
         ("huge", "its model.safetensors has 1,000 GB; the limit is 2 GB"),
         ("other", "damaged download: config.json, model.safetensors"),
-        ("short", "the Hub broke off"),
+        ("short", "the connection to the Hub failed"),
     ],
 )
 def test_a_hub_that_misbehaves_is_answered_in_one_line(wrong, said, remote, tmp_path):

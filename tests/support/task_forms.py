@@ -44,7 +44,7 @@ def shrink_sizes(task, monkeypatch):
         monkeypatch.setattr(laws_of_tasks, "BETWEEN", 200)
     elif isinstance(task, (Maze, BracketedArithmetic, SolveEquation, Sudoku)):
         monkeypatch.setattr(laws_of_tasks, "LARGEST_ABOVE", {1: 8 if isinstance(task, Maze) else 20})
-        monkeypatch.setattr(laws_of_tasks, "POOL", 200)
+        monkeypatch.setattr(laws_of_tasks, "POOL_SIZE", 200)
 
 
 def sample(task, sizes, hard=False, seed=0):

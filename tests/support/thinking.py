@@ -78,7 +78,7 @@ def _states(task, problems):
 def ran(execution):
     """What a program has done with its row, as symbols."""
     states = [{name: symbols(part) for name, part in state.items()} for state in execution.states]
-    return {"states": states, "said": symbols(execution.said)}
+    return {"states": states, "said": symbols(execution.output)}
 
 
 def symbols(part):

@@ -9,7 +9,7 @@ from lengthwise.experiment.loops import AnyLoops, ExtraLoops, PerRound
 from lengthwise.objectives import Halting
 from lengthwise.training import loop as training
 from lengthwise.training.loop import train
-from lengthwise.training.trainer import REHEARSAL_ROWS
+from lengthwise.training.trainer import TRIAL_ROWS
 
 MODEL = lw.Transformer(width=8, heads=2)
 PLAIN = lw.Recipe(
@@ -65,7 +65,7 @@ def stop_at(monkeypatch, steps, how):
 
     def advance_and_stop(trainee):
         advance(trainee)
-        if trainee.step in steps and trainee.recipe.batch > REHEARSAL_ROWS:
+        if trainee.step in steps and trainee.recipe.batch > TRIAL_ROWS:
             steps.discard(trainee.step)
             how()
 

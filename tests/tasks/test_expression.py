@@ -117,7 +117,7 @@ def test_the_chi_square_test_is_one():
 
 @pytest.fixture(scope="module")
 def pooled():
-    return TASK.pool(MANY, 8, 30, lw.stream(0, "pool"))
+    return TASK.sample_natural(MANY, 8, 30, lw.stream(0, "pool"))
 
 
 @pytest.fixture(scope="module")
@@ -152,7 +152,7 @@ def test_a_pool_is_of_the_grammar_s_own_distribution(once, name):
     assert compared(*once, name) > 0.001
 
 
-def test_a_pool_has_as_many_duplicates_as_the_reference(once):
+def test_natural_problems_have_as_many_duplicates_as_the_reference(once):
     ours, theirs = map(len, once)
     assert 0.9 * MANY < ours < MANY
     assert abs(ours - theirs) < 5 * (2 * (MANY - theirs)) ** 0.5
@@ -254,20 +254,20 @@ def test_long_expressions_are_drawn(lengths):
     assert [*map(len, prompts)] == sizes[:, 0].tolist()
     assert answers == [str(eval(prompt)) for prompt in prompts]
     assert max(map(len, answers)) == 5
-    pooled, _ = texts(TASK.pool(200, low, high, lw.stream(1, "long")))
+    pooled, _ = texts(TASK.sample_natural(200, low, high, lw.stream(1, "long")))
     assert {*map(len, pooled)} == set(range(low, high + 1))
 
 
 def test_lengths_are_drawn_by_their_mass():
-    """In a pool from 3 to 40, among them those whose values are kept; a pool of one length has that length alone."""
-    ours = [*zip(*texts(TASK.pool(40_000, 3, 40, lw.stream(0, "mass"))), strict=True)]
+    """From 3 to 40 characters, among them those whose values are kept; if asked for one length, no other is drawn."""
+    ours = [*zip(*texts(TASK.sample_natural(40_000, 3, 40, lw.stream(0, "mass"))), strict=True)]
     assert compared(ours, reference(3, 40, 20_000, seed=3), "length") > 0.001
-    assert {len(row) for row in texts(TASK.pool(50, 11, 11, lw.stream(0, "one")))[0]} == {11}
+    assert {len(row) for row in texts(TASK.sample_natural(50, 11, 11, lw.stream(0, "one")))[0]} == {11}
 
 
 def test_what_is_drawn_does_not_depend_on_its_place():
-    """A pool is in no order, and each of many equal sizes has the same distribution wherever it stands."""
-    length = TASK.pool(50_000, 8, 30, lw.stream(0, "order")).sizes[:, 0].tolist()
+    """Natural problems are in no order, and each of many equal sizes has the same distribution wherever it stands."""
+    length = TASK.sample_natural(50_000, 8, 30, lw.stream(0, "order")).sizes[:, 0].tolist()
     assert alike(length[:25_000], length[25_000:]) > 0.001
     sizes = torch.tensor([[8], [20], [8], [9], [8]]).repeat(3000, 1)
     rows, _ = texts(TASK.sample(sizes, lw.stream(0, "place")))

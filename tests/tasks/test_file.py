@@ -23,7 +23,7 @@ from lengthwise.runs.folder import runs_folder
 from lengthwise.tasks.problem_file import PARTS, STAND_INS, list_errors
 from lengthwise.testing.laws import list_laws
 from lengthwise.testing.laws_of_tasks import prompts_and_answers
-from lengthwise.training.trainer import rehearse
+from lengthwise.training.trainer import try_training
 from lengthwise.training.validation import Validator
 
 CPU = torch.device("cpu")
@@ -62,7 +62,8 @@ def test_a_file_without_gaps_keeps_the_laws_of_tasks(bits, law):
 def test_no_prompt_is_in_two_parts_and_every_problem_is_in_one(bits):
     parts = [bits.part(purpose) for purpose in PARTS]
     prompts = [
-        {p for p, _ in prompts_and_answers(part, part.pool(4000, 1, 10, lw.stream(0, "pool")))} for part in parts
+        {p for p, _ in prompts_and_answers(part, part.sample_natural(4000, 1, 10, lw.stream(0, "pool")))}
+        for part in parts
     ]
     assert sum(map(len, prompts)) == len(set.union(*prompts)) == 2**11 - 2
     shares = [len(found) / (2**11 - 2) for found in prompts]
@@ -114,7 +115,7 @@ def test_gaps_are_refused_where_a_size_is_asked_for_and_left_out_of_the_usual_si
         data.evaluation_problems(recipe, 8, 5, seed=0)
     watching = Validator(replace(recipe, watch=lw.Watch(every=1, sizes=(66, 69, 8), count=2)))
     assert list(watching.measure(recipe.build(), 0)["exact"]) == ["60", "50"]
-    rehearse(recipe, CPU)
+    try_training(recipe, CPU)
     assert set(data._draw_step_problems(recipe, 0, 0).sizes[:, 0].tolist()) == {50, 60}
     assert task.answer_slots(torch.tensor([[7], [55], [90]])).tolist() == [1, 1, 1]
 
@@ -295,7 +296,7 @@ def test_a_file_is_tagged_or_labelled_where_its_answers_are(turns, bits):
     assert lw.Labelled().chance(bits) == pytest.approx(max(answers.count("0"), answers.count("1")) / len(answers))
     for task, layout in ((turns, lw.Tagged()), (bits, lw.Labelled())):
         recipe = small(task, layout=layout, lengths=lw.Uniform(top=5))
-        (score,) = evaluate(lw.Weights("own", recipe, rehearse(recipe, CPU).model), [6], samples=20)
+        (score,) = evaluate(lw.Weights("own", recipe, try_training(recipe, CPU).model), [6], samples=20)
         assert score.scaled == pytest.approx((score.token_accuracy - score.chance) / (1 - score.chance))
 
 
@@ -309,7 +310,7 @@ def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
     batch = layout.write(lw.Problems.join([task.parse("000000"), task.parse("110000")]), task)
     end = layout.end(task)
     assert [row[mask].tolist() for row, mask in zip(batch.targets, batch.loss_mask, strict=True)] == [[end], [1, end]]
-    model = rehearse(recipe, CPU).model
+    model = try_training(recipe, CPU).model
     (score,) = evaluate(lw.Weights("own", recipe, model), [6], samples=10)
     assert score.count == 10
     assert lw.Solver(lw.Weights("own", recipe, model)).solve("000000").right == ""
@@ -341,7 +342,7 @@ def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count, source):
     task = lw.File.of(rows, tmp_path / "symbols.jsonl")
     assert len(task.symbols) == count
     recipe = small(task, **({"source": source} if source else {}))
-    trainee = rehearse(recipe, CPU)
+    trainee = try_training(recipe, CPU)
     batch, _ = data.draw_batch(recipe, 0)
     assert int(batch.inputs.tokens.max()) < count + 2
     written = data.fixed_set(task, recipe.lengths, source) if source else data._draw_step_problems(recipe, 0, 0)

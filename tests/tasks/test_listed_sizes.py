@@ -92,10 +92,10 @@ def test_problems_are_of_the_sizes_asked_for(blocks):
     assert {row["size"] for row in lw.problems(every, [3, 9], 20, split="test")} == {3, 9}
     with pytest.raises(lw.UsageError, match="no problems of size 4; it has 3–300 in steps of 3"):
         lw.problems(every, [3, 4], 20)
-    pool = few.pool(50, 4, 30, lw.stream(0))
+    pool = few.sample_natural(50, 4, 30, lw.stream(0))
     assert set(pool.sizes.flatten().tolist()) == {12, 24}
     with pytest.raises(lw.UsageError, match="no problems of sizes 4 to 11"):
-        few.pool(5, 4, 11, lw.stream(0))
+        few.sample_natural(5, 4, 11, lw.stream(0))
     asked = torch.arange(1, 40)[:, None]
     there = few.replace_missing_sizes(asked, lw.stream(0)).flatten().tolist()
     assert set(there) == {3, 12, 24} and all(there[size - 1] == size for size in (3, 12, 24))

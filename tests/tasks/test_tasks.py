@@ -67,12 +67,14 @@ def test_a_task_that_says_nowhere_what_is_asked_is_told_so(about):
 
 
 @pytest.mark.parametrize(
-    "task", [task for task in TASKS if type(task).pool is lw.Task.pool and not task.listed_sizes], ids=repr
+    "task",
+    [task for task in TASKS if type(task).sample_natural is lw.Task.sample_natural and not task.listed_sizes],
+    ids=repr,
 )
-def test_a_pool_has_each_size_as_often(task):
+def test_natural_problems_have_each_size_as_often(task):
     """On every axis, unless a task knows better."""
     low, high = task.smallest + 1, task.smallest + 4
-    for axis in task.pool(2000, low, high, lw.stream(0, "pool")).sizes.unbind(1):
+    for axis in task.sample_natural(2000, low, high, lw.stream(0, "pool")).sizes.unbind(1):
         assert (shares(axis.tolist(), high + 1)[low:] - 0.25).abs().max() <= 5 * (0.25 * 0.75 / 2000) ** 0.5
 
 
@@ -80,7 +82,7 @@ def test_a_pool_has_each_size_as_often(task):
 def test_a_pool_that_cannot_be_is_refused_in_one_line(task):
     for count, low, high in ((5, task.smallest - 1, 9), (5, 9, 8), (0, 8, 9), (-1, 8, 9)):
         with pytest.raises(lw.UsageError, match=rf"^{task.name}: [^\n]*$"):
-            task.pool(count, low, high, lw.stream(0))
+            task.sample_natural(count, low, high, lw.stream(0))
 
 
 # Sizes and rounds

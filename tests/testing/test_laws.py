@@ -16,7 +16,7 @@ from lengthwise.api import catalog
 from lengthwise.models.external import ExternalModule
 from lengthwise.testing import laws
 from lengthwise.testing.laws import Finding, Findings, check_part, list_laws
-from lengthwise.testing.laws_of_models import small_model
+from lengthwise.testing.laws_of_models import build_small_spec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TAKES = "name a module of your own, e.g. own_task for own_task.py, or a file of problems (.jsonl or .csv)"
@@ -129,8 +129,8 @@ class _Mute(_Reverse):
 
 
 class _Shallow(_Reverse):
-    def pool(self, count, low, high, generator):
-        return super().pool(count, low, low, generator)
+    def sample_natural(self, count, low, high, generator):
+        return super().sample_natural(count, low, low, generator)
 
 
 class _Nameless(_Reverse):
@@ -461,7 +461,7 @@ CAUGHT = {
     "typed_prompts_are_parsed": _Misread(),
     "other_text_is_rejected": _Lenient(),
     "question_describes_the_task": _Mute(),
-    "pool_has_the_requested_problems": _Shallow(),
+    "natural_problems_are_as_requested": _Shallow(),
     "families_are_named": _Nameless(),
     "enumerate_lists_every_problem_once": _Twice(),
     "logits_do_not_depend_on_other_rows": _Spec("Batched"),
@@ -473,7 +473,7 @@ CAUGHT = {
     "weights_come_from_the_seed": _Spec("Unseeded"),
     "evaluation_is_deterministic": _Spec("Noisy"),
     "long_rows_have_finite_logits": _Spec("Endless"),
-    "decoding_in_pieces_gives_the_same_logits": small_model(_Sums()),
+    "decoding_in_pieces_gives_the_same_logits": build_small_spec(_Sums()),
     "every_row_has_a_limit": _Still(),
     "chosen_loop_was_run": _Unstopped(),
     "loops_not_run_are_ignored": _Rubbish(),
@@ -492,7 +492,7 @@ CAUGHT = {
     "inputs_hide_the_answer": _Telling(),
     "slots_do_not_depend_on_the_answer": _Fitted(),
     "rows_do_not_depend_on_the_batch": _Centred(),
-    "rounds_and_sizes_are_kept": _Hurried(),
+    "rounds_and_sizes_do_not_change": _Hurried(),
     "purposes_do_not_depend_on_other_problems": _ByTurns(),
     "it_uses_its_rate": _Steep(),
     "its_state_dict_is_complete": _Forgetful(),

@@ -37,7 +37,7 @@ from lengthwise.cli import entry
 from lengthwise.evaluation.attack import measure_anatomy
 from lengthwise.evaluation.depth import measure_depths
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.training.loop import Trainer, rehearse, train
+from lengthwise.training.loop import Trainer, train, try_training
 
 from .damage import ESCAPES, spoil
 
@@ -123,7 +123,7 @@ Input = tuple[str, Callable[[], Any]]
 
 
 def overrides(place: Place, draw: random.Random) -> Input:
-    """Changes of a recipe, whose training is then rehearsed."""
+    """Changes of a recipe, which try_training then trains."""
     parts = catalog.parts()
     fields = list(_names(encode(_base())))
     changes = []
@@ -131,7 +131,7 @@ def overrides(place: Place, draw: random.Random) -> Input:
         value = draw.choice([draw.choice(WORDS), draw.choice(list(draw.choice(list(parts.values()))))])
         changes.append(f"{draw.choice(fields)}={value}")
     changes = [change if draw.random() < 0.97 else draw.choice(WORDS) for change in changes]
-    return f"change {changes}", lambda: rehearse(_base().change(changes), torch.device("cpu"))
+    return f"change {changes}", lambda: try_training(_base().change(changes), torch.device("cpu"))
 
 
 def _base() -> Recipe:

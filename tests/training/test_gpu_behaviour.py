@@ -179,7 +179,7 @@ def test_more_rows_at_a_time_where_no_cache_is_small(monkeypatch):
     list(scores.evaluate(weights, [4], samples=4))
     monkeypatch.setattr(scores, "get_device", lambda model: CUDA)
     list(scores.evaluate(weights, [4], samples=4))
-    assert seen == [scores.CACHE_POSITIONS, scores.GPU_FACTOR * scores.TOKENS]
+    assert seen == [scores.CACHE_POSITIONS, scores.GPU_FACTOR * scores.MAX_POSITIONS]
 
 
 def test_what_is_measured_after_training_is_measured_on_its_device(monkeypatch):

@@ -15,7 +15,7 @@ import lengthwise as lw
 from lengthwise.cli import entry
 from lengthwise.experiment import data
 from lengthwise.runs.folder import runs_folder
-from lengthwise.runs.run import FINAL, Run
+from lengthwise.runs.run import FINAL_FILE, Run
 from lengthwise.training import trainer
 from lengthwise.training.checkpoint import continue_from
 from lengthwise.training.loop import train
@@ -61,7 +61,7 @@ def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
     assert same(train(rest, device="cpu").model, whole.model)
     assert on.about()["parent"] | {"run": ""} == {
         "kind": "Parent", "digest": rest.parent.digest, "step": 7, "state": True, "run": ""}  # fmt: skip
-    assert (on.folder / FINAL).exists() and not (whole.folder / FINAL).exists()
+    assert (on.folder / FINAL_FILE).exists() and not (whole.folder / FINAL_FILE).exists()
 
 
 def test_a_second_half_that_is_killed_ends_as_an_unbroken_training():
@@ -145,10 +145,10 @@ def test_what_cannot_go_on_is_said_in_one_line(tmp_path):
             continue_from(parent.folder, BASE.change(changes))
     recipe = continue_from(parent.folder, BASE.change(["steps=12"]))
     other = train(BASE.with_seed(3), device="cpu", keep_state=True)
-    (parent.folder / FINAL).write_bytes((other.folder / FINAL).read_bytes())
+    (parent.folder / FINAL_FILE).write_bytes((other.folder / FINAL_FILE).read_bytes())
     with pytest.raises(lw.UsageError, match="not the weights that this run continues from: they have the digest"):
         train(recipe, device="cpu")
-    (parent.folder / FINAL).unlink()
+    (parent.folder / FINAL_FILE).unlink()
     with pytest.raises(lw.UsageError, match=r"final\.pt is gone"):
         train(recipe, device="cpu")
 

@@ -84,7 +84,7 @@ def test_all_but_the_first_are_drawn_by_one_thread(drawn):
     mine = threading.current_thread().name
     alone = [step for step, _, thread in drawn if thread == mine]
     others = {thread: [step for step, _, by in drawn if by == thread] for _, _, thread in drawn if thread != mine}
-    assert alone == [0, PLAIN.steps - 1, 0]  # two of them are rehearsed
+    assert alone == [0, PLAIN.steps - 1, 0]  # two of them by try_training
     assert [*others.values()] == [[*range(1, PLAIN.steps)]]
     assert outcome(run) == unbroken(PLAIN)
 
@@ -139,7 +139,7 @@ def test_what_goes_wrong_while_drawing_comes_out_where_the_batch_is_needed(monke
     monkeypatch.setattr(Trainer, "advance", lambda one: (advance(one), taken.append(one.step)))
     with pytest.raises(UsageError, match="there is no such problem"):
         train(PLAIN)
-    assert taken[2:] == [1, 2, 3, 4]  # after two that are rehearsed
+    assert taken[2:] == [1, 2, 3, 4]  # after two of try_training
     monkeypatch.setattr(data, "draw_batch", draw)
     assert outcome(train(PLAIN)) == unbroken(PLAIN)
 

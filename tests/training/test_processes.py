@@ -24,7 +24,7 @@ from lengthwise.runners.cpu import plain
 from lengthwise.training import processes
 from lengthwise.training.loop import Trainer
 from lengthwise.training.processes import Processes
-from lengthwise.training.trainer import rehearse
+from lengthwise.training.trainer import try_training
 
 pytestmark = pytest.mark.usefixtures("untyped")
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def _generators_of_each_process(monkeypatch):
     """Processes do not wait for each other's turn to draw, so the threads that stand for them must not."""
-    monkeypatch.setattr(rng, "_TURN", nullcontext())
+    monkeypatch.setattr(rng, "_GENERATORS_LOCK", nullcontext())
 
 
 class Thread(Processes):
@@ -158,17 +158,17 @@ def test_an_objective_that_takes_the_model_is_refused():
         trained(recipe, 2, 1)
 
 
-def test_what_several_processes_cannot_do_is_refused_in_the_rehearsal(monkeypatch):
+def test_what_several_processes_cannot_do_is_refused_before_training(monkeypatch):
     space = {}
     exec(OWN, space)
     recipe = replace(ODD, objective=space["Penalised"]())
-    rehearse(recipe, CPU)
+    try_training(recipe, CPU)
     monkeypatch.setattr(processes, "process_count", lambda: 2)
     with pytest.raises(UsageError, match=r"uses runner.model"):
-        rehearse(recipe, CPU)
-    one = rehearse(ODD, CPU)  # whose rows are all its own
+        try_training(recipe, CPU)
+    one = try_training(ODD, CPU)  # whose rows are all its own
     monkeypatch.undo()
-    same(one, rehearse(ODD, CPU))
+    same(one, try_training(ODD, CPU))
 
 
 # Real processes

@@ -36,7 +36,7 @@ from lengthwise.runs.run import Run, load
 from lengthwise.training import loop as training
 from lengthwise.training.loop import Interrupted, computation_settings, stop_signal, train
 from lengthwise.training.stacked import train_stacked
-from lengthwise.training.trainer import Trainer, rehearse
+from lengthwise.training.trainer import Trainer, try_training
 
 each = pytest.mark.parametrize("recipe", [PLAIN, RICH], ids=lambda recipe: recipe.name)
 
@@ -167,17 +167,18 @@ def test_a_set_that_leaves_nothing_to_watch_is_refused_before():
         PLAIN, task=lw.Parity(), lengths=lw.Uniform(10), source=lw.Finite(rows=200), hard=0.0, families=0.0
     )
     with pytest.raises(lw.UsageError, match="left for the validation part"):
-        rehearse(replace(recipe, watch=lw.Watch(every=20, sizes=(1, 10), count=20)), torch.device("cpu"))
-    rehearse(replace(recipe, watch=lw.Watch(every=20, sizes=(10,), count=20)), torch.device("cpu"))
+        try_training(replace(recipe, watch=lw.Watch(every=20, sizes=(1, 10), count=20)), torch.device("cpu"))
+    try_training(replace(recipe, watch=lw.Watch(every=20, sizes=(10,), count=20)), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("kind", ["Abacus", "Coupling"])
 def test_digit_positions_that_some_batch_will_pass_are_refused_before(kind):
     """Whatever is drawn: the longest number's, and the largest offset."""
     words = [f"model.positions=({kind}(offset=100),)", "watch.every=0", "keep=last"]
-    rehearse(catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=20,every=300)"]), torch.device("cpu"))
+    recipe = catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=20,every=300)"])
+    try_training(recipe, torch.device("cpu"))
     with pytest.raises(lw.UsageError, match=r"does not fit the table of 128: .* or a smaller offset"):
-        rehearse(
+        try_training(
             catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=30,every=300)"]), torch.device("cpu")
         )
 
@@ -574,7 +575,7 @@ def test_a_checkpoint_of_this_recipe_is_taken_and_a_deleted_one_starts_over(monk
             ),
         )
         train(run.recipe)
-    assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))  # others are rehearsed
+    assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))  # others are of try_training
 
 
 @pytest.mark.parametrize(

@@ -94,9 +94,9 @@ def test_whoever_waits_finds_the_run_done(monkeypatch):
 # Signals
 
 
-@pytest.mark.parametrize("number", process.STOPS, ids=lambda number: number.name)
+@pytest.mark.parametrize("number", process.STOP_SIGNALS, ids=lambda number: number.name)
 def test_whatever_asks_a_process_to_stop_is_as_ctrl_c(number):
-    before = {known: signal.getsignal(known) for known in process.STOPS}
+    before = {known: signal.getsignal(known) for known in process.STOP_SIGNALS}
     try:
         heed_all()
         process.install_handlers()

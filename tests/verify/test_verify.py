@@ -35,7 +35,7 @@ SPOKEN = replace(NEXT, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 
 @pytest.fixture(autouse=True)
 def few(monkeypatch, untyped):
     monkeypatch.setattr(verification, "PERTURBED", 32)
-    monkeypatch.setattr(claims, "DRAWN", 1)
+    monkeypatch.setattr(claims, "MAX_CLAIMS", 1)
 
 
 def verdicts(weights, claims=None, sizes=(6,), **given):

@@ -88,9 +88,9 @@ class DeltaMixer(RecurrentMixer):
     def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
         before, memory = state or (None, None)
         projected, before = self.conv(self.project(x), before)
-        query, *rest = (split_heads(part, self.heads) for part in projected.chunk(1 + 2 * self.updates, -1))
+        query, *keys_and_values = (split_heads(part, self.heads) for part in projected.chunk(1 + 2 * self.updates, -1))
         # With several updates, each position becomes ``updates`` positions of a longer row; its query is at the last.
-        key, value = (torch.stack(rest[i::2], 3).flatten(2, 3) for i in (0, 1))
+        key, value = (torch.stack(keys_and_values[i::2], 3).flatten(2, 3) for i in (0, 1))
         beta = self.top * self.rate(x).sigmoid().unflatten(-1, (self.updates, self.heads)).flatten(1, 2)
         decay = None if self.decay is None else self.decay(x)[0]
         if self.updates > 1:
@@ -137,15 +137,15 @@ def delta_rule(
     chunk = min(chunk, length)
     query, key, value, beta = (split_chunks(part, chunk) for part in (query, key, value, beta[..., None]))
     lower = torch.ones(chunk, chunk, dtype=torch.bool, device=key.device).tril()
-    between, among = query @ key.mT, key @ key.mT
+    query_key, key_key = query @ key.mT, key @ key.mT
     if log_decay is None:
         total = None
-        between = between.masked_fill(~lower, 0.0)
+        query_key = query_key.masked_fill(~lower, 0.0)
     else:
         total = split_chunks(log_decay[..., None], chunk).cumsum(3)
         ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()  # γ_t / γ_j
-        between, among = between * ratio, among * ratio
-    inverse = invert_unit_lower((beta * among).tril(-1))
+        query_key, key_key = query_key * ratio, key_key * ratio
+    inverse = invert_unit_lower((beta * key_key).tril(-1))
     fresh = inverse @ (beta * value)  # the u if S_0 were 0
     removed = inverse @ (beta * key if total is None else beta * total.exp() * key)
     if total is not None:  # decay queries from the chunk's start, and keys to its end
@@ -154,7 +154,7 @@ def delta_rule(
     outputs = []
     for i in range(key.shape[2]):
         update = fresh[:, :, i] - removed[:, :, i] @ state
-        outputs.append(query[:, :, i] @ state + between[:, :, i] @ update)
+        outputs.append(query[:, :, i] @ state + query_key[:, :, i] @ update)
         state = state if total is None else state * total[:, :, i, -1:].exp()
         state = state + key[:, :, i].mT @ update
     return torch.cat(outputs, 2)[:, :, :length], state

@@ -103,8 +103,12 @@ def trapezoidal_attention(
     """
     weight = mix * step
     memory, *last = state or (None, *(torch.zeros_like(part[:, :, :1]) for part in (key, value, weight)))
-    before = [torch.cat([one, part[:, :, :-1]], 2) for one, part in zip(last, (key, value, weight), strict=True)]
-    enters = (before[2] + (1 - mix) * step) * log_decay.exp()
-    outputs, memory = linear_attention(query, before[0], enters[..., None] * before[1], log_decay, None, memory, chunk)
+    previous = [
+        torch.cat([last_part, part[:, :, :-1]], 2) for last_part, part in zip(last, (key, value, weight), strict=True)
+    ]
+    input_weight = (previous[2] + (1 - mix) * step) * log_decay.exp()
+    outputs, memory = linear_attention(
+        query, previous[0], input_weight[..., None] * previous[1], log_decay, None, memory, chunk
+    )
     outputs = outputs + (weight * (query * key).sum(-1))[..., None] * value
     return outputs, (memory, key[:, :, -1:], value[:, :, -1:], weight[:, :, -1:])

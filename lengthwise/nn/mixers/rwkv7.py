@@ -66,8 +66,8 @@ class RWKV7Mixer(RecurrentMixer):
         outputs, memory = diagonal_plus_rank_one(receptance, log_decay, -removal, rate * removal, key, value, memory)
         rows = join_heads(outputs)
         normed = self.norm(rows.flatten(0, 1)).view_as(rows)
-        own = (receptance * self.bonus * key).sum(-1, keepdim=True) * value
-        return self.out((normed + join_heads(own)) * gate), (x[:, -1:], memory)
+        current = (receptance * self.bonus * key).sum(-1, keepdim=True) * value
+        return self.out((normed + join_heads(current)) * gate), (x[:, -1:], memory)
 
 
 def diagonal_plus_rank_one(
@@ -96,12 +96,12 @@ def diagonal_plus_rank_one(
     b, key, last = b * (-total).exp(), key * (-total).exp(), total[..., -1:, :].exp()
     inverse = invert_unit_lower(-(a @ b.mT).tril(-1))
     fresh, seen = inverse @ ((a @ key.mT).tril(-1) @ value), inverse @ a
-    of_b, of_key = (query @ b.mT).tril(), (query @ key.mT).tril() @ value
+    query_b, from_keys = (query @ b.mT).tril(), (query @ key.mT).tril() @ value
     state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
     outputs = []
     for i in range(value.shape[2]):
         z = fresh[:, :, i] + seen[:, :, i] @ state
-        outputs.append(query[:, :, i] @ state + of_b[:, :, i] @ z + of_key[:, :, i])
+        outputs.append(query[:, :, i] @ state + query_b[:, :, i] @ z + from_keys[:, :, i])
         state = state + b[:, :, i].mT @ z + key[:, :, i].mT @ value[:, :, i]
         state = last[:, :, i].mT * state
     return torch.cat(outputs, 2)[:, :, :length], state

@@ -85,8 +85,11 @@ def exponential_attention(
         largest = torch.maximum(carried, weight.amax(-1)).detach()
         weight, carried = (weight - largest[..., None]).exp(), (carried - largest).exp()[..., None]
         scores = query[:, :, part] @ key[:, :, part].mT * weight
-        both = scores @ value[:, :, part] + carried * (query[:, :, part] @ state)
-        outputs.append(both[..., :-1] / torch.maximum(both[..., -1:].abs(), (-largest).exp()[..., None]))
+        numerator_and_norm = scores @ value[:, :, part] + carried * (query[:, :, part] @ state)
+        outputs.append(
+            numerator_and_norm[..., :-1]
+            / torch.maximum(numerator_and_norm[..., -1:].abs(), (-largest).exp()[..., None])
+        )
         state = carried[:, :, -1:] * state + (key[:, :, part] * weight[:, :, -1, :, None]).mT @ value[:, :, part]
         scale = largest[..., -1]
     return torch.cat(outputs, 2), state, scale

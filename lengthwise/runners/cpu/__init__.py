@@ -1,8 +1,9 @@
 """Faster runners, and the choice between them and the plain runner.
 
-Each runner claims exactly the models whose every part it implements: known types, no hooks, no overridden methods,
-float32 or float64 (see ``claims``). All other models run plainly. Values and gradients equal the plain runner's up to
-rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them off.
+Each runner supports exactly the models whose every part it implements: known types, no hooks, no overridden methods,
+float32 or float64 (see ``claims``). All other models use the plain runner. Values and gradients equal the plain
+runner's up to rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them
+off.
 
 ``RUNNERS`` are for a CPU; ``Compiled`` is for any device, on request. In hand-written backward passes, ``to_x`` is the
 gradient of the loss with respect to ``x``.
@@ -20,58 +21,58 @@ from lengthwise.models import Model
 from lengthwise.runners import Runner
 from lengthwise.runners.cached import Reader, build_reader
 from lengthwise.runners.compiled import Compiled
-from lengthwise.runners.cpu.claims import Claiming
+from lengthwise.runners.cpu.claims import SpecializedRunner
 from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
 from lengthwise.runners.cpu.transformer import PackedTransformer, Twice
 from lengthwise.runners.loop_graphs import LoopGraphs
 from lengthwise.runners.plain import Plain
 
-RunnerType = type[Claiming]
+RunnerType = type[SpecializedRunner]
 RUNNERS: tuple[RunnerType, ...] = (PackedTransformer, Twice, Wave, PackedLSTM)
 # One value per thread: a thread on the plain runner must not change the last bits of another thread's results.
-_OFF = ContextVar("off", default=os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0"))
+_PLAIN_ONLY = ContextVar("off", default=os.environ.get("LENGTHWISE_PLAIN", "") not in ("", "0"))
 
 
 @contextmanager
 def plain() -> Iterator[None]:
     """Use the plain runner for every model that this thread runs in a ``with`` block. Threads started in the block are
     not affected, as with ``torch.no_grad``."""
-    before = _OFF.set(True)
+    token = _PLAIN_ONLY.set(True)
     try:
         yield
     finally:
-        _OFF.reset(before)
+        _PLAIN_ONLY.reset(token)
 
 
 def needs_plain_runner() -> bool:
-    """Return whether all runners but the plain one are turned off."""
-    return _OFF.get()
+    """Return whether all runners except the plain one are turned off."""
+    return _PLAIN_ONLY.get()
 
 
 def choose_runner(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
-    """Return the runner for a model: the first of ``kinds`` that claims it in its present state. Call this again after
-    setting hooks, and for passes with and without gradients."""
-    if _OFF.get():
+    """Return the runner for a model: the first of ``kinds`` that supports it in its present state. Call this again
+    after setting hooks, and for passes with and without gradients."""
+    if _PLAIN_ONLY.get():
         return Plain(model)
     plain = LoopGraphs if LoopGraphs.is_worthwhile(model) else Plain
-    return next((kind(model) for kind in kinds if kind.declines(model) is None), plain(model))
+    return next((kind(model) for kind in kinds if kind.find_obstacle(model) is None), plain(model))
 
 
 def describe_choice(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
     """Return the name of the chosen runner; for the plain runner, also the reason why no faster one was chosen."""
-    if _OFF.get():
+    if _PLAIN_ONLY.get():
         return "Plain: faster runners are turned off"
     if type(chosen := choose_runner(model, kinds)) is not Plain:
         return type(chosen).__name__
-    reasons = (kind.declines(model) for kind in kinds if kind.handles_type(model))
+    reasons = (kind.find_obstacle(model) for kind in kinds if kind.handles_type(model))
     return f"Plain: {next(reasons, 'no faster runner supports this model')}"
 
 
 def why_not_compiled(model: Model) -> str | None:
     """Return the reason why a model cannot be compiled; None if it can."""
-    return "faster runners are turned off" if _OFF.get() else Compiled.declines(model)
+    return "faster runners are turned off" if _PLAIN_ONLY.get() else Compiled.find_obstacle(model)
 
 
 def choose_reader(model: Model, inputs: Inputs) -> Reader | None:
     """Return a reader that decodes with a cache; None if there is none for this model."""
-    return None if _OFF.get() else build_reader(model, inputs)
+    return None if _PLAIN_ONLY.get() else build_reader(model, inputs)

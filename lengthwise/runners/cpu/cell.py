@@ -40,16 +40,16 @@ class _CellStep(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, long: Tensor) -> tuple[Tensor, Tensor]:
         gates = weight @ inputs.mT
         i, f, o, new = _apply_nonlinearities(gates)
-        after = torch.addcmul(f * long, i, new)
-        ctx.save_for_backward(inputs, weight, gates, long, after)
-        return o * after, after
+        new_long = torch.addcmul(f * long, i, new)
+        ctx.save_for_backward(inputs, weight, gates, long, new_long)
+        return o * new_long, new_long
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_emitted: Tensor, to_after: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        inputs, weight, gates, long, after = ctx.saved_tensors
+    def backward(ctx: Any, to_emitted: Tensor, to_new_long: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        inputs, weight, gates, long, new_long = ctx.saved_tensors
         to_gates = torch.empty_like(gates)
-        to_long = _backward_through_gates(gates, long, after, to_emitted, to_after, to_gates)
+        to_long = _backward_through_gates(gates, long, new_long, to_emitted, to_new_long, to_gates)
         return to_gates.mT @ weight, to_gates @ inputs, to_long
 
 
@@ -79,16 +79,16 @@ class _CellAlongRows(torch.autograd.Function):
             for size in (4 * hidden, hidden, hidden)
         )
         outputs, steps = [], []
-        for read, gate, after, e in zip(x.split(counts, 1), gates, longs, emitted, strict=True):
+        for read, gate, new_long, e in zip(x.split(counts, 1), gates, longs, emitted, strict=True):
             if len(one[0]) > (count := len(read[0])):
                 short, long, one = (part[:, :count] for part in (short, long, one))
-            seen = torch.cat([read, short, one])
-            i, f, o, new = _apply_nonlinearities(torch.mm(into, seen, out=gate))
-            torch.mul(f, long, out=after).addcmul_(i, new)
-            output, short = (out @ torch.mul(o, after, out=e)).split(sizes)
+            cell_input = torch.cat([read, short, one])
+            i, f, o, new = _apply_nonlinearities(torch.mm(into, cell_input, out=gate))
+            torch.mul(f, long, out=new_long).addcmul_(i, new)
+            output, short = (out @ torch.mul(o, new_long, out=e)).split(sizes)
             outputs.append(output)
-            steps.append((seen, gate, long, after, e))
-            long = after
+            steps.append((cell_input, gate, long, new_long, e))
+            long = new_long
         ctx.save_for_backward(into, out)
         ctx.steps = steps
         return torch.cat(outputs, 1)
@@ -102,15 +102,17 @@ class _CellAlongRows(torch.autograd.Function):
         # Gradients from the next position, which fewer rows reach.
         to_short, to_long = to_outputs.new_empty(len(out) - width, 0), to_outputs.new_empty(out.shape[1], 0)
         parts = to_outputs.split([len(step[0][0]) for step in ctx.steps], 1)
-        for to_output, (seen, gate, before, after, e) in zip(reversed(parts), reversed(ctx.steps), strict=True):
-            further = len(to_output[0]) - len(to_short[0])
-            if further:
-                to_short, to_long = F.pad(to_short, (0, further)), F.pad(to_long, (0, further))
-            to_both = torch.cat([to_output, to_short])
-            to_out.addmm_(to_both, e.T)
-            to_e, to_gate = out_t @ to_both, torch.empty_like(gate)
-            to_long = _backward_through_gates(gate, before, after, to_e, to_long, to_gate)
-            to_into.addmm_(to_gate, seen[:-1].T)
+        for to_output, (cell_input, gate, long_before, long_after, e) in zip(
+            reversed(parts), reversed(ctx.steps), strict=True
+        ):
+            added_rows = len(to_output[0]) - len(to_short[0])
+            if added_rows:
+                to_short, to_long = F.pad(to_short, (0, added_rows)), F.pad(to_long, (0, added_rows))
+            to_output_and_short = torch.cat([to_output, to_short])
+            to_out.addmm_(to_output_and_short, e.T)
+            to_e, to_gate = out_t @ to_output_and_short, torch.empty_like(gate)
+            to_long = _backward_through_gates(gate, long_before, long_after, to_e, to_long, to_gate)
+            to_into.addmm_(to_gate, cell_input[:-1].T)
             to_bias += to_gate.sum(1)  # takes a third less time than one more column in the product
             to_read, to_short = (into_t @ to_gate).split([width, len(to_short)])
             to_x.append(to_read)
@@ -128,18 +130,19 @@ def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:
 
 
 def _backward_through_gates(
-    gates: Tensor, long_before: Tensor, long_after: Tensor, to_emitted: Tensor, to_after: Tensor, out: Tensor
+    gates: Tensor, long_before: Tensor, long_after: Tensor, to_emitted: Tensor, to_long_after: Tensor, out: Tensor
 ) -> Tensor:
     """Return the gradient of the long state before a step, and write that of the gates before their nonlinearities to
-    ``out``. ``to_after`` is the gradient of the long state after the step from later steps."""
+    ``out``. ``to_emitted`` is the gradient of the cell's output e, ``to_long_after`` that of the long state after the
+    step, from later steps only."""
     i, f, o, new = gates.chunk(4, -2)
     to_i, to_f, to_o, to_new = out.chunk(4, -2)
-    to_after = torch.addcmul(to_after, to_emitted, o)
-    torch.mul(to_after, new, out=to_i)
-    torch.mul(to_after, long_before, out=to_f)
+    to_long_after = torch.addcmul(to_long_after, to_emitted, o)
+    torch.mul(to_long_after, new, out=to_i)
+    torch.mul(to_long_after, long_before, out=to_f)
     torch.mul(to_emitted, long_after, out=to_o)
-    torch.mul(to_after, i, out=to_new)
+    torch.mul(to_long_after, i, out=to_new)
     sigmoids, to_sigmoids = (part.narrow(-2, 0, 3 * i.shape[-2]) for part in (gates, out))
     torch.ops.aten.sigmoid_backward.grad_input(to_sigmoids, sigmoids, grad_input=to_sigmoids)
     torch.ops.aten.tanh_backward.grad_input(to_new, new, grad_input=to_new)
-    return to_after * f
+    return to_long_after * f

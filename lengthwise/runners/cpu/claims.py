@@ -32,8 +32,8 @@ Slots = Mapping[str, tuple[type, ...] | list[type]]  # the types allowed for eac
 Known = dict[type, Slots]
 
 
-class Claiming(Runner):
-    """A runner that claims models of one type, made of known parts."""
+class SpecializedRunner(Runner):
+    """A runner for models of one type that are made of known parts."""
 
     kind: ClassVar[type[Model]]  # the type of model that it runs
     parts: ClassVar[Known]  # the module types that the model may contain
@@ -45,9 +45,9 @@ class Claiming(Runner):
         return isinstance(model, cls.kind)
 
     @classmethod
-    def declines(cls, model: Model) -> str | None:
-        """Return the reason why the model is not claimed; None if it is."""
-        return why_declined(model, cls.parts, cls.devices)
+    def find_obstacle(cls, model: Model) -> str | None:
+        """Return the reason why the runner does not support the model; None if it does."""
+        return find_obstacle(model, cls.parts, cls.devices)
 
     def carry(
         self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
@@ -55,21 +55,23 @@ class Claiming(Runner):
         return Plain(self.model).carry(inputs, loops, positions, state)
 
 
-_WRITTEN: dict[type, dict[str, Any]] = {}  # the methods of classes, recorded before they can be patched
+_ORIGINAL_METHODS: dict[type, dict[str, Any]] = {}  # the methods of classes, recorded before they can be patched
 
 
 def register_types(kinds: Known) -> Known:
     """Return these module types and the common ones, and record their methods, so that later patches of a class are
     detected."""
-    found: Known = {module_type: {} for module_type in COMMON} | kinds
-    for module_type in found:
-        for one in module_type.__mro__[: module_type.__mro__.index(nn.Module)]:
-            _WRITTEN.setdefault(one, {name: part for name, part in vars(one).items() if inspect.isroutine(part)})
-    return found
+    types: Known = {module_type: {} for module_type in COMMON} | kinds
+    for module_type in types:
+        for cls in module_type.__mro__[: module_type.__mro__.index(nn.Module)]:
+            _ORIGINAL_METHODS.setdefault(
+                cls, {name: part for name, part in vars(cls).items() if inspect.isroutine(part)}
+            )
+    return types
 
 
-def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) -> str | None:
-    """Return the reason, in a few words, why a model is not claimed; None if it is claimed.
+def find_obstacle(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) -> str | None:
+    """Return the reason, in a few words, why runners of these ``parts`` do not support a model; None if they do.
 
     All encodings of the package are accepted, because runners call their methods. This runs once per training step.
     """
@@ -81,8 +83,8 @@ def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu"
             name = next(name for name, part in model.named_modules() if part is module)
             return f"{name or 'the model'} {reason}"
         kinds[type(module)] = None
-    for one in dict.fromkeys(base for kind in kinds for base in kind.__mro__ if base in _WRITTEN):
-        for name, method in _WRITTEN[one].items():
+    for one in dict.fromkeys(base for kind in kinds for base in kind.__mro__ if base in _ORIGINAL_METHODS):
+        for name, method in _ORIGINAL_METHODS[one].items():
             if vars(one).get(name) is not method:
                 return f"{one.__name__}.{name} was replaced"
     return "autocast is on" if any(map(torch.is_autocast_enabled, devices)) else None
@@ -90,19 +92,19 @@ def why_declined(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu"
 
 def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | None:
     """Describe how a module itself, apart from its parts, differs from what runners implement; None if it does not."""
-    own, module_type = vars(module), type(module)
+    attributes, module_type = vars(module), type(module)
     if module_type in parts:
-        methods, slots = _WRITTEN[module_type], parts[module_type]
-    elif module_type in _WRITTEN and issubclass(module_type, Encoding):
+        methods, slots = _ORIGINAL_METHODS[module_type], parts[module_type]
+    elif module_type in _ORIGINAL_METHODS and issubclass(module_type, Encoding):
         methods, slots = ENCODING, {}
     else:
         return f"is of an unknown type, {module_type.__name__}"
     for name, kinds in slots.items():
-        if name in own:
+        if name in attributes:
             return f"has no module as its {name}"
-        part = own["_modules"].get(name)
+        part = attributes["_modules"].get(name)
         if isinstance(kinds, list) and type(part) is nn.ModuleList and len(part):
-            if foreign := [type(one).__name__ for one in part if type(one) not in kinds]:
+            if foreign := [type(entry).__name__ for entry in part if type(entry) not in kinds]:
                 return f"has {foreign[0]} among its {name}"
         elif part is not None and (isinstance(kinds, list) or type(part) not in kinds):
             return f"has {type(part).__name__} as its {name}"
@@ -110,9 +112,9 @@ def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> st
         return "is an exact GELU"
     if isinstance(module, nn.LayerNorm) and (module.weight is None or module.bias is None):
         return "is a norm without weights or without biases"
-    if any(own[hook] for hook in HOOKS) or "forward" in own or not own.keys().isdisjoint(methods):
+    if any(attributes[hook] for hook in HOOKS) or "forward" in attributes or not attributes.keys().isdisjoint(methods):
         return "has hooks or methods of its own"
-    for parameter in own["_parameters"].values():
+    for parameter in attributes["_parameters"].values():
         if parameter is not None and (parameter.device.type not in devices or parameter.dtype not in DTYPES):
             return f"has parameters of {parameter.dtype} on {parameter.device.type}"
     return None

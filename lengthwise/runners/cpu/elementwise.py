@@ -34,9 +34,9 @@ def gelu(x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
 class _GELU(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
-        found, gate = gelu_forward(x)
+        result, gate = gelu_forward(x)
         ctx.save_for_backward(x, gate)
-        return found
+        return result
 
     @staticmethod
     @once_differentiable

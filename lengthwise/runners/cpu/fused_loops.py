@@ -42,9 +42,9 @@ class AttentionView(NamedTuple):
     """Attention among the distinct positions of one group of rows, computed in padded rows."""
 
     spread: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
-    at: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
+    first_padded: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
     repeated: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # other padded positions, and what they hold
-    real: Float[Tensor, "rows width"]  # 1 at the padded positions ``at``, else 0
+    real: Float[Tensor, "rows width"]  # 1 at the padded positions ``first_padded``, else 0
     bias: Float[Tensor, "#r #k #k"]  # attention bias: all rows of the first head, then of the next
 
 
@@ -76,19 +76,19 @@ def index_unique_prefixes(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts
     A causal model without positional vectors has equal states at these positions. Numbers count up from 0 in order of
     first occurrence. Rows in different ``parts`` (given by their numbers of rows) never share numbers.
     """
-    found, count, start = [], 0, 0
+    numbers, count, start = [], 0, 0
     starts = set(accumulate(parts))
-    known: dict[tuple[int, int], int] = {}
+    by_prefix: dict[tuple[int, int], int] = {}
     for number, (row, end) in enumerate(zip(tokens.tolist(), ends, strict=True)):
         if number in starts:
-            known = {}
-        own = -1
+            by_prefix = {}
+        number_of_prefix = -1
         for token in row[: end - start]:
-            own = known.setdefault((own, token), count)
-            count += own == count
-            found.append(own)
+            number_of_prefix = by_prefix.setdefault((number_of_prefix, token), count)
+            count += number_of_prefix == count
+            numbers.append(number_of_prefix)
         start = end
-    return torch.tensor(found)
+    return torch.tensor(numbers)
 
 
 def plan_loops(
@@ -107,39 +107,41 @@ def plan_loops(
     new = first_occurrences(state_numbers)
     counts = [0, *new.cumsum(0).tolist()]  # number of distinct positions before each position
     last = until.new_zeros(counts[-1]).scatter_reduce_(0, state_numbers, until, "amax")  # of all its positions
-    found = []
-    for k, (rows, seen) in enumerate(zip(running, plans, strict=True), 1):
+    planned = []
+    for k, (rows, group_plans) in enumerate(zip(running, plans, strict=True), 1):
         stay = ends[running[k] - 1] if k < len(running) else 0
         positions = counts[ends[rows - 1]]
         wanted = last[:positions] >= k
         leaving = state_numbers[stay : ends[rows - 1]][until[stay : ends[rows - 1]] == k]
-        at = None
+        wanted_index = None
         if not bool(wanted.all()):
-            at, leaving = wanted.nonzero()[:, 0], (wanted.cumsum(0) - 1)[leaving]
+            wanted_index, leaving = wanted.nonzero()[:, 0], (wanted.cumsum(0) - 1)[leaving]
         # A view per group of rows.
         views, start = [], 0
-        for part in seen:
-            shape, padded_at = (len(part.padded.ends), part.padded.width), part.padded.at
-            own, start = slice(start, start + len(padded_at)), start + len(padded_at)
-            here, number = new[own], state_numbers[own] - state_numbers[own.start]
+        for part in group_plans:
+            shape, padded_at = (len(part.padded.ends), part.padded.width), part.padded.padded_index
+            group_slice, start = slice(start, start + len(padded_at)), start + len(padded_at)
+            is_first, number = new[group_slice], state_numbers[group_slice] - state_numbers[group_slice.start]
             spread = number.new_zeros(math.prod(shape)).index_copy_(0, padded_at, number)
-            again = None if bool(here.all()) else (padded_at[~here], number[~here])
-            real = part.bias.new_zeros(math.prod(shape)).index_fill_(0, padded_at[here], 1.0).view(shape)
+            repeated = None if bool(is_first.all()) else (padded_at[~is_first], number[~is_first])
+            real = part.bias.new_zeros(math.prod(shape)).index_fill_(0, padded_at[is_first], 1.0).view(shape)
             bias = part.bias
             if len(bias) > 1:
                 bias = bias.unflatten(0, (shape[0], part.heads)).transpose(0, 1).flatten(0, 1)
-            views.append(AttentionView(spread, padded_at[here], again, real, bias))
-        found.append(Loop(positions, views, at, counts[stay], leaving))
-    return found
+            views.append(AttentionView(spread, padded_at[is_first], repeated, real, bias))
+        planned.append(Loop(positions, views, wanted_index, counts[stay], leaving))
+    return planned
 
 
 def can_fuse(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
     """Return whether these blocks can be fused: they differ only in weights, and all norms have the same ε."""
-    kinds = {(one.post, one.mlp.gated, type(one.mlp.act), block_attention(one).heads) for one in blocks}
-    norms = [*(part for one in blocks for part in (one.norm_mixer, one.norm_mlp)), *([norm] if norm else [])]
-    drops = any((one.drop.training and one.drop.p) or dropout_probability(block_attention(one)) for one in blocks)
-    same = len(kinds) == 1 and len({part.eps for part in norms}) == 1
-    return same and not (blocks[0].post or blocks[0].mlp.gated or drops)
+    kinds = {(block.post, block.mlp.gated, type(block.mlp.act), block_attention(block).heads) for block in blocks}
+    norms = [*(part for block in blocks for part in (block.norm_mixer, block.norm_mlp)), *([norm] if norm else [])]
+    drops = any(
+        (block.drop.training and block.drop.p) or dropout_probability(block_attention(block)) for block in blocks
+    )
+    is_uniform = len(kinds) == 1 and len({part.eps for part in norms}) == 1
+    return is_uniform and not (blocks[0].post or blocks[0].mlp.gated or drops)
 
 
 def run_loops(
@@ -209,35 +211,40 @@ class _AllLoops(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, settings: _Settings, *parameters: Tensor | None) -> Tensor:
         layers, norm = _split_parameters(parameters)
         (loops, heads, eps, relu, inject_again), width = settings, x.shape[1:]
-        state, done, kept = x, [], []
+        state, done, saved_tensors = x, [], []
         for number, loop in enumerate(loops):
             if number:
                 state = state[: loop.positions]
                 state = state + x[: loop.positions] if inject_again else state
             for layer in layers:
-                seen, *normed = torch.native_layer_norm(state, width, *layer.norm_attention, eps=eps)
-                qkv = layer.project[0] @ seen.T
+                attention_input, *normed = torch.native_layer_norm(state, width, *layer.norm_attention, eps=eps)
+                qkv = layer.project[0] @ attention_input.T
                 if layer.project[1] is not None:
                     qkv.add_(layer.project[1][:, None])
-                found, attended = _attend(qkv, loop.views, heads)
-                rest, own = state, [state, *normed, seen]
+                attention_output, attended = _attend(qkv, loop.views, heads)
+                residual, saved_first = state, [state, *normed, attention_input]
                 # The last block computes only the states that a later loop or the loss reads.
                 if layer is layers[-1] and loop.wanted is not None:
-                    found, rest = found.index_select(1, loop.wanted), rest.index_select(0, loop.wanted)
-                middle = F.linear(found.T, *layer.out).add_(rest)
-                read, *normed = torch.native_layer_norm(middle, width, *layer.norm_mlp, eps=eps)
-                wide = F.linear(read, *layer.widen)
+                    attention_output, residual = (
+                        attention_output.index_select(1, loop.wanted),
+                        residual.index_select(0, loop.wanted),
+                    )
+                middle = F.linear(attention_output.T, *layer.out).add_(residual)
+                mlp_input, *normed = torch.native_layer_norm(middle, width, *layer.norm_mlp, eps=eps)
+                wide = F.linear(mlp_input, *layer.widen)
                 active, gate = (wide.relu(), None) if relu else elementwise.gelu_forward(wide)
                 state = F.linear(active, *layer.narrow).add_(middle)
                 wide = None if relu else wide
-                kept.append([*own, found, middle, *normed, read, wide, gate, active, *attended])
+                saved_tensors.append(
+                    [*saved_first, attention_output, middle, *normed, mlp_input, wide, gate, active, *attended]
+                )
             if norm[0] is not None:
-                before = state
-                state, *normed = torch.native_layer_norm(before, width, *norm, eps=eps)
-                kept.append([before, *normed])
+                unnormalised = state
+                state, *normed = torch.native_layer_norm(unnormalised, width, *norm, eps=eps)
+                saved_tensors.append([unnormalised, *normed])
             done.append(state.index_select(0, loop.done))
-        ctx.settings, ctx.sizes = settings, [len(saved) for saved in kept]
-        ctx.save_for_backward(*parameters, *(tensor for saved in kept for tensor in saved))
+        ctx.settings, ctx.sizes = settings, [len(saved) for saved in saved_tensors]
+        ctx.save_for_backward(*parameters, *(tensor for saved in saved_tensors for tensor in saved))
         return torch.cat(done)
 
     @staticmethod
@@ -247,43 +254,47 @@ class _AllLoops(torch.autograd.Function):
         tensors = ctx.saved_tensors  # under checkpointing they can be read once
         saved = iter(tensors)
         parameters = list(islice(saved, len(tensors) - sum(ctx.sizes)))
-        kept = [list(islice(saved, size)) for size in ctx.sizes]
-        to = [None if parameter is None else torch.zeros_like(parameter) for parameter in parameters]
-        layers, norm = _split_parameters(list(zip(parameters, to, strict=True)))
+        saved_by_step = [list(islice(saved, size)) for size in ctx.sizes]
+        gradients = [None if parameter is None else torch.zeros_like(parameter) for parameter in parameters]
+        layers, norm = _split_parameters(list(zip(parameters, gradients, strict=True)))
         to_x, to_state = to_done.new_zeros(loops[0].positions, to_done.shape[1]), to_done[:0]
-        lefts = to_done.split([len(loop.done) for loop in loops])
+        to_done_by_loop = to_done.split([len(loop.done) for loop in loops])
         for number, loop in reversed(list(enumerate(loops))):
             count = loop.positions if loop.wanted is None else len(loop.wanted)
             to_state = torch.cat([to_state, to_state.new_zeros(count - loop.going, to_state.shape[1])])
-            to_state.index_add_(0, loop.done, lefts[number])
+            to_state.index_add_(0, loop.done, to_done_by_loop[number])
             if norm[0][0] is not None:
-                x, mean, scale = kept.pop()
+                x, mean, scale = saved_by_step.pop()
                 to_state = _norm_backward(to_state, x, mean, scale, norm)
             for layer in reversed(layers):
-                x, mean, scale, seen, found, middle, mean_again, scale_again, *rest = kept.pop()
-                read, wide, gate, active, *attended = rest
+                x, mean, scale, attention_input, attention_output, middle, mean_again, scale_again, *others = (
+                    saved_by_step.pop()
+                )
+                mlp_input, wide, gate, active, *attended = others
                 _add_linear_gradients(to_state, active, layer.narrow)
                 to_wide = to_state @ layer.narrow[0][0]
                 if relu:
                     to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
                 else:
                     to_wide = elementwise.gelu_backward(to_wide, wide, gate)
-                _add_linear_gradients(to_wide, read, layer.widen)
-                to_read = to_wide @ layer.widen[0][0]
-                to_middle = _norm_backward(to_read, middle, mean_again, scale_again, layer.norm_mlp).add_(to_state)
-                _add_linear_gradients(to_middle, found.T, layer.out)
-                to_found = layer.out[0][0].T @ to_middle.T
+                _add_linear_gradients(to_wide, mlp_input, layer.widen)
+                to_mlp_input = to_wide @ layer.widen[0][0]
+                to_middle = _norm_backward(to_mlp_input, middle, mean_again, scale_again, layer.norm_mlp).add_(to_state)
+                _add_linear_gradients(to_middle, attention_output.T, layer.out)
+                to_attention_output = layer.out[0][0].T @ to_middle.T
                 wanted = loop.wanted if layer is layers[-1] else None
                 if wanted is not None:
-                    to_found = to_found.new_zeros(len(to_found), len(x)).index_copy_(1, wanted, to_found)
-                to_projected = _attend_backward(to_found, attended, loop.views, heads).T
-                _add_linear_gradients(to_projected, seen, layer.project)
-                to_seen = to_projected @ layer.project[0][0]
-                to_state = _norm_backward(to_seen, x, mean, scale, layer.norm_attention)
+                    to_attention_output = to_attention_output.new_zeros(len(to_attention_output), len(x)).index_copy_(
+                        1, wanted, to_attention_output
+                    )
+                to_projected = _attend_backward(to_attention_output, attended, loop.views, heads).T
+                _add_linear_gradients(to_projected, attention_input, layer.project)
+                to_attention_input = to_projected @ layer.project[0][0]
+                to_state = _norm_backward(to_attention_input, x, mean, scale, layer.norm_attention)
                 to_state = to_state.add_(to_middle) if wanted is None else to_state.index_add_(0, wanted, to_middle)
             if inject_again or not number:  # x enters this loop
                 to_x[: loop.positions].add_(to_state)
-        return to_x, None, *to
+        return to_x, None, *gradients
 
 
 def _attend(
@@ -292,16 +303,16 @@ def _attend(
     """Compute attention; return its output and the tensors for its backward pass. In shapes, r counts the heads of all
     rows, e the coordinates of a head."""
     parts, saved = [], []
-    for part, view in zip(qkv.split([len(view.at) for view in views], 1), views, strict=True):
+    for part, view in zip(qkv.split([len(view.first_padded) for view in views], 1), views, strict=True):
         rows, width = view.real.shape
         query, key, value = part.index_select(1, view.spread).view(3, -1, heads * rows, width).transpose(1, 2)
         weights, inverse_sums = small.attention_weights(query, key, view.bias)
         inverse_sums.view(heads, rows, width).mul_(view.real)
-        found = torch.bmm(value, weights.mT).transpose(0, 1)
+        output = torch.bmm(value, weights.mT).transpose(0, 1)
         # With ``out``, the result is "e r t" in memory too.
-        found = torch.mul(found, inverse_sums[:, 0], out=torch.empty(found.shape, dtype=found.dtype))
-        parts.append(found.view(-1, rows * width).index_select(1, view.at))
-        saved += [query, key, value, weights, inverse_sums, found]
+        output = torch.mul(output, inverse_sums[:, 0], out=torch.empty(output.shape, dtype=output.dtype))
+        parts.append(output.view(-1, rows * width).index_select(1, view.first_padded))
+        saved += [query, key, value, weights, inverse_sums, output]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1), saved
 
 
@@ -309,18 +320,18 @@ def _attend_backward(
     gradient: Float[Tensor, "d n"], saved: list[Any], views: list[AttentionView], heads: int
 ) -> Float[Tensor, "c n"]:
     """Return the gradient of the projections."""
-    parts, rest = [], iter(saved)
-    for part, view in zip(gradient.split([len(view.at) for view in views], 1), views, strict=True):
-        query, key, value, weights, inverse_sums, found = islice(rest, 6)
-        to_found = part.index_select(1, view.spread).view(found.shape).mul_(inverse_sums[:, 0])
-        mean = (to_found * found).sum(0)[:, :, None]
-        to_found = to_found.transpose(0, 1)
-        to_parts, _ = small.attention_gradients(to_found, query, key, value, weights, weights, None, mean)
+    parts, tensors = [], iter(saved)
+    for part, view in zip(gradient.split([len(view.first_padded) for view in views], 1), views, strict=True):
+        query, key, value, weights, inverse_sums, output = islice(tensors, 6)
+        to_output = part.index_select(1, view.spread).view(output.shape).mul_(inverse_sums[:, 0])
+        mean = (to_output * output).sum(0)[:, :, None]
+        to_output = to_output.transpose(0, 1)
+        to_parts, _ = small.attention_gradients(to_output, query, key, value, weights, weights, None, mean)
         to_parts = to_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
-        to_part = to_parts.index_select(1, view.at)
+        to_part = to_parts.index_select(1, view.first_padded)
         if view.repeated is not None:
-            at, state_numbers = view.repeated
-            to_part.index_add_(1, state_numbers, to_parts.index_select(1, at))
+            padded_index, state_numbers = view.repeated
+            to_part.index_add_(1, state_numbers, to_parts.index_select(1, padded_index))
         parts.append(to_part)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 

@@ -45,13 +45,13 @@ def restore_order(logits: Logits, rows: Int[Tensor, " b"], positions: Selected) 
 class _SelectRows(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, positions: Tensor) -> Tensor:
-        ctx.at, ctx.positions = positions, len(x)
+        ctx.indices, ctx.count = positions, len(x)
         return x.index_select(0, positions)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
-        return gradient.new_zeros(ctx.positions, gradient.shape[1]).index_copy_(0, ctx.at, gradient), None
+        return gradient.new_zeros(ctx.count, gradient.shape[1]).index_copy_(0, ctx.indices, gradient), None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Ragged:
 
     ends: list[int]  # end of each row among packed positions
     width: int  # width of the padded rows
-    at: Int[Tensor, " n"]  # index of each packed position in the flattened padded rows
+    padded_index: Int[Tensor, " n"]  # index of each packed position in the flattened padded rows
 
     @staticmethod
     def from_mask(padding_mask: Bool[Tensor, "b t"]) -> Ragged:
@@ -77,27 +77,33 @@ class Ragged:
         start, _, _ = rows.indices(len(self.ends))
         positions = self.packed_positions(rows)
         ends = [end - positions.start for end in self.ends[rows]]
-        return Ragged(ends, self.width, self.at[positions] - start * self.width if start else self.at[positions])
+        return Ragged(
+            ends,
+            self.width,
+            self.padded_index[positions] - start * self.width if start else self.padded_index[positions],
+        )
 
     def select(self, positions: Int[Tensor, " m"]) -> Ragged:
         """Select packed positions by index, in increasing order."""
         # A row's new end is the number of selected positions before its old end.
-        return Ragged(torch.searchsorted(positions, torch.tensor(self.ends)).tolist(), self.width, self.at[positions])
+        return Ragged(
+            torch.searchsorted(positions, torch.tensor(self.ends)).tolist(), self.width, self.padded_index[positions]
+        )
 
     @property
     def is_full(self) -> bool:
         """True if the rows have no padding."""
-        return len(self.at) == len(self.ends) * self.width
+        return len(self.padded_index) == len(self.ends) * self.width
 
     def pack(self, x: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:
-        return x.flatten(0, 1) if self.is_full else x.flatten(0, 1).index_select(0, self.at)
+        return x.flatten(0, 1) if self.is_full else x.flatten(0, 1).index_select(0, self.padded_index)
 
     def unpack(self, x: Shaped[Tensor, "n ..."]) -> Shaped[Tensor, "b t ..."]:
         """Invert ``pack``; padding is 0."""
         rows, rest = len(self.ends), x.shape[1:]
         if self.is_full:
             return x.view(rows, self.width, *rest)
-        return x.new_zeros(rows * self.width, *rest).index_copy_(0, self.at, x).view(rows, self.width, *rest)
+        return x.new_zeros(rows * self.width, *rest).index_copy_(0, self.padded_index, x).view(rows, self.width, *rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +122,7 @@ class Packed:
 
     def __getitem__(self, positions: Bool[Tensor, "b t"]) -> Float[Tensor, "m d"]:
         """Select by a mask of padded rows, like indexing the padded tensor; no selected position may be padding."""
-        return self.value[positions.flatten()[self.ragged.at]]
+        return self.value[positions.flatten()[self.ragged.padded_index]]
 
 
 class Packing(NamedTuple):

@@ -67,17 +67,19 @@ class SparseKeys:
     def from_bias(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> SparseKeys | None:
         """Build the lists from an attention bias, −inf for hidden keys. None if a query sees, or a key is seen
         by, more than ``MAX_KEYS`` positions."""
-        number = ragged.unpack(torch.arange(1, len(ragged.at) + 1)) - 1  # index among all positions; −1: padding
+        number = (
+            ragged.unpack(torch.arange(1, len(ragged.padded_index) + 1)) - 1
+        )  # index among all positions; −1: padding
         padding_mask = number >= 0
-        seen = (bias > -torch.inf) & padding_mask[:, None, :, None] & padding_mask[:, None, None]
-        most = int(torch.maximum(seen.sum(-1).max(), seen.sum(-2).max()))
-        if most > MAX_KEYS:
+        visible = (bias > -torch.inf) & padding_mask[:, None, :, None] & padding_mask[:, None, None]
+        max_keys = int(torch.maximum(visible.sum(-1).max(), visible.sum(-2).max()))
+        if max_keys > MAX_KEYS:
             return None
-        shape = len(ragged.at), seen.shape[1], most
+        shape = len(ragged.padded_index), visible.shape[1], max_keys
         # One entry per visible pair. ``at`` is its index in the lists by query, ``back`` in the lists by key.
-        row, head, position, key = seen.nonzero().unbind(1)
-        asker, asked = number[row, position], number[row, key]
-        in_row, in_key = asker * shape[1] + head, asked * shape[1] + head
+        row, head, position, key = visible.nonzero().unbind(1)
+        query_index, key_index = number[row, position], number[row, key]
+        in_row, in_key = query_index * shape[1] + head, key_index * shape[1] + head
 
         def count_earlier_equal(values: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
             """Return, for each entry, the number of equal entries before it."""
@@ -86,20 +88,23 @@ class SparseKeys:
             order = values.argsort(stable=True)
             return torch.empty_like(values).index_copy(0, order, torch.arange(len(values)) - first)
 
-        at, back = (asker, head, count_earlier_equal(in_row)), (asked, head, count_earlier_equal(in_key))
+        by_query, by_key = (
+            (query_index, head, count_earlier_equal(in_row)),
+            (key_index, head, count_earlier_equal(in_key)),
+        )
 
         def to_table(index: tuple[Tensor, ...], values: Tensor) -> Int[Tensor, "n h k"]:
             return torch.zeros(shape, dtype=torch.long).index_put(index, values)
 
-        values = bias.expand(seen.shape)[row, head, position, key]
+        values = bias.expand(visible.shape)[row, head, position, key]
         return SparseKeys(
             ragged,
-            keys=to_table(at, in_key + 2 * shape[1] * asked),
-            bias=bias.new_full(shape, -torch.inf).index_put(at, values),
-            queries=to_table(back, in_row + 2 * shape[1] * asker),
-            rows=to_table(back, in_row),
-            turns=to_table(back, in_row * most + at[2]),
-            real=bias.new_zeros(shape).index_put(back, torch.ones_like(values)),
+            keys=to_table(by_query, in_key + 2 * shape[1] * key_index),
+            bias=bias.new_full(shape, -torch.inf).index_put(by_query, values),
+            queries=to_table(by_key, in_row + 2 * shape[1] * query_index),
+            rows=to_table(by_key, in_row),
+            turns=to_table(by_key, in_row * max_keys + by_query[2]),
+            real=bias.new_zeros(shape).index_put(by_key, torch.ones_like(values)),
         )
 
     def take(self, rows: slice) -> SparseKeys:
@@ -113,16 +118,16 @@ class SparseKeys:
 class PaddedGroups:
     """Groups of rows of about equal length, each padded to its longest row, with its ``AttentionContext``."""
 
-    each: list[tuple[Ragged, AttentionContext]]
+    groups: list[tuple[Ragged, AttentionContext]]
 
     def take(self, rows: slice) -> PaddedGroups:
         """Select the first rows."""
-        left, parts = rows.stop, []
-        for ragged, context in self.each:
-            count = min(left, len(ragged.ends))
+        rows_left, parts = rows.stop, []
+        for ragged, context in self.groups:
+            count = min(rows_left, len(ragged.ends))
             if count:
                 parts.append((ragged.take(slice(count)), select_rows(context, slice(count))))
-            left -= count
+            rows_left -= count
         return PaddedGroups(parts)
 
 
@@ -136,25 +141,25 @@ def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, a
     if [type(encoding) for encoding in attending] == [LocalEncoding]:
         learned: Tensor = attending[0].bias  # type: ignore[assignment]
         reach = learned.shape[1] // 2
-        seen = F.pad(inputs.padding_mask, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
-        seen[..., reach] = True  # every position sees itself, because a softmax needs a key
+        visible = F.pad(inputs.padding_mask, (reach, reach)).unfold(1, 2 * reach + 1, 1).clone()
+        visible[..., reach] = True  # every position sees itself, because a softmax needs a key
         if causal:
-            seen[..., reach + 1 :] = False
-        return Band(learned.masked_fill(~ragged.pack(seen)[:, None], -torch.inf), ragged)
+            visible[..., reach + 1 :] = False
+        return Band(learned.masked_fill(~ragged.pack(visible)[:, None], -torch.inf), ragged)
     windows = [one.chosen for one in attending if isinstance(one, LocalHeadsEncoding)]  # or its CoupledHeadsEncoding
     all_windows = len(windows) == len(attending) > 0 and not attention.dropout
     fits = torch.is_grad_enabled() or attention.out.in_features // heads <= MAX_WIDTH
     if all_windows and fits and bool(torch.stack(windows).any(0).all()):  # every head has a window
         bias = AttentionContext.of(encodings, inputs, causal=causal).bias
-        found = None if bias is None else SparseKeys.from_bias(bias.expand(-1, heads, -1, -1), ragged)
-        if found is not None:
-            return found
+        sparse = None if bias is None else SparseKeys.from_bias(bias.expand(-1, heads, -1, -1), ragged)
+        if sparse is not None:
+            return sparse
     # At most ``MAX_GROUPS`` groups of equally many rows; one group if all have about one length.
     rows, groups = len(ragged.ends), []
     dense = ragged.ends[-1] >= DENSE * rows * ragged.width
-    most = rows if dense else max(MIN_ROWS, MIN_HEADS // heads, -(-rows // MAX_GROUPS))
-    for start in range(0, rows, most):
-        part = inputs.take(slice(start, start + most)).cut_padding()
+    group_rows = rows if dense else max(MIN_ROWS, MIN_HEADS // heads, -(-rows // MAX_GROUPS))
+    for start in range(0, rows, group_rows):
+        part = inputs.take(slice(start, start + group_rows)).cut_padding()
         context, padded = AttentionContext.of(encodings, part, causal=causal), Ragged.from_mask(part.padding_mask)
         # Without padding, causality and positional terms, every query sees every key: the bias would be all zeros.
         if padded.is_full and not causal and not attending:
@@ -178,16 +183,16 @@ def mix_values(attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], patte
         weights = dropout(softmax(scores + pattern.value), probability)
         neighbours = [weights[..., i, None] * value.narrow(0, i, positions) for i in range(offsets)]
         return sum(neighbours[1:], neighbours[0])
-    found = []
-    parts = qkv.split([ragged.ends[-1] for ragged, _ in pattern.each])
-    for part, (ragged, context) in zip(parts, pattern.each, strict=True):
+    outputs = []
+    parts = qkv.split([ragged.ends[-1] for ragged, _ in pattern.groups])
+    for part, (ragged, context) in zip(parts, pattern.groups, strict=True):
         shape = len(ragged.ends), ragged.width, qkv.shape[2], qkv.shape[3]
         if context.keys is None and small.is_worthwhile(shape, probability):
             plan = small.AttentionPlan.build(qkv, attention.heads, ragged, context)
-            found.append(small.attend(part, plan, probability))
+            outputs.append(small.attend(part, plan, probability))
         else:
-            found.append(ragged.pack(attention.attend(ragged.unpack(part), context)))
-    return found[0] if len(found) == 1 else torch.cat(found)
+            outputs.append(ragged.pack(attention.attend(ragged.unpack(part), context)))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 def block_attention(block: Block) -> SoftmaxAttention:
@@ -246,5 +251,5 @@ def _dot_products(
 def _weighted_sums(
     table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"], weights: Float[Tensor, "n h k"]
 ) -> Float[Tensor, "n h e"]:
-    found = F.embedding_bag(rows.flatten(0, 1), table, mode="sum", per_sample_weights=weights.flatten(0, 1))
-    return found.view(*rows.shape[:2], -1)
+    sums = F.embedding_bag(rows.flatten(0, 1), table, mode="sum", per_sample_weights=weights.flatten(0, 1))
+    return sums.view(*rows.shape[:2], -1)

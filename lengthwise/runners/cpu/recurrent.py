@@ -44,18 +44,18 @@ CELL = {Cell: dict.fromkeys(("input", "recurrent", "short", "out"), (nn.Linear,)
 LAYER = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fromkeys(NORMS, (nn.LayerNorm,))
 
 
-class RecurrentRunner(claims.Claiming):
+class RecurrentRunner(claims.SpecializedRunner):
     """A runner for models whose state is "r t d" and starts as the embedded input."""
 
     model: Any
 
     @classmethod
-    def declines(cls, model: Model) -> str | None:
-        if (reason := super().declines(model)) is not None:
+    def find_obstacle(cls, model: Model) -> str | None:
+        if (reason := super().find_obstacle(model)) is not None:
             return reason
         for part in model.modules():
-            for name, own in part.named_children():
-                if type(own) is nn.Linear and name in BIASED and (own.bias is None) == BIASED[name]:
+            for name, child in part.named_children():
+                if type(child) is nn.Linear and name in BIASED and (child.bias is None) == BIASED[name]:
                     return f"a linear layer, {name}, is {'without' if BIASED[name] else 'with'} biases"
         return None
 
@@ -71,8 +71,8 @@ class RecurrentRunner(claims.Claiming):
         for group in rows:
             part = inputs.take(group).cut_padding()
             packing, wanted = Packing.from_mask(part.padding_mask), positions[group, : part.tokens.shape[1]]
-            found = self.run_packed(self.model.embed(part), packing)
-            logits.append(self.model.readout(select_unique(found, packing.find_positions(wanted))))
+            states = self.run_packed(self.model.embed(part), packing)
+            logits.append(self.model.readout(select_unique(states, packing.find_positions(wanted))))
         return restore_order(torch.cat(logits), torch.cat(rows), positions)
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
@@ -124,14 +124,17 @@ class Wave(RecurrentRunner):
     )
 
     @classmethod
-    def declines(cls, model: Model) -> str | None:
-        if (reason := super().declines(model)) is not None:
+    def find_obstacle(cls, model: Model) -> str | None:
+        if (reason := super().find_obstacle(model)) is not None:
             return reason
         # The formulas compute all layers together, so layers may differ only in their weights.
         if any(part.eps != EPS for part in model.modules() if isinstance(part, nn.LayerNorm)):
             return f"a norm's ε is not {EPS:g}"
         layers = [part for part in model.modules() if isinstance(part, Layer)]
-        kinds = {(one.heads, one.dropout, one.training, *(part.shape for part in one.parameters())) for one in layers}
+        kinds = {
+            (layer.heads, layer.dropout, layer.training, *(part.shape for part in layer.parameters()))
+            for layer in layers
+        }
         return "its layers differ in more than their weights" if len(kinds) > 1 else None
 
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
@@ -163,7 +166,7 @@ class Wave(RecurrentRunner):
             weight, bias = map(select, weights[name])
             return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
 
-        found = []
+        last_outputs = []
         for wave in range(positions + depth - 1):
             # Layer l computes position wave − l; the active layers are those whose position is inside the row.
             active = range(max(0, wave - positions + 1), min(depth, wave + 1))
@@ -181,8 +184,8 @@ class Wave(RecurrentRunner):
             query = rotate(linear("query", below), cos_sin)
             mixed = linear("mix", recall.attend(query, token, first, slice(first, wave + 1), hidden))
             h = norm("norm_attention", below + dropout(mixed, probability))
-            seen = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
-            emitted, long = step_cells(seen, select(gates), long)
+            cell_input = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
+            emitted, long = step_cells(cell_input, select(gates), long)
             out, short = linear("out_short", emitted.mT).chunk(2, -1)
             y = norm("norm_cell", h + dropout(out, probability))
             *keys, value = linear("key_value", y).split(width, -1)
@@ -190,8 +193,8 @@ class Wave(RecurrentRunner):
             outputs[first : active.stop], shorts[first : active.stop] = y.unbind(), short.unbind()
             longs[first : active.stop] = long.unbind()
             if active[-1] == depth - 1:
-                found.append(outputs[-1])
-        return torch.cat(found)
+                last_outputs.append(outputs[-1])
+        return torch.cat(last_outputs)
 
 
 class Recall:
@@ -293,10 +296,10 @@ def _apply_dropout(weights: Tensor, dropout_mask: Tensor | None) -> Tensor:
     return weights if dropout_mask is None else weights * dropout_mask
 
 
-def rotate(both: Float[Tensor, "l r dd"], cos_sin: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
+def rotate(straight_and_rotated: Float[Tensor, "l r dd"], cos_sin: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
     """Rotate queries or keys: x cos + x⊥ sin, given x and x⊥, the vector rotated by 90°, concatenated."""
-    straight, on = both.chunk(2, -1)
-    return torch.addcmul(straight * cos_sin[0], on, cos_sin[1])
+    straight, rotated = straight_and_rotated.chunk(2, -1)
+    return torch.addcmul(straight * cos_sin[0], rotated, cos_sin[1])
 
 
 def _with_rotated_copy(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
@@ -331,8 +334,11 @@ def stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights and biases "l 1 d" of the layer norms."""
     norms = {name: [getattr(layer, name) for layer in layers] for name in NORMS}
     return {
-        name: (torch.stack([one.weight for one in own])[:, None], torch.stack([one.bias for one in own])[:, None])
-        for name, own in norms.items()
+        name: (
+            torch.stack([norm.weight for norm in norm_layers])[:, None],
+            torch.stack([norm.bias for norm in norm_layers])[:, None],
+        )
+        for name, norm_layers in norms.items()
     }
 
 

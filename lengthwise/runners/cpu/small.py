@@ -48,10 +48,10 @@ class AttentionPlan(NamedTuple):
     @staticmethod
     def build(like: Tensor, heads: int, ragged: Ragged, context: AttentionContext) -> AttentionPlan:
         """Build the plan for packed rows. ``like`` has the type of queries; the context's ``keys`` are not used."""
-        rows, positions, at, bias = len(ragged.ends), ragged.width, ragged.at, context.bias
+        rows, positions, padded_index, bias = len(ragged.ends), ragged.width, ragged.padded_index, context.bias
         width = positions if bias is None else bias.shape[-1]
         if width > positions:  # the blank: padded rows are one position longer, where key and value are 0
-            ragged = Ragged(ragged.ends, width, at + at // positions * (width - positions))
+            ragged = Ragged(ragged.ends, width, padded_index + padded_index // positions * (width - positions))
         if bias is not None:
             bias = bias.to(like.dtype)
             if bias.shape[-2] > 1:
@@ -90,21 +90,21 @@ class _AttendSmall(torch.autograd.Function):
         weights, inverse_sums = attention_weights(query, key, bias)
         dropout_mask = dropout_factors(weights, probability) if probability else None
         dropped_weights = weights if dropout_mask is None else weights * dropout_mask
-        found = torch.bmm(value, dropped_weights.mT).mul_(inverse_sums)
-        ctx.save_for_backward(query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, found, *turn)
+        output = torch.bmm(value, dropped_weights.mT).mul_(inverse_sums)
+        ctx.save_for_backward(query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, output, *turn)
         ctx.padded, ctx.bias_shape = padded, bias.shape if bias.requires_grad else None
-        return padded.pack(found.view(parts.shape[1:]).permute(0, 3, 1, 2))
+        return padded.pack(output.view(parts.shape[1:]).permute(0, 3, 1, 2))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # under checkpointing they can be read once
-        query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, found, *turn = saved
+        query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, output, *turn = saved
         gradient = ctx.padded.unpack(gradient)
         rows, _, heads, _ = gradient.shape
         gradient = gradient.permute(0, 2, 3, 1).flatten(0, 1) * inverse_sums
         # Softmax needs Σ_k weight · gradient of the weight, which equals output · gradient of the output.
-        mean = (gradient * found).sum(1)[:, :, None]
+        mean = (gradient * output).sum(1)[:, :, None]
         to_parts, scores = attention_gradients(
             gradient, query, key, value, weights, dropped_weights, dropout_mask, mean
         )
@@ -127,8 +127,8 @@ def attention_weights(
     scale = LOG2E * query.shape[1] ** -0.5
     weights = torch.baddbmm(bias, query.mT, key, alpha=scale).exp2_()
     sums = weights.sum(-1)
-    least, most = sums.aminmax()
-    if not (float(least) > SAFE_SUMS[0] and float(most) < SAFE_SUMS[1]):
+    smallest, largest = sums.aminmax()
+    if not (float(smallest) > SAFE_SUMS[0] and float(largest) < SAFE_SUMS[1]):
         weights = torch.baddbmm(bias, query.mT, key, alpha=scale).div_(LOG2E).softmax(-1)
         sums = torch.ones_like(sums)
     return weights, sums.reciprocal_()[:, None]

@@ -60,7 +60,7 @@ PARTS = claims.register_types(
 )
 
 
-class PackedTransformer(claims.Claiming):
+class PackedTransformer(claims.SpecializedRunner):
     """The runner of ``TransformerModel``."""
 
     model: TransformerModel
@@ -82,16 +82,16 @@ class PackedTransformer(claims.Claiming):
         while len(ids):
             prepared_batch, stay = _PreparedBatch.build(self.model, inputs.take(ids), loops[ids] - done), None
             ragged = prepared_batch.embedded.ragged
-            states = [Packed(ragged.pack(one[prepared_batch.rows]), ragged) for one in padded]
+            states = [Packed(ragged.pack(packed[prepared_batch.rows]), ragged) for packed in padded]
             # Movement needs all positions; without it, only those on which answers depend are computed.
             needed = None if movement or torch.is_grad_enabled() else positions[ids[prepared_batch.rows]]
             for k, local, state in _run_loops(self.model, prepared_batch, 0, needed, states[0] if states else None):
                 rows, moved = ids[local], None
                 if movement:
-                    states = [one.take(slice(len(rows))) for one in states]
+                    states = [packed.take(slice(len(rows))) for packed in states]
                     # Packed positions are treated as rows of one position each.
                     real = torch.ones(len(state.value), 1, dtype=torch.bool)
-                    moved = relative_movement(state.value[:, None], [one.value[:, None] for one in states], real)
+                    moved = relative_movement(state.value[:, None], [packed.value[:, None] for packed in states], real)
                     moved = state.ragged.unpack(moved[:, 0])
                 states = [state, *states][: PERIODS if movement else 1]
                 stay = yield Step(done + k, rows, self.model.readout(state[positions[rows]]), moved)
@@ -100,22 +100,22 @@ class PackedTransformer(claims.Claiming):
             else:
                 return
             done += k
-            kept = (stay & (loops[rows] > done)).nonzero()[:, 0]
-            ids, padded = rows[kept], [one.ragged.unpack(one.value)[kept] for one in states]
+            staying = (stay & (loops[rows] > done)).nonzero()[:, 0]
+            ids, padded = rows[staying], [packed.ragged.unpack(packed.value)[staying] for packed in states]
 
 
-class Twice(claims.Claiming):
-    """The runner of models with a clock. It runs both transformers packed, and joins their logits."""
+class Twice(claims.SpecializedRunner):
+    """The runner of ``TimedModel``: it runs its two transformers packed, and joins their logits."""
 
     model: TimedModel
     kind, parts = TimedModel, {**PARTS, **claims.register_types({TimedModel: {}})}
 
     @classmethod
-    def declines(cls, model: Model) -> str | None:
+    def find_obstacle(cls, model: Model) -> str | None:
         if not isinstance(model, TimedModel):
             return "it has no clock"
-        known = all(type(one) is TransformerModel for one in (model.answers, model.clock))
-        return super().declines(model) if known else "its parts are not Transformers"
+        known = all(type(part) is TransformerModel for part in (model.answers, model.clock))
+        return super().find_obstacle(model) if known else "its parts are not Transformers"
 
     def __init__(self, model: TimedModel) -> None:
         super().__init__(model)
@@ -181,18 +181,18 @@ def _final_states(
     if (
         not no_grad_loops
         and torch.is_grad_enabled()
-        and (found := _run_fused(model, prepared_batch, positions)) is not None
+        and (fused := _run_fused(model, prepared_batch, positions)) is not None
     ):
         finished = prepared_batch.loops.argsort(stable=True)
-        return prepared_batch.rows[finished], found
-    left = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
+        return prepared_batch.rows[finished], fused
+    ending = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
     ids, states = [], []
     for k, rows, state in _run_loops(model, prepared_batch, no_grad_loops, positions):
-        if left[k]:
-            done = slice(len(rows) - left[k], None)
+        if ending[k]:
+            done = slice(len(rows) - ending[k], None)
             ids.append(rows[done])
-            wanted = positions[len(rows) - left[k] : len(rows)]
-            state = state if left[k] == len(rows) else state.take(done)
+            wanted = positions[len(rows) - ending[k] : len(rows)]
+            state = state if ending[k] == len(rows) else state.take(done)
             states.append(state[wanted])
     return torch.cat(ids), states[0] if len(states) == 1 else torch.cat(states)
 
@@ -213,16 +213,26 @@ def _run_loops(
     until = None if positions is None else Packed(x.ragged.pack(_needed_until(positions, loops, radius)), x.ragged)
     for k, count in enumerate(running, 1):
         if count < len(rows):
-            some = slice(count)
-            rows, state, x, pattern = rows[some], state.take(some), x.take(some), pattern.take(some)
-            until = None if until is None else until.take(some)
+            first_rows = slice(count)
+            rows, state, x, pattern = (
+                rows[first_rows],
+                state.take(first_rows),
+                x.take(first_rows),
+                pattern.take(first_rows),
+            )
+            until = None if until is None else until.take(first_rows)
         wanted = None
         # With a local window, a position that is no longer needed can be dropped from all later loops. Otherwise it
         # stays a key in this loop, and only the part of the last block after attention skips it.
         if until is not None and radius and isinstance(pattern, Band):
-            kept = (until.value >= k - 1).nonzero()[:, 0]
-            if len(kept) < MOST_NEEDED * len(until.value):
-                state, x, until, pattern = state.select(kept), x.select(kept), until.select(kept), pattern.select(kept)
+            needed = (until.value >= k - 1).nonzero()[:, 0]
+            if len(needed) < MOST_NEEDED * len(until.value):
+                state, x, until, pattern = (
+                    state.select(needed),
+                    x.select(needed),
+                    until.select(needed),
+                    pattern.select(needed),
+                )
         elif until is not None:
             wanted = (until.value >= k).nonzero()[:, 0]
             wanted = wanted if len(wanted) < MOST_NEEDED * len(until.value) else None
@@ -247,9 +257,9 @@ def _needed_until(positions: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radi
         return loops[:, None] - (~positions).long()
     position = torch.arange(positions.shape[1])
     far = len(position) * int(loops.max()) * radius  # out of reach, for rows without a selected position
-    before = position.where(positions, -far).cummax(1).values
-    behind = position.where(positions, 2 * far).flip(1).cummin(1).values.flip(1)
-    gap = torch.minimum(position - before, behind - position)  # to the nearest selected position
+    previous_selected = position.where(positions, -far).cummax(1).values
+    next_selected = position.where(positions, 2 * far).flip(1).cummin(1).values.flip(1)
+    gap = torch.minimum(position - previous_selected, next_selected - position)  # to the nearest selected position
     return loops[:, None] + -gap // radius
 
 
@@ -262,27 +272,27 @@ def _run_fused(
     blocks, ends = list(model.blocks), x.ragged.ends
     attention = block_attention(blocks[0])
     norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
-    known = model.injection == model.inject.how in ("add", "once") and not (model.start_noise and model.training)
+    is_supported = model.injection == model.inject.how in ("add", "once") and not (model.start_noise and model.training)
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
     worthwhile = small.is_worthwhile(shape, dropout_probability(attention), small.MIN_FUSED_HEADS)
-    possible = known and worthwhile and isinstance(pattern, PaddedGroups) and fused_loops.can_fuse(blocks, norm)
+    possible = is_supported and worthwhile and isinstance(pattern, PaddedGroups) and fused_loops.can_fuse(blocks, norm)
     # Rotations, added keys, a learned bias and a blank are not supported.
     if not possible or any(
         context.angles is not None
         or context.keys is not None
         or (context.bias is not None and (context.bias.requires_grad or context.bias.shape[-1] > ragged.width))
-        for ragged, context in pattern.each
+        for ragged, context in pattern.groups
     ):
         return None
-    each = []
+    plans = []
     for rows in running:
         pattern = pattern.take(slice(rows))
-        each.append([small.AttentionPlan.build(x.value, attention.heads, *group) for group in pattern.each])
-    which = fused_loops.find_distinct_states(x.value, inputs.tokens, ends, each[0]) if model.causal else None
+        plans.append([small.AttentionPlan.build(x.value, attention.heads, *group) for group in pattern.groups])
+    state_numbers = fused_loops.find_distinct_states(x.value, inputs.tokens, ends, plans[0]) if model.causal else None
     # Attention may read all positions, so all states of a row are needed before its last loop.
     until = x.ragged.pack(loops[:, None] - (~positions).long())
-    plan = fused_loops.plan_loops(each, ends, running, until, which)
-    return fused_loops.run_loops(x.value, which, plan, blocks, norm, inject_again=model.injection == "add")
+    plan = fused_loops.plan_loops(plans, ends, running, until, state_numbers)
+    return fused_loops.run_loops(x.value, state_numbers, plan, blocks, norm, inject_again=model.injection == "add")
 
 
 def _run_block(
@@ -294,13 +304,13 @@ def _run_block(
 ) -> Float[Tensor, "m d"]:
     """Compute one block; after attention, at ``positions`` only."""
     attention, probability = block_attention(block), block.drop.p if block.drop.training else 0.0
-    seen = _add_optional(x if block.post else block.norm_mixer(x), injected)
-    projected = attention.project(seen).unflatten(-1, (3, attention.heads, -1))
-    found = mix_values(attention, projected, pattern).flatten(1)
+    attention_input = _add_optional(x if block.post else block.norm_mixer(x), injected)
+    projected = attention.project(attention_input).unflatten(-1, (3, attention.heads, -1))
+    attention_output = mix_values(attention, projected, pattern).flatten(1)
     if positions is not None:
-        found, x = select_unique(found, positions), select_unique(x, positions)
+        attention_output, x = select_unique(attention_output, positions), select_unique(x, positions)
         injected = None if injected is None else select_unique(injected, positions)
-    x = x + dropout(attention.out(found), probability)
+    x = x + dropout(attention.out(attention_output), probability)
     if block.post:
         x = block.norm_mixer(x)
         return block.norm_mlp(x + dropout(_run_mlp(block.mlp, _add_optional(x, injected)), probability))
