@@ -16,6 +16,7 @@
 <!-- fill: standings docs/claims.toml -->    which claims were reproduced, which contradicted, which are open
 <!-- fill: tally docs/records.toml -->        the number of published records, and how ours compare
 <!-- fill: records docs/records.toml parity --> the published records of a group, with ours
+<!-- fill: rules results/… 9 uniform fewest-clues --> one size by each stopping rule, with the loops that ran
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
 <!-- fill: arms results/controls/parity … --> loop, window, both, neither on every task, each task's rows in a folder
 <!-- fill: matrix results/formal -->     every cell of a matrix of architectures and tasks, from its matrix.csv
@@ -28,7 +29,7 @@ import json
 import re
 import sys
 
-from fillers.exact import arms, grid, kept, matrix, squares, table
+from fillers.exact import arms, grid, kept, matrix, rules, squares, table
 from fillers.records import packaged, records, tally
 from fillers.rows import ROOT
 from fillers.runs import chosen, code, command, costs, shipped
@@ -57,6 +58,7 @@ FILLERS = {
     "map": squares,
     "matrix": matrix,
     "records": records,
+    "rules": rules,
     "shipped": shipped,
     "standings": standings,
     "table": table,

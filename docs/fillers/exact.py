@@ -17,6 +17,7 @@ from fillers.rows import (
     numbers,
     own_scores,
     problems_of_seeds,
+    scores_of,
     span,
     table_of,
     unfitted,
@@ -58,6 +59,19 @@ def table(folder: str, problems: str, *only: str) -> str:
     note = f"{many}, {problems_of_seeds(folders[0], span(counts))} per length."
     note += UNFITTED * any(name in unfit for name, _ in shares)
     return f"{table_of(lines)}\n{note}\n"
+
+
+def rules(folder: str, size: str, *problems: str) -> str:
+    """Write one recipe's exact match at a size by each stopping rule, with the mean number of loops that ran: a column
+    for each set of problems."""
+    cells: dict[str, dict[str, str]] = defaultdict(dict)
+    for row in scores_of(folder):
+        if row["sizes"] == size and row["problems"] in problems:
+            loops = row.get("ran") or row["loops"]
+            cells[row["stopping"]][row["problems"]] = f"{share_text(row['exact'], 3)} ({loops:.0f})"
+    lines = [["exact match (loops)", *problems], ["---", *("---:" for _ in problems)]]
+    lines += [[f"`{rule}`", *(of_rule[kind] for kind in problems)] for rule, of_rule in cells.items()]
+    return table_of(lines)
 
 
 def squares(*words: str) -> str:

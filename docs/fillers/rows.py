@@ -27,7 +27,7 @@ def unfitted(folder: str) -> dict[str, str]:
     for row, recipe in own_scores(folder, None):
         if numbers(row["sizes"]) == trained_to(recipe["lengths"], row["sizes"]):
             runs[row["recipe_name"], row["train_seed"]].append(row | {"sizes": numbers(row["sizes"])})
-            tops[row["recipe_name"]] = recipe["lengths"]["top"]
+            tops[row["recipe_name"]] = max(numbers(row["sizes"]))
     shares: dict[str, list[float]] = defaultdict(list)
     for (name, _), rows in runs.items():
         shares[name] += [float(row["exact"]) for row in training_length_rows(rows, rows[0]["sizes"])]
@@ -108,8 +108,8 @@ def numbers(sizes: str) -> tuple[int, ...]:
 
 def trained_to(lengths: dict, sizes: str) -> tuple[int, ...]:
     """Return the longest training sizes of a recipe with these lengths, on as many axes as ``sizes`` has."""
-    most = lengths.get("most") or [lengths["top"]] * len(sizes.split("x"))
-    return tuple(min(lengths["top"], short) for short in most)
+    top = lengths["top"] if "top" in lengths else max(lengths["sizes"])
+    return tuple(min(top, short) for short in lengths.get("most") or [top] * len(sizes.split("x")))
 
 
 def alike(sizes: str) -> str:
