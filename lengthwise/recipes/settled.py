@@ -11,7 +11,7 @@ from lengthwise.experiment.lengths import Curriculum, OneOf, Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, LogRounds
 from lengthwise.experiment.optim import AdamW, Schedule
 from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch
-from lengthwise.experiment.stopping import Settled
+from lengthwise.experiment.stopping import Converged, Settled
 from lengthwise.models.scan import Scan
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.convolution import Convolution, GridConvolution
@@ -182,5 +182,6 @@ def looped_sudoku_9() -> Recipe:
         optimizer=AdamW(rate=1.5e-3),
         schedule=replace(looped_maze().schedule, warmup=0.08),
         ema=0.999,
+        stopping=Converged(patience=4, most=256),  # a solved puzzle stays; the state moves on, as in `looped-sudoku`
         chosen_on=ChosenOn((9,)),
     )
