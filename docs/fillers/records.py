@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 
-from fillers.rows import ROOT, WITHIN, exact_by_seed, numbers, runs_of, table_of, unfitted
+from fillers.rows import ROOT, WITHIN, exact_by_seed, numbers, recipes_of, runs_of, table_of, unfitted
 
 from lengthwise.api import catalog
 from lengthwise.base.score_rows import size_text
@@ -145,6 +145,8 @@ def _ours(entry: dict[str, str] | None) -> str:
     count = len(ours.seeds)
     score = f"{ours.mean:.3f}, one seed" if count == 1 else f"{ours.mean:.3f} (worst of {count}: {min(ours.seeds):.3f})"
     told = "given T(n)" if ours.stopping == "Oracle" else f"stops by `{ours.stopping}`"
+    if recipes_of(entry["folder"])[entry["recipe"]]["loops"]["kind"] == "Constant" and ours.stopping == "Oracle":
+        told = "equal depth at every length"
     unfit = unfitted(entry["folder"]).get(entry["recipe"], "")
     lengths = f"{_spaced(size_text(ours.trained_to))} → {_spaced(entry['sizes'])}"
     row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {told}"
