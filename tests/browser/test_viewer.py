@@ -121,7 +121,7 @@ def test_a_recording_plays(name, width, scheme, written, opened):
     page = opened(written(name), width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".panel canvas").count() == 2 and not page.locator("#problem").is_visible()
-    told = lambda: page.locator(".told").text_content()  # noqa: E731
+    told = lambda: page.locator(".status").text_content()  # noqa: E731
     assert told().startswith("After loop 1 of")
     page.keyboard.press("End")
     assert "less than .001" in told() or name != "looped-maze"
@@ -131,7 +131,7 @@ def test_a_recording_plays(name, width, scheme, written, opened):
     page.locator(".transport .primary").click()
     until(page, "document.querySelector('.transport output').textContent.startsWith('loop 3 ')")
     page.locator(".examples li button").nth(1).click()
-    until(page, "document.querySelector('.told').textContent.startsWith('After loop 1 of')")
+    until(page, "document.querySelector('.status').textContent.startsWith('After loop 1 of')")
     box = page.locator(".panel canvas").first.bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert "probability" in page.locator(".panel p.mono").text_content()
@@ -179,7 +179,7 @@ def test_a_link_holds_the_problem(written, opened):
     assert page.locator("#problem").input_value() == "99+1"
     assert "loop 3 of" in page.locator(".transport output").text_content()
     page.evaluate("location.hash = 'problem=5%2B6'")
-    until(page, "document.querySelector('.told').textContent.includes(': 11, right')")
+    until(page, "document.querySelector('.status').textContent.includes(': 11, right')")
 
 
 def test_a_problem_that_is_too_long_is_refused_in_one_line(written, opened):
@@ -192,4 +192,4 @@ def test_failures_are_offered(written, opened):
     page = opened(written("local-sorting"))
     page.locator(".examples button.wrong", has_text="q:2,r:36,s:35").click()
     page.keyboard.press("End")
-    until(page, "document.querySelector('.told').textContent.includes('wrong: q,s,r is right')")
+    until(page, "document.querySelector('.status').textContent.includes('wrong: q,s,r is right')")

@@ -254,7 +254,7 @@ def test_controls_and_map_stand_before_all_else(page):
         r"this\.root\.replaceChildren\((.*?)\);\n  }", (scripts / "viewer.js").read_text(), re.DOTALL
     )
     assert re.findall(r"this\.(\w+)", placed) == [
-        "form", "trouble", "transport", "told", "area", "question", "examples"
+        "form", "trouble", "transport", "status", "area", "question", "examples"
     ]  # fmt: skip
     inside = (scripts / "panel.js").read_text().split("this.root = el(")[1]
     assert inside.index("this.map)") < min(map(inside.index, ("this.answer", "this.stops", "this.heads", "this.now")))

@@ -34,6 +34,6 @@ const shortened = (text, most = 28) => (text.length <= most ? text : `${text.sli
 /** A stopping rule as text, without its default values: Converged(patience=4). */
 function ruleText({ kind, ...given }) {
   const changed = Object.entries(given).filter(([name, value]) => value !== USUAL[kind]?.[name]);
-  const told = changed.map(([name, value]) => `${name}=${value}`);
-  return told.length ? `${kind}(${told.join(", ")})` : kind;
+  const settings = changed.map(([name, value]) => `${name}=${value}`);
+  return settings.length ? `${kind}(${settings.join(", ")})` : kind;
 }

@@ -66,8 +66,8 @@ class Panel {
   }
 
   /** Run the model on a problem. Resolves to the trace, or to null if `stopped()` returns true. */
-  async think(text, told, stopped) {
-    const trace = await think(this.network, this.model, text, told, stopped);
+  async think(text, onProgress, stopped) {
+    const trace = await think(this.network, this.model, text, onProgress, stopped);
     if (trace) {
       this.trace = trace;
       this.beside = runBeside(this.model, trace.problem);
@@ -207,8 +207,8 @@ class Panel {
       return;
     }
     const { row, states } = this.beside, round = Math.min(this.loop, states.length - 1), state = states[round];
-    const told = (symbol) => (symbol === null || symbol === false ? "·" : symbol === true ? "^" : String(symbol));
-    const line = (name, symbols) => el("tr", {}, el("th", { scope: "row" }, name), ...symbols.slice(0, MOST_CELLS).map((symbol) => el("td", {}, told(symbol))));
+    const toText = (symbol) => (symbol === null || symbol === false ? "·" : symbol === true ? "^" : String(symbol));
+    const line = (name, symbols) => el("tr", {}, el("th", { scope: "row" }, name), ...symbols.slice(0, MOST_CELLS).map((symbol) => el("td", {}, toText(symbol))));
     const lines = [line("row", row), ...Object.entries(state).map(([name, symbols]) => line(name, symbols))];
     this.programTitle.textContent = `The task’s n-RASP-L program, after round ${round} of ${states.length - 1}`;
     this.program.replaceChildren(el("table", { class: "positions" }, el("tbody", {}, ...lines)));

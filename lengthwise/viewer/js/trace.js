@@ -50,8 +50,8 @@ function chosenLoop(rule, trace) {
 
 const breath = () => new Promise((resume) => setTimeout(resume));
 
-/** Run a model on a typed problem. `told(share)` reports progress; null is returned early if `stopped()` returns true. */
-async function think(network, model, text, told = () => {}, stopped = () => false) {
+/** Run a model on a typed problem. `onProgress(share)` reports progress; null is returned early if `stopped()` returns true. */
+async function think(network, model, text, onProgress = () => {}, stopped = () => false) {
   const problem = parseProblem(model.task, text), row = writeRow(model, problem);
   const planned = LOOPS[model.loops.kind](model.loops, problem.rounds), rules = rulesOf(model);
   const limits = rules.map((rule) => limitOf(rule, planned)), count = Math.max(...limits);
@@ -63,7 +63,7 @@ async function think(network, model, text, told = () => {}, stopped = () => fals
   let since = performance.now();
   for (const share of steps) {
     if (performance.now() - since < SLICE) continue;
-    told(share);
+    onProgress(share);
     await breath();
     if (stopped()) return null;
     since = performance.now();

@@ -38,10 +38,10 @@ class Viewer {
       step("«", "first loop", () => this.steer({ loop: 1 })), step("‹", "previous loop", () => this.steer({ loop: this.state.loop - 1 })), this.play,
       step("›", "next loop", () => this.steer({ loop: this.state.loop + 1 })), step("»", "last loop", () => this.steer({ loop: Infinity })),
       this.where, this.slider);
-    this.told = el("p", { class: "told", "aria-live": "polite" });
+    this.status = el("p", { class: "status", "aria-live": "polite" });
     this.area = el("div", { class: "panels" });
     // The controls and the map stand first: what plays is to be seen while it plays.
-    this.root.replaceChildren(this.form, this.trouble, this.transport, this.told, this.area, el("h2", {}, "Other problems"), this.question, this.examples,
+    this.root.replaceChildren(this.form, this.trouble, this.transport, this.status, this.area, el("h2", {}, "Other problems"), this.question, this.examples,
       el("p", { class: "soft keys" }, `Keys: ${KEYS}.`));
   }
 
@@ -74,9 +74,9 @@ class Viewer {
     const link = location.href.split("#")[0] + this.writeHash();
     try {
       await navigator.clipboard.writeText(link);
-      this.told.textContent = "The link to this problem is copied.";
+      this.status.textContent = "The link to this problem is copied.";
     } catch {
-      this.told.textContent = `The link to this problem: ${link}`;
+      this.status.textContent = `The link to this problem: ${link}`;
     }
   }
 
@@ -122,12 +122,12 @@ class Viewer {
     this.stop();
     this.trouble.textContent = "";
     const panels = names.map((name) => this.panelOf(name));
-    const told = (share) => (this.told.textContent = `computing … ${Math.round(100 * share)} %`);
+    const onProgress = (share) => (this.status.textContent = `computing … ${Math.round(100 * share)} %`);
     try {
-      for (const panel of panels) if (!(await panel.think(this.problem.value, told, () => ticket !== this.ticket))) return;
+      for (const panel of panels) if (!(await panel.think(this.problem.value, onProgress, () => ticket !== this.ticket))) return;
     } catch (error) {
       if (!(error instanceof Refused)) throw error;
-      this.told.textContent = "";
+      this.status.textContent = "";
       this.trouble.textContent = error.message;
       return;
     }
@@ -164,8 +164,8 @@ class Viewer {
     for (const panel of this.panels) panel.show(loop, position);
     Object.assign(this.slider, { max: this.count, value: loop });
     this.where.textContent = `loop ${loop} of ${this.count}`;
-    this.told.setAttribute("aria-live", this.timer ? "off" : "polite");
-    this.told.textContent = this.panels.map((panel) => `${this.panels.length > 1 ? `${panel.model.name}: ` : ""}${panel.sentence()}`).join(" ");
+    this.status.setAttribute("aria-live", this.timer ? "off" : "polite");
+    this.status.textContent = this.panels.map((panel) => `${this.panels.length > 1 ? `${panel.model.name}: ` : ""}${panel.sentence()}`).join(" ");
   }
 
   toggle() {
