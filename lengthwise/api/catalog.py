@@ -111,8 +111,7 @@ def add_module(module: ModuleType) -> None:
     """Register the recipes and studies of a user's own module, and its functions that return a torch module. Its
     classes are registered by the import itself.
 
-    Raises UsageError if the package has a part, recipe or study of the same name, or another module a part of the same
-    name.
+    Raises UsageError if a name is taken: by a part, recipe or study of the package, or by a part of another module.
     """
     parts()  # raises for names of the package's parts
     for base in PARTS.values():
@@ -168,22 +167,24 @@ def read_summary(function: Callable[..., Any]) -> str:
     return " ".join((inspect.getdoc(function) or "").split("\n\n")[0].split())
 
 
-def _find_by_name(kind: str, name: str, known: dict[str, Any]) -> Any:
-    if not isinstance(name, str) or name not in known:
-        is_short = len(known) <= 40
-        choices = f"one of: {', '.join(known)}" if is_short else f"one of the {len(known)} that `lengthwise list` has"
-        advice = suggest(name, known) if isinstance(name, str) else ""
+def _find_by_name(kind: str, name: str, candidates: dict[str, Any]) -> Any:
+    if not isinstance(name, str) or name not in candidates:
+        is_short = len(candidates) <= 40
+        choices = (
+            f"one of: {', '.join(candidates)}"
+            if is_short
+            else f"one of the {len(candidates)} that `lengthwise list` has"
+        )
+        advice = suggest(name, candidates) if isinstance(name, str) else ""
         if kind == "recipe" and not advice:
             advice = "; import your own by --import MODULE"
         if kind == "recipe" and name in {to_kebab_case(kind) for kind in part_classes(Task)}:
-            of_task = [other_name for other_name in known if other_name.endswith(f"-{name}")]
+            of_task = [other_name for other_name in candidates if other_name.endswith(f"-{name}")]
             advice = (
-                f"; it is a task, of which there are {', '.join(of_task[:3])} and others"
-                if of_task
-                else "; it is a task"
+                f"; it is a task, with the recipes {', '.join(of_task[:3])} and others" if of_task else "; it is a task"
             )
         raise UsageError(f"{kind}: {quote_value(name)} is not {choices}{advice}")
-    return known[name]
+    return candidates[name]
 
 
 def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:

@@ -42,9 +42,9 @@ def run(args: Options) -> int:
     with Progress(console=err) as progress:
         line = progress.add_line(f"{task.name}: rounds")
 
-        def show_round(done: int, count: int) -> None:
+        def show_round(number: int, count: int) -> None:
             line.total = count
-            line.update(done)
+            line.update(number)
 
         execution = execute(find_program(task), _parse_prompt(task, args.prompt), show_round)
         row, rounds, answer_text = format_state(execution.row), format_rounds(execution), format_answer(execution, task)

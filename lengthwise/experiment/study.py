@@ -14,13 +14,14 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import After, Stopping
 
 
-def parse_names(names: str, known: Iterable[str], option: str = "tasks") -> list[str]:
-    """Return the names of an option such as ``--tasks``; ``all``: all ``known``. Raises UsageError for a wrong name."""
-    known = list(known)
-    chosen = known if names == "all" else names.split(",")
+def parse_names(names: str, allowed: Iterable[str], option: str = "tasks") -> list[str]:
+    """Return the names of an option such as ``--tasks``; ``all`` stands for all ``allowed``. Raises UsageError for a
+    wrong name."""
+    allowed = list(allowed)
+    chosen = allowed if names == "all" else names.split(",")
     for name in chosen:
-        if name not in known:
-            raise UsageError(f"{option}: {name!r} is not one of: {', '.join(known)}")
+        if name not in allowed:
+            raise UsageError(f"{option}: {name!r} is not one of: {', '.join(allowed)}")
     check_unique(chosen, option)
     return chosen
 

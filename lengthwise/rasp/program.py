@@ -57,7 +57,7 @@ class Execution:
 
 
 def execute(
-    program: Program, problems: Problems, on_round: Callable[[int, int], None] = lambda done, rounds: None
+    program: Program, problems: Problems, on_round: Callable[[int, int], None] = lambda number, rounds: None
 ) -> Execution:
     """Run a program. ``on_round`` is called after each round with the number of rounds done and in total. Raises
     ValueError if the problems take different numbers of rounds."""

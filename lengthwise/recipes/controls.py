@@ -40,18 +40,18 @@ def controls() -> dict[str, Recipe]:
     # All four controls of a task have half the range and half the steps, an eighth of the cost.
     once = {"loops": Constant(1), "objective": Final(), "stopping": Oracle()}
     for task, form in FORMS.items():
-        ours = form()
+        recipe = form()
         # Forms that halt by themselves run T(n) loops instead, since controls without the mark could not halt.
-        if isinstance(ours.objective, Halting):
-            answers = ours.model.answers if isinstance(ours.model, Timed) else ours.model
-            ours = replace(ours, model=answers, loops=PerRound(), objective=Final(), stopping=Oracle())
-        assert isinstance(ours.lengths, Curriculum)
-        top, steps = (ours.lengths.top + 1) // 2, ours.steps // 2
+        if isinstance(recipe.objective, Halting):
+            answers = recipe.model.answers if isinstance(recipe.model, Timed) else recipe.model
+            recipe = replace(recipe, model=answers, loops=PerRound(), objective=Final(), stopping=Oracle())
+        assert isinstance(recipe.lengths, Curriculum)
+        top, steps = (recipe.lengths.top + 1) // 2, recipe.steps // 2
         sizes = (top, int(1.3 * top))
         both = replace(
-            ours,
+            recipe,
             name=f"control-{task}-both",
-            lengths=replace(ours.lengths, top=top),
+            lengths=replace(recipe.lengths, top=top),
             steps=steps,
             watch=Watch(every=steps // 4, sizes=sizes, count=200),
             chosen_on=ChosenOn(sizes),

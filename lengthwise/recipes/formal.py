@@ -76,7 +76,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
         problems, layout, symbols = TASKS[task]
         top, start = SYMBOLS // symbols, max(problems.smallest, START // symbols)
     else:
-        problems = _build_own_part(Task, task)
+        problems = _build_part(Task, task)
         layout = next(form for form in (Tagged(), Labelled(), FullOutput()) if form.accepts(problems))
         top, start = (_largest_size(problems, symbols) for symbols in (SYMBOLS, START))
     return Recipe(
@@ -87,7 +87,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
         loops=Constant(1),
         model=ARCHITECTURES[architecture]
         if architecture in ARCHITECTURES
-        else two_blocks(_build_own_part(MixerSpec, architecture)),
+        else two_blocks(_build_part(MixerSpec, architecture)),
         objective=Final(),
         steps=STEPS[scale],
         optimizer=AdamW(rate=RATES.get((task, architecture), DEFAULT_RATE)),
@@ -97,14 +97,14 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
     )
 
 
-def _build_own_part(base: type, name: str) -> Any:
+def _build_part(base: type, name: str) -> Any:
     """Return the part of the class ``name`` with its defaults. Raises UsageError if there is no such class."""
     import_parts()
     if name not in (classes := fields.part_classes(base)):
         ours, kind = (ARCHITECTURES, "mixer") if base is MixerSpec else (TASKS, "task")
         raise UsageError(
             f"{name!r} is neither one of {', '.join(ours)} nor the class of a {kind}"
-            f"{fields.suggest(name, [*ours, *classes])}; name the module of your own with --import"
+            f"{fields.suggest(name, [*ours, *classes])}; import your own module with --import"
         )
     return fields.build(classes[name], ())
 

@@ -168,8 +168,10 @@ def _advance_scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
 def _advance_lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
     """Compute ``LSTMModel.advance`` once."""
 
-    def step(cell: Cell, seen: Tensor, t: Tensor, short: Tensor, long: Tensor) -> tuple[Tensor, ...]:
-        gates, g = (_select_position(seen, t) + cell.recurrent(short)).split([3 * long.shape[1], long.shape[1]], -1)
+    def step(cell: Cell, projected: Tensor, t: Tensor, short: Tensor, long: Tensor) -> tuple[Tensor, ...]:
+        gates, g = (_select_position(projected, t) + cell.recurrent(short)).split(
+            [3 * long.shape[1], long.shape[1]], -1
+        )
         i, f, o = gates.sigmoid().chunk(3, -1)
         long = f * long + i * g.tanh()
         return o * long, cell.short(o * long), long

@@ -61,7 +61,7 @@ class Shape(NamedTuple):
 
 
 class Graphs(Runner):
-    """Runs training passes from recordings. If a recording fails, ``plain`` runs all later passes; ``reason`` says why.
+    """Records training passes and replays them. If recording fails, ``plain`` runs all later passes (see ``reason``).
 
     Call ``begin_step`` before each step. After ``backward``, ``parameter.grad`` are buffers that stay the
     same in every step.
@@ -201,7 +201,7 @@ class Graphs(Runner):
                 gradient.add_(weight.grad)
             weight.grad = gradient
 
-    def compute(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
+    def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         """Return a function that computes a pass's output from its inputs and the rows that run in each loop."""
         unrolled = Unrolled(self.model, shape, compiles=self.compiles, by_waves=self.by_waves)
 
@@ -227,7 +227,7 @@ class Recording:
         self.inputs = (_GuardedInputs if owner.own_code else CopiedInputs)(**buffers, original=inputs)
         self.running = torch.empty_like(running, device=owner.device)
         self.copy_batch(inputs, running)
-        self.compute = owner.compute(shape)
+        self.compute = owner.build_function(shape)
         self.forward, self.backward = self._forward, self._backward
         # Recording must not advance the generators: each replay draws from the seed of its own step.
         on_gpu = owner.device.type == "cuda"

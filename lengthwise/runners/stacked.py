@@ -90,11 +90,11 @@ class Replayer(Runner):
 
     def __init__(self, model: Model, queries: Sequence[Query], answers: Sequence[Answer]) -> None:
         super().__init__(model)
-        self.known = iter([*zip(queries, answers, strict=True)])
+        self.recorded = iter([*zip(queries, answers, strict=True)])
 
-    def _answer(self, queries: Query) -> Answer:
-        known, answer = next(self.known, (None, None))
-        if known is None or not known.equals(queries):
+    def _answer(self, query: Query) -> Answer:
+        recorded_query, answer = next(self.recorded, (None, None))
+        if recorded_query is None or not recorded_query.equals(query):
             raise UsageError("the objective's calls of its runner depend on earlier logits")
         return answer
 

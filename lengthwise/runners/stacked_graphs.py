@@ -112,15 +112,15 @@ class StackedGraphs(Graphs):
                     gradient.add_(weight.grad)
                 weight.grad = gradient
 
-    def compute(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
+    def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         caller, count, compiles = _Caller(self.models[0]), len(self.models), self.compiles
         whole = Unrolled(self.models[0], shape, compiles=False, by_waves=False)
         stack = _CompiledStack(caller, count)
         compiled = _UnrolledStack(stack, shape, compiles=True, by_waves=False)  # type: ignore[arg-type]
 
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
-            def call(weights: dict[str, Tensor], given: dict[str, Tensor], running: Tensor) -> Tensor:
-                rows = CopiedInputs(**given, original=inputs.host)
+            def call(weights: dict[str, Tensor], tensors: dict[str, Tensor], running: Tensor) -> Tensor:
+                rows = CopiedInputs(**tensors, original=inputs.host)
                 return functional_call(whole, weights, (rows, running), tie_weights=False)  # type: ignore[no-any-return]
 
             stack.weights = self.stacked | (round_weights(caller, self.stacked) if self.bf16 else {})
@@ -128,9 +128,9 @@ class StackedGraphs(Graphs):
             with nullcontext() if self.device.type == "cuda" else attend_by_products():
                 if compiles:
                     return compiled(inputs, running)  # type: ignore[no-any-return]
-                given, axis = stack.split_inputs(inputs), int(shape.each)
-                found = vmap(call, (0, 0, 1), axis)(stack.weights, given, running.unflatten(1, (count, -1)))
-                return found.flatten(axis, axis + 1)  # the rows of all models in one axis
+                tensors, axis = stack.split_inputs(inputs), int(shape.each)
+                output = vmap(call, (0, 0, 1), axis)(stack.weights, tensors, running.unflatten(1, (count, -1)))
+                return output.flatten(axis, axis + 1)  # the rows of all models in one axis
 
         return compute
 
@@ -152,8 +152,8 @@ class _CompiledStack(nn.Module):
         """Return the context, with tensors of shape "s b …"."""
         flattened: list[tuple[list[Any], Any]] = []
 
-        def embed(weights: dict[str, Tensor], given: dict[str, Tensor]) -> list[Tensor]:
-            rows = CopiedInputs(**given, original=inputs.host)
+        def embed(weights: dict[str, Tensor], tensors: dict[str, Tensor]) -> list[Tensor]:
+            rows = CopiedInputs(**tensors, original=inputs.host)
             flattened.append(tree_flatten(functional_call(self.caller, weights, ("embed", rows))))
             return [leaf for leaf in flattened[-1][0] if isinstance(leaf, Tensor)]
 
@@ -167,11 +167,11 @@ class _CompiledStack(nn.Module):
     def read(self, state: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
         return self._vmap("read", state.unflatten(0, (self.count, -1))).flatten(0, 1)
 
-    def _vmap(self, method: str, given: Any) -> Tensor:
-        def call(weights: dict[str, Tensor], given: Any) -> Tensor:
-            return functional_call(self.caller, weights, (method, given))  # type: ignore[no-any-return]
+    def _vmap(self, method: str, argument: Any) -> Tensor:
+        def call(weights: dict[str, Tensor], argument: Any) -> Tensor:
+            return functional_call(self.caller, weights, (method, argument))  # type: ignore[no-any-return]
 
-        return vmap(call, (0, model_axes(given)))(self.weights, given)  # type: ignore[no-any-return]
+        return vmap(call, (0, model_axes(argument)))(self.weights, argument)  # type: ignore[no-any-return]
 
 
 class _UnrolledStack(Unrolled):

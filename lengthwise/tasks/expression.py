@@ -49,10 +49,10 @@ class Writer(NamedTuple):
         ]
         return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
 
-    def fill_up(self, core: Callable[[int], str], unit: int) -> str:
-        """Write the largest core that leaves 0 or at least 2 characters, and fill these characters with terms."""
-        for count in range(self.size // unit, -1, -1):
-            text = core(count)
+    def fill_up(self, nest: Callable[[int], str], unit: int) -> str:
+        """Write the largest ``nest(depth)`` that leaves 0 or at least 2 characters, and fill these with terms."""
+        for depth in range(self.size // unit, -1, -1):
+            text = nest(depth)
             missing = self.size - len(text)
             if missing == 0 or missing > 1:
                 text += f"{self.draw_sign()}{self.draw_number(2)}" if missing % 2 else ""
@@ -121,29 +121,29 @@ class Writer(NamedTuple):
     def nested_left(self) -> str:
         """Parentheses of the largest possible depth, or one less, from the left: ((3+8)-4)+1."""
 
-        def core(depth: int) -> str:
+        def nest(depth: int) -> str:
             ends = "".join(f"){self.draw_sign()}{self.draw_digit()}" for _ in range(depth))
             return "(" * depth + f"{self.draw_digit()}{self.draw_sign()}{self.draw_digit()}" + ends
 
-        return self.fill_up(core, 4)
+        return self.fill_up(nest, 4)
 
     def nested_right(self) -> str:
         """Parentheses of the largest possible depth, or one less, to the right: 1-(4-(8+3))."""
 
-        def core(depth: int) -> str:
+        def nest(depth: int) -> str:
             starts = "".join(f"{self.draw_digit()}{self.draw_sign()}(" for _ in range(depth))
             return starts + f"{self.draw_digit()}{self.draw_sign()}{self.draw_digit()}" + ")" * depth
 
-        return self.fill_up(core, 4)
+        return self.fill_up(nest, 4)
 
     def side_by_side(self) -> str:
         """Parentheses side by side: (3+8)-(4-1)."""
 
-        def core(count: int) -> str:
+        def nest(count: int) -> str:
             groups = (f"({self.draw_digit()}{self.draw_sign()}{self.draw_digit()})" for _ in range(count + 1))
             return self.draw_sign().join(groups)
 
-        return self.fill_up(core, 6)
+        return self.fill_up(nest, 6)
 
     def long_numbers(self) -> str:
         """Numbers of up to four digits, with plus and minus signs in turn: 4372-981."""

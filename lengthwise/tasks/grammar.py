@@ -112,15 +112,17 @@ def _build_tables(top: int) -> _Tables:
     mass[0, 0] = mass[inner, 0] = 1  # the ends: no tails left, no parentheses
     steps: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # for each state: blocks, next states, weights
 
-    def add_transitions(row: int, symbols: int, chosen: Tensor, tails: Tensor, shape: Tensor | float = 1.0) -> None:
-        """Add the transitions from a state by the ``chosen`` blocks, each followed by ``tails`` tails."""
+    def add_transitions(
+        row: int, symbols: int, block_numbers: Tensor, tails: Tensor, shape: Tensor | float = 1.0
+    ) -> None:
+        """Add a state's transitions: the blocks ``block_numbers``, each followed by ``tails`` tails."""
         hidden = int(row >= inner)  # the first block's ( is not counted among the symbols
-        remaining = symbols + hidden - blocks.length[chosen]
+        remaining = symbols + hidden - blocks.length[block_numbers]
         state = tails * mass.shape[1] + remaining.clamp(min=0)
-        rest_probability = mass.view(-1)[state] * mass[inner, blocks.inside[chosen]]
-        weight = blocks.weight[chosen] * rest_probability * shape * (remaining >= 0)
+        rest_probability = mass.view(-1)[state] * mass[inner, blocks.inside[block_numbers]]
+        weight = blocks.weight[block_numbers] * rest_probability * shape * (remaining >= 0)
         possible = weight > 0
-        steps[row * mass.shape[1] + symbols] = chosen[possible], state[possible], weight[possible]
+        steps[row * mass.shape[1] + symbols] = block_numbers[possible], state[possible], weight[possible]
         mass[row, symbols] = weight.sum()
 
     opens = blocks.sign == OPEN

@@ -67,14 +67,16 @@ def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> It
         yield f"scores are of other weights ({', '.join(sorted(other_digests))}; these are {own_digest})"
 
 
-def find_refuted_claims(claims: Claims, measured: Iterable[Row], weights: Weights, seed: int) -> tuple[list[str], int]:
+def find_refuted_claims(
+    claims: Claims, measured_rows: Iterable[Row], weights: Weights, seed: int
+) -> tuple[list[str], int]:
     """Return the claims that are significantly better than the measured scores, and the number of claims compared.
-    Some claims that ``measured`` does not cover are drawn at random and measured here."""
+    Some claims that ``measured_rows`` lacks are drawn at random and measured here."""
     recipe = weights.recipe
     claimed = {
         (tuple(row["sizes"]), row["problems"]): row for row in claims.rows if row["stopping"] == recipe.stopping.name
     }
-    scores = {(tuple(row["sizes"]), row["problems"]): row for row in measured}
+    scores = {(tuple(row["sizes"]), row["problems"]): row for row in measured_rows}
     unknown = [key for key in claimed if key not in scores]
     for sizes, problems in Random(derive_seed(seed, "claims")).sample(unknown, min(MAX_CLAIMS, len(unknown))):
         with suppress(UsageError):  # there are no such problems

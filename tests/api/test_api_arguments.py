@@ -205,7 +205,7 @@ def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
     ("words", "message"),
     [
         (("train", "parity"), "'parity' is not one of the"),
-        (("train", "parity"), "it is a task, of which there are settled-parity, halting-parity, looped-parity"),
+        (("train", "parity"), "it is a task, with the recipes settled-parity, halting-parity, looped-parity"),
         (("sample", "looped-parity", "5"), "looped-parity is a recipe; its task is parity"),
         (("list", "--import", "own_task.py"), "name a module, as --import own_task; give it once for each"),
         (("list", "--import", "one,two"), "name a module, as --import one; give it once for each"),
