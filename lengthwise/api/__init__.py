@@ -367,18 +367,18 @@ def find(name: str, *changes: str) -> Recipe:
 
 
 def list_recipes(*words: str) -> Listing:
-    """Return all recipes, with a sentence each; with ``words``, those with every word in name or sentence."""
+    """Return each recipe's name and summary; with ``words``, only if these contain every word."""
     about = {name: catalog.read_summary(function) for name, function in catalog.recipes().items()}
     return Listing(sources.filter_entries(about, arguments.resolve_texts(words, "words")))
 
 
 def list_tasks(*words: str) -> Listing:
-    """Return all tasks, with a sentence each; with ``words``, those with every word in name or sentence."""
+    """Return each task's name and summary; with ``words``, only if these contain every word."""
     return _list_parts({fields.to_kebab_case(name): cls for name, cls in catalog.parts()["tasks"].items()}, words)
 
 
 def list_models(*words: str) -> Listing:
-    """Return the models that a recipe may have, with a sentence each; with ``words``, those with every word."""
+    """Return name and summary of each model for recipes; with ``words``, only if these contain every word."""
     return _list_parts(catalog.parts()["models"], words)
 
 

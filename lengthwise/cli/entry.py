@@ -199,7 +199,7 @@ def _suggest_module(name: str, prefix: str) -> str:
 
 
 def _describe_known(name: str) -> str:
-    """Return what a name is in the package, as the end of a message; "" if it is unknown."""
+    """Return "; NAME is a task of the package" (or recipe, study), to end a message; "" for an unknown name."""
     from lengthwise.base.fields import to_kebab_case
     from lengthwise.registry import sources
 

@@ -48,7 +48,7 @@ ROUNDINGS = 8  # allowed error of a logit in coarser types, in relative rounding
 def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
     """Raise UsageError if a model lacks symbols, is not deterministic in evaluation, gives NaN, reads padding, other
     rows or (in a causal layout) later positions, or has too few positions for one of ``sizes``; or if a layout shows
-    the answer. Checked are short rows, and rows up to the largest of ``sizes``, or of training without any. Of the
+    the answer. The rows are short, or up to the largest of ``sizes`` (by default, of the training sizes). For the
     package's own models, only the positions are checked."""
     if is_foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)

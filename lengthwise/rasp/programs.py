@@ -60,8 +60,8 @@ class AdditionProgram(Program):
     """Digits are first added without carries (XOR for bits), and carries are computed separately (AND). Each step adds
     the carries to the next higher digits, and moves the digits right, to the answer slots.
 
-    With the most significant digit first, carries stay in position and the next higher digit moves there. With the
-    least significant digit first, carries move right by two positions and digits by one.
+    If the most significant digit comes first, carries keep their positions, and the digits' move brings the next higher
+    digits there. If the least significant digit comes first, carries move right by two positions, digits by one.
     """
 
     task: Addition

@@ -75,9 +75,9 @@ def looped_parity() -> Recipe:
 def halting_parity() -> Recipe:
     """``looped-parity`` that stops by itself, without T(n).
 
-    A quarter of the rows stop too early and are trained to give the empty answer; the mark of the first bit shows when
-    all bits have been seen. Half of the rows have few runs. Expect exact match 1.00 at three times the training length;
-    a seed takes one minute of one CPU thread.
+    A quarter of the rows stop too early and are trained to give the empty answer. The mark of the first bit moves one
+    position per loop: when it arrives, all bits have been seen. Half of the rows have few runs. Expect exact match 1.00
+    at three times the training length; a seed takes one minute of one CPU thread.
     """
     return replace(
         WINDOWED,

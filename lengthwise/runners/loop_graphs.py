@@ -111,7 +111,7 @@ class RecordedLoop:
 
 
 def _copy_rows(tree: Any, rows: Int[Tensor, " r"]) -> Any:
-    """Return copies of these rows of all tensors in nested tuples, and of whole one-row tensors."""
+    """Copy nested tuples of tensors. Tensors of one row are copied whole, of the others only ``rows``."""
     return tree_map_only(Tensor, lambda part: part.clone() if len(part) == 1 else part[rows], tree)
 
 

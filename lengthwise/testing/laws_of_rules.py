@@ -116,7 +116,7 @@ def every_row_has_a_loop(loops: Loops) -> None:
     """Planned and drawn loops are whole numbers, 1 or more, one per row."""
     for name, counts in (("planned", loops.planned(ROUNDS)), ("draw", loops.draw(ROUNDS, stream(0, "loops")))):
         if counts.dtype != torch.long or counts.shape != ROUNDS.shape or int(counts.min()) < 1:
-            raise Broken(f"{name} returns {counts.dtype} of shape {tuple(counts.shape)}, at least {counts.min()}")
+            raise Broken(f"{name} returns {counts.dtype} of shape {tuple(counts.shape)}, minimum {counts.min()}")
 
 
 def drawn_loops_come_from_the_generator(loops: Loops) -> None:

@@ -85,9 +85,9 @@ class ReplayedUpdate:
     """The descents of one or several models, captured once for each set of weights that have gradients, and then
     replayed together.
 
-    The learning rate is a tensor; gradients are in the same memory at every step (``runners.graphs``). Not captured are
-    the first steps of an optimizer and of an average, which allocate, and optimizers whose operations depend on the
-    step's number. (AdamW counts steps in a tensor; LAMB, as we use it, does not count.)
+    The learning rate is a tensor; gradients are in the same memory at every step (``runners.graphs``). The
+    first steps of an optimizer and of an average are not captured, because they allocate memory; nor are optimizers
+    whose operations depend on the step's number. (AdamW counts steps in a tensor; LAMB, as used here, does not count.)
     """
 
     def __init__(self, device: torch.device) -> None:

@@ -69,8 +69,8 @@ def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
 
 
 def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
-    """Return the results of the unchanged weights, and of weights that are "shuffled", "noisy" and "jittered". Of
-    several draws of each, return the best result where the model should fail, and the worst where it should not."""
+    """Return the results of the unchanged weights, and of weights that are "shuffled", "noisy" and "jittered". Each is
+    drawn several times; the best draw is returned where the model should fail, the worst where it should not."""
     measured = {"as it is": measure_answers(weights, problems)}
     jitter = partial(add_noise, size=1e-6)  # far too small to affect a genuine answer
     for name, change, chosen in ("shuffled", shuffle_values, max), ("noisy", add_noise, max), ("jittered", jitter, min):

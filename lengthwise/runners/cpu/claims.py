@@ -21,7 +21,7 @@ from lengthwise.registry import import_folder
 from lengthwise.runners import Logits, RowLoops, Runner, Selected
 from lengthwise.runners.plain import Plain
 
-# The methods of encodings that the package calls. Of other modules it calls ``forward`` and their classes' methods.
+# Methods of encodings that the package calls. On other modules it calls ``forward`` and methods of their classes.
 ENCODING = {"vectors", "angles", "keys", "attention_bias", "blank"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
