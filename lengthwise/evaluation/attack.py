@@ -69,7 +69,7 @@ class Attempts:
     def select_new(self, problems: Problems, task: Task) -> Problems:
         """Return the problems that were not tried yet, without repeats."""
         first: dict[str, int] = {}
-        for number, prompt in enumerate(typed_prompts(task, problems)):
+        for number, prompt in enumerate(prompt_texts(task, problems)):
             first.setdefault(prompt, number)
         return problems.take(
             torch.tensor([n for prompt, n in first.items() if prompt not in self.prompts], dtype=torch.long)
@@ -191,7 +191,7 @@ def _generate_mutations(task: Task, history: Attempts, rng: Random, limits: Int[
             problems = task.parse(text)
         except UsageError:
             continue
-        (prompt,) = typed_prompts(task, problems)
+        (prompt,) = prompt_texts(task, problems)
         fits = int(problems.sizes.max()) >= task.smallest and bool((problems.sizes <= limits).all())
         if fits and prompt not in mutated and prompt not in history.prompts:
             mutated.add(prompt)
@@ -205,12 +205,12 @@ def _try_problems(weights: Weights, problems: Problems, origin: str, rule: Stopp
         (predicted,) = predict_by_rules(weights.model, recipe, batch, [rule])
         are_right += right_rows(recipe, batch, predicted).tolist()
         confidence += predicted.confidence.tolist()
-    rows = zip(typed_prompts(recipe.task, problems), are_right, confidence, strict=True)
+    rows = zip(prompt_texts(recipe.task, problems), are_right, confidence, strict=True)
     return [Attempt(prompt, origin, is_right, value) for prompt, is_right, value in rows]
 
 
-def typed_prompts(task: Task, problems: Problems) -> list[str]:
-    """Return prompts as people type them."""
+def prompt_texts(task: Task, problems: Problems) -> list[str]:
+    """Return the prompts as text."""
     lengths = problems.prompt_length.tolist()
     return [task.to_text(row[:length]) for row, length in zip(problems.prompt, lengths, strict=True)]
 

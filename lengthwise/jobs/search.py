@@ -49,7 +49,7 @@ class Axis:
                 raise UsageError(f"{path}: a range must ascend, and a log range must start above 0, not {text}")
             is_integer = all(re.fullmatch(r"[-+]?\d+", match[n]) for n in (1, 2))
             axis = Axis(path, (), low, high, log, is_integer)
-            return Axis(path, axis.points(int(match[4]))) if match[4] else axis
+            return Axis(path, axis.space_evenly(int(match[4]))) if match[4] else axis
         parts, depth = [""], 0  # split at the commas that are outside parentheses and brackets
         for letter in text:
             depth += (letter in "([") - (letter in ")]")
@@ -59,7 +59,7 @@ class Axis:
                 parts[-1] += letter
         return Axis(path, tuple(dict.fromkeys(part.strip() for part in parts))) if len(parts) > 1 else None
 
-    def points(self, count: int) -> tuple[str, ...]:
+    def space_evenly(self, count: int) -> tuple[str, ...]:
         """Return ``count`` evenly spaced values, both ends of the range included."""
         if count < 2:
             raise UsageError(f"{self.path}: a range has 2 points or more, not {count}")

@@ -156,24 +156,24 @@ class ShardedRunner(Runner):
         )
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
-        mine = self._own_rows(loops)
-        own = self.runner.last(inputs.take(mine), loops[mine], positions[mine], no_grad_loops=no_grad_loops)
+        own_rows = self._rows_of_process(loops)
+        own = self.runner.last(inputs.take(own_rows), loops[own_rows], positions[own_rows], no_grad_loops=no_grad_loops)
         return self._join_logits(own, torch.arange(len(loops)), positions)
 
     def carry(
         self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
     ) -> tuple[Logits, State]:
         """See ``Runner.carry``. The state has only this process's rows."""
-        mine = self._own_rows(loops)
-        own, state = self.runner.carry(inputs.take(mine), loops[mine], positions[mine], state)
+        own_rows = self._rows_of_process(loops)
+        own, state = self.runner.carry(inputs.take(own_rows), loops[own_rows], positions[own_rows], state)
         return self._join_logits(own, torch.arange(len(loops)), positions), state
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
-        mine = self._own_rows(loops)
-        steps, own = self.runner.each(inputs.take(mine), loops[mine], positions[mine]), torch.empty(0)
+        own_rows = self._rows_of_process(loops)
+        steps, own = self.runner.each(inputs.take(own_rows), loops[own_rows], positions[own_rows]), torch.empty(0)
         for k in range(1, int(loops.max()) + 1):
-            _, ran, own = next(steps, (k, mine[:0], own[:0]))
-            order, counts = ran.argsort(), positions[mine][ran].sum(1).tolist()
+            _, ran, own = next(steps, (k, own_rows[:0], own[:0]))
+            order, counts = ran.argsort(), positions[own_rows][ran].sum(1).tolist()
             parts = own.split(counts)
             rows = (loops >= k).nonzero()[:, 0]
             yield (
@@ -182,7 +182,7 @@ class ShardedRunner(Runner):
                 self._join_logits(torch.cat([own[:0], *(parts[i] for i in order.tolist())]), rows, positions[rows]),
             )
 
-    def _own_rows(self, loops: Int[Tensor, " b"]) -> Int[Tensor, " r"]:
+    def _rows_of_process(self, loops: Int[Tensor, " b"]) -> Int[Tensor, " r"]:
         if len(loops) < self.processes.count:
             raise UsageError(f"a batch of {len(loops)} rows is too few for {self.processes.count} processes")
         return torch.arange(self.processes.rank, len(loops), self.processes.count)

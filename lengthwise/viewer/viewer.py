@@ -18,7 +18,7 @@ from lengthwise.base.rng import stream
 from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation import depth
-from lengthwise.evaluation.attack import attack, typed_prompts
+from lengthwise.evaluation.attack import attack, prompt_texts
 from lengthwise.evaluation.families import weights_digest
 from lengthwise.evaluation.solver import Solver, parse_prompt
 from lengthwise.experiment.data import get_sampler
@@ -160,7 +160,7 @@ def _list_examples(
     for length, origin in [*hard, *((factor * top, "uniform") for factor in multiples), *structured]:
         with suppress(UsageError):  # a size that the task cannot draw
             size = torch.tensor([list(recipe.sizes(length))])
-            (prompt,) = typed_prompts(recipe.task, get_sampler(recipe.task, origin)(size, draw))
+            (prompt,) = prompt_texts(recipe.task, get_sampler(recipe.task, origin)(size, draw))
             drawn[prompt] = f"{origin}, {size_text(size[0].tolist())}"
     failing: list[str] = []
     stored = json.loads(FAILURES.read_text(encoding="utf-8")).get(weights.name)

@@ -21,7 +21,7 @@ from lengthwise.cli.entry import main
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import families
 from lengthwise.evaluation.answers import predict_by_rules
-from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations, attack, typed_prompts
+from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations, attack, prompt_texts
 from lengthwise.evaluation.families import derive_sealed_seed, evaluate_families, measure_sealed, short_sizes
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import draw_batch, fresh_problems
@@ -219,7 +219,7 @@ def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
     recipe = half_trained(PARITY).recipe.change([], task=lw.Parity())
     untrained = Weights("untrained", recipe, recipe.build().eval())
     found = attack(untrained, [3], seconds=600)
-    rows = [row for problems in tried for row in typed_prompts(recipe.task, problems)]
+    rows = [row for problems in tried for row in prompt_texts(recipe.task, problems)]
     assert len(rows) == len(set(rows)) == found["tries"] == 2 + 4 + 8
     assert found["failed"] == sum(not lw.Solver(untrained).solve(prompt).correct for prompt in rows)
 

@@ -15,7 +15,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.cli import console
 from lengthwise.evaluation.answers import Predictions
-from lengthwise.evaluation.attack import GROUPS, _group_values, measure_anatomy, typed_prompts
+from lengthwise.evaluation.attack import GROUPS, _group_values, measure_anatomy, prompt_texts
 from lengthwise.evaluation.depth import measure_depth
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
@@ -559,7 +559,7 @@ def test_anatomy_of_a_model_that_reads_its_own_answer_is_of_what_it_says():
     row = measure_anatomy(weights, 40, samples=40)
     problems = data.evaluation_problems(weights.recipe, (40,), 40, seed=0)
     solver = lw.Solver(weights)
-    said = [solver.solve(prompt) for prompt in typed_prompts(weights.recipe.task, problems)]
+    said = [solver.solve(prompt) for prompt in prompt_texts(weights.recipe.task, problems)]
     wrong = [(len(one.text), len(one.right)) for one in said if not one.correct]
     ends = {
         "early": sum(length < right for length, right in wrong),
