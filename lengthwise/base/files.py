@@ -229,7 +229,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def parse_object(text: str | bytes, source: str) -> dict[str, Any]:
-    """Parse a JSON object; NaN and infinity become None. Raises UsageError, with the text's ``source``, otherwise."""
+    """Parse a JSON object; NaN and infinity become None. Raises UsageError, naming ``source``, for other text."""
     try:
         tree = _DECODER.decode(text if isinstance(text, str) else text.decode())
     except (ValueError, RecursionError) as error:

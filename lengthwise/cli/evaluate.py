@@ -48,7 +48,7 @@ class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions
     grid: str | None = None  # NxM: every pair of sizes, for a task of two sizes
     samples: Size | None = None  # N: fresh problems per length (default: 1000)
     loops: str | None = None  # N,N: loops after which to measure: --loops 1,8 is short for After(loops=…)
-    restarts: Size | None = None  # N: answer from N first states, all but one random, and keep the best answer
+    restarts: Size | None = None  # N: answer from N initial states, all but one random; keep the best
     # the answer that --restarts keeps: the most confident (default), or the one whose state moved least
     pick: Literal["confidence", "residual"] | None = None
     family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome

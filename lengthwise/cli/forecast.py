@@ -48,8 +48,8 @@ def announce_evaluation(
 
 def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
     """Print the cost of a plan, in which each entry is a recipe with all its seeds. The numbers are stored costs and
-    estimates; with ``--measure`` they come from steps run on one thread of this machine, and on its GPU if it has one,
-    with batches of ``rows`` if given."""
+    estimates. With ``--measure``, some steps are run and timed on one thread of this machine, and on its GPU if it has
+    one. ``rows`` replaces the recipes' batch sizes."""
     gpu = args.measure and torch.cuda.is_available()
     heads = ("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu)
     table, recipe_rows = FittedTable(*heads, title=title), []

@@ -120,7 +120,7 @@ def _show_recipe(args: Options) -> int:
 
 
 def _list_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
-    """Return every field of a part and its parts, with descriptions; values that are not the default are bold."""
+    """Return the fields of a part and of the parts inside it, with descriptions; non-default values are bold."""
     rows, defaults = [], {field.name: field.default for field in dataclasses.fields(part)}
     for field in _find_class(type(part).__name__).fields:
         value, name = getattr(part, field.name), f"{path}{field.name}"

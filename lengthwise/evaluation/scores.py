@@ -150,8 +150,8 @@ def smallest_sample(precision: float) -> int:
 
 def needed_sample(right_count: float, count: int, precision: float, batch_rows: int = 1) -> int:
     """Return the total number of problems to measure, with ``right_count`` of the first ``count`` right: ``count`` if
-    the interval is narrow enough, and at most twice that, as the fraction is only an estimate. ``batch_rows`` is the
-    rule's batch size."""
+    the interval is narrow enough. The result is at most 2 · ``count``, since the fraction is only an estimate.
+    ``batch_rows`` is the rule's batch size."""
     low, high = wilson(right_count / count, independent_trials(count, batch_rows))
     if high - low <= 2 * precision:
         return count
@@ -281,9 +281,9 @@ def _results_of_batch(model: Model, recipe: Recipe, batch: Batch, rule: Stopping
 
 
 def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:
-    """Return for each row: 1 if the answer is right, 1 if all slots are right, number of right tokens, number of
-    tokens, the chosen loop, 1 if the rule's limit ended the row, number of loops run, and 1 if the answer's final part
-    is right, which is here the whole answer."""
+    """Return eight columns per row: is the answer right, are all slots right, number of right tokens, number of tokens,
+    chosen loop, did the rule's limit end the row, number of loops run, is the final part right. Without a
+    ``final_after``, the final part is the whole answer; flags are 0 or 1."""
     right_symbols, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
     answer = answer_mask(right_symbols, batch.answer_slots, recipe.layout.end(recipe.task))
     same = (predictions.symbols == right_symbols) & filled

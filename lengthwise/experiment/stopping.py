@@ -8,8 +8,8 @@ rule                knows T(n)            runs
 ``MaxConfidence``   unless ``most`` is    all loops up to its limit; then the most confident one answers
 ``Halted``          unless ``most`` is    until an answer is not empty
 ``Converged``       unless ``most`` is    until the answer stays the same
-``Settled``         no                    until the state stands still
-``Restarts``        as its ``rule``       as its ``rule``, from several first states; the best answer counts
+``Settled``         no                    until the state stops changing
+``Restarts``        as its ``rule``       as its ``rule``, from several initial states; keeps the best answer
 ==================  ====================  ==========================================================================
 
 The limit of a rule that reads answers is T(n) + ``extra`` loops, or ``most`` if given: then it is the same for every
@@ -46,7 +46,7 @@ class Stopping(fields.Config):
     together: int = 1  # rows of a batch that share one choice; if more than 1, a choice depends on neighbours
     window: int = 1  # loops that ``done`` sees: the latest one and those before it
     answer_lag: int = 0  # number of loops from the answer's loop to the loop after which ``done`` is True
-    starts: int = 1  # number of first states from which each row is answered
+    starts: int = 1  # number of initial states from which each row is answered
 
     @property
     def name(self) -> str:
@@ -111,7 +111,7 @@ class OutputRule(Stopping):
 
 @dataclass(frozen=True)
 class MaxConfidence(OutputRule):
-    """The loop in 1 … planned + ``extra`` whose answer has the highest confidence, the earliest if equal.
+    """The loop in 1 … planned + ``extra`` whose answer has the highest confidence; on a tie, the earliest.
 
     ``per="batch"`` is the published rule (Fan et al. 2025, section 5): one loop for all 512 rows of a batch, of one
     length, by mean confidence, so that an answer depends on the other rows. ``per="example"`` is ours.
@@ -203,22 +203,22 @@ class Settled(Stopping):
 
 @dataclass(frozen=True)
 class Restarts(Stopping):
-    """Answers each problem by ``rule`` from ``count`` first states and keeps one answer: the most confident one, or the
-    one whose loop moved the state least, at the position where it moved most (``pick="residual"``).
+    """Answers each problem by ``rule`` from ``count`` initial states and keeps one answer: the most confident one, or
+    the one whose loop moved the state least, at the position where it moved most (``pick="residual"``).
 
-    The first of these states is the model's own, so that further states only add answers. The further states are
-    random, as in training, and depend on the problem's symbols only. For models with ``start_noise``, e.g.
+    The first of these states is the model's own, so its answer is always among those compared. The others are random,
+    as in training, and depend on the problem's symbols only. For models with ``start_noise``, e.g.
     ``Transformer(noise=1)``.
     """
 
     rule: Stopping = Settled()  # chooses the loop of each answer
-    count: Size = 8  # number of first states
-    pick: Literal["confidence", "residual"] = "confidence"  # which answer is kept; the earliest if equal
+    count: Size = 8  # number of initial states
+    pick: Literal["confidence", "residual"] = "confidence"  # which answer is kept; the earliest on a tie
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.rule, Restarts):
-            raise UsageError("Restarts takes another rule than Restarts: for more first states, raise count")
+            raise UsageError("Restarts takes another rule than Restarts: for more initial states, raise count")
         for name in ("needs_end", "together", "window", "answer_lag"):
             object.__setattr__(self, name, getattr(self.rule, name))
         object.__setattr__(self, "starts", self.count)

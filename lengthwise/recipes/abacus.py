@@ -119,7 +119,7 @@ ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 def abacus_addition() -> Recipe:
     """Ours: two layers, two loops, width 128, and heads that see only neighbouring digit positions, or nothing; half of
     the heads see only the position of the next digit. Half of the sums are structured: chains of carries, few different
-    columns, runs, doubles, or rich in one digit. Half of the numbers have at most three digits. About 25 minutes of one
+    columns, runs, doubles, or mostly one digit. Half of the numbers have at most three digits. About 25 minutes of one
     CPU thread; weights are shipped: see docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
     # A head that has to find the next column among its neighbours also mixes in some of their content.

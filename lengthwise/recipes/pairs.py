@@ -24,7 +24,7 @@ def looped_pairs() -> Recipe:
     """One small block that sees a digit's nearest neighbours, applied once per digit and a few times more.
 
     The first position is marked: otherwise, in a run of equal columns, it would look like the next. Half of the sums
-    have long chains of carries, or runs, or are rich in one digit. It stops after four loops without a change.
+    have long chains of carries, runs, or mostly one digit. It stops after four loops without a change.
     """
     return Recipe(
         name="looped-pairs",

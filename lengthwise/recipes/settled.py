@@ -151,7 +151,7 @@ def looped_maze() -> Recipe:
 
 
 def looped_sudoku() -> Recipe:
-    """Sudoku of 6 × 6 and 4 × 4 cells by looped attention within rows, columns and boxes, from random first states:
+    """Sudoku of 6 × 6 and 4 × 4 cells by looped attention within rows, columns and boxes, from random initial states:
     four segments of four loops, each with a step of the optimizer and the state carried to the next."""
     return replace(
         looped_maze(),

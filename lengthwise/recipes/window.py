@@ -117,10 +117,10 @@ def looped_copy() -> Recipe:
 def looped_addition() -> Recipe:
     """Our form of binary addition: n loops. Half of the heads see the left neighbour, half the same digit position of
     each number, so that digits are paired without counting; paired digits move past the carries, one position per loop.
-    The first position is marked. Half of the sums are structured: long carries and similar sums without one, few
-    different columns, or rich in one digit. It stops by itself: until the mark reaches the ``=``, its answer is empty.
-    A seed takes 25 minutes of one CPU thread; expect .99 or more of uniform sums at twice the training length, and, in
-    two of three seeds, .95 or more of every family at 1.5 times it, without T(n)."""
+    The first position is marked. Half of the sums are structured: with a long carry, similar but without a carry,
+    with few different columns, or mostly of one digit. It stops by itself: until the mark reaches the ``=``, its answer
+    is empty. A seed takes 25 minutes of one CPU thread; expect .99 or more of uniform sums at twice the training
+    length, and, in two of three seeds, .95 or more of every family at 1.5 times it, without T(n)."""
     return replace(
         LONG,
         name="looped-addition",
@@ -217,7 +217,7 @@ def looped_multiplication() -> Recipe:
     """Our form of multiplication, 1–2 bits times n: n₁·n₂ + 2 loops, with heads as for addition; the operands' digits
     are counted from their lowest bit, as the product's are. The first position is marked: without it no weights can
     distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal neighbour changes nothing. Two fifths of the
-    problems are structured: rich in ones and carries, powers, runs, palindromes, one odd bit. In training, rows take up
+    problems are structured: many ones and carries, powers, runs, palindromes, one odd bit. In training, rows take up
     to twenty loops more, so that finished digits stay. It stops by itself: as in ``halting_binary_sum`` a clock decides
     when it is done, with two layers, since one operand determines how fast its mark moves along the other. Beyond the
     training lengths the clock may be some loops early, so the answer is taken four loops later. A seed takes 20 minutes

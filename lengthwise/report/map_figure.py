@@ -87,7 +87,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
 
 
 def average_cells(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Sizes, float]]:
-    """Return mean exact match over weights, by stopping rule and problems, and by size."""
+    """Return mean exact match over weights: by (stopping rule, set of problems), then by size."""
     kinds: dict[tuple[str, str], dict[Sizes, list[float]]] = {}
     for rows_of_weights in group_by(rows, lambda row: row["weights"]).values():
         for row in select_reported_rows(rows_of_weights):

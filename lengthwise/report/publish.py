@@ -41,10 +41,10 @@ def publish(
     written. ``strong`` is the recipe that figures highlight.
 
     Files: ``runs.json`` (recipes, versions and times), ``inquiries.json`` (language models), ``scores.csv`` (every
-    score), ``metrics.csv`` (the course of training; both compressed, as .csv.gz, above ``COMPRESS_ABOVE`` bytes),
+    score), ``metrics.csv`` (metrics during training; both compressed, as .csv.gz, above ``COMPRESS_ABOVE`` bytes),
     ``card.json`` (the score card, see ``card.score_card``, which uses ``operations``), ``figures.json`` (the title).
     Figures, in each of ``formats``: ``lengths`` (exact match against length), ``map-<recipe>`` (exact match over two
-    sizes, the mean over seeds), ``anatomy-<recipe>`` (how answers go wrong), ``loss`` (the course of training).
+    sizes, the mean over seeds), ``anatomy-<recipe>`` (how answers go wrong), ``loss`` (loss during training).
     """
     runs, inquiries = drop_repeats(runs), drop_repeats(inquiries)
     title = title or default_title([inquiry.outline for inquiry in [*runs, *inquiries]])

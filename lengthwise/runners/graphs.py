@@ -48,7 +48,7 @@ WARM_UP = 3  # runs before a capture: they allocate, choose kernels and compile
 
 
 class Shape(NamedTuple):
-    """The decisions that Python makes about a pass. Passes with equal decisions share a recording."""
+    """The shapes, types and options that a recording fixes. Passes that agree in them share a recording."""
 
     call: int  # the number of the pass within its step: passes of one step must not share memory
     loops: int

@@ -77,7 +77,7 @@ class RecordedLoop:
         self.run = self._advance
 
     def record(self) -> bool:
-        """Capture the loop, and return whether its replays give what the model computes. The state stays the same."""
+        """Capture the loop, and return whether its replays equal the model's results. The state stays the same."""
         on_gpu, first = get_device(self.model).type == "cuda", tree_map_only(Tensor, Tensor.clone, self.state)
         try:
             with side_stream() if on_gpu else nullcontext():

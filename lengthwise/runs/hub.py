@@ -135,11 +135,11 @@ def _translate_errors(address: HubAddress) -> Iterator[None]:
     try:
         yield
     except errors.GatedRepoError:
-        raise UsageError(f"{address}: its owner has to grant access first; then set HF_TOKEN") from None
+        raise UsageError(f"{address}: ask its owner for access, then set HF_TOKEN") from None
     except errors.RevisionNotFoundError:
         raise UsageError(f"{address}: there is no such revision") from None
     except errors.RepositoryNotFoundError:
-        raise UsageError(f"{address}: there is no such repository, or it is private: then set HF_TOKEN") from None
+        raise UsageError(f"{address}: there is no such repository; if it is private, set HF_TOKEN") from None
     except errors.HfHubHTTPError as error:
         status = getattr(getattr(error, "response", None), "status_code", 0)
         raise UsageError(f"{address}: {STATUSES.get(status, f'the Hub answered with status {status}')}") from None

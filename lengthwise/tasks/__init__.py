@@ -56,7 +56,7 @@ class Task(Config):
     patterns: tuple[Callable[..., Any], ...] = ()  # families, each drawn by ``draw_pattern``
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Raise UsageError for a method with its name from before 0.4, which would be ignored."""
+        """Raise UsageError for methods that were renamed in 0.4: under their old names they would be ignored."""
         super().__init_subclass__(**keywords)
         renamed = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
         renamed |= {"pool": "sample_natural", "first_sizes": "list_smallest_sizes"}

@@ -28,8 +28,8 @@ class CountedBlocks(Task):
     """Is a word aⁿbⁿcⁿ (with ``letters=2``: aⁿbⁿ)? → 1 if so, else 0. The size is n, and every prompt has ``letters``
     · n symbols, so its length does not give the answer away. T(n) = n.
 
-    Half of uniform problems are in the language. The others are blocks in the right order with other counts, or, one in
-    four, the right counts in any order.
+    Half of uniform problems are in the language. Three quarters of the others have their blocks in the right order but
+    random counts, one quarter the right counts in random order.
     """
 
     letters: Annotated[int, Range(2, 5)] = 3  # number of letters, one per block of a word

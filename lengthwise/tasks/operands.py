@@ -80,8 +80,8 @@ class Pair:
         return torch.where(self.digit_index >= self.shorter_length, self.top, digits)
 
     def stack_by_length(self, longer: Int[Tensor, "b n"], shorter: Int[Tensor, "b n"]) -> Digits:
-        """Stack the two numbers of each row, the longer one where the row's larger length stands; at random if its
-        lengths are equal."""
+        """Stack two numbers per row in the order of ``lengths``: the longer first if the first length is larger. The
+        order is random if both lengths are equal."""
         first, second = self.lengths[:, :1], self.lengths[:, 1:]
         swap = (first < second) | ((first == second) & (self.draw_fraction() < 0.5))
         return torch.stack([torch.where(swap, shorter, longer), torch.where(swap, longer, shorter)], 1)

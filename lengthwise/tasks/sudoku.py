@@ -152,12 +152,12 @@ def empty_column(side: int, solution: Tensor, is_clue: Tensor, generator: Genera
 
 
 def full_box(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """Minimal puzzles with all clues of one box, too."""
+    """Minimal puzzles, plus all clues of one box."""
     return is_clue | _mask_random_unit(2, side, len(is_clue), generator)
 
 
 def chessboard(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """Minimal puzzles with a clue in every second cell, too."""
+    """Minimal puzzles, plus a clue in every second cell."""
     return is_clue | torch.tensor([(row + column) % 2 == 0 for row, column, _ in number_units(side)])
 
 

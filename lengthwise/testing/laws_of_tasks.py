@@ -92,7 +92,9 @@ def some_answer_fills_its_slots(task: Task) -> None:
         rows = (sizes == size).all(1)
         longest = max(int(problems.answer_length[rows].max()) for problems in samples)
         if longest < (slots := int(task.answer_slots(size[None])[0])):
-            raise Broken(f"at size {tuple(size.tolist())} there are {slots} slots, and no answer takes over {longest}")
+            raise Broken(
+                f"at size {tuple(size.tolist())} there are {slots} slots, and no answer takes more than {longest}"
+            )
 
 
 def rounds_are_whole_numbers(task: Task) -> None:

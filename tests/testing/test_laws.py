@@ -620,7 +620,7 @@ def test_what_is_found_prints_as_a_table():
     found = lw.check(_Roomy())
     assert isinstance(found, Findings)
     assert f"{len(found.broken)} of {len(found)} laws are broken" in str(found)
-    assert "slots, and no answer takes over" in str(found) and "<table>" in found._repr_html_()
+    assert "slots, and no answer takes more than" in str(found) and "<table>" in found._repr_html_()
     with pytest.raises(lw.UsageError, match=r"^check takes parts, .* classes of parts and modules, not int$"):
         lw.check(3)
 

@@ -297,7 +297,7 @@ def _apply_dropout(weights: Tensor, dropout_mask: Tensor | None) -> Tensor:
 
 
 def rotate(straight_and_rotated: Float[Tensor, "l r dd"], cos_sin: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
-    """Rotate queries or keys: x cos + x⊥ sin, given x and x⊥, the vector rotated by 90°, concatenated."""
+    """Rotate queries or keys: x cos + x⊥ sin. The input is x and x⊥ (x rotated by 90°), concatenated."""
     straight, rotated = straight_and_rotated.chunk(2, -1)
     return torch.addcmul(straight * cos_sin[0], rotated, cos_sin[1])
 
