@@ -136,7 +136,7 @@ def _in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance
     small = sum(weight.numel() for weight in weights) <= MAX_COPIED
     for kind in [torch.float64] * small + [torch.float32] * narrow:
         try:
-            copied = deepcopy(model).to(kind)
+            copied = _cast_weights(deepcopy(model), kind)
             _compute_logits(copied, inputs)
         except Exception:  # it may cast to another type inside, or have parts that cannot be copied
             continue
@@ -153,6 +153,17 @@ def _in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance
     return model, (max(SMALLEST_CHANGE, ROUNDINGS * recorder.eps), 1)
 
 
+def _cast_weights(model: Model, kind: torch.dtype) -> Model:
+    """Cast weights and buffers to ``kind``, complex ones to the complex type of the same precision."""
+
+    def cast(value: Tensor) -> Tensor:
+        if value.is_complex():
+            return value.to(kind.to_complex())
+        return value.to(kind) if value.is_floating_point() else value
+
+    return model._apply(cast)
+
+
 class _CoarsestType(TorchDispatchMode):
     """Records the relative rounding error of the coarsest floating-point type that any operation inside returns."""
 
@@ -160,7 +171,7 @@ class _CoarsestType(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if isinstance(result, Tensor) and result.is_floating_point():
+        if isinstance(result, Tensor) and (result.is_floating_point() or result.is_complex()):
             self.eps = max(self.eps, torch.finfo(result.dtype).eps)
         return result
 

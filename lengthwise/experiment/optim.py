@@ -57,13 +57,14 @@ class AdamW(Optimizer):
     weight_decay: NotNegative = 0.01  # decay of the weights per step, as a fraction, times the learning rate
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        parameters = [*parameters]
         return strip_compiler_wrappers(torch.optim.AdamW)(
             weight_decay_groups(parameters),
             lr=self.rate,
             betas=self.betas,
             eps=self.eps,
             weight_decay=self.weight_decay,
-            fused=True,
+            fused=not any(parameter.is_complex() for parameter in parameters),  # torch fuses real numbers only
         )
 
 

@@ -318,3 +318,29 @@ def test_an_objective_may_differentiate_twice_plainly(name):
         train(recipe)
     with lw.plain():
         assert train(recipe).done
+
+class Complex(nn.Module):
+    """Adds a mean of rotated states to each position: of all positions, or of those up to it."""
+
+    def __init__(self, *, looks_ahead=False):
+        super().__init__()
+        self.looks_ahead = looks_ahead
+        self.embedding, self.head = nn.Embedding(SYMBOLS, 8), nn.Linear(8, SYMBOLS)
+        self.rotation = nn.Parameter(torch.full((8,), 1j))
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        rotated = (x * self.rotation * self.rotation).real
+        if self.looks_ahead:
+            return self.head(x + rotated.flip(1).cumsum(1).flip(1))
+        return self.head(x + rotated.cumsum(1))
+
+
+@pytest.mark.filterwarnings("error")
+def test_complex_weights_are_checked_trained_and_loaded(runs):
+    with pytest.raises(lw.UsageError, match="Complex looks ahead"):
+        lw.evaluate(Complex(looks_ahead=True), 3, task="parity", samples=2, quiet=True)
+    module = Complex()
+    run = lw.train(module, **FEW)
+    rotation = load(run.folder).model.module.rotation
+    assert rotation.is_complex() and not torch.equal(rotation, Complex().rotation)
