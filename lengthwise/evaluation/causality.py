@@ -57,6 +57,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
         if not _is_foreign_model(model):
             _check_positions(model, recipe, sizes)
             return
+        weight_names = [name for name, _ in model.named_parameters()]
         short = recipe.layout.write(_draw_problems(recipe), recipe.task)
         _check_symbols(model, short.inputs, recipe)
         _check_positions(model, recipe, sizes)
@@ -68,6 +69,11 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
                     "padding included; use LayerNorm"
                 )
         model, tolerance = _in_double_precision(model, short.inputs)
+        if weight_names != [name for name, _ in model.named_parameters()]:
+            raise UsageError(
+                f"{name} builds weights in its first call, which would be neither trained nor stored: build them in "
+                "__init__, or call it on some tokens first"
+            )
         # A mistake at the border of two chunks, or in wide batches only, shows in long rows alone.
         largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes or [recipe.tops]), key=sum))]
         long = recipe.layout.write(_draw_long_problems(recipe, largest), recipe.task)

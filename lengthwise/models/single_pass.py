@@ -29,7 +29,10 @@ class SinglePass(Model):
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
         self.module = module
-        parameters, kind = inspect.signature(module.forward).parameters, type(module)
+        kind = type(module)
+        if isinstance(module, torch.jit.ScriptModule):
+            raise UsageError(f"{kind.__name__} cannot be copied and checked: pass the module before torch.jit.script")
+        parameters = inspect.signature(module.forward).parameters
         # In x-transformers, a wrapper whose layers see the whole row takes ``mask``, True for a real token.
         sees_row = not getattr(getattr(module, "attn_layers", None), "causal", False)
         is_x_encoder = kind.__module__.partition(".")[0] == "x_transformers" and sees_row

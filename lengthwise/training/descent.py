@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from lengthwise.base.errors import UsageError
 from lengthwise.base.types import Loss
 from lengthwise.runners.cuda import capture
 from lengthwise.training.arithmetic import Matmul, step_precision
@@ -27,6 +28,11 @@ def compute_gradients(losses: Iterator[Loss], matmul: Matmul) -> Iterator[Loss]:
         with step_precision(matmul):
             if (loss := next(losses, None)) is None:
                 return
+            if not loss.value.requires_grad:
+                raise UsageError(
+                    "the loss depends on no trainable weight: remove detach() or torch.no_grad() from the model or the "
+                    "objective"
+                )
             loss.value.backward()
         yield loss
 

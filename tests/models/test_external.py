@@ -344,3 +344,39 @@ def test_complex_weights_are_checked_trained_and_loaded(runs):
     run = lw.train(module, **FEW)
     rotation = load(run.folder).model.module.rotation
     assert rotation.is_complex() and not torch.equal(rotation, Complex().rotation)
+
+
+class BuiltLater(Heads):
+    """Builds a layer in its first call, after the optimizer has listed the weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.later = None
+
+    def forward(self, tokens):
+        self.later = self.later or nn.Linear(SYMBOLS, SYMBOLS)
+        return self.later(super().forward(tokens))
+
+
+def test_a_module_that_builds_weights_in_its_first_call_is_refused(runs):
+    with pytest.raises(lw.UsageError, match="BuiltLater builds weights in its first call"):
+        lw.train(BuiltLater(), **FEW)
+    module = BuiltLater()
+    module(torch.zeros(1, 2, dtype=torch.long))
+    lw.train(module, **FEW)
+
+
+class Detached(Heads):
+    def forward(self, tokens):
+        return super().forward(tokens).detach()
+
+
+def test_a_loss_without_a_gradient_is_one_line(runs):
+    with pytest.raises(lw.UsageError, match=r"the loss depends on no trainable weight: .*detach"):
+        lw.train(Detached(), **FEW)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+def test_a_scripted_module_is_refused_in_one_line(runs):
+    with pytest.raises(lw.UsageError, match="pass the module before"):
+        lw.train(torch.jit.script(nn.Sequential(nn.Embedding(SYMBOLS, SYMBOLS))), **FEW)
