@@ -25,7 +25,7 @@ SMALL = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=
 @given(st.floats(1e-6, 1e3), st.floats(1.5, 1e3), st.integers(2, 9), st.booleans())
 def test_points_of_a_range_are_evenly_spaced_from_end_to_end(low, times, count, log):
     axis = Axis("x", (), low, low * times, log)
-    points = [float(text) for text in axis.points(count)]
+    points = [float(text) for text in axis.space_evenly(count)]
     assert points == sorted(points) and len(points) <= count
     assert math.isclose(points[0], low, rel_tol=1e-9) and math.isclose(points[-1], low * times, rel_tol=1e-9)
     if count == 3 and len(points) == 3:
@@ -284,7 +284,7 @@ def test_a_search_goes_on_after_its_log_lost_its_last_bytes(tmp_path):
         search.point(trial)
         search.tell(trial, 0.25)
         again = Search(tmp_path, axes, 0)
-        assert again.count_finished() == search.count_finished() >= 1 and again.points() == search.points()
+        assert again.count_finished() == search.count_finished() >= 1 and again.space_evenly() == search.points()
     lines = content.splitlines(keepends=True)
     for damaged in (b"{\n", b"[]\n", b'{"op_code": 4}\n', b'{"op_code": 99, "worker_id": "x"}\n', b"\xff\n"):
         path.write_bytes(b"".join([*lines[:2], damaged, *lines[2:]]))
