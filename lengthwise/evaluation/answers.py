@@ -13,6 +13,7 @@ from torch import Tensor
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Problems, Trace, UsageError
 from lengthwise.experiment.layout import mask_through_end
+from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.stopping import (
     Restarts,
@@ -105,7 +106,8 @@ def _answers_from_one_start(
     predictions = []
     for rule, limit in zip(rules, limits, strict=True):
         limited, stopped, ran = replace(traced, loops=limit), None, None
-        chosen = choose_loops(rule, limited, planned, limit)
+        with wrap_user_errors(rule):
+            chosen = choose_loops(rule, limited, planned, limit)
         if rule.stops:
             stopped = find_first_done(rule, limited, planned)[1]
             ran = torch.where(stopped, chosen + rule.answer_lag, limit)
@@ -133,7 +135,8 @@ class _RuleProgress:
     def choose(self, trace: Trace, loop: int) -> None:
         """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
         if self.rule.stops:
-            done = find_done_rows(self.rule, trace, loop, self.planned) & self.open
+            with wrap_user_errors(self.rule):
+                done = find_done_rows(self.rule, trace, loop, self.planned) & self.open
             self._take_answers(done, trace, self.rule.answer_lag, loop)
             self.stopped |= done
         self._take_answers(self.open & (self.limit == loop), trace, 0, loop)

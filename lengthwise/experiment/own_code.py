@@ -21,6 +21,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import nested_parts
 from lengthwise.base.files import error_line
 from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.stopping import Stopping
 from lengthwise.tasks import Task
 
 PACKAGE = Path(__file__).parents[1]
@@ -67,9 +68,9 @@ def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
 
 
 @contextmanager
-def wrap_user_errors(recipe: Recipe | Task) -> Iterator[None]:
-    """Turn any error of a recipe or task with user-defined parts, even ``SystemExit``, into a one-line UsageError that
-    names these parts, with the original error as its cause."""
+def wrap_user_errors(recipe: Recipe | Task | Stopping) -> Iterator[None]:
+    """Turn any error of a recipe, task or rule with user-defined parts, even ``SystemExit``, into a one-line UsageError
+    that names these parts, with the original error as its cause."""
     try:
         yield
     except (UsageError, KeyboardInterrupt, GeneratorExit):

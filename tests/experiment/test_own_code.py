@@ -395,3 +395,32 @@ class Chatty(lw.Parity):
         print("at work")
         return super().sample(sizes, generator)
 """
+
+
+@dataclass(frozen=True)
+class ReadsMovement(lw.Stopping):
+    """Reads the movement without setting ``needs_movement``."""
+
+    def limit(self, planned):
+        return planned + 2
+
+    def done(self, trace, planned):
+        return trace.movement[-1, :, 0] < 0.1
+
+
+@dataclass(frozen=True)
+class ReadsEarlierLoops(lw.Stopping):
+    """Compares with the loop before, without setting ``window``."""
+
+    def limit(self, planned):
+        return planned + 2
+
+    def done(self, trace, planned):
+        return (trace.predictions[-1] == trace.predictions[-2]).all(-1)
+
+
+@pytest.mark.parametrize("rule", [ReadsMovement(), ReadsEarlierLoops()])
+def test_an_error_of_ones_own_rule_is_one_line_and_breaks_a_law(rule):
+    with pytest.raises(lw.UsageError, match=rf"^{rule.name}: \w+Error in test_own_code.py, line \d+: .*"):
+        lw.evaluate("looped-parity", 4, samples=4, stopping=rule, quiet=True)
+    assert lw.check(rule).broken

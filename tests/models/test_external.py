@@ -319,6 +319,7 @@ def test_an_objective_may_differentiate_twice_plainly(name):
     with lw.plain():
         assert train(recipe).done
 
+
 class Complex(nn.Module):
     """Adds a mean of rotated states to each position: of all positions, or of those up to it."""
 
