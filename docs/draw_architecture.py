@@ -219,8 +219,8 @@ def cards(page: Drawing, x: int, top: int) -> None:
         ("advance(state, context) → state", "one loop"),
         ("read(state) → logits", "every position"),
         ("Runner(model)", ""),
-        ("last(inputs, loops, at) → logits", "after each row’s last loop"),
-        ("each(inputs, loops, at) → …", "after every loop"),
+        ("last(inputs, loops, positions) → logits", "after each row’s last loop"),
+        ("each(inputs, loops, positions) → …", "after every loop"),
     ])  # fmt: skip
     y = card(page, x, y + 14, MATHS, "Interface 2: a block and its mixer", [
         ("Mixer", ""),
