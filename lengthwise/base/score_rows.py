@@ -71,7 +71,7 @@ def loops_notes(rows: Iterable[Row]) -> list[str]:
             f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}" for row in rule_rows if row.get("at_limit")
         ]
         whose = "the rule's limit" if len(by_rule) == 1 else f"the limit of {rule}"
-        notes += [f"{whose} ended {', '.join(dict.fromkeys(ended))} of the problems"] * bool(ended)
+        notes += [f"fraction stopped by {whose}: {', '.join(dict.fromkeys(ended))}"] * bool(ended)
     return notes
 
 

@@ -116,6 +116,6 @@ def test_several_rules_are_paragraphs_below_their_size_and_each_limit_is_named()
     heads = [line.strip() for line in text.splitlines() if not line.startswith("  ")]
     assert heads[:2] == ["size ▪8", "size 16"] and text.count(f"stopping {rules[0]}") == 2
     caption = " ".join(text.split())
-    assert f"the limit of {rules[0]} ended 0.24 at 8 of the problems" in caption
-    assert f"the limit of {rules[1]} ended 0.73 at 8, 0.50 at 16 of the problems" in caption
-    assert "the rule's limit ended 0.24 at 8 of the problems" in " ".join(printed(detail_table(rows[:1]), 80).split())
+    assert f"fraction stopped by the limit of {rules[0]}: 0.24 at 8" in caption
+    assert f"fraction stopped by the limit of {rules[1]}: 0.73 at 8, 0.50 at 16" in caption
+    assert "fraction stopped by the rule's limit: 0.24 at 8" in " ".join(printed(detail_table(rows[:1]), 80).split())
