@@ -69,7 +69,7 @@ def run(args: Options) -> int:
         costs = f"about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
         limit_text = f"; at most {len(missing) * args.max_tokens:,} out" if args.max_tokens else ""
         return print_result(
-            args, result, Text(f"{len(missing)} requests, {costs}{limit_text}, further tries not counted")
+            args, result, Text(f"{_count_requests(len(missing))}, {costs}{limit_text}, further tries not counted")
         )
     import_client()  # fails here, before a folder is created, if it is not installed
     is_new = not InquiryRun.locate(inquiry, Path(args.out) if args.out else None).folder.exists()
@@ -95,7 +95,7 @@ def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_
         with Progress(quiet=args.quiet, console=err) as progress:
             line = progress.add_line("replies", len(prompts), done)
             outcome = collect_replies(
-                inquiry_run, items, request_options, lambda new, sent: line.update(done + new, f"{sent} requests")
+                inquiry_run, items, request_options, lambda new, sent: line.update(done + new, _count_requests(sent))
             )
         rows, tokens = score_replies(inquiry, items, inquiry_run.replies()), inquiry_run.tokens_spent()
         inquiry_run.save_scores(rows)
@@ -103,7 +103,7 @@ def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_
     result = {"run": str(inquiry_run.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
     result |= {"tokens": tokens, "tokens_of_this_call": spent}
     tokens_now, in_all = (f"{count['prompt_tokens']:,} + {count['completion_tokens']:,}" for count in (spent, tokens))
-    summary = f"{outcome.requests} requests, tokens in and out: {tokens_now}; with earlier calls: {in_all}"
+    summary = f"{_count_requests(outcome.requests)}, tokens in and out: {tokens_now}; with earlier calls: {in_all}"
     summary += f"\n{inquiry_run.folder}"
     print_result(args, result, *([language_model_table(rows)] if rows else []), Text(summary, overflow="fold"))
     if outcome.left:
@@ -137,3 +137,7 @@ def _warn_of_damage(inquiry_run: InquiryRun) -> None:
     if damaged := inquiry_run.damaged_replies():
         others = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
         warn(f"{damaged[0]}{others}: set aside and asked again")
+
+
+def _count_requests(count: int) -> str:
+    return f"{count} request{'s' * (count != 1)}"

@@ -87,7 +87,7 @@ def run(args: Options) -> int:
             raise UsageError("; ".join(errors) or "no trial has finished")
         status = _report_trials(args, sweep, folder, trials)
     if errors:
-        raise UsageError(f"{len(errors)} runs failed: {'; '.join(errors)}")
+        raise UsageError(f"{len(errors)} run{'s' * (len(errors) > 1)} failed: {'; '.join(errors)}")
     return status
 
 
