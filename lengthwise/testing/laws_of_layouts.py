@@ -136,8 +136,8 @@ def _describe_batch_effect(single: Batch, batch: Batch, row: int) -> str:
     only padding without supervision is added."""
     alone, in_batch = vars(single) | vars(single.inputs), vars(batch) | vars(batch.inputs)
     for name in ("targets", "loss_mask", "answer_slots", *vars(single.inputs)):
-        value = alone[name][0]
-        head, tail = in_batch[name][row].split([len(value), len(in_batch[name][row]) - len(value)])
+        value, row_in_batch = alone[name][0], in_batch[name][row]
+        head, tail = row_in_batch[: len(value)], row_in_batch[len(value) :]
         if not torch.equal(value, head):
             return f"{name} is {value.tolist()} alone, {head.tolist()} beside others"
         if value.dtype == torch.bool and tail.any():

@@ -334,6 +334,18 @@ class _Centred(lw.FullOutput):
         return replace(batch, inputs=replace(batch.inputs, position=position))
 
 
+class _Narrow(lw.FullOutput):
+    """Gives several rows a single column."""
+
+    def write(self, problems, task):
+        batch = super().write(problems, task)
+        if len(batch) == 1:
+            return batch
+        inputs = replace(batch.inputs, **{name: value[:, :1] for name, value in vars(batch.inputs).items()})
+        cut = {name: getattr(batch, name)[:, :1] for name in ("targets", "loss_mask", "answer_slots")}
+        return replace(batch, inputs=inputs, **cut)
+
+
 class _Hurried(lw.FullOutput):
     def write(self, problems, task):
         return replace(super().write(problems, task), rounds=problems.rounds - 1)
@@ -534,6 +546,12 @@ def test_a_law_catches_who_breaks_it(law):
 def test_what_is_wrong_with_rows_is_said(task, told):
     (law,) = [law for law in list_laws(type(task)) if law.__name__ == "rows_are_padded_with_zeros"]
     assert told in laws.check_laws(task, "", [law])[0].told
+
+
+def test_a_row_that_is_cut_in_a_batch_is_named_with_both_forms():
+    (law,) = [law for law in list_laws(_Narrow) if law.__name__ == "rows_do_not_depend_on_the_batch"]
+    (finding,) = laws.check_laws(_Narrow(), "", [law])
+    assert "targets is [" in finding.told and "] beside others" in finding.told
 
 
 def test_a_task_of_one_symbol_keeps_all_laws():
