@@ -44,8 +44,9 @@ def ours(probability: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
         rows, positions, _, heads, size = projected.shape
         assert small.is_worthwhile((rows, positions, heads, size), probability)
-        ragged = Ragged.from_mask(torch.ones(rows, positions, dtype=torch.bool))
-        context = AttentionContext(ragged.padded_index, causal=True, angles=angles)
+        mask = torch.ones(rows, positions, dtype=torch.bool)
+        ragged = Ragged.from_mask(mask)
+        context = AttentionContext(mask, causal=True, angles=angles)
         plan = small.AttentionPlan.build(projected, heads, ragged, context)
         return small.attend(projected.flatten(0, 1), plan, probability).view(rows, positions, heads, size)
 
