@@ -238,11 +238,11 @@ def _run_measurements(args: Options, run: Run, plan: Sequence[Measurement], prog
         rules: Sequence[Stopping],
         known_scores: Container[tuple[Sizes, str]],
         label: str,
-        **options: Any,
+        **settings: Any,
     ) -> None:
         for missing_rules, missing_sizes in sizes_without_scores(recipe, sizes, rules, known_scores).items():
             scores = scores_with_progress(
-                weights, missing_sizes, missing_rules, progress, label=f"{recipe.name}: {label}", **options
+                weights, missing_sizes, missing_rules, progress, label=f"{recipe.name}: {label}", **settings
             )
             for _, size_scores in groupby(scores, lambda score: score.sizes):  # saved per complete size
                 run.append("scores", *(score.row() | {"seed": 0} for score in size_scores))

@@ -366,9 +366,8 @@ def trace_answers(
         torch.cat([part.loops for part in traces]),
     )
     right_symbols = gather_slots(batch.targets, batch.answer_slots)
-    return traced, ((traced.predictions == right_symbols) | ~answer_mask(right_symbols, batch.answer_slots, end)).all(
-        -1
-    )
+    ignored = ~answer_mask(right_symbols, batch.answer_slots, end)
+    return traced, ((traced.predictions == right_symbols) | ignored).all(-1)
 
 
 @torch.no_grad()

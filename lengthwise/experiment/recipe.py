@@ -241,9 +241,8 @@ class Recipe(fields.Config):
             if name not in names:
                 raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, names)}")
         states = any(re.match(r"chosen_on\b", change) for change in (*changes, *values))
-        chosen_on = (
-            {} if states else {"chosen_on": self.chosen_on}
-        )  # `override` builds a new one, which no recipe stated
+        # `override` builds a new ``chosen_on``, which no recipe stated.
+        chosen_on = {} if states else {"chosen_on": self.chosen_on}
         return replace(fields.override(self, changes), **values, **chosen_on)
 
     @property

@@ -204,11 +204,8 @@ class _Plan:
     rows are sorted by loops, most first. All tensors are on the CPU."""
 
     def __init__(self, queries: Sequence[Query]) -> None:
-        self.queries, self.each, self.no_grad_loops = (
-            queries,
-            queries[0].each,
-            [query.no_grad_loops for query in queries],
-        )
+        self.queries, self.each = queries, queries[0].each
+        self.no_grad_loops = [query.no_grad_loops for query in queries]
         self.loops = torch.stack([query.loops for query in queries])
         self.order = self.loops.argsort(dim=1, descending=True, stable=True)
         running = self.loops.gather(1, self.order)[..., None] > torch.arange(int(self.loops.max()))  # s b k

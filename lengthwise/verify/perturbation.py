@@ -71,7 +71,7 @@ def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
 def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
     """Return the results of the unchanged weights, and of weights that are "shuffled", "noisy" and "jittered". Each is
     drawn several times; the best draw is returned where the model should fail, the worst where it should not."""
-    measured = {"as it is": measure_answers(weights, problems)}
+    measured = {"unchanged": measure_answers(weights, problems)}
     jitter = partial(add_noise, size=1e-6)  # far too small to affect a genuine answer
     for name, change, chosen in ("shuffled", shuffle_values, max), ("noisy", add_noise, max), ("jittered", jitter, min):
         draws = []

@@ -129,12 +129,12 @@ def verify(
         "about": about | {"time": datetime.now(UTC).isoformat(timespec="seconds")},
         "parameters": parameters,
         "operations": {
-            size_text(pair): count_operations(weights, pair) for pair in requested_sizes if pair not in left_out
+            size_text(size): count_operations(weights, size) for size in requested_sizes if size not in left_out
         },
         "checks": [asdict(check) for check in checks],
         "longest": longest and size_text(longest),
         "longest_uniform": uniform and size_text(uniform),
-        "left_out": [size_text(pair) for pair in left_out],
+        "left_out": [size_text(size) for size in left_out],
         "scores": rows,
         "attack": attack_result,
     }
@@ -240,7 +240,7 @@ def _check_repetition_and_context(weights: Weights, problems: Problems) -> Itera
 def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
     """Check that answers depend on the weights, and on all of them."""
     measured, chance = measure_perturbed(weights, problems, seed), chance_score(problems)
-    unchanged, jittered = measured["as it is"], measured["jittered"]
+    unchanged, jittered = measured["unchanged"], measured["jittered"]
     worst = max((measured["shuffled"], measured["noisy"]), key=lambda outcome: (outcome.exact, -outcome.loss))
     perturbation = "with shuffled or noisy weights"
     if unchanged.exact - chance >= 0.2:
@@ -304,11 +304,11 @@ def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
     """
     rows, longest = list(rows), None
     structured, uniform = family_rows_by_size(rows), uniform_rows_by_size(rows)
-    for pair in sorted({*uniform, *structured}, key=lambda pair: (max(pair), pair)):
-        parts = [*structured.get(pair, []), *([uniform[pair]] if pair in uniform else [])]
+    for size in sorted({*uniform, *structured}, key=lambda size: (max(size), size)):
+        parts = [*structured.get(size, []), *([uniform[size]] if size in uniform else [])]
         if any(row["exact" if row["problems"] == "every" else "low"] < SOLVED for row in parts):
             break
-        longest = pair if pair in uniform else longest
+        longest = size if size in uniform else longest
     return longest
 
 

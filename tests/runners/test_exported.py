@@ -36,8 +36,8 @@ def rows(weights, size, count, more=0):
 
 
 def assert_equal(weights, run, *, within=None, sizes=((3, 1, 0), (8, 3, 1), (13, 2, 3))):
-    """At these sizes, for so many rows, after so many loops more than planned, none of them as it was traced. Logits
-    differ by ``within`` at most, or by a part of the largest."""
+    """Assert that logits differ by ``within`` at most, or by a part of the largest. ``sizes``: size, rows, and loops
+    beyond the planned ones, each different from what was traced."""
     for size, count, more in sizes:
         inputs, given = rows(
             weights, weights.recipe.task.nearest_size(size), count, 0 if weights.name in ONE_LOOP else more
