@@ -18,7 +18,7 @@ from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
 from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.source import FRESH, Finite, Source, hash_prompts
+from lengthwise.experiment.source import FRESH, Finite, Fresh, Source, hash_prompts
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler, choose_families, draw_mixture
 
@@ -46,8 +46,12 @@ def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) ->
 
 
 def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Problems:
-    seed, rows = recipe.data_seed, recipe.batch
-    return _draw_problems(recipe, curriculum_step, rows, stream(seed, "train", step), stream(seed, "families", step))
+    seed, source = recipe.data_seed, effective_source(recipe.task, recipe.source)
+    draws = {"generator": stream(seed, "train", step), "family_generator": stream(seed, "families", step)}
+    draw_more = partial(_draw_problems, recipe, curriculum_step, **draws)
+    if isinstance(source, Fresh):
+        return draw_more(recipe.batch)
+    return _draw_part("train", source, draw_more, recipe.batch)
 
 
 def _draw_problems(
@@ -249,5 +253,5 @@ def _draw_part(purpose: Purpose, source: Source, draw_more: Callable[[int], Prob
         parts.append(drawn.take(source.mask_part(purpose, drawn)))
         drawn_count, tried = drawn_count + len(parts[-1]), tried + count
         if tried > 10_000 and tried > 1000 * (drawn_count + 1):
-            raise NoProblemsLeft(f"almost no problem of this size is left for the {purpose} part: use a larger size")
+            raise NoProblemsLeft(f"almost no such problem is left for the {purpose} part: use another size or source")
     return Problems.join(parts).take(slice(count))

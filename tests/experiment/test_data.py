@@ -166,6 +166,24 @@ def test_what_is_tested_and_watched_is_in_no_set():
     assert len(tested) == 300 and set(map(len, tested)) == {5}
 
 
+@dataclass(frozen=True)
+class OddStart(lw.Source):
+    """Trains on prompts that start with an odd symbol, and tests on the others."""
+
+    def mask_part(self, purpose, problems):
+        return (problems.prompt[:, 0] % 2 == 1) == (purpose == "train")
+
+
+@pytest.mark.parametrize("families", [0.0, 0.5])
+def test_a_source_of_one_s_own_keeps_its_tests_out_of_training(families):
+    recipe = replace(RECIPE, source=OddStart(), families=families)
+    for step in range(3):
+        batch, _ = data.draw_batch(recipe, step)
+        assert len(batch) == recipe.batch
+        assert (data._draw_step_problems(recipe, step, step).prompt[:, 0] % 2 == 1).all()
+    assert (data.evaluation_problems(recipe, 3, 50, seed=0).prompt[:, 0] % 2 == 0).all()
+
+
 def test_a_size_without_problems_for_a_test_says_so():
     recipe = replace(RECIPE, task=lw.Parity(), lengths=lw.Uniform(20), layout=lw.FullOutput(), loops=lw.PerRound())
     missing = 0
@@ -173,7 +191,7 @@ def test_a_size_without_problems_for_a_test_says_so():
         try:
             data.evaluation_problems(recipe, size, 5, seed=0)
         except lw.UsageError as error:
-            missing += "almost no problem" in str(error)
+            missing += "almost no such problem" in str(error)
     assert missing
 
 
