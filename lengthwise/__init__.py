@@ -28,11 +28,11 @@ __all__ = [
     "Layout", "Learned", "Lengths", "Listing", "Local", "LogUniform", "Loops", "Loss", "Mastery", "MaxConfidence",
     "Mixer", "MixerSpec", "Model", "ModelSpec", "Natural", "NextToken", "NoPE", "Objective", "OneOf", "Optimizer",
     "Oracle", "Pairs", "Panel", "Parity", "PerRound", "Position", "ProblemSet", "Problems", "Progressive", "Range",
-    "ReTran", "Recipe", "Restarts", "RoPE", "Run", "Runner", "Schedule", "Score", "Scores", "Segments",
-    "SequenceTask", "Settled", "Solver", "SquareGridTask", "Stopping", "Study", "Tagged", "Task", "Trace",
-    "Transformer", "Uniform", "UsageError", "Vocab", "Watch", "Weights", "check", "compare", "depth", "detach",
-    "evaluate", "families", "find", "list_models", "list_recipes", "list_tasks", "load", "plain", "problems",
-    "stream", "style", "train", "train_stacked", "unroll",
+    "ReTran", "Recipe", "Restarts", "RoPE", "Run", "Runner", "SampledLengths", "Schedule", "Score", "Scores",
+    "Segments", "SequenceTask", "Settled", "Solver", "Source", "SquareGridTask", "Stopping", "Study", "Tagged",
+    "Task", "Trace", "Transformer", "Uniform", "UsageError", "Vocab", "Watch", "Weights", "check", "compare",
+    "depth", "detach", "evaluate", "families", "find", "list_models", "list_recipes", "list_tasks", "load", "plain",
+    "problems", "stream", "style", "train", "train_stacked", "unroll",
 ]  # fmt: skip
 
 

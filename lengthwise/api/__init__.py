@@ -32,13 +32,22 @@ from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES
 from lengthwise.evaluation.solver import Answer, Solver, load
 from lengthwise.experiment.data import check_problems, default_sizes
 from lengthwise.experiment.layout import FullOutput, Grid, Labelled, Layout, NextToken, Pairs, Tagged
-from lengthwise.experiment.lengths import Curriculum, Lengths, LogUniform, Mastery, Natural, OneOf, Uniform
+from lengthwise.experiment.lengths import (
+    Curriculum,
+    Lengths,
+    LogUniform,
+    Mastery,
+    Natural,
+    OneOf,
+    SampledLengths,
+    Uniform,
+)
 from lengthwise.experiment.loops import Constant, ExtraLoops, Loops, PerRound
 from lengthwise.experiment.optim import LAMB, AdamW, Optimizer, Schedule
 from lengthwise.experiment.problem_set import ProblemSet, draw_problems
 from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, build_outline
 from lengthwise.experiment.resources import estimate_problems
-from lengthwise.experiment.source import Finite, Fresh
+from lengthwise.experiment.source import Finite, Fresh, Source
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Oracle, Restarts, Settled, Stopping
 from lengthwise.experiment.study import Panel, Study
 from lengthwise.models import Model, ModelSpec, preserve_modes
