@@ -18,7 +18,7 @@ from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
 from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.source import FRESH, Finite, Fresh, Source, hash_prompts
+from lengthwise.experiment.source import FRESH, Finite, Source, hash_prompts
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler, choose_families, draw_mixture
 
@@ -49,7 +49,7 @@ def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Prob
     seed, source = recipe.data_seed, effective_source(recipe.task, recipe.source)
     draws = {"generator": stream(seed, "train", step), "family_generator": stream(seed, "families", step)}
     draw_more = partial(_draw_problems, recipe, curriculum_step, **draws)
-    if isinstance(source, Fresh):
+    if source == FRESH:
         return draw_more(recipe.batch)
     return _draw_part("train", source, draw_more, recipe.batch)
 

@@ -167,7 +167,7 @@ def test_what_is_tested_and_watched_is_in_no_set():
 
 
 @dataclass(frozen=True)
-class OddStart(lw.Source):
+class OddStart(lw.Fresh):
     """Trains on prompts that start with an odd symbol, and tests on the others."""
 
     def mask_part(self, purpose, problems):
