@@ -132,10 +132,10 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
 
 
 def resolve_texts(texts: object, name: str) -> list[str]:
-    """Return one or several texts as a list. Raises UsageError, which begins with ``name``, for anything else."""
+    """Return one or several strings as a list. Raises UsageError, which begins with ``name``, for anything else."""
     listed = [texts] if isinstance(texts, str) else texts
     if not isinstance(listed, Collection) or not all(isinstance(text, str) for text in listed):
-        raise UsageError(f"{name}: {quote(texts)} is neither a text nor a list of texts")
+        raise UsageError(f"{name} must be a string or a list of strings, not {quote(texts)}")
     return list(listed)
 
 

@@ -97,4 +97,4 @@ def depth(
 def check_named_once(names: Sequence[str | Path]) -> None:
     """Raise UsageError if weights are named twice, which would count as two seeds."""
     if repeated := [name for place, name in enumerate(names) if name in names[:place]]:
-        raise UsageError(f"depth: {repeated[0]} is given more than once: list each of the weights once")
+        raise UsageError(f"depth: {repeated[0]} is given more than once: list it once")

@@ -102,7 +102,7 @@ def install_handlers() -> None:
 
 
 def _may_catch(signal_number: int) -> bool:
-    """Return whether this thread may catch a signal. Under ``nohup``, SIGHUP is ignored."""
+    """Return whether this thread may catch a signal. ``nohup`` ignores SIGHUP, and it must stay ignored."""
     ignored = signal_number == getattr(signal, "SIGHUP", None) and signal.getsignal(signal_number) == signal.SIG_IGN
     return threading.current_thread() is threading.main_thread() and not ignored
 

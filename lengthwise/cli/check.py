@@ -57,7 +57,7 @@ def run(args: Options) -> int:
 
 
 def _check_files(args: Options, names: Sequence[str]) -> int:
-    """Print the contents of each file of problems, or its invalid lines."""
+    """Print a description of each file of problems, or its invalid lines."""
     result, tables, fault_count = [], [], 0
     for name in names:
         faults, facts = describe_file(name, words=args.words, grid=args.grid)

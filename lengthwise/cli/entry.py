@@ -51,7 +51,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_recipe: bool) -> str:
-    """Return the error message for unrecognized arguments: with the option or recipe field that was probably meant."""
+    """Return the error message for unrecognized arguments, with the option or recipe field that was probably meant."""
     from lengthwise.base.fields import suggest
     from lengthwise.registry import sources
 

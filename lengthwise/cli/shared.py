@@ -75,7 +75,7 @@ class DeviceOptions:
 
 @dataclass(kw_only=True)
 class ComputeOptions(DeviceOptions):
-    """The device and the threads with which weights run."""
+    """The device and the number of CPU threads that run the weights."""
 
     threads: Threads = 1  # N: CPU threads (default: 1, best for small models)
 

@@ -65,7 +65,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
         for part in model.modules():  # no other check finds it, because it reads other rows in training only
             if isinstance(part, _BatchNorm):
                 raise UsageError(
-                    f"{name} reads other rows in training: {type(part).__name__} normalises over the batch, "
+                    f"{name} reads other rows in training: {type(part).__name__} normalizes over the batch, "
                     "padding included; use LayerNorm"
                 )
         model, tolerance = _in_double_precision(model, short.inputs)

@@ -233,7 +233,7 @@ def check_training(recipe: Recipe) -> None:
 
 
 def check_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "uniform") -> None:
-    """Raise UsageError if one of these sizes has no problems of this kind to evaluate a model of this recipe."""
+    """Raise UsageError if a recipe cannot be evaluated on problems of this kind, as a size has none."""
     for size in sizes:
         evaluation_problems(recipe, size, 1, seed=0, kind=kind)
 

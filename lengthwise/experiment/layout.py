@@ -58,7 +58,7 @@ class Layout(Config):
         """
 
     def chance(self, task: Task) -> float | None:
-        """Return the accuracy per symbol of guessing, used by scaled accuracy; None if it is not reported."""
+        """Return the accuracy per symbol of guessing, for scaled accuracy; None if scaled accuracy is not reported."""
         return None
 
     def check(self, task: Task) -> None:

@@ -41,7 +41,7 @@ def source_file(cls: type) -> Path | None:
 
 def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
     """Return a hash for each user-defined class of the recipe's parts and the model's modules, by module and name. It
-    changes with the class's code and with the definitions of its file that it uses; not with comments, docstrings,
+    changes with the class's code and with the definitions in its file that it uses; not with comments, docstrings,
     formatting, or other modules."""
     used = {type(part) for part in nested_parts(recipe)} | {type(module) for module in model.modules()}
     hashes = {}

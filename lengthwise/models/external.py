@@ -46,7 +46,7 @@ class ExternalModule(ModelSpec):
 
     @staticmethod
     def of(module: nn.Module) -> ExternalModule:
-        """Return the configuration of a module. Raises UsageError if its weights are not initialised yet."""
+        """Return the configuration of a module. Raises UsageError if its weights are not initialized yet."""
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             raise UsageError(f"{type(module).__name__} has lazy layers without weights: call it on some tokens first")
         digest, form = _hash_weights(module), _hash_weights(module, numbers=False)

@@ -72,7 +72,7 @@ class Layer(nn.Module):
         self.norm_cell = nn.LayerNorm(width)
         self.cell.initialise(0.02)
         for linear in (self.query, self.key, self.value, self.mix):
-            end = linear is self.mix  # its output is added to the residual stream, as in GPT-2's initialisation
+            end = linear is self.mix  # its output is added to the residual stream, as in GPT-2's initialization
             nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * spec.layers) if end else 0.02)
             nn.init.zeros_(linear.bias)
 

@@ -25,10 +25,10 @@ WAITS, DONE = 0, 1  # outputs of the clock
 
 @dataclass(frozen=True)
 class Timed(ModelSpec):
-    """``answers`` computes the answer; ``clock``, advanced equally often, decides whether it is done. At the ``=``,
-    where an answer's first symbol is predicted, the end symbol (no answer yet) has the probability that the clock
-    waits; the other symbols share the rest in the proportions of ``answers``. Elsewhere the logits are those of
-    ``answers``.
+    """A model with a clock: ``answers`` computes the answer; ``clock``, advanced equally often, decides whether it is
+    done. At the ``=``, where an answer's first symbol is predicted, the end symbol (no answer yet) has the probability
+    that the clock waits; the other symbols share the rest in the proportions of ``answers``. Elsewhere the logits are
+    those of ``answers``.
 
     With ``Halting``, ``AnyLoops`` and ``Halted``, only the clock has a loss on a row that stops early. Raises
     UsageError for a layout without ``=`` or end symbol, or with pauses, which move the first position of the answer.

@@ -42,16 +42,16 @@ class Transformer(ModelSpec):
     ``injection``, how the embedded input x enters the state h in every loop:
 
     - ``add``: h + x, as published; h_0 = 0.
-    - ``concat``: W [h; x], initialised to h + x; h_0 = 0.
-    - ``gate``: h + g(h, x) · x, with a gate per coordinate, initialised to 0.9; h_0 = 0.
+    - ``concat``: W [h; x], initialized to h + x; h_0 = 0.
+    - ``gate``: h + g(h, x) · x, with a gate per coordinate, initialized to 0.9; h_0 = 0.
     - ``layers``: x is added to the state before every block; h_0 = 0.
     - ``reads``: x is added to the inputs of mixer and MLP in every block, not to the state; h_0 = x.
     - ``once``: no injection; h_0 = x. Advanced once, this equals ``add``.
 
     ``noise``: standard deviation of h_0 in training, where h_0 is 0 otherwise. ``final_norm``: inside the loop, within
     the readout, or nowhere. ``readout``: ``linear``; ``mlp``, an MLP as in the blocks, the norm and two linear layers;
-    or ``scaled``, a linear layer without bias, its logits divided by √width, initialised N(0, init_std²). ``init``:
-    which output layers start smaller by √(2 · layers), those of mixer and MLP or the mixer's only.
+    or ``scaled``, a linear layer without bias, its logits divided by √width, initialized from N(0, init_std²).
+    ``init``: which output layers start smaller by √(2 · layers), those of mixer and MLP or the mixer's only.
 
     Raises UsageError if ``width`` is not a multiple of ``heads``. The model raises it at the first batch if two
     encodings rotate queries, or two have a blank.
@@ -68,7 +68,7 @@ class Transformer(ModelSpec):
     final_norm: Literal["loop", "readout", "none"] = "loop"
     # From symbol to vector: a table, or a linear layer on the symbol's digits as real numbers (for Pairs).
     read_in: Literal["table", "numbers"] = "table"
-    embedding_norm: bool = False  # normalise the embedded input
+    embedding_norm: bool = False  # normalize the embedded input
     eps: Positive = 1e-5  # ε of the norms
     biases: bool = True  # linear layers have biases
     # From state to logits: a linear layer, an MLP and two of them, or logits / √width.
@@ -131,7 +131,7 @@ class TransformerModel(Model):
             mlp = _build_mlp(spec) if spec.mlp else None
             block = Block(mixer, mlp, spec.width, post=spec.norm == "post", eps=spec.eps, dropout=spec.dropout)
             block.initialise(spec.init_std, spec.layers, scale_mlp=spec.init == "all")
-            # After the weights are initialised: an encoding may make a head's keys equal to its queries.
+            # After the weights are initialized: an encoding may make a head's keys equal to its queries.
             for encoding in encodings:
                 if (tied := encoding.tied_heads()) is not None:
                     mixer.tie_query_key(tied)

@@ -65,7 +65,7 @@ class Block(nn.Module):
         return cache.step(self.mixer, x)
 
     def initialise(self, std: float, layers: int, *, scale_mlp: bool = True) -> None:
-        """Initialise the MLP's weights N(0, std²), and the mixer's as ``Mixer.initialise`` does.
+        """Initialize the MLP's weights from N(0, std²), and the mixer's as ``Mixer.initialise`` does.
 
         The layers whose output is added to the residual stream get std / √(2 · layers): the mixer's and, with
         ``scale_mlp``, the MLP's ``narrow``.

@@ -89,8 +89,8 @@ class Mixer(nn.Module, ABC):
         return self.caches or type(self).step is not Mixer.step
 
     def initialise(self, std: float, out_std: float) -> None:
-        """Initialise the weights as the transformer requires: N(0, std²), and N(0, out_std²) for the layer whose output
-        is added to the residual stream. By default the weights stay as built."""
+        """Initialize the weights as the transformer requires: from N(0, std²), and from N(0, out_std²) for the layer
+        whose output is added to the residual stream. By default the weights stay as built."""
 
     def tie_query_key(self, heads: Bool[Tensor, " h"]) -> None:
         """Make the key weights of these heads equal to their query weights, so that equal inputs attend to each other
@@ -160,7 +160,7 @@ class PlainMixer(Mixer):
 
 @torch.no_grad()
 def draw_normal(linear: nn.Linear, std: float) -> None:
-    """Initialise weights N(0, std²) and biases 0, as GPT-2 does with std 0.02 (Radford et al. 2019)."""
+    """Initialize weights from N(0, std²) and biases to 0, as GPT-2 does with std 0.02 (Radford et al. 2019)."""
     nn.init.normal_(linear.weight, std=std)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)

@@ -290,7 +290,7 @@ class FIRE(Position):
     indexed = True
 
     hidden: Size = 32  # width of the network's hidden layer
-    threshold: Positive = 512.0  # L at initialisation
+    threshold: Positive = 512.0  # L at initialization
 
     def build(self, width: int, heads: int) -> Encoding:
         return _FIRE(self, heads)
@@ -345,5 +345,5 @@ def _distinct_row_positions(inputs: Inputs) -> Int[Tensor, "#b t"]:
 
 
 def distances(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
-    """Return the distances |i − j| between all numbers of each row."""
+    """Return the distances |i − j| between all pairs of numbers in each row."""
     return (index[:, :, None] - index[:, None]).abs()

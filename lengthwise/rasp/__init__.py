@@ -4,6 +4,6 @@
     program    a program (prepare, a step repeated T(n) times, finish), its execution and its checks
     programs   a program for each of the six tasks
 
-RASP-L is a language of functions that transformers learn so that they generalise to longer inputs (Zhou et al. 2023). A
+RASP-L is a language of functions that transformers learn so that they generalize to longer inputs (Zhou et al. 2023). A
 task is n-RASP-L if a RASP-L program of fixed size solves it when repeated T(n) times (Fan et al. 2025, section 3).
 """

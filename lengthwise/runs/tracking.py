@@ -122,7 +122,7 @@ class Tracker:
             raise
 
     def close(self) -> None:
-        """Send missing rows, and end the connection."""
+        """Send missing rows, and close the connection."""
         for kind in KINDS:
             if kind not in self.seen:
                 self.send_rows(kind, ())

@@ -239,7 +239,7 @@ class SequenceTask(Task):
         return ""
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        """Return the prompts' lengths: by default, no answer is longer than its prompt."""
+        """Return the number of answer slots of each row: by default its prompt's length, as no answer is longer."""
         return sizes[:, 0]
 
     @abstractmethod

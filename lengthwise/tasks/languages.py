@@ -286,7 +286,7 @@ def pops(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
 
 
 def refilled(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """A third letters, a third pops, so that the stack is empty, a third pushes."""
+    """A third letters, then a third pops, which empty the stack, then a third pushes."""
     third = (sizes + 2) // 3
     return third, torch.where(torch.arange(actions.shape[1]) < 2 * third, POP, 2 + actions % 2)
 

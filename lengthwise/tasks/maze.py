@@ -27,7 +27,7 @@ Carver = Callable[[int, int, Generator], Carved]
 
 
 def depth_first(rows: int, cells: int, generator: Generator) -> Carved:
-    """Uniform start and goal in mazes made by randomised depth-first search."""
+    """Uniform start and goal in mazes made by randomized depth-first search."""
     visited = torch.zeros(rows, cells + 2, cells + 2, dtype=torch.bool)  # with a border that counts as visited
     visited[:, [0, -1]], visited[:, :, [0, -1]] = True, True
     free = torch.zeros(rows, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
@@ -158,7 +158,7 @@ class Maze(SquareGridTask):
     Size n is n × n cells, drawn as a grid of 2n + 1 by 2n + 1 symbols, line after line: ``#`` is a wall, ``.`` is free,
     ``S`` and ``G`` are the start and the goal. The answer is the same grid, with ``o`` on the path from S to G, both
     included.
-    Uniform mazes are spanning trees made by randomised depth-first search, with uniform S and G. T(n) is 1 + the
+    Uniform mazes are spanning trees made by randomized depth-first search, with uniform S and G. T(n) is 1 + the
     rounds of dead-end filling: all free symbols with one free neighbour become walls at once, until none is left.
     """
 

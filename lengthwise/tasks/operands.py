@@ -58,7 +58,7 @@ class Pair:
         return torch.arange(self.width)
 
     def draw_digits(self, low: int = 0) -> Int[Tensor, "b n"]:
-        """Draw uniform digits of one number, from ``low`` up."""
+        """Draw one number of uniform digits, each at least ``low``, for each row."""
         shape = len(self.lengths), self.width
         return torch.randint(low, self.base, shape, generator=self.generator, dtype=SYMBOL_DTYPE)
 

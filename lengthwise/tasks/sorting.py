@@ -93,7 +93,7 @@ class NumberList:
         return torch.where(odd[..., None], changed, digits), self.largest_lengths
 
     def two_values(self) -> Numbers:
-        """Two numbers, about equally often."""
+        """Only two different numbers, about equally often."""
         rows, count, width = self.shape
         which = torch.randint(2, (rows, count, 1), generator=self.generator).expand(-1, -1, width)
         return self.draw_digits(2).gather(1, which), self.largest_lengths

@@ -64,7 +64,7 @@ def validate_state(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
     for number, part in parameter_states.items():
         expected_part = expected_optimizer["state"].get(number)
         if expected_part is None or not isinstance(part, dict) or part.keys() != expected_part.keys():
-            raise ValueError(f"the optimizer's state of parameter {number} has wrong names")
+            raise ValueError(f"the optimizer's state of parameter {number} has wrong entries")
         for name, value in part.items():
             if not _has_same_form(value, expected_part[name]):
                 raise ValueError(f"the optimizer's {name} of parameter {number} has a wrong shape or type")

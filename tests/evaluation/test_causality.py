@@ -97,7 +97,7 @@ def test_who_looks_where_it_may_not_is_neither_trained_nor_measured(layout, kind
     assert not runs_folder().exists()  # nothing is left of it
 
 
-def test_a_module_that_normalises_over_the_batch_reads_its_neighbours():
+def test_a_module_that_normalizes_over_the_batch_reads_its_neighbours():
     class Norm(Causal):
         def forward(self, tokens):
             found = super().forward(tokens)

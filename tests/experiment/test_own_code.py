@@ -296,7 +296,7 @@ def test_a_derived_recipe_may_state_what_it_was_chosen_on():
     assert lw.Recipe.read(derived[0].json()) == derived[0]
 
 
-def test_batch_normalisation_is_refused():
+def test_batch_normalization_is_refused():
     class Normed(nn.Module):
         def __init__(self, reads, writes):
             super().__init__()
@@ -307,7 +307,7 @@ def test_batch_normalisation_is_refused():
 
     task = catalog.task("parity")
     reads, writes = lw.NextToken().vocabs(task)
-    with pytest.raises(lw.UsageError, match="reads other rows in training: BatchNorm1d normalises over the batch"):
+    with pytest.raises(lw.UsageError, match="reads other rows in training: BatchNorm1d normalizes over the batch"):
         lw.train(Normed(len(reads), len(writes)), task=task, steps=2, quiet=True)
 
 

@@ -700,7 +700,7 @@ def test_the_readout_is_the_formula():
     close(plain.read(state), plain.readout[1](plain.readout[0](state)))
 
 
-def test_what_is_embedded_can_be_normalised():
+def test_what_is_embedded_can_be_normalized():
     embedded = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True).embed(some([9])).embedded
     model = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True)
     bare = model.embedding(some([9]).tokens) + model.encodings[0].table.weight[:9]

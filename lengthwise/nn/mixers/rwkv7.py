@@ -44,7 +44,7 @@ class RWKV7Mixer(RecurrentMixer):
         self.high = nn.ModuleDict({name: nn.Linear(rank, width, bias=False) for name in low_rank})
         self.decay_bias = exempt_from_decay(nn.Parameter(torch.linspace(-6, 1, width // heads).repeat(heads)))
         self.rate_bias = exempt_from_decay(nn.Parameter(torch.zeros(width)))
-        self.removal = nn.Parameter(torch.full((width,), 0.85))  # scale of the removal key before it is normalised
+        self.removal = nn.Parameter(torch.full((width,), 0.85))  # scale of the removal key before it is normalized
         self.replacement = nn.Parameter(torch.ones(width))  # the effect of the rate a on the key k̃
         self.bonus = nn.Parameter(torch.zeros(heads, 1, width // heads))  # weight of the current position
         self.norm = nn.GroupNorm(heads, width, eps=64e-5)

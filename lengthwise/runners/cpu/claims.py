@@ -1,6 +1,6 @@
 """The check that a faster runner may run a model: its formulas must be those of the model's modules.
 
-Every module must have a known type, parts of known types, and an unpatched ``forward``, without hooks, parametrisations
+Every module must have a known type, parts of known types, and an unpatched ``forward``, without hooks, parametrizations
 or methods set on the instance; parameters must be float32 or float64 on the runner's device; autocast must be off.
 """
 

@@ -239,9 +239,9 @@ class _AllLoops(torch.autograd.Function):
                     [*saved_first, attention_output, middle, *normed, mlp_input, wide, gate, active, *attended]
                 )
             if norm[0] is not None:
-                unnormalised = state
-                state, *normed = torch.native_layer_norm(unnormalised, width, *norm, eps=eps)
-                saved_tensors.append([unnormalised, *normed])
+                unnormalized = state
+                state, *normed = torch.native_layer_norm(unnormalized, width, *norm, eps=eps)
+                saved_tensors.append([unnormalized, *normed])
             done.append(state.index_select(0, loop.done))
         ctx.settings, ctx.sizes = settings, [len(saved) for saved in saved_tensors]
         ctx.save_for_backward(*parameters, *(tensor for saved in saved_tensors for tensor in saved))

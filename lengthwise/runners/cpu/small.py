@@ -118,7 +118,7 @@ class _AttendSmall(torch.autograd.Function):
 def attention_weights(
     query: Float[Tensor, "r e t"], key: Float[Tensor, "r e t"], bias: Float[Tensor, "#r k k"]
 ) -> tuple[Float[Tensor, "r t t"], Float[Tensor, "r 1 t"]]:
-    """Return unnormalised attention weights of every query, and the factors that give them a sum of 1.
+    """Return unnormalized attention weights of every query, and the factors that give them a sum of 1.
 
     The factors are applied to the attention's output, which is smaller than the weights. Powers of 2 take a third of
     the time of powers of e. The largest score is not subtracted first, which would double the time; if sums become too
@@ -146,8 +146,8 @@ def attention_gradients(
 ) -> tuple[Float[Tensor, "3 r e t"], Float[Tensor, "r t t"]]:
     """Return the gradients of query, key and value, and of the scores.
 
-    ``weights`` are unnormalised, ``dropped_weights`` are weights after dropout. ``gradient`` is that of the output
-    times the normalising factors of ``attention_weights``, and ``mean`` is Σ_e output · ``gradient``.
+    ``weights`` are unnormalized, ``dropped_weights`` are weights after dropout. ``gradient`` is that of the output
+    times the normalizing factors of ``attention_weights``, and ``mean`` is Σ_e output · ``gradient``.
     """
     to_parts = value.new_empty(3, *value.shape)
     to_query, to_key, to_value = to_parts
