@@ -16,12 +16,12 @@ class RunningParity(lw.SequenceTask):
     answers_each_symbol = True  # an answer has one symbol for each symbol of its prompt: lw.Tagged can write it
     next_state = ((0, 1), (1, 0))  # by state and symbol
 
-    def from_rows(self, sizes, row):  # rows of symbols, padded with zeros → problems; a loop over positions, not rows
-        table, state, states = torch.tensor(self.next_state), torch.zeros(len(row), dtype=torch.long), []
-        for symbol in row.long().T:
+    def from_rows(self, sizes, rows):  # rows of symbols, padded with zeros → problems; a loop over positions, not rows
+        table, state, states = torch.tensor(self.next_state), torch.zeros(len(rows), dtype=torch.long), []
+        for symbol in rows.long().T:
             states.append(state := table[state, symbol])
-        answer = torch.stack(states, 1) * (torch.arange(row.shape[1]) < sizes)  # padding is zero
-        return lw.Problems(sizes, row, sizes[:, 0], answer, sizes[:, 0], rounds=sizes[:, 0])
+        answer = torch.stack(states, 1) * (torch.arange(rows.shape[1]) < sizes)  # padding is zero
+        return lw.Problems(sizes, rows, sizes[:, 0], answer, sizes[:, 0], rounds=sizes[:, 0])
 
     def reference(self, prompt):  # the plainest algorithm, on text
         return "".join(str(prompt[: i + 1].count("1") % 2) for i in range(len(prompt)))

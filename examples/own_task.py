@@ -13,10 +13,10 @@ class Backwards(lw.SequenceTask):  # n symbols in a row, each drawn uniformly; l
 
     symbols = tuple("0123456789")  # the symbols of prompts and answers
 
-    def from_rows(self, sizes, row):  # rows of symbols, padded with zeros → problems; no Python loop over rows
-        length, position = sizes[:, :1], torch.arange(row.shape[1])
-        answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
-        return lw.Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
+    def from_rows(self, sizes, rows):  # rows of symbols, padded with zeros → problems; no Python loop over rows
+        length, position = sizes[:, :1], torch.arange(rows.shape[1])
+        answer = rows.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
+        return lw.Problems(sizes, rows, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
 
     def reference(self, prompt):  # the plainest algorithm, on text; tests compare `from_rows` with it
         return prompt[::-1]

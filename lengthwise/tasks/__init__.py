@@ -99,7 +99,7 @@ class Task(Config):
         hard = Family(self.harder, "The harder set that training may draw from.", self.sample_hard)
         return (
             *([hard] if self.has_harder else []),
-            *(Family.of(pattern, partial(self.draw_pattern, pattern)) for pattern in self.patterns),
+            *(Family.from_function(pattern, partial(self.draw_pattern, pattern)) for pattern in self.patterns),
         )
 
     def draw_pattern(self, pattern: Callable[..., Any], sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
@@ -201,12 +201,12 @@ class SequenceTask(Task):
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         count, width = len(self.reads or self.symbols), int(sizes.max())
-        row = torch.randint(count, (len(sizes), width), generator=generator, dtype=smallest_integer_type(count))
-        return self.from_rows(sizes, zero_after(self._to_ids(row), sizes[:, 0]))
+        rows = torch.randint(count, (len(sizes), width), generator=generator, dtype=smallest_integer_type(count))
+        return self.from_rows(sizes, zero_after(self._to_ids(rows), sizes[:, 0]))
 
-    def _to_ids(self, row: Int[Tensor, "b p"]) -> Int[Tensor, "b p"]:
+    def _to_ids(self, rows: Int[Tensor, "b p"]) -> Int[Tensor, "b p"]:
         """Convert indices among the symbols that the task reads to ids."""
-        return row if not self.reads else self.vocab.encode(self.reads).to(row.dtype)[row.long()]
+        return rows if not self.reads else self.vocab.encode(self.reads).to(rows.dtype)[rows.long()]
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
@@ -226,13 +226,13 @@ class SequenceTask(Task):
         return self.from_rows(sizes, zero_after(self._to_ids(row), sizes[:, 0]))
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
-        row = enumerate_rows(len(self.reads or self.symbols), size[0], limit)
-        if row is None:
+        rows = enumerate_rows(len(self.reads or self.symbols), size[0], limit)
+        if rows is None:
             return None
-        row = self._to_ids(row)
+        rows = self._to_ids(rows)
         if type(self).find_fault is not SequenceTask.find_fault:
-            row = row[[not self.find_fault(self.vocab.decode(prompt)) for prompt in row]]
-        return self.from_rows(torch.full((len(row), 1), size[0]), row)
+            rows = rows[[not self.find_fault(self.vocab.decode(prompt)) for prompt in rows]]
+        return self.from_rows(torch.full((len(rows), 1), size[0]), rows)
 
     def find_fault(self, prompt: str) -> str:
         """Return why a row of symbols is not a problem of the task, or "" if it is (the default)."""
@@ -243,7 +243,7 @@ class SequenceTask(Task):
         return sizes[:, 0]
 
     @abstractmethod
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         """Return problems with their answers, given prompts as rows padded with zeros."""
 
 

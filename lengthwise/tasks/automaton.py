@@ -36,17 +36,17 @@ class Automaton(SequenceTask):
         """Return the next states, indexed by state and by symbol (those that the task reads come first), and the id of
         the symbol that each state answers. The first state is 0."""
 
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
         next_state, outputs = _cached_tables(self)
-        state, answers = torch.zeros(len(row), dtype=torch.long), []
-        for symbol in row.long().T:
+        state, answers = torch.zeros(len(rows), dtype=torch.long), []
+        for symbol in rows.long().T:
             state = next_state[state, symbol]
             answers.append(outputs[state])
-        answer = torch.stack(answers, 1).to(row.dtype)
+        answer = torch.stack(answers, 1).to(rows.dtype)
         if self.each:
-            return Problems(sizes, row, length, zero_after(answer, length), length, length)
-        return Problems(sizes, row, length, answer.gather(1, length[:, None] - 1), torch.ones_like(length), length)
+            return Problems(sizes, rows, length, zero_after(answer, length), length, length)
+        return Problems(sizes, rows, length, answer.gather(1, length[:, None] - 1), torch.ones_like(length), length)
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes[:, 0] if self.each else torch.ones_like(sizes[:, 0])
@@ -173,23 +173,23 @@ class GroupWords(Automaton):
     def draw_pattern(self, pattern: Callable[..., Tensor], sizes: Tensor, generator: Generator) -> Problems:
         if pattern not in (inverse_pairs, word_and_inverse):
             return super().draw_pattern(pattern, sizes, generator)
-        row = torch.randint(len(self.symbols), (len(sizes), int(sizes.max())), generator=generator)
+        rows = torch.randint(len(self.symbols), (len(sizes), int(sizes.max())), generator=generator)
         inverses = (_cached_tables(self)[0] == 0).long().argmax(1)  # the product with it is the neutral element
-        row = pattern(row, inverses, sizes[:, 0])
-        return self.from_rows(sizes, zero_after(row.to(torch.int8), sizes[:, 0]))
+        rows = pattern(rows, inverses, sizes[:, 0])
+        return self.from_rows(sizes, zero_after(rows.to(torch.int8), sizes[:, 0]))
 
 
-def inverse_pairs(row: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Tensor) -> Int[Tensor, "b n"]:
+def inverse_pairs(rows: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Tensor) -> Int[Tensor, "b n"]:
     """Each element followed by its inverse."""
-    first = row[:, (torch.arange(row.shape[1]) // 2) * 2]
-    return torch.where(torch.arange(row.shape[1]) % 2 == 0, first, inverse[first])
+    first = rows[:, (torch.arange(rows.shape[1]) // 2) * 2]
+    return torch.where(torch.arange(rows.shape[1]) % 2 == 0, first, inverse[first])
 
 
-def word_and_inverse(row: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Tensor) -> Int[Tensor, "b n"]:
+def word_and_inverse(rows: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Tensor) -> Int[Tensor, "b n"]:
     """A word followed by its inverse: the inverses of its elements in reverse order."""
-    index = torch.arange(row.shape[1])
+    index = torch.arange(rows.shape[1])
     mirror = (length[:, None] - 1 - index).clamp(min=0)
-    return torch.where(index < length[:, None] // 2, row, inverse[row.gather(1, mirror)])
+    return torch.where(index < length[:, None] // 2, rows, inverse[rows.gather(1, mirror)])
 
 
 @cache

@@ -91,10 +91,10 @@ class SquareRoot(SequenceTask):
         roots = [max(math.isqrt(number), 1) for number in _to_integers(uniform.prompt, sizes[:, 0])]
         return self.from_rows(sizes, _to_bits([root**2 - difference for root in roots], int(sizes.max())))
 
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         length, slots = sizes[:, 0], self.answer_slots(sizes)
-        roots = _to_bits([math.isqrt(number) for number in _to_integers(row, length)], int(slots.max()))
-        return Problems(sizes, row, length, roots, slots, length**2)
+        roots = _to_bits([math.isqrt(number) for number in _to_integers(rows, length)], int(slots.max()))
+        return Problems(sizes, rows, length, roots, slots, length**2)
 
     def parse(self, text: str) -> Problems:
         """Read a number, most significant bit first."""
@@ -120,9 +120,9 @@ class SquareRoot(SequenceTask):
         return (sizes[:, 0] + 1) // 2
 
 
-def _to_integers(row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> list[int]:
+def _to_integers(rows: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> list[int]:
     """Return the numbers, of any size, that rows of bits stand for."""
-    bits = zip(row.flip(1).tolist(), length.tolist(), strict=True)
+    bits = zip(rows.flip(1).tolist(), length.tolist(), strict=True)
     return [int("".join(map(str, row_bits[len(row_bits) - count :])), 2) for row_bits, count in bits]
 
 
@@ -161,7 +161,7 @@ class BinarySum(SequenceTask):
             Family(f"{n}-ones", f"Exactly {n} ones, anywhere.", partial(self._draw_rows_with_ones, n), smallest=n)
             for n in COUNTS
         )
-        return (*super().families, Family.of(self._near_power_of_two, self._near_power_of_two), *counts)
+        return (*super().families, Family.from_function(self._near_power_of_two, self._near_power_of_two), *counts)
 
     def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """The number of ones is near a power of two, by one at most: 7, 8, 9."""

@@ -26,7 +26,7 @@ class Family:
     smallest: int = 0
 
     @staticmethod
-    def of(function: Callable[..., object], sample: Sampler) -> Family:
+    def from_function(function: Callable[..., object], sample: Sampler) -> Family:
         """Name a family after a function (``one_symbol`` → ``one-symbol``), and describe it by its docstring."""
         about = " ".join((function.__doc__ or "").split("\n\n")[0].split())
         return Family(function.__name__.strip("_").replace("_", "-"), about, sample)
@@ -78,9 +78,9 @@ class RowSampler:
         """Draw a uniform position in each row."""
         return (torch.rand(len(self.length), generator=self.generator) * self.length).long()[:, None]
 
-    def change_symbols(self, row: Int[Tensor, "b width"], position: Int[Tensor, "b 1"]) -> Int[Tensor, "b width"]:
+    def change_symbols(self, rows: Int[Tensor, "b width"], position: Int[Tensor, "b 1"]) -> Int[Tensor, "b width"]:
         """Change the symbol in one position of each row."""
-        return (row + (self.position == position) * self.draw_shifts()) % self.count
+        return (rows + (self.position == position) * self.draw_shifts()) % self.count
 
     def one_symbol(self) -> Int[Tensor, "b width"]:
         """One symbol throughout."""
@@ -92,16 +92,16 @@ class RowSampler:
 
     def two_odd(self) -> Int[Tensor, "b width"]:
         """One symbol throughout, except in two neighbouring positions or at both ends."""
-        row, start, length = self.one_symbol(), self.draw_positions(), self.length[:, None]
+        rows, start, length = self.one_symbol(), self.draw_positions(), self.length[:, None]
         ends = torch.rand(length.shape, generator=self.generator) < 0.5
         first, second = torch.where(ends, 0, start), torch.where(ends, length - 1, (start + 1) % length)
-        other = (row[:, :1] + self.draw_shifts()) % self.count
-        return torch.where((self.position == first) | (self.position == second), other, row)
+        other = (rows[:, :1] + self.draw_shifts()) % self.count
+        return torch.where((self.position == first) | (self.position == second), other, rows)
 
     def odd_end(self) -> Int[Tensor, "b width"]:
         """One symbol throughout, except in the first or the last position."""
-        row, last = self.one_symbol(), self.length[:, None] - 1
-        return self.change_symbols(row, last * torch.randint(2, last.shape, generator=self.generator))
+        rows, last = self.one_symbol(), self.length[:, None] - 1
+        return self.change_symbols(rows, last * torch.randint(2, last.shape, generator=self.generator))
 
     def alternating(self) -> Int[Tensor, "b width"]:
         """Two symbols in turn."""
@@ -126,18 +126,18 @@ class RowSampler:
 
     def mostly_lowest(self) -> Int[Tensor, "b width"]:
         """The lowest symbol in nine positions of ten, uniform symbols in the others."""
-        row = self.draw_symbols(self.width)
-        return row.masked_fill(torch.rand(row.shape, generator=self.generator) < 0.9, 0)
+        rows = self.draw_symbols(self.width)
+        return rows.masked_fill(torch.rand(rows.shape, generator=self.generator) < 0.9, 0)
 
     def mostly_highest(self) -> Int[Tensor, "b width"]:
         """The highest symbol in nine positions of ten, uniform symbols in the others."""
-        row = self.draw_symbols(self.width)
-        return row.masked_fill(torch.rand(row.shape, generator=self.generator) < 0.9, self.count - 1)
+        rows = self.draw_symbols(self.width)
+        return rows.masked_fill(torch.rand(rows.shape, generator=self.generator) < 0.9, self.count - 1)
 
     def two_blocks(self) -> Int[Tensor, "b width"]:
         """One symbol up to a uniform position, and another from there on."""
-        row, later = self.one_symbol(), self.position > self.draw_positions()
-        return (row + later * self.draw_shifts()) % self.count
+        rows, later = self.one_symbol(), self.position > self.draw_positions()
+        return (rows + later * self.draw_shifts()) % self.count
 
     def lowest_first(self) -> Int[Tensor, "b width"]:
         """The lowest symbol up to a uniform position, and uniform symbols after it."""

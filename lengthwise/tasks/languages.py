@@ -29,7 +29,7 @@ class CountedBlocks(Task):
     · n symbols, so its length does not give the answer away. T(n) = n.
 
     Half of uniform problems are in the language. Three quarters of the others have their blocks in the right order but
-    random counts, one quarter the right counts in random order.
+    random counts; one quarter have the right counts in random order.
     """
 
     letters: Annotated[int, Range(2, 5)] = 3  # number of letters, one per block of a word
@@ -94,9 +94,9 @@ class CountedBlocks(Task):
 
     def _shuffled(self, sizes: Sizes, generator: Generator) -> Rows:
         """The right counts of letters, in any order."""
-        row = self._members(sizes)
-        order = torch.rand(row.shape, generator=generator)
-        return row.gather(1, order.masked_fill(self._positions(sizes) >= self.letters * sizes, 2.0).argsort(1))
+        rows = self._members(sizes)
+        order = torch.rand(rows.shape, generator=generator)
+        return rows.gather(1, order.masked_fill(self._positions(sizes) >= self.letters * sizes, 2.0).argsort(1))
 
     def _repeated(self, sizes: Sizes, generator: Generator) -> Rows:
         """Single letters in their order, again and again."""
@@ -113,13 +113,13 @@ class CountedBlocks(Task):
         """Return rows of blocks that end at these positions; the last block ends with the row."""
         return (self._positions(sizes) >= ends[..., None]).sum(1)
 
-    def from_rows(self, sizes: Sizes, row: Rows) -> Problems:
+    def from_rows(self, sizes: Sizes, rows: Rows) -> Problems:
         """Return problems with their answers, given rows of letters."""
         length = self.letters * sizes[:, 0]
-        row, member = (zero_after(rows.to(torch.int8), length) for rows in (row, self._members(sizes)))
-        right = (row == member).all(1)
+        rows, members = (zero_after(part.to(torch.int8), length) for part in (rows, self._members(sizes)))
+        right = (rows == members).all(1)
         answer = (right.to(torch.int8) + self.letters)[:, None]
-        return Problems(sizes, row, length, answer, torch.ones_like(length), sizes[:, 0])
+        return Problems(sizes, rows, length, answer, torch.ones_like(length), sizes[:, 0])
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         rows = enumerate_rows(self.letters, self.letters * size[0], limit)
@@ -184,7 +184,10 @@ class Dyck(SequenceTask):
         return (
             Family("deep", "Nine brackets of ten open.", partial(walk, 0.9)),
             Family("shallow", "Three brackets of ten open, so few are open at a time.", partial(walk, 0.3)),
-            *(Family.of(draw, draw) for draw in (self._flat, self._one_mountain, self._sawtooth, self._deep_then_flat)),
+            *(
+                Family.from_function(draw, draw)
+                for draw in (self._flat, self._one_mountain, self._sawtooth, self._deep_then_flat)
+            ),
             Family("one-kind", "Brackets of one kind.", partial(walk, 0.5, one_kind=True)),
             Family("deep-of-one-kind", "Nine of ten open, all of one kind.", partial(walk, 0.9, one_kind=True)),
         )
@@ -230,19 +233,19 @@ class Dyck(SequenceTask):
             depth = depth + torch.where(opening, 1, -1)
         return self.from_rows(sizes, zero_after(torch.cat(row, 1).to(torch.int8), sizes[:, 0]))
 
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         """Return problems with their answers, given rows of brackets."""
-        rows, width = row.shape
-        stack, depth, answer = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1).long(), []
+        count, width = rows.shape
+        stack, depth, answer = torch.zeros(count, width + 1, dtype=torch.long), torch.zeros(count, 1).long(), []
         for place in range(width):
-            symbol = row[:, place : place + 1].long()
+            symbol = rows[:, place : place + 1].long()
             opening = symbol < self.kinds
             stack = torch.where(opening, stack.scatter(1, depth, symbol % self.kinds), stack)
             depth = (depth + torch.where(opening, 1, -1)).clamp(min=0)  # depths after a row's end are not used
             top = stack.gather(1, (depth - 1).clamp(min=0)) + self.kinds
             answer.append(torch.where(depth > 0, top, 2 * self.kinds))
         length = sizes[:, 0]
-        return Problems(sizes, row, length, zero_after(torch.cat(answer, 1).to(row.dtype), length), length, length)
+        return Problems(sizes, rows, length, zero_after(torch.cat(answer, 1).to(rows.dtype), length), length, length)
 
     def find_fault(self, prompt: str) -> str:
         expected: list[str] = []
@@ -333,26 +336,26 @@ class StackManipulation(SequenceTask):
 
     def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         shape = len(sizes), int(sizes.max())
-        row = torch.randint(2, shape, generator=generator)
+        rows = torch.randint(2, shape, generator=generator)
         actions = torch.randint(2, EMPTY, shape, generator=generator)
         letters = 1 + (torch.rand(len(sizes), 1, generator=generator) * sizes).long()
         letters, actions = pattern(letters, actions, sizes)
-        row = torch.where(torch.arange(shape[1]) < letters, row, actions)
-        return self.from_rows(sizes, zero_after(row.to(SYMBOL_DTYPE), sizes[:, 0]))
+        rows = torch.where(torch.arange(shape[1]) < letters, rows, actions)
+        return self.from_rows(sizes, zero_after(rows.to(SYMBOL_DTYPE), sizes[:, 0]))
 
     patterns = (no_actions, pushes, pops, refilled, alternating_push_pop, deep_at_once, top_replaced, few_left)
 
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
-        length, width = sizes[:, 0], row.shape[1]
-        stack, depth = torch.zeros(len(row), width + 1, dtype=torch.long), torch.zeros(len(row), 1, dtype=torch.long)
-        for symbol, real in zip(row.long().split(1, 1), length_mask(length, width).split(1, 1), strict=True):
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
+        length, width = sizes[:, 0], rows.shape[1]
+        stack, depth = torch.zeros(len(rows), width + 1, dtype=torch.long), torch.zeros(len(rows), 1, dtype=torch.long)
+        for symbol, real in zip(rows.long().split(1, 1), length_mask(length, width).split(1, 1), strict=True):
             pushes = real & (symbol != POP)
             stack = torch.where(pushes, stack.scatter(1, depth, symbol % 2), stack)
             depth = (depth + pushes.long() - (real & (symbol == POP)).long()).clamp(min=0)
         remaining = depth[:, 0].clamp(min=1)
         place = torch.arange(int(remaining.max()))
         answer = stack.gather(1, (depth - 1 - place).clamp(min=0)).masked_fill(depth == 0, EMPTY)
-        return Problems(sizes, row, length, zero_after(answer.to(SYMBOL_DTYPE), remaining), remaining, length)
+        return Problems(sizes, rows, length, zero_after(answer.to(SYMBOL_DTYPE), remaining), remaining, length)
 
     def find_fault(self, prompt: str) -> str:
         is_problem = re.fullmatch("[ab]+[AB-]*", prompt)

@@ -26,23 +26,23 @@ Carved = tuple[Bool[Tensor, "b side side"], Int[Tensor, "b 2"] | None]
 Carver = Callable[[int, int, Generator], Carved]
 
 
-def depth_first(rows: int, cells: int, generator: Generator) -> Carved:
+def depth_first(count: int, cells: int, generator: Generator) -> Carved:
     """Uniform start and goal in mazes made by randomized depth-first search."""
-    visited = torch.zeros(rows, cells + 2, cells + 2, dtype=torch.bool)  # with a border that counts as visited
+    visited = torch.zeros(count, cells + 2, cells + 2, dtype=torch.bool)  # with a border that counts as visited
     visited[:, [0, -1]], visited[:, :, [0, -1]] = True, True
-    free = torch.zeros(rows, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
-    moves, row = torch.tensor(MOVES), torch.arange(rows)
-    cell = torch.randint(cells, (rows, 2), generator=generator)
-    stack, depth = torch.zeros(rows, cells * cells + 1, 2, dtype=torch.long), torch.zeros(rows, dtype=torch.long)
-    visited[row, cell[:, 0] + 1, cell[:, 1] + 1] = True
-    free[row, 2 * cell[:, 0] + 1, 2 * cell[:, 1] + 1] = True
+    free = torch.zeros(count, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
+    moves, mazes = torch.tensor(MOVES), torch.arange(count)
+    cell = torch.randint(cells, (count, 2), generator=generator)
+    stack, depth = torch.zeros(count, cells * cells + 1, 2, dtype=torch.long), torch.zeros(count, dtype=torch.long)
+    visited[mazes, cell[:, 0] + 1, cell[:, 1] + 1] = True
+    free[mazes, 2 * cell[:, 0] + 1, 2 * cell[:, 1] + 1] = True
     for _ in range(2 * cells * cells - 1):  # every cell is entered once, and left once
         near = cell[:, None] + moves
-        is_open = ~visited[row[:, None], near[..., 0] + 1, near[..., 1] + 1]
-        choice = ((torch.rand(rows, 4, generator=generator) + 1) * is_open).argmax(1)
+        is_open = ~visited[mazes[:, None], near[..., 0] + 1, near[..., 1] + 1]
+        choice = ((torch.rand(count, 4, generator=generator) + 1) * is_open).argmax(1)
         enters = is_open.any(1)
-        target = torch.where(enters[:, None], near[row, choice], stack[row, (depth - 1).clamp(min=0)])
-        new, old, entered = row[enters], cell[enters], target[enters]
+        target = torch.where(enters[:, None], near[mazes, choice], stack[mazes, (depth - 1).clamp(min=0)])
+        new, old, entered = mazes[enters], cell[enters], target[enters]
         stack[new, depth[new]] = old
         wall = old + entered + 1
         free[new, wall[:, 0], wall[:, 1]] = True
@@ -53,97 +53,97 @@ def depth_first(rows: int, cells: int, generator: Generator) -> Carved:
     return free, None
 
 
-def opposite_corners(rows: int, cells: int, generator: Generator) -> Carved:
+def opposite_corners(count: int, cells: int, generator: Generator) -> Carved:
     """Start and goal in opposite corners."""
-    free, _ = depth_first(rows, cells, generator)
+    free, _ = depth_first(count, cells, generator)
     last = cells - 1
     pairs = torch.tensor([(0, cells * cells - 1), (last, last * cells), (cells * cells - 1, 0), (last * cells, last)])
-    return free, pairs[torch.randint(4, (rows,), generator=generator)]
+    return free, pairs[torch.randint(4, (count,), generator=generator)]
 
 
-def ends_of_a_line(rows: int, cells: int, generator: Generator) -> Carved:
+def ends_of_a_line(count: int, cells: int, generator: Generator) -> Carved:
     """Start and goal at the two ends of one line of cells."""
-    free, _ = depth_first(rows, cells, generator)
-    first = torch.randint(cells, (rows, 1), generator=generator) * cells
+    free, _ = depth_first(count, cells, generator)
+    first = torch.randint(cells, (count, 1), generator=generator) * cells
     ends = torch.cat([first, first + cells - 1], 1)
-    return free, torch.where(torch.rand(rows, 1, generator=generator) < 0.5, ends, ends.flip(1))
+    return free, torch.where(torch.rand(count, 1, generator=generator) < 0.5, ends, ends.flip(1))
 
 
-def from_the_centre(rows: int, cells: int, generator: Generator) -> Carved:
+def from_the_centre(count: int, cells: int, generator: Generator) -> Carved:
     """Start in the centre, goal in a corner."""
-    free, _ = depth_first(rows, cells, generator)
+    free, _ = depth_first(count, cells, generator)
     last, centre = cells - 1, cells // 2 * (cells + 1)
     corners = torch.tensor([0, last, last * cells])  # of 2 × 2 cells the fourth is the centre
-    goal = corners[torch.randint(3, (rows,), generator=generator)]
+    goal = corners[torch.randint(3, (count,), generator=generator)]
     return free, torch.stack([torch.full_like(goal, centre), goal], 1)
 
 
-def side_by_side(rows: int, cells: int, generator: Generator) -> Carved:
+def side_by_side(count: int, cells: int, generator: Generator) -> Carved:
     """Start and goal in neighbouring cells, often with a wall between them and a long way around it."""
-    free, _ = depth_first(rows, cells, generator)
-    line = torch.randint(cells, (rows,), generator=generator)
-    column = torch.randint(cells - 1, (rows,), generator=generator)
-    upright = torch.rand(rows, generator=generator) < 0.5
+    free, _ = depth_first(count, cells, generator)
+    line = torch.randint(cells, (count,), generator=generator)
+    column = torch.randint(cells - 1, (count,), generator=generator)
+    upright = torch.rand(count, generator=generator) < 0.5
     first = torch.where(upright, column * cells + line, line * cells + column)
     return free, torch.stack([first, first + torch.where(upright, cells, 1)], 1)
 
 
-def binary_tree(rows: int, cells: int, generator: Generator) -> Carved:
+def binary_tree(count: int, cells: int, generator: Generator) -> Carved:
     """Mazes in which every cell is open upwards or to the left: many short dead ends."""
-    up = torch.rand(rows, cells, cells, generator=generator) < 0.5
+    up = torch.rand(count, cells, cells, generator=generator) < 0.5
     up[:, 0], up[:, 1:, 0] = False, True
     left = ~up
     left[:, :, 0] = False
     return _open_walls(up, left, None, generator)
 
 
-def comb(rows: int, cells: int, generator: Generator) -> Carved:
+def comb(count: int, cells: int, generator: Generator) -> Carved:
     """One corridor along a side; from each of its cells a dead end runs across the maze."""
-    up = torch.ones(rows, cells, cells, dtype=torch.bool)
+    up = torch.ones(count, cells, cells, dtype=torch.bool)
     up[:, 0] = False
     left = torch.zeros_like(up)
     left[:, 0, 1:] = True
     return _open_walls(up, left, None, generator)
 
 
-def snake(rows: int, cells: int, generator: Generator) -> Carved:
+def snake(count: int, cells: int, generator: Generator) -> Carved:
     """One corridor that runs through all cells line by line, with start and goal at its ends."""
     lines = [range(i * cells, (i + 1) * cells) for i in range(cells)]
     order = [cell for i, line in enumerate(lines) for cell in (line if i % 2 == 0 else reversed(line))]
-    return _build_corridor(order, rows, cells, generator)
+    return _build_corridor(order, count, cells, generator)
 
 
-def spiral(rows: int, cells: int, generator: Generator) -> Carved:
+def spiral(count: int, cells: int, generator: Generator) -> Carved:
     """One corridor that spirals through all cells, with start and goal at its ends."""
     remaining, order = torch.arange(cells * cells).view(cells, cells), list[int]()
     while remaining.numel():
         order += remaining[0].tolist()
         remaining = remaining[1:].rot90()
-    return _build_corridor(order, rows, cells, generator)
+    return _build_corridor(order, count, cells, generator)
 
 
-def _build_corridor(order: list[int], rows: int, cells: int, generator: Generator) -> Carved:
+def _build_corridor(order: list[int], count: int, cells: int, generator: Generator) -> Carved:
     """Return mazes with one corridor through all cells in the given order, and start and goal at its ends."""
-    up, left = torch.zeros(2, rows, cells, cells, dtype=torch.bool)
+    up, left = torch.zeros(2, count, cells, cells, dtype=torch.bool)
     for pair in pairwise(order):
         later_cell, distance = max(pair), abs(pair[0] - pair[1])
         (left if distance == 1 else up)[:, later_cell // cells, later_cell % cells] = True
-    ends = torch.tensor([[order[0], order[-1]]]).repeat(rows, 1)
-    backwards = torch.rand(rows, generator=generator) < 0.5
+    ends = torch.tensor([[order[0], order[-1]]]).repeat(count, 1)
+    backwards = torch.rand(count, generator=generator) < 0.5
     return _open_walls(up, left, torch.where(backwards[:, None], ends.flip(1), ends), generator)
 
 
 def _open_walls(up: Bool[Tensor, "b n n"], left: Tensor, ends: Tensor | None, generator: Generator) -> Carved:
     """Return mazes whose cells are open to the neighbours above and on the left as given, each turned or mirrored, with
     its start and goal, by one of the eight symmetries of a square."""
-    rows, cells = up.shape[:2]
-    free = torch.zeros(rows, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
+    count, cells = up.shape[:2]
+    free = torch.zeros(count, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
     free[:, 1::2, 1::2] = True
     free[:, 0:-1:2, 1::2], free[:, 1::2, 0:-1:2] = up, left
     number = torch.arange(cells * cells).view(cells, cells)
     forms = [(free.rot90(k, (1, 2)), number.rot90(k)) for k in range(4)]
     forms += [(grid.transpose(1, 2), numbers.T) for grid, numbers in forms]
-    which, row = torch.randint(8, (rows,), generator=generator), torch.arange(rows)
+    which, row = torch.randint(8, (count,), generator=generator), torch.arange(count)
     turned = torch.stack([grid for grid, _ in forms])[which, row]
     if ends is None:
         return turned, None

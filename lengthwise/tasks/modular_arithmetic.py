@@ -198,14 +198,14 @@ class BracketedTask(ModularTask):
     further_symbols = "()"
 
     @abstractmethod
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         """Return problems with their answers, given rows of symbols."""
 
     def from_expressions(
-        self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
+        self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
     ) -> Problems:
         """Return problems on the expressions in ``row``; ``numbers`` are the positions of their numbers."""
-        return self.from_rows(sizes, row)
+        return self.from_rows(sizes, rows)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         return self.draw_pattern(None, sizes, generator)
@@ -243,12 +243,12 @@ class BracketedTask(ModularTask):
         row = row.scatter(1, operation.where(between, width), operations + len(self.writes))[:, :width]
         return self.from_expressions(sizes, zero_after(row.to(SYMBOL_DTYPE), 4 * sizes[:, 0] - 3), number, generator)
 
-    def evaluate(self, row: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+    def evaluate(self, rows: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         """Return the values of expressions, computed symbol by symbol with a stack."""
         count, opening = len(self.writes), len(self.writes) + len(self.operations)
-        values = torch.zeros(len(row), row.shape[1] + 2, dtype=torch.long)
-        operations, depth = values.clone(), torch.zeros(len(row), 1, dtype=torch.long)
-        for symbol, real in zip(row.long().split(1, 1), length_mask(length, row.shape[1]).split(1, 1), strict=True):
+        values = torch.zeros(len(rows), rows.shape[1] + 2, dtype=torch.long)
+        operations, depth = values.clone(), torch.zeros(len(rows), 1, dtype=torch.long)
+        for symbol, real in zip(rows.long().split(1, 1), length_mask(length, rows.shape[1]).split(1, 1), strict=True):
             number, closes = real & (symbol < count), real & (symbol == opening + 1)
             operates = real & (symbol >= count) & (symbol < opening)
             values = torch.where(number, values.scatter(1, depth, symbol), values)
@@ -287,11 +287,11 @@ class BracketedArithmetic(BracketedTask):
 
     patterns = (*NESTINGS, one_product, *NUMBERS)
 
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         count = sizes[:, 0]
         length = 4 * count - 3
-        answer = self.evaluate(row, length)[:, None].to(SYMBOL_DTYPE)
-        return Problems(sizes, row, length, answer, torch.ones_like(count), count)
+        answer = self.evaluate(rows, length)[:, None].to(SYMBOL_DTYPE)
+        return Problems(sizes, rows, length, answer, torch.ones_like(count), count)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         if size[0] > 1 or self.modulus > limit:
@@ -336,25 +336,25 @@ class SolveEquation(BracketedTask):
     patterns = (*NESTINGS, *NUMBERS)
 
     def from_expressions(
-        self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
+        self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
     ) -> Problems:
-        value = self.evaluate(row, 4 * sizes[:, 0] - 3)
+        value = self.evaluate(rows, 4 * sizes[:, 0] - 3)
         chosen = (torch.rand(len(sizes), 1, generator=generator) * sizes).long()
-        unknown = row.scatter(1, numbers.gather(1, chosen), self.symbols.index("x"))
+        unknown = rows.scatter(1, numbers.gather(1, chosen), self.symbols.index("x"))
         end = torch.stack([torch.full_like(value, self.symbols.index(EQUALS)), value], 1).to(SYMBOL_DTYPE)
-        end = shift_right(F.pad(end, (0, row.shape[1])), 4 * sizes[:, 0] - 3, row.shape[1] + 2)
+        end = shift_right(F.pad(end, (0, rows.shape[1])), 4 * sizes[:, 0] - 3, rows.shape[1] + 2)
         return self.from_rows(sizes, F.pad(unknown, (0, 2)) + end)
 
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         count = sizes[:, 0]
-        length, unknown = 4 * count - 1, row == self.symbols.index("x")
-        substituted = torch.cat([row.masked_fill(unknown, value) for value in (0, 1)])
+        length, unknown = 4 * count - 1, rows == self.symbols.index("x")
+        substituted = torch.cat([rows.masked_fill(unknown, value) for value in (0, 1)])
         value_at_0, value_at_1 = self.evaluate(substituted, (length - 2).repeat(2)).chunk(2)
-        value = row.gather(1, length[:, None] - 1)[:, 0]
+        value = rows.gather(1, length[:, None] - 1)[:, 0]
         answer = ((value - value_at_0) * (value_at_1 - value_at_0) % self.modulus)[:, None].to(
             SYMBOL_DTYPE
         )  # x is added or subtracted once
-        return Problems(sizes, row, length, answer, torch.ones_like(count), count)
+        return Problems(sizes, rows, length, answer, torch.ones_like(count), count)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         if size[0] > 1 or self.modulus > limit:

@@ -37,8 +37,8 @@ class Copy(_AlphabetTask):
     answers_each_symbol = True
     question = "Write this sequence of symbols again, just as it stands."
 
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
-        return Problems(sizes, row, sizes[:, 0], row, sizes[:, 0], sizes[:, 0])
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
+        return Problems(sizes, rows, sizes[:, 0], rows, sizes[:, 0], sizes[:, 0])
 
     def reference(self, prompt: str) -> str:
         return prompt
@@ -60,14 +60,14 @@ class _RearrangementTask(_AlphabetTask):
         return self.times == 1
 
     @abstractmethod
-    def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         """Return the position in the prompt of each symbol of the answer; arbitrary after the answer's end."""
 
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
-        places = self.source_positions(sizes, row).clamp(min=0, max=row.shape[1] - 1)
+        places = self.source_positions(sizes, rows).clamp(min=0, max=rows.shape[1] - 1)
         answer_length = self.times * length
-        return Problems(sizes, row, length, zero_after(row.gather(1, places), answer_length), answer_length, length)
+        return Problems(sizes, rows, length, zero_after(rows.gather(1, places), answer_length), answer_length, length)
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return self.times * sizes[:, 0]
@@ -79,8 +79,8 @@ class Reverse(_RearrangementTask):
 
     question = "Write this sequence of symbols in reverse order."
 
-    def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
-        return length - 1 - torch.arange(row.shape[1])
+    def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+        return length - 1 - torch.arange(rows.shape[1])
 
     def reference(self, prompt: str) -> str:
         return prompt[::-1]
@@ -93,8 +93,8 @@ class Duplicate(_RearrangementTask):
     question = "Write this sequence of symbols twice, one copy directly after the other."
     times = 2
 
-    def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
-        return torch.arange(2 * row.shape[1]) % length
+    def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+        return torch.arange(2 * rows.shape[1]) % length
 
     def reference(self, prompt: str) -> str:
         return prompt + prompt
@@ -107,8 +107,8 @@ class OddsFirst(_RearrangementTask):
 
     question = "Write every second symbol of this sequence, beginning with the first, and then all the others in order."
 
-    def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
-        position, odds = torch.arange(row.shape[1]), (length + 1) // 2
+    def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+        position, odds = torch.arange(rows.shape[1]), (length + 1) // 2
         return torch.where(position < odds, 2 * position, 2 * (position - odds) + 1)
 
     def reference(self, prompt: str) -> str:
@@ -123,9 +123,9 @@ class BucketSort(_RearrangementTask):
 
     question = "Write the symbols of this sequence in ascending order, digits before letters."
 
-    def source_positions(self, length: Int[Tensor, "b 1"], row: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
-        is_padding = torch.arange(row.shape[1]) >= length
-        return row.long().masked_fill(is_padding, self.alphabet).argsort(1)
+    def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+        is_padding = torch.arange(rows.shape[1]) >= length
+        return rows.long().masked_fill(is_padding, self.alphabet).argsort(1)
 
     def reference(self, prompt: str) -> str:
         return "".join(sorted(prompt))
@@ -163,11 +163,11 @@ class MissingDuplicate(Task):
         hidden = (2 * torch.rand(len(sizes), 1, generator=generator) * sizes).long()
         return self.from_rows(sizes, row, hidden)
 
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b n"], place: Int[Tensor, "b 1"]) -> Problems:
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b n"], place: Int[Tensor, "b 1"]) -> Problems:
         """Return problems on these strings, each with the symbol at position ``place`` of the prompt hidden."""
-        position, length = torch.arange(2 * row.shape[1]), 2 * sizes[:, 0]
-        prompt = row.gather(1, position % sizes).where(position < 2 * sizes, 0)
-        answer = row.gather(1, place % sizes).to(SYMBOL_DTYPE)
+        position, length = torch.arange(2 * rows.shape[1]), 2 * sizes[:, 0]
+        prompt = rows.gather(1, position % sizes).where(position < 2 * sizes, 0)
+        answer = rows.gather(1, place % sizes).to(SYMBOL_DTYPE)
         prompt = prompt.masked_fill(position == place, self.alphabet).to(SYMBOL_DTYPE)
         return Problems(sizes, prompt, length, answer, torch.ones_like(length), sizes[:, 0])
 
@@ -226,15 +226,15 @@ class UniqueSet(SequenceTask):
     def patterns(self) -> tuple[Pattern, ...]:  # type: ignore[override]
         return (*super().patterns, all_different, first_comes_again)
 
-    def from_rows(self, sizes: Int[Tensor, "b axes"], row: Int[Tensor, "b p"]) -> Problems:
-        length, width = sizes[:, 0], row.shape[1]
-        position = torch.arange(width).expand(len(row), -1)
-        first = torch.full((len(row), self.alphabet), width)  # the first position of each symbol
-        first.scatter_reduce_(1, symbols := row.long(), position, "amin")
+    def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
+        length, width = sizes[:, 0], rows.shape[1]
+        position = torch.arange(width).expand(len(rows), -1)
+        first = torch.full((len(rows), self.alphabet), width)  # the first position of each symbol
+        first.scatter_reduce_(1, symbols := rows.long(), position, "amin")
         is_first = (first.gather(1, symbols) == position) & length_mask(length, width)
         place = is_first.cumsum(1)  # of a first symbol in the answer, from 1; repeats add 0 to the place before
-        answer = row.new_zeros(len(row), width + 1).scatter_add_(1, place, row * is_first)[:, 1:]
-        return Problems(sizes, row, length, answer[:, : int(place.max())], place[:, -1], length)
+        answer = rows.new_zeros(len(rows), width + 1).scatter_add_(1, place, rows * is_first)[:, 1:]
+        return Problems(sizes, rows, length, answer[:, : int(place.max())], place[:, -1], length)
 
     def reference(self, prompt: str) -> str:
         return "".join(dict.fromkeys(prompt))

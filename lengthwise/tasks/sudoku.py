@@ -243,24 +243,24 @@ class Sudoku(SquareGridTask):
         return {"clues": (problems.prompt > 0).sum(1)}
 
 
-def _mask_random_unit(unit_kind: int, side: int, rows: int, generator: Generator) -> Bool[Tensor, "b cells"]:
+def _mask_random_unit(unit_kind: int, side: int, count: int, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Return masks of the cells of a random line (``unit_kind`` 0), column (1) or box (2)."""
     unit = torch.tensor([cell_units[unit_kind] for cell_units in number_units(side)])
-    return unit == torch.randint(side, (rows, 1), generator=generator)
+    return unit == torch.randint(side, (count, 1), generator=generator)
 
 
 def _build_problems(prompt: Int[Tensor, "b n"], answer: Int[Tensor, "b n"]) -> Problems:
     """Return problems, given puzzles of one size and their solutions."""
-    rows, cells = prompt.shape
-    size, length = torch.full((rows, 1), round(cells**0.5)), torch.full((rows,), cells)
+    count, cells = prompt.shape
+    size, length = torch.full((count, 1), round(cells**0.5)), torch.full((count,), cells)
     rounds = (prompt == 0).sum(1).clamp(min=1)
     return Problems(size, prompt.to(SYMBOL_DTYPE), length, answer.to(SYMBOL_DTYPE), length, rounds)
 
 
-def _shuffle_blocks(rows: int, side: int, block: int, generator: Generator) -> Int[Tensor, "b side"]:
+def _shuffle_blocks(count: int, side: int, block: int, generator: Generator) -> Int[Tensor, "b side"]:
     """Return random orders of lines in which each block of lines stays together."""
-    blocks = torch.rand(rows, side // block, 1, generator=generator).argsort(1) * block
-    return (blocks + torch.rand(rows, side // block, block, generator=generator).argsort(2)).flatten(1)
+    blocks = torch.rand(count, side // block, 1, generator=generator).argsort(1) * block
+    return (blocks + torch.rand(count, side // block, block, generator=generator).argsort(2)).flatten(1)
 
 
 if __name__ == "__main__":

@@ -36,10 +36,10 @@ class Mirrored(lw.SequenceTask):
 
     symbols = ("a", "b")
 
-    def from_rows(self, sizes, row):
-        length, position = sizes[:, :1], torch.arange(row.shape[1])
-        answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
-        return lw.Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
+    def from_rows(self, sizes, rows):
+        length, position = sizes[:, :1], torch.arange(rows.shape[1])
+        answer = rows.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
+        return lw.Problems(sizes, rows, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
 
     def reference(self, prompt):
         return prompt[::-1]

@@ -23,10 +23,10 @@ class _Balanced(lw.SequenceTask):
     symbols = ("(", "n", ")", "y")
     reads, writes = ("(", ")"), ("y", "n")
 
-    def from_rows(self, sizes, row):
+    def from_rows(self, sizes, rows):
         length = sizes[:, 0]
-        even = 2 * (row == 2).sum(1) == length
-        return lw.Problems(sizes, row, length, torch.where(even, 3, 1)[:, None], torch.ones_like(length), length)
+        even = 2 * (rows == 2).sum(1) == length
+        return lw.Problems(sizes, rows, length, torch.where(even, 3, 1)[:, None], torch.ones_like(length), length)
 
     def reference(self, prompt):
         return "ny"[prompt.count("(") == prompt.count(")")]

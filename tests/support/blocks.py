@@ -13,10 +13,10 @@ class Blocks(lw.SequenceTask):
     answers_each_symbol = True
     listed_sizes = range(3, 301, 3)
 
-    def from_rows(self, sizes, row):
+    def from_rows(self, sizes, rows):
         assert not (sizes % 3).any(), f"drawn with sizes {sizes[sizes % 3 > 0]}"
-        answer = row.view(len(row), -1, 3).sort(-1).values.view(row.shape)
-        return lw.Problems(sizes, row, sizes[:, 0], answer, sizes[:, 0], rounds=sizes[:, 0])
+        answer = rows.view(len(rows), -1, 3).sort(-1).values.view(rows.shape)
+        return lw.Problems(sizes, rows, sizes[:, 0], answer, sizes[:, 0], rounds=sizes[:, 0])
 
     def reference(self, prompt):
         return "".join("".join(sorted(prompt[at : at + 3])) for at in range(0, len(prompt), 3))

@@ -237,7 +237,8 @@ def test_a_family_is_named_after_its_function():
         """All
         alike."""
 
-    assert (Family.of(all_alike, all_alike).name, Family.of(all_alike, all_alike).about) == ("all-alike", "All alike.")
+    family = Family.from_function(all_alike, all_alike)
+    assert (family.name, family.about) == ("all-alike", "All alike.")
 
 
 @pytest.mark.parametrize("size", [3, 4, 5, 6, 9, 12])

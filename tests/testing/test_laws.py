@@ -44,10 +44,10 @@ class _Reverse(lw.SequenceTask):
 
     symbols = tuple("0123456789")
 
-    def from_rows(self, sizes, row):
-        length, position = sizes[:, :1], torch.arange(row.shape[1])
-        answer = row.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
-        return lw.Problems(sizes, row, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
+    def from_rows(self, sizes, rows):
+        length, position = sizes[:, :1], torch.arange(rows.shape[1])
+        answer = rows.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
+        return lw.Problems(sizes, rows, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
 
     def reference(self, prompt):
         return prompt[::-1]
@@ -67,9 +67,9 @@ class _Longer(_Reverse):
 
 
 class _Unpadded(_Reverse):
-    def from_rows(self, sizes, row):
-        found = super().from_rows(sizes, row)
-        return replace(found, answer=found.answer + (torch.arange(row.shape[1]) >= sizes[:, :1]))
+    def from_rows(self, sizes, rows):
+        found = super().from_rows(sizes, rows)
+        return replace(found, answer=found.answer + (torch.arange(rows.shape[1]) >= sizes[:, :1]))
 
 
 class _Tight(_Reverse):
@@ -87,14 +87,14 @@ class _Roomy(_Reverse):
 
 
 class _Wide(_Reverse):
-    def from_rows(self, sizes, row):
-        found = super().from_rows(sizes, row)
+    def from_rows(self, sizes, rows):
+        found = super().from_rows(sizes, rows)
         return replace(found, answer=nn.functional.pad(found.answer, (0, 1)))
 
 
 class _Silent(_Reverse):
-    def from_rows(self, sizes, row):
-        found = super().from_rows(sizes, row)
+    def from_rows(self, sizes, rows):
+        found = super().from_rows(sizes, rows)
         return replace(found, answer=found.answer * 0, answer_length=found.answer_length * 0)
 
 
@@ -105,8 +105,8 @@ class _Unary(_Reverse):
 
 
 class _Roundless(_Reverse):
-    def from_rows(self, sizes, row):
-        return replace(super().from_rows(sizes, row), rounds=sizes[:, 0] - 1)
+    def from_rows(self, sizes, rows):
+        return replace(super().from_rows(sizes, rows), rounds=sizes[:, 0] - 1)
 
 
 class _Global(_Reverse):
