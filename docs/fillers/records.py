@@ -144,12 +144,12 @@ def _ours(entry: dict[str, str] | None) -> str:
     ours = ours_of(entry)
     count = len(ours.seeds)
     score = f"{ours.mean:.3f}, one seed" if count == 1 else f"{ours.mean:.3f} (worst of {count}: {min(ours.seeds):.3f})"
-    told = "given T(n)" if ours.stopping == "Oracle" else f"stops by `{ours.stopping}`"
+    loops_given = "given T(n)" if ours.stopping == "Oracle" else f"stops by `{ours.stopping}`"
     if recipes_of(entry["folder"])[entry["recipe"]]["loops"]["kind"] == "Constant" and ours.stopping == "Oracle":
-        told = "equal depth at every length"
+        loops_given = "equal depth at every length"
     unfit = unfitted(entry["folder"]).get(entry["recipe"], "")
     lengths = f"{_spaced(size_text(ours.trained_to))} → {_spaced(entry['sizes'])}"
-    row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {told}"
+    row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {loops_given}"
     return f" *Ours: {entry['verdict']}*, {row}. {entry['reason'][0].upper()}{entry['reason'][1:]}."
 
 

@@ -34,15 +34,15 @@ def code(name: str) -> str:
 
 
 def command(folder: str) -> str:
-    """Write how a folder's figures were made, from results/README.md; of a long account only the first command, and a
-    link."""
-    told = {}
+    """Write how a folder's figures were made, from results/README.md: a short text in full, or the first command of a
+    long one with a link."""
+    accounts = {}
     for names, how in re.findall(
         r"^\| (`[^|]*`) \| (.*) \|$", (ROOT / "results" / "README.md").read_text(), re.MULTILINE
     ):
-        told |= dict.fromkeys(re.findall("`(.*?)`", names), how)
+        accounts |= dict.fromkeys(re.findall("`(.*?)`", names), how)
     inside = Path(folder).relative_to("results")
-    how = next((told[str(one)] for one in (inside, *inside.parents) if str(one) in told), None)
+    how = next((accounts[str(one)] for one in (inside, *inside.parents) if str(one) in accounts), None)
     if how is None:
         raise SystemExit(f"results/README.md does not say how {folder} was made")
     if len(how.split()) > SHORT and (first := re.search("`(lengthwise [^`]*)`", how)):

@@ -21,11 +21,11 @@ SEEDS = 3  # fewer decide nothing
 def claims(name: str) -> str:
     """Write a tally of the verdicts, then a table per source: each claim with our figure (mean over seeds, worst
     family), the sizes that the recipe was chosen on, and earlier recipes."""
-    told = tomllib.loads((ROOT / name).read_text())
+    toml_claims = tomllib.loads((ROOT / name).read_text())["claim"]
     rows: dict[str, list[list[str]]] = defaultdict(list)
-    for claim in told["claim"]:
+    for claim in toml_claims:
         rows[claim["source"]].append(_line(claim))
-    sides = [(shares, *others.values()) for shares, others in map(_measured, told["claim"])]
+    sides = [(shares, *others.values()) for shares, others in map(_measured, toml_claims)]
     several = sum(min(map(len, side)) >= SEEDS for side in sides)
     parts = [tally((row[-1] for found in rows.values() for row in found), several)]
     aligned = ["---:" if head == "at" else "---" for head in HEADS]
@@ -38,9 +38,9 @@ def claims(name: str) -> str:
 
 def headline(name: str, system: str) -> str:
     """Write the main results of a paper: its claims, our measurements, their costs and commands."""
-    told = tomllib.loads((ROOT / name).read_text())["claim"]
+    toml_claims = tomllib.loads((ROOT / name).read_text())["claim"]
     lines = [("claim", "here", "seeds", "CPU min", "command"), ("---", "---", "---:", "---:", "---")]
-    for claim in (one for one in told if one.get("headline") == system):
+    for claim in (one for one in toml_claims if one.get("headline") == system):
         runs = json.loads((ROOT / claim["folder"] / "runs.json").read_text())
         minutes = statistics.median(run["cpu_s"] for run in runs if run["recipe_name"] == claim["recipe"]) / 60
         says, at, here, _ = _line(claim)
@@ -52,11 +52,11 @@ def headline(name: str, system: str) -> str:
 
 def standings(name: str) -> str:
     """List claims as reproduced, contradicted or open; of undecided claims only the main results of a paper."""
-    told = tomllib.loads((ROOT / name).read_text())["claim"]
+    toml_claims = tomllib.loads((ROOT / name).read_text())["claim"]
     found: dict[str, dict[str, list[str]]] = {
         group: defaultdict(list) for group in ("Reproduced", "Contradicted", "Open")
     }
-    for claim in told:
+    for claim in toml_claims:
         says, at, here, result = _line(claim)
         text = f"- {says}. At {at.strip('*')}: {re.sub(r'; claimed [^;]*', '', here.split(' (before')[0])}"
         if result.startswith("agrees"):
@@ -87,10 +87,10 @@ def tally(verdicts: Iterable[str], several: int) -> str:
 
 def _reason(verdict: str) -> str:
     """Return why a claim is undecided, without figures; an empty text if it is decided."""
-    told = re.fullmatch(r"undecided \((.*?)(?:: .*)?\)", verdict)
-    if told is None:
+    match = re.fullmatch(r"undecided \((.*?)(?:: .*)?\)", verdict)
+    if match is None:
         return ""
-    return "seeds on both sides" if re.search(r"of \d+ seeds|overlap", told[1]) else told[1]
+    return "seeds on both sides" if re.search(r"of \d+ seeds|overlap", match[1]) else match[1]
 
 
 def _measured(claim: Row) -> tuple[list[float], dict[str, list[float]]]:
