@@ -104,7 +104,7 @@ class Screen(io.StringIO):
 
 
 def typed(*words):
-    """A command in this process, in a terminal that nobody sees."""
+    """A command in this process, in a hidden terminal."""
     with (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(Screen()),

@@ -153,8 +153,8 @@ def judge(task: Task, reply: str, right: str) -> Row:
 
 def is_leniently_right(task: Task, reply: str, right: str) -> bool:
     """Return True if the last possible answer in a reply is the correct one. Surrounding words, Markdown and LaTeX
-    markup are ignored; in numbers also thousands separators, a plus sign and leading zeros. This shows whether a model
-    knows the answer but formats it differently."""
+    markup are ignored; so are thousands separators, a plus sign and leading zeros of numbers. This shows whether a
+    model knows the answer but formats it differently."""
     # LaTeX's thousands separator, and the minus sign U+2212.
     reply = reply.replace("{,}", ",").replace("\N{MINUS SIGN}", "-")
     if task.answers_numbers:

@@ -136,8 +136,8 @@ def _figure_options(args: Options) -> dict[str, Any]:
 
 
 def _skip_other_folders(names: Sequence[str]) -> list[str]:
-    """Return the names without sweep folders and results of ``demo``, which ``runs/*`` includes, and warn of these. If
-    all names are such folders, return them all."""
+    """Return the names without sweep folders and results of ``demo``, which ``runs/*`` includes, and warn about these.
+    If all names are such folders, return them all."""
     runs_path, paths = runs_folder().resolve(), {name: Path(name) for name in names}
     skipped = [name for name, path in paths.items() if (path / "sweep.json").exists()
              or (is_results_folder(path) and path.resolve().parent == runs_path)]  # fmt: skip

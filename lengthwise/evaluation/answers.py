@@ -40,7 +40,7 @@ class Predictions:
     stopped: Bool[Tensor, " b"] | None = None  # stopped by the rule, not by its limit; None: the rule has no ``done``
     ran: Int[Tensor, " b"] | None = None  # loops that were run to choose ``loops``; None: ``loops``
     residual: Float[Tensor, " b"] | None = None  # largest relative movement of the state in the answer's loop
-    start: Int[Tensor, " b"] | None = None  # number of the answer's first state (see ``with_first_state``); None: 0
+    start: Int[Tensor, " b"] | None = None  # number of the initial state (see ``with_initial_state``); None: 0
 
 
 def predict(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
@@ -53,7 +53,7 @@ def predict(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> P
 def predict_by_rules(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Predictions]:
     """Return the model's answers by each stopping rule, from one run up to the largest limit (one per restart)."""
     model.eval()
-    starts = [with_first_state(model, number) for number in range(max(rule.starts for rule in rules))]
+    starts = [with_initial_state(model, number) for number in range(max(rule.starts for rule in rules))]
     inner = [rule.rule if isinstance(rule, Restarts) else rule for rule in rules]
     movement = any(rule.needs_movement for rule in rules)
     predictions = _answers_from_one_start(model, recipe, batch, inner, movement)
@@ -257,7 +257,7 @@ def gather_slots(values: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
 
 
 def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
-    """Return the text of a row's answer, or its symbols as text if they are no valid answer of the task."""
+    """Return the text of a row's answer, or its symbols as text if they are not a valid answer of the task."""
     answer = recipe.layout.answer(symbols, recipe.task)
     if len(answer) and int(answer.max()) < len(recipe.task.symbols):
         return recipe.task.format(answer)
@@ -277,7 +277,7 @@ def filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
     return torch.arange(int(count.max())) < count[:, None]
 
 
-def with_first_state(model: Model, start: int) -> Model:
+def with_initial_state(model: Model, start: int) -> Model:
     """Return the model with initial state number ``start``: 0 is its own, others are random (see ``RandomStart``).
     Raises UsageError if its initial state is never random."""
     return RandomStart(model, start) if start else model
@@ -291,7 +291,7 @@ class RandomStart(Model):
         super().__init__()
         if not model.start_noise:
             raise UsageError(
-                f"{type(model).__name__} always starts from one state: Restarts needs a model whose first state is "
+                f"{type(model).__name__} always starts from one state: Restarts needs a model whose initial state is "
                 "random in training, e.g. Transformer(noise=1)"
             )
         self.model, self.number = model, number

@@ -216,8 +216,8 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         ) from None
     if logits.shape[-1] < len(writes):
         raise UsageError(
-            f"{name} gives {logits.shape[-1]} logits a position, fewer than the symbols that {recipe.task.name} in "
-            f"{type(recipe.layout).__name__} writes, {len(writes)}: {' '.join(writes.symbols)}"
+            f"{name} gives {logits.shape[-1]} logits per position, but {recipe.task.name} in "
+            f"{type(recipe.layout).__name__} writes {len(writes)} symbols: {' '.join(writes.symbols)}"
         )
 
 

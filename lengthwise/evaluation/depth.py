@@ -120,7 +120,7 @@ def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, sa
     exact, moved_one, moved_two, cosine = (torch.full(shape, torch.nan) for _ in range(4))
     first_row, first_map, movements = [], [], Movements(model, batch.inputs)
     for loop, rows, state in unroll(model, batch.inputs, planned + extra_loops):
-        moved = movements.after_loop(rows, state).cpu()
+        moved = movements.measure(rows, state).cpu()
         current = flatten_state(model.answer_state(state), mask.shape[1])
         real = mask[rows]
         count = real.sum(1)
@@ -195,7 +195,7 @@ def record_problem(weights: Weights, prompt: str, max_cells: int = MOST_CELLS) -
         probability = model.read(state).softmax(-1).cpu()
         best = probability.max(-1)
         said, sure = (gather_slots(values, batch.answer_slots)[0] for values in (best.indices, best.values))
-        moved = float(movements.after_loop(rows, state)[..., 0].max())
+        moved = float(movements.measure(rows, state)[..., 0].max())
         loops.append(
             {
                 "said": said.tolist(),

@@ -267,22 +267,22 @@ def results_of_groups(
         positions = min(CACHE_POSITIONS, MAX_POSITIONS) if cached else positions_at_once(model)
         for rows, batch in split_batches(recipe, problems, positions, batch_rows=max(r.together for r in chosen)):
             for rule, predicted in zip(chosen, predict_by_rules(model, recipe, batch, chosen), strict=True):
-                results[rule].append(_results_of_batch(model, recipe, batch, rule, predicted))
+                results[rule].append(_batch_results(model, recipe, batch, rule, predicted))
             if on_progress:
                 on_progress(min(1.0, rows.stop / len(problems)))
     return [RowResults.join(results[rule]) for rule in rules]
 
 
-def _results_of_batch(model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predicted: Predictions) -> RowResults:
-    columns = row_counts(recipe, batch, predicted)
+def _batch_results(model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predictions: Predictions) -> RowResults:
+    columns = row_counts(recipe, batch, predictions)
     if recipe.task.final_after:
-        columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
-    return RowResults(columns, predicted.symbols.int(), batch.answer_slots.sum(1), predicted.confidence)
+        columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predictions, columns[:, 0] > 0)
+    return RowResults(columns, predictions.symbols.int(), batch.answer_slots.sum(1), predictions.confidence)
 
 
 def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:
     """Return eight columns per row: is the answer right, are all slots right, number of right tokens, number of tokens,
-    chosen loop, did the rule's limit end the row, number of loops run, is the final part right. Without a
+    chosen loop, did the rule's limit end the row, number of loops run, is the final part right. Without
     ``final_after``, the final part is the whole answer; flags are 0 or 1."""
     right_symbols, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
     answer = answer_mask(right_symbols, batch.answer_slots, recipe.layout.end(recipe.task))
@@ -302,8 +302,8 @@ def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Te
 def _is_final_part_right(
     model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predictions: Predictions, right: Bool[Tensor, " b"]
 ) -> Bool[Tensor, " b"]:
-    """Return the rows in which the answer's final part, after the last ``Task.final_after``, is right. Where answer
-    tokens are inputs, wrong rows are decoded, because ``predictions`` was given the right scratchpad."""
+    """Return a mask of the rows whose final part, after the last ``Task.final_after``, is right. Where answer tokens
+    are inputs, wrong rows are decoded, because ``predictions`` were made from the right scratchpad."""
     symbols, wrong = predictions.symbols, (~right).nonzero()[:, 0]
     if recipe.layout.decodes and len(wrong):
         symbols = symbols.clone()
@@ -321,7 +321,7 @@ def _is_final_part_right(
 
 
 def right_rows(recipe: Recipe, batch: Batch, predictions: Predictions) -> Bool[Tensor, " b"]:
-    """Return which rows' answers are right."""
+    """Return a mask of the rows whose answers are right."""
     return row_counts(recipe, batch, predictions)[:, 0] > 0
 
 
@@ -341,7 +341,7 @@ def positions_at_once(model: Model) -> int:
 
 
 def _row_width(recipe: Recipe, problems: Problems) -> int:
-    """Return about how many positions the longest row has: its prompt and answer slots."""
+    """Return the approximate width of the longest row: its prompt and answer slots."""
     return int((problems.prompt_length + recipe.task.answer_slots(problems.sizes)).max())
 
 

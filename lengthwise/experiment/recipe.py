@@ -279,12 +279,12 @@ def recipes_by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
     return {recipe.name: recipe for recipe in recipes}
 
 
-def change_recipe(recipe: Recipe, point: Mapping[str, str]) -> Recipe:
+def change_recipe(recipe: Recipe, changes: Mapping[str, str]) -> Recipe:
     """Return the recipe with a sweep's changes. Raises UsageError if they change the task or the training length."""
-    changes = [f"{path}={value}" for path, value in point.items()]
-    changed, top = recipe.change(changes), recipe.lengths.top
+    texts = [f"{path}={value}" for path, value in changes.items()]
+    changed, top = recipe.change(texts), recipe.lengths.top
     if (changed.task, changed.lengths.top) != (recipe.task, top):
-        raise UsageError(f"{', '.join(changes)}: keep the task and the training length, {top}, to compare recipes")
+        raise UsageError(f"{', '.join(texts)}: keep the task and the training length, {top}, to compare recipes")
     return changed
 
 

@@ -54,7 +54,7 @@ class Model(nn.Module, ABC):
         """Return the logits of every position."""
 
     def answer_state(self, state: State) -> State:
-        """Return the part of a state from which answers are read. A model has settled if a loop hardly changes it."""
+        """Return the part of a state from which answers are read. A model has settled once loops barely change it."""
         return state
 
 

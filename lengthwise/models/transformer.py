@@ -77,7 +77,7 @@ class Transformer(ModelSpec):
     mixer: MixerSpec = Attention()  # how a block combines positions
     mixers: tuple[MixerSpec, ...] = ()  # mixers of the layers in turn, repeated; none: ``mixer`` in all
     injection: Injection = "add"  # how the embedded input enters the state in every loop; once: not at all
-    noise: NotNegative = 0.0  # standard deviation of the first state in training
+    noise: NotNegative = 0.0  # standard deviation of the initial state in training
     dropout: Decay = 0.0  # probability of dropping a value in training
     init_std: NotNegative = 0.02  # std of the blocks' initial weights; small widths learn faster with more
     init: Literal["all", "attention"] = "all"  # which output layers start smaller by √(2 · layers)

@@ -81,8 +81,8 @@ class _KeyMask(Encoding):
 
 @dataclass(frozen=True)
 class LocalHeads(_HeadWindow):
-    """The first ``count`` heads see ``reach`` neighbours on either side, the others all positions; no parameters (as in
-    Longformer, Beltagy et al. 2020, by head instead of by position)."""
+    """The first ``count`` heads see ``reach`` neighbours on either side, and the others see all positions; no
+    parameters (as in Longformer, Beltagy et al. 2020, by head instead of by position)."""
 
     reach: Extra = 1  # neighbours on either side that are seen
 

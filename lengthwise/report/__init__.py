@@ -210,7 +210,7 @@ def describe_misfit(fit: float | None, size: int | str) -> str:
 
 def training_warnings(fit: float | None, size: int | str, diverged: int) -> str:
     """Return the warning of ``describe_misfit`` and the number of seeds that diverged, as text; empty if there is
-    nothing to warn of."""
+    nothing to warn about."""
     seeds = f"{diverged} seed{'s' * (diverged > 1)} {DIVERGED}" if diverged else ""
     return ", ".join(part for part in (describe_misfit(fit, size), seeds) if part)
 

@@ -162,10 +162,10 @@ def _draw_panels(
     return fix_layout(figure, title or "", width)
 
 
-def _draw_plot(axes: Axes, panel: Plot, longest: int | None = None) -> None:
+def _draw_plot(axes: Axes, panel: Plot, max_length: int | None = None) -> None:
     """Draw a panel's curves, up to ``longest`` or their largest size, and describe their bands."""
     curves = panel.curves
-    _set_up_length_axes(axes, curves, longest or max(curve.diagonal()[-1].length for curve in curves))
+    _set_up_length_axes(axes, curves, max_length or max(curve.diagonal()[-1].length for curve in curves))
     few, banded = len(curves) <= len(COLOURS), list[Curve]()
     for look, curve in zip(panel.looks, curves, strict=True):
         points = curve.diagonal()

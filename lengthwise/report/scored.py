@@ -212,8 +212,8 @@ def newcombe_interval(first: Score, second: Score, pairing: Pairing = "independe
         spread = math.sqrt(p * (1 - p) * q * (1 - q))
         phi = max(-1.0, (max(0.0, p + q - 1) - p * q) / spread) if spread else 0.0
 
-    def margin(one: float, other: float) -> float:
-        return math.sqrt(max(0.0, one * one - 2 * phi * one * other + other * other))
+    def margin(p_gap: float, q_gap: float) -> float:
+        return math.sqrt(max(0.0, p_gap * p_gap - 2 * phi * p_gap * q_gap + q_gap * q_gap))
 
     return q - p, q - p - margin(q - low2, high1 - p), q - p + margin(high2 - q, p - low1)
 

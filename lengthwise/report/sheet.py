@@ -59,7 +59,7 @@ class FittedTable(Table):
 
 def _build_table(columns: Sequence[Column], grid: Grid, minima: Sequence[int], max_width: int) -> Table:
     """Return a table whose columns have their minimum, and a part of the spare width. Names get spare width first, then
-    the columns that lack the least. Long words are broken after hyphens."""
+    the columns that need the least. Long words are broken after hyphens."""
     maxima = [_max_width(cells, str.splitlines) for cells in grid]
     widths, spare = list(minima), max_width - COLUMN_GAP * len(minima) - sum(minima)
     by_need = sorted(range(len(widths)), key=lambda number: maxima[number] - minima[number])

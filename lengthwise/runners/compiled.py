@@ -46,7 +46,7 @@ class Compiled(claims.SpecializedRunner):
         # At other shapes, other random numbers would be drawn.
         if has_dropout(model):
             return "it has dropout"
-        return "its first state is random in training" if model.start_noise else None
+        return "its initial state is random in training" if model.start_noise else None
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         *_, state = self._states(inputs, loops, no_grad_loops)

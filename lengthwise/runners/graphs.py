@@ -239,7 +239,7 @@ class Recording:
         torch._foreach_zero_([owner.gradients[number] for number in self.used])
 
     def copy_batch(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
-        """Copy a batch into the buffers, without waiting."""
+        """Copy a batch, and the mask of rows that run in each loop, into the buffers, without waiting."""
         buffers = [*input_tensors(self.inputs).values(), self.running]
         for buffer, value in zip(buffers, [*input_tensors(inputs).values(), running], strict=True):
             buffer.copy_(value.pin_memory() if buffer.is_cuda else value, non_blocking=True)

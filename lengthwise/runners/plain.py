@@ -133,7 +133,7 @@ class Plain(Runner):
             except StopIteration:
                 return
             if movements:
-                moved = movements.after_loop(rows, state)
+                moved = movements.measure(rows, state)
             stay = yield Step(
                 k, rows, take_values(self.model.read(state), *positions[rows].nonzero(as_tuple=True)), moved
             )
@@ -148,7 +148,7 @@ class Movements:
         self.model, self.real = model, to_device(inputs.padding_mask, get_device(model))
         self.ran, self.earlier = torch.empty(0, dtype=torch.long), list[State]()
 
-    def after_loop(self, rows: Int[Tensor, " r"], state: State) -> Float[Tensor, "r t p"]:
+    def measure(self, rows: Int[Tensor, " r"], state: State) -> Float[Tensor, "r t p"]:
         """Return the movement of these rows' states, given their ``state`` after this loop."""
         current, device = self.model.answer_state(state), self.real.device
         still_running = to_device(torch.isin(self.ran, rows).nonzero()[:, 0], device)
@@ -197,5 +197,5 @@ def _sum_squares(x: Tensor, mask: Bool[Tensor, "r t"]) -> Float[Tensor, "r _"]:
 
 
 def take_values(values: Tensor, *indices: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
-    """Return the values at indices from the CPU. (A mask on the device would have to be copied back and counted.)"""
+    """Return the values at indices on the CPU. (A mask on the device would have to be copied back and counted.)"""
     return values[tuple(to_device(index, values.device) for index in indices)]

@@ -54,8 +54,8 @@ def symbols_are_in_reads_and_writes(task: Task) -> None:
 
 
 def rows_are_padded_with_zeros(task: Task) -> None:
-    """Prompts have one symbol or more, answers any number; both are ids of ``symbols``, and zeros after their ends; the
-    longest fills the last column."""
+    """Prompts have one symbol or more, and answers may be empty. Both are ids of ``symbols``, with zeros after their
+    ends; the longest fills the last column."""
     for name, problems in _draw_all(task):
         if int(shortest := problems.prompt_length.min()) < 1:
             raise Broken(f"{name} prompts have lengths from {shortest}: each must hold one symbol or more")

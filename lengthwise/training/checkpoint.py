@@ -89,12 +89,12 @@ def _require_dict(tree: Mapping[str, Any], name: str) -> dict[Any, Any]:
     return tree[name]
 
 
-def _check_tensors(actual: Mapping[str, Any], expected: Mapping[str, Tensor], kind: str) -> None:
+def _check_tensors(actual: Mapping[str, Any], expected: Mapping[str, Tensor], entry: str) -> None:
     if actual.keys() != expected.keys():
-        raise ValueError(f"{kind}: its tensors must have the names of the recipe's model")
+        raise ValueError(f"{entry}: its tensors must have the names of the recipe's model")
     for name, tensor in expected.items():
         if not _has_same_form(actual[name], tensor):
-            raise ValueError(f"{kind}: {name} must be a tensor of shape {tuple(tensor.shape)} and type {tensor.dtype}")
+            raise ValueError(f"{entry}: {name} must be a tensor of shape {tuple(tensor.shape)} and type {tensor.dtype}")
 
 
 def _has_same_form(actual: Any, expected: Any) -> bool:

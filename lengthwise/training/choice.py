@@ -97,15 +97,15 @@ class Bf16(Runner):
 
 
 class MicroBatches(Runner):
-    """Runs the rows of a batch in parts, one after the other, and recomputes each part for its gradients.
+    """Runs the rows of a batch in ``count`` parts, one after the other, and recomputes each part for its gradients.
 
     Memory then holds the activations of a single part, and the logits of all parts. Objectives see the whole batch:
     losses and gradients equal those of the inner runner, up to rounding.
     """
 
-    def __init__(self, runner: Runner, parts: int) -> None:
+    def __init__(self, runner: Runner, count: int) -> None:
         super().__init__(runner.model)
-        self.runner, self.parts = runner, parts
+        self.runner, self.count = runner, count
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         def logits(rows: slice) -> Float[Tensor, "m v"]:
@@ -129,9 +129,9 @@ class MicroBatches(Runner):
             rows, loop_logits = zip(*parts, strict=True)
             yield k, torch.cat(rows), torch.cat(loop_logits)
 
-    def _rows(self, count: int) -> Sequence[slice]:
-        size = -(-count // self.parts)
-        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    def _rows(self, row_count: int) -> Sequence[slice]:
+        size = -(-row_count // self.count)
+        return [slice(start, min(start + size, row_count)) for start in range(0, row_count, size)]
 
     def _recompute(self, function: Callable[..., Any], *args: Any) -> Any:
         """Return the function's result without keeping its activations; the backward pass calls the function again."""

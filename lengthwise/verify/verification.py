@@ -61,7 +61,7 @@ from lengthwise.verify.perturbation import (
 )
 
 SAMPLES = 1000  # uniform problems per size
-STRUCTURED = 0.4  # problems per family, relative to ``samples``: 400 by default, while 381, all right, suffice for .99
+STRUCTURED = 0.4  # problems per family, relative to ``samples``: 400 by default, while 381 right ones suffice for .99
 PERTURBED = 128  # number of problems whose answers are compared
 MOMENTS = 8  # training steps at which the sizes of problems are checked
 RETRAINED = 400  # problems per size, of retrained weights

@@ -373,7 +373,7 @@ WRONG = [
     (lambda: lw.evaluate(Gru(), 2, task=3), "task: 3 is neither a task nor the name of one"),
     (lambda: lw.evaluate(Gru(wrapped=True), 2, task="parity"), "but Gru gave dict"),
     (lambda: lw.evaluate(Gru(reads=3), 2, task="parity"), "Gru has too few embeddings for the 4 symbols of parity"),
-    (lambda: lw.evaluate(Gru(writes=3), 2, task="parity"), "Gru gives 3 logits a position.* writes, 4: 0 1 = "),
+    (lambda: lw.evaluate(Gru(writes=3), 2, task="parity"), "3 logits per position, but .* writes 4 symbols: 0 1 = "),
     (lambda: lw.train(Loose(), task="parity"), "Loose is not a frozen dataclass"),
     (lambda: lw.train(Frozen()), "Frozen: name the task"),
     (lambda: lw.train(5), "train takes a recipe, its name, a model's configuration or a torch module, not 5"),

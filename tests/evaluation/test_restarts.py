@@ -1,4 +1,4 @@
-"""Restarts: which answers are kept, that a problem's random first states are its own, and what is refused."""
+"""Restarts: which answers are kept, that a problem's random initial states are its own, and what is refused."""
 
 import json
 
@@ -9,7 +9,7 @@ import lengthwise as lw
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.cli import entry
-from lengthwise.evaluation.answers import predict, predict_by_rules, trace_loops, with_first_state
+from lengthwise.evaluation.answers import predict, predict_by_rules, trace_loops, with_initial_state
 from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Restarts, Settled
 from lengthwise.runs.run import load
 
@@ -34,10 +34,10 @@ def sudoku():
 
 @BOTH
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.name)
-def test_keeps_the_best_of_the_answers_from_each_first_state(sudoku, rule, pick):
+def test_keeps_the_best_of_the_answers_from_each_initial_state(sudoku, rule, pick):
     model, recipe, batch = sudoku
     kept = predict(model, recipe, batch, Restarts(rule, 5, pick))
-    starts, row = [with_first_state(model, number) for number in range(5)], torch.arange(len(batch))
+    starts, row = [with_initial_state(model, number) for number in range(5)], torch.arange(len(batch))
     tried = [predict(one, recipe, batch, rule) for one in starts]
     traces = [
         trace_loops(one, batch, found.loops, None, movement=True) for one, found in zip(starts, tried, strict=True)
@@ -73,7 +73,7 @@ def test_a_problem_s_answer_does_not_depend_on_its_neighbours(sudoku, pick):
 def test_first_states_are_normal_differ_and_are_those_of_training_in_size(sudoku):
     model, _, batch = sudoku
     starts = torch.stack(
-        [one.start(one.embed(batch.inputs)) for one in (with_first_state(model, n) for n in range(1, 9))]
+        [one.start(one.embed(batch.inputs)) for one in (with_initial_state(model, n) for n in range(1, 9))]
     )
     real = batch.inputs.padding_mask
     assert not starts[:, ~real].any() and abs(starts[:, real].std() - model.start_noise) < 0.02

@@ -143,7 +143,7 @@ def test_it_is_taken_only_where_it_is_asked_for():
 
 @pytest.mark.parametrize(
     ("spec", "reason"),
-    [(replace(BASE, dropout=0.1), "it has dropout"), (replace(BASE, noise=0.1), "its first state is random"),
+    [(replace(BASE, dropout=0.1), "it has dropout"), (replace(BASE, noise=0.1), "its initial state is random"),
      (lw.LSTM(4, 5, 2), "unknown type, LSTMModel")],
     ids=["dropout", "noise", "lstm"],
 )  # fmt: skip

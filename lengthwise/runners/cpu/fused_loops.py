@@ -174,11 +174,11 @@ def run_loops(
         for part in (block.norm_mlp, mlp.widen, mlp.narrow):
             parameters += [part.weight, part.bias]
     last = (None, None) if norm is None else (norm.weight, norm.bias)
-    return _AllLoops.apply(x, settings, *parameters, *last)
+    return _FusedLoops.apply(x, settings, *parameters, *last)
 
 
 class _Settings(NamedTuple):
-    """The arguments of ``_AllLoops`` that are not tensors."""
+    """The arguments of ``_FusedLoops`` that are not tensors."""
 
     loops: list[Loop]
     heads: int
@@ -206,7 +206,9 @@ def _split_parameters(parameters: Sequence[Any]) -> tuple[list[_Layer], tuple[An
     return [_Layer(*pairs[start : start + size]) for start in range(0, len(pairs), size)], norm
 
 
-class _AllLoops(torch.autograd.Function):
+class _FusedLoops(torch.autograd.Function):
+    """All loops as one autograd function, whose backward pass is written by hand."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, settings: _Settings, *parameters: Tensor | None) -> Tensor:
         layers, norm = _split_parameters(parameters)

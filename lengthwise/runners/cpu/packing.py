@@ -1,7 +1,7 @@
 """Packed rows, without padding, so that layers compute real tokens only.
 
-``Ragged`` stores one row after the other; ``Packing``, for recurrent models, one position after the other, like torch's
-``PackedSequence``. Rows that end or halt first are last, so the rows that continue are always the first, and no
+``Ragged`` stores one row after the other; ``Packing``, for recurrent models, stores one position after the other, like
+torch's ``PackedSequence``. Rows that end or halt first are last, so the rows that continue are always the first, and no
 data are moved.
 """
 
