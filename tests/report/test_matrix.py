@@ -162,6 +162,11 @@ def test_recipes_of_one_name_and_other_steps_have_rows_of_their_own(folders, tmp
     (other / "config.json").write_text(json.dumps(recipe | {"steps": 2}))
     names = {row["architecture"] for row in matrix_rows([RunFolder(first), RunFolder(other)])}
     assert names == {"TorchLSTM (lstm-EvenPairs, 1 steps)", "TorchLSTM (lstm-EvenPairs, 2 steps)"}
+    (other / "config.json").write_text(json.dumps(recipe | {"batch": 5}))  # as two trials of a sweep
+    runs = [RunFolder(first), RunFolder(other)]
+    assert {row["architecture"] for row in matrix_rows(runs)} == {
+        f"TorchLSTM (lstm-EvenPairs-{run.outline.id})" for run in runs
+    }
 
 
 @pytest.mark.usefixtures("undrawn")
