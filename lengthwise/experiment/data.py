@@ -14,6 +14,7 @@ from lengthwise.base.fields import suggest
 from lengthwise.base.formatting import format_ranges
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
+from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
 from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.own_code import wrap_user_errors
@@ -172,7 +173,21 @@ def fresh_problems(
         return sample(torch.tensor([list(size)]).repeat(rows, 1), draw)
 
     with wrap_user_errors(task):
-        return _draw_part(purpose, source, draw_more, count)
+        problems = _draw_part(purpose, source, draw_more, count)
+    _check_ids(task, problems)
+    return problems
+
+
+def _check_ids(task: Task, problems: Problems) -> None:
+    """Raise UsageError if a prompt or an answer holds an id that is not a symbol's."""
+    symbol_count = len(task.symbols)
+    for name, ids in (("a prompt", problems.prompt), ("an answer", problems.answer)):
+        if (wrong := ids[(ids < 0) | (ids >= symbol_count)]).numel():
+            size = size_text(tuple(problems.sizes[0].tolist()))
+            raise UsageError(
+                f"{task.name}: the id {int(wrong[0])} in {name} of size {size} is none of its {symbol_count} symbols, "
+                f"0 to {symbol_count - 1}"
+            )
 
 
 def get_sampler(task: Task, kind: Kind) -> Sampler:

@@ -195,6 +195,25 @@ def test_a_size_without_problems_for_a_test_says_so():
     assert missing
 
 
+@dataclass(frozen=True)
+class Counted(Mirrored):
+    """Write the word's length as one symbol."""
+
+    symbols = ("a", "b", "2", "3")
+
+    def from_rows(self, sizes, row):
+        length = sizes[:, 0]
+        return lw.Problems(sizes, row % 2, length, sizes.clone(), torch.ones_like(length), rounds=length)
+
+
+def test_an_id_that_is_no_symbol_is_named_before_training():
+    recipe = replace(RECIPE, task=Counted(), source=Fresh())
+    message = r"^counted: the id 5 in an answer of size 5 is none of its 4 symbols, 0 to 3$"
+    assert len(data.evaluation_problems(recipe, 3, 4, seed=0)) == 4
+    with pytest.raises(lw.UsageError, match=message):
+        data.check_problems(recipe, [3, 5])
+
+
 def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
     recipe = replace(RECIPE, source=Finite(640), data_seed=3)
     rows = []
