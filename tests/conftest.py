@@ -57,7 +57,7 @@ numbers = itertools.count()
 
 
 def pytest_collection_finish():
-    """What was imported stays to the end, so garbage collection need not look at it."""
+    """Exempt imported modules, which stay until the end, from garbage collection."""
     gc.collect()
     gc.freeze()
 
@@ -194,7 +194,7 @@ def run(request):
 
 
 class Crash(BaseException):
-    """A process that dies: nothing catches it by the way."""
+    """Simulates the death of a process: no ``except Exception`` catches it."""
 
 
 def survived(act, patch, least, moment="before"):

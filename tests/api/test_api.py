@@ -50,7 +50,7 @@ class Unprintable:
 
 
 class Loose(lw.ModelSpec):
-    """A configuration that nobody froze."""
+    """A configuration that is not a frozen dataclass."""
 
     def build(self, reads, writes, *, causal):
         return Gru()

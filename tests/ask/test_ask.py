@@ -316,7 +316,7 @@ WRONG = ["First 137, or rather 138", "The answer is 13.7", "I cannot add.", "", 
 
 
 def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer():
-    """As people write numbers, signs and lists."""
+    """Replies contain numbers, signs and lists as people write them."""
     for name, answers in LENIENT.items():
         task = catalog.task(name.split()[0], name.split()[1:])
         for right, replies in answers.items():
@@ -849,7 +849,7 @@ def wait_for_lines(runs, count):
 
 
 def test_a_damaged_reply_is_set_aside_and_asked_again(endpoint, told):
-    """It blocks no other reply, and stays in the file."""
+    """The damaged reply stays in the file and blocks no other reply."""
     server = endpoint(right)
     given = words(server.url, "--lengths", "3", "--samples", 3)
     path = Path(json.loads(told(*given, "--json")[1])["run"]) / "replies.jsonl"

@@ -198,7 +198,7 @@ def test_a_library_s_folder_may_hold_links_that_stay_in_it(tmp_path, outside):
 
 
 def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
-    """As of runs on a large disk: what counts is below it."""
+    """For example, the folder of runs may be on another disk; only links below it count."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "runs").symlink_to("disk")
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))

@@ -115,7 +115,7 @@ def test_join_puts_one_after_the_other_and_pads_with_zeros(shapes):
 
 
 def test_inputs_on_a_device_remember_those_on_the_cpu():
-    """They alone are copied, all of them; a part of them remembers nothing."""
+    """Only whole inputs remember their copy on the CPU; a selection of rows does not."""
     inputs = batch(2, 3).inputs
     moved = inputs.to(torch.device("meta"))
     assert all(getattr(moved, name).is_meta for name in vars(inputs))

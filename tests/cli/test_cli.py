@@ -143,7 +143,7 @@ def test_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
 
 
 def test_a_list_says_why_a_run_cannot_be_read(run, tmp_path, monkeypatch):
-    """What stands in it is shown as it is, marks of the terminal's language too."""
+    """The file's content is shown literally, terminal escape codes included."""
     for name, text in (
         ("odd", '{"kind": "[/bold]"}'),
         ("cut[b]", '{"kind": '),
@@ -335,7 +335,7 @@ def test_a_grid_is_measured_again_where_more_precision_is_asked_for():
 
 
 def test_all_sizes_are_looked_at_before_any_is_measured(monkeypatch):
-    """Of expressions longer ones than 128 characters are not drawn."""
+    """Expressions longer than 128 characters cannot be drawn."""
     monkeypatch.delattr(evaluate, "_measure_and_print")
     done = command("evaluate", "retran-small", "--lengths", "30,200", "--uniform-only", "--samples", "4")
     assert (done.returncode, done.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""What there is, found without waiting: names, sentences, fields."""
+"""Tests of `list` and `show`: names, sentences and fields, found quickly."""
 
 import dataclasses
 import json
@@ -74,7 +74,7 @@ def test_every_field_has_its_type_its_default_and_a_comment():
 
 
 def test_changed_recipes_are_asked_themselves(tmp_path, monkeypatch):
-    """What is kept of families counts only for the very files that it was made from."""
+    """The cached list of families is valid only for the files it was built from."""
     monkeypatch.setattr(sources, "MEMBERS", tmp_path / "members.json")
     assert sources.list_systems() is None
     (tmp_path / "members.json").write_text(json.dumps({"files": {}, "families": {}}))

@@ -38,7 +38,7 @@ TINY = lw.find("looped-parity", *fuzz.TINY, *fuzz.SMALL)
 
 @pytest.fixture
 def typed(capsys, monkeypatch):
-    """What a command says and by which status it ends, without a process of its own."""
+    """Return a command's output and exit status, run in this process."""
     monkeypatch.setattr(sys, "path", [*sys.path])
 
     def typed(*words):

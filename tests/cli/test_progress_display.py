@@ -1,4 +1,4 @@
-"""What takes long says what it does, how far it is, and when it ends."""
+"""Progress display: long work prints what it does, how far it is, and when it ends."""
 
 import io
 import itertools
@@ -96,7 +96,7 @@ def test_durations_are_short(seconds, said):
 
 
 def written(monkeypatch, *, terminal, width=80):
-    """What comes out while a line is at work for a moment."""
+    """Return the output while a progress line is shown briefly."""
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.01)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
     with Progress(console=console) as shown:

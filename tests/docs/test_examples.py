@@ -50,7 +50,7 @@ def cheaply(monkeypatch):
 
 
 def shell(*words):
-    """What the command line does, in this process; its exit status."""
+    """Run a command line in this process; return its exit status."""
     return entry._run(entry.parse(list(words)))
 
 
@@ -82,7 +82,7 @@ def trained(tmp_path_factory):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_runs_as_a_script(name, here, cheaply, monkeypatch, trained):
-    """From its first line to its last, and says something."""
+    """The whole script runs and prints something."""
     monkeypatch.setattr(sys, "argv", [name, str(trained)])
     said = []
     monkeypatch.setattr("builtins.print", lambda *words, **_: said.append(words))

@@ -1,4 +1,4 @@
-"""What README and docs say is what the repository holds."""
+"""README and docs agree with the repository's contents."""
 
 import importlib
 import io

@@ -1,4 +1,4 @@
-"""What a release consists of fits together; `make dist` builds and tries it."""
+"""The files of a release are consistent; `make dist` builds and tries it."""
 
 import os
 import re

@@ -72,7 +72,7 @@ def batch_of(recipe, sizes, each):
 
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_answers_are_those_of_the_full_trace(name, monkeypatch):
-    """Whether rows leave one by one or together."""
+    """Rows may leave one by one or together."""
     model, recipe = (weights := load(name)).model.double(), weights.recipe
     batch, end = batch_of(recipe, [2, 5, 9], 6 if LONG else 2), recipe.layout.end(recipe.task)
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))

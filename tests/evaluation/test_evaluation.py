@@ -148,7 +148,7 @@ def test_dropout_is_off_and_gradients_are_not_kept():
 
 @every_way
 def test_scores_equal_a_plain_count_however_the_rows_are_batched(recipe, stopping, monkeypatch):
-    """Where 50 tokens go into a batch, there are several, and the last is a partial one."""
+    """Batches of 50 tokens: there are several, and the last is partial."""
     size, count = (2,) * len(recipe.task.axes), 13
     weights, problems = half_trained(recipe), data.fresh_problems(recipe.task, size, count, seed=5)
     given_problems(monkeypatch, problems)
@@ -171,7 +171,7 @@ def test_some_of_these_are_right_and_some_are_wrong():
 
 
 class Says(nn.Module):
-    """A module that says the same after every equals sign, with any probability."""
+    """A module that predicts the same symbol after every equals sign, with any probability."""
 
     def __init__(self, recipe, script, chance=0.9):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What uniform problems hide: families measured, attacks, sealed problems, and what reports say of them."""
+"""Families of structured problems, attacks, sealed problems, and their reports."""
 
 import io
 import json

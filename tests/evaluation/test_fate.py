@@ -1,4 +1,4 @@
-"""What becomes of looped weights beyond T(n): the figures against loops run one by one, and the verdicts."""
+"""Looped weights beyond T(n): measurements equal loops run one by one, and the verdicts."""
 
 import csv
 import math

@@ -33,7 +33,7 @@ def score(right, problems=b"the same"):
 @pytest.mark.parametrize("share", [0.1, 0.263, 0.5, 0.9])
 @pytest.mark.parametrize("count", [1000, 6400])
 def test_an_interval_over_batches_covers(share, count):
-    """Of batches that are right or wrong as a whole. Over problems it holds it far less often."""
+    """Batches are right or wrong as a whole. An interval over problems covers the truth far less often."""
     drawn = random.Random(0)
     over_batches = over_problems = 0
     for _ in range(DRAWS):

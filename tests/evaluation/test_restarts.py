@@ -56,7 +56,7 @@ def test_keeps_the_best_of_the_answers_from_each_initial_state(sudoku, rule, pic
 
 @BOTH
 def test_a_problem_s_answer_does_not_depend_on_its_neighbours(sudoku, pick):
-    """Neither on their number, nor on their order, nor on their width, nor on other rules."""
+    """It depends neither on the number, order or width of other rows nor on other rules."""
     model, recipe, batch = sudoku
     rule, order = Restarts(After(3), 4, pick), torch.tensor([4, 0, 5, 2, 1, 3])
     together = predict(model, recipe, batch, rule)

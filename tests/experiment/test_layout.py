@@ -224,7 +224,7 @@ def test_the_whole_tail_is_asked_for_and_nothing_else_changes(task, pauses):
 
 @pytest.mark.parametrize("task", [task for task in TASKS if FullOutput().accepts(task)], ids=repr)
 def test_level_rows_are_all_as_long_as_the_longest_and_else_the_same(task):
-    """What is more is end symbols: read, in slots, and supervised."""
+    """The additional positions hold end symbols; they are inputs, answer slots, and supervised."""
     problems = sample(task)
     layouts = [FullOutput(whole_tail=True, level=level) for level in (False, True)]
     own, level = (layout.write_training(problems, task) for layout in layouts)

@@ -148,7 +148,7 @@ if __name__ == "__main__":
 
 
 def as_script():
-    """What the module says when it is run as a script."""
+    """Return the output of the module run as a script."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         runpy.run_path("my_scaled.py", run_name="__main__")
     return out.getvalue()

@@ -1,4 +1,4 @@
-"""What a recipe would take, foreseen: near to what is counted, and refused where no machine holds it."""
+"""Estimates of a recipe's resources are near the measured ones, and too large recipes are refused."""
 
 from dataclasses import dataclass
 

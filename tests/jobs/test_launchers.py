@@ -1,4 +1,4 @@
-"""Where trainings run: the seam, engines that are not there, and a study of many runs."""
+"""Launchers: their interface, missing engines, and a study of many runs."""
 
 import io
 import json

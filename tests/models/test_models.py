@@ -101,7 +101,7 @@ def test_every_model_keeps_the_other_laws(spec, law):
 
 
 def sees_all(spec):
-    """Of the forms written down in ``forms`` alone: a new model or position may see less."""
+    """Return whether a model in ``forms`` sees all positions; a new model or position may see fewer."""
     windows = (Local, LocalHeads, CoupledHeads, EarlierHeads)
     return spec in [*SPECS, *RECURRENT] and not any(isinstance(p, windows) for p in getattr(spec, "positions", ()))
 
@@ -210,7 +210,7 @@ def test_coupled_and_local_heads_stand_side_by_side(causal):
 
 
 def test_earlier_heads_start_by_finding_their_like():
-    """At the start a symbol that has stood before looks at that position most, and one that has not at nothing much."""
+    """At the start, a repeated symbol attends most to its earlier position, and a new symbol attends little to any."""
     torch.manual_seed(0)
     spec = lw.Transformer(width=64, heads=4, init_std=0.1, positions=(LocalHeads(2), EarlierHeads(2)))
     model = spec.build(READS, WRITES, causal=True)

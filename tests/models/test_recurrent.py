@@ -138,7 +138,7 @@ def test_a_model_that_cannot_be_is_refused(wrong):
 
 
 def attend(query, keys, values, heads):
-    """Of one position "d" over those before it, head by head."""
+    """Compute attention of one position "d" to the positions before it, head by head."""
     found = []
     for head in range(heads):
         own = slice(head * len(query) // heads, (head + 1) * len(query) // heads)

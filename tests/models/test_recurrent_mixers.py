@@ -58,7 +58,7 @@ def exponential_attention_scan(query, key, value, enter, log_forget):
 
 
 def results_and_gradients(function, parts, *further):
-    """What a recurrence gives, its last state, and the gradients of a sum over both."""
+    """Return a recurrence's outputs, its last state, and the gradients of a sum over both."""
     found, state = function(*parts, *further)
     (found.square().sum() + state.sin().sum()).backward()
     gradients = [part.grad for part in parts if part is not None]

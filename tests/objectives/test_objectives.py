@@ -245,7 +245,7 @@ def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_t
 
 
 def test_one_loop_is_one_loop_for_every_objective(run):
-    """Of a standard model, advanced once, all objectives are the usual loss."""
+    """For a standard model, advanced once, all objectives equal the usual loss."""
     model, batch = setting(BASE, lw.Addition(3), lw.FullOutput())
     ones = torch.ones_like(LOOPS)
     batch = replace(batch, rounds=ones)  # no row stops early

@@ -94,7 +94,7 @@ def looks(draw, number):
 
 
 def read(part):
-    """What stands at each position, as plain lists."""
+    """Return the value at each position, as plain lists."""
     if isinstance(part, Places):
         return part.numbers.tolist()
     if isinstance(part, Selector):
@@ -146,7 +146,7 @@ def test_places_are_counted_from_0(drawn):
 
 
 def selected(keys, queries, related):
-    """Who looks at whom: queries are rows, keys columns, and nobody looks ahead."""
+    """Return the selector as a matrix: queries are rows, keys are columns, and later keys are hidden."""
     return [
         [[k <= q and related(key[k], query[q]) for k in range(len(key))] for q in range(len(query))]
         for key, query in zip(keys, queries, strict=True)

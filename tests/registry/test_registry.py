@@ -1,4 +1,4 @@
-"""What the catalog finds keeps its contract, whatever is added to it."""
+"""Everything that the catalog finds keeps its contract."""
 
 import importlib
 import re

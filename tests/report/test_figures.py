@@ -1,4 +1,4 @@
-"""What holds for all figures: their looks, their widths, and that they can be drawn again from what was published."""
+"""Properties of all figures: style, width, and redrawing from published rows."""
 
 import json
 import shutil

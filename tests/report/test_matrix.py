@@ -1,4 +1,4 @@
-"""Architectures × tasks: which runs stand in a cell, what it shows, and the figure."""
+"""Architectures × tasks: the runs of a cell, its text, and the figure."""
 
 import json
 import re

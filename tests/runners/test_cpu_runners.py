@@ -190,7 +190,7 @@ def test_a_patched_class_is_noticed_until_it_is_as_before(spec, kind, method):
 
 
 def exchanged(part):
-    """What somebody may put in a part's place: common types of its width, others of its own type, a function."""
+    """Return replacements of a part: common types of its width, others of its own type, a function."""
     width = part.narrow.out_features if isinstance(part, MLP) else getattr(part, "in_features", 4)
     wide = getattr(part, "out_features", width)
     kinds = [nn.Identity(), nn.Dropout(0.0), nn.LayerNorm(wide, 0.5), nn.GELU("tanh"), nn.ReLU()]

@@ -26,7 +26,7 @@ def ragged_of(lengths):
     st.integers(0, 99),
 )  # fmt: skip
 def test_looking_up_equals_masking(lengths, heads, share, shared, seed):
-    """Any pattern in which each place sees itself at least, one for all rows or one for each."""
+    """Any pattern in which each position sees at least itself, shared by all rows or one per row."""
     ragged, padding_mask = ragged_of(lengths)
     rows, width = padding_mask.shape
     drawn = stream(seed, "few")

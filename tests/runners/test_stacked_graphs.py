@@ -54,7 +54,7 @@ def queries(no_grad_loops=(0, 0, 0), each=False, depths=((), (), ()), order=1):
 
 
 def gradients_by(models, answer, asked):
-    """What is read, and the gradients that are left in the parameters."""
+    """Return the logits, and the gradients in the parameters."""
     for model in models:
         model.zero_grad()
     read = []

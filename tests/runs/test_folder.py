@@ -74,7 +74,7 @@ def test_the_recipe_as_data(run, asked):
 
 @pytest.mark.parametrize("name", list_shipped()[:2])
 def test_a_folder_of_an_earlier_version_has_an_outline_too(name):
-    """No outline was kept in it, and its config.json lacks later fields."""
+    """The folder has no outline file, and its config.json lacks later fields."""
     assert RunFolder(SHIPPED / name).outline == Run.open(SHIPPED / name).outline
 
 

@@ -180,7 +180,7 @@ def test_a_chain_of_carries_has_a_twin_that_none_enters():
 
 
 def test_twins_look_alike_and_answer_differently():
-    """Of rows that are doubled but for one bit, the parity is odd; of doubled ones of even length, even."""
+    """Rows that are doubled except for one bit have odd parity; of doubled ones of even length, even."""
     sizes = torch.full((300, 1), 12)
     even = family_of(lw.Parity(), "doubled").sample(sizes, lw.stream(0))
     odd = family_of(lw.Parity(), "doubled-but-one").sample(sizes, lw.stream(0))

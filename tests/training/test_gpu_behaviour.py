@@ -201,7 +201,7 @@ def test_what_is_measured_after_training_is_measured_on_its_device(monkeypatch):
 
 
 def test_an_average_copies_what_does_not_move():
-    """A weight of whole numbers, which nothing trains, and a buffer."""
+    """An integer weight, which is not trained, and a buffer."""
     model = nn.Linear(2, 2)
     model.count = nn.Parameter(torch.tensor([3]), requires_grad=False)
     model.register_buffer("seen", torch.tensor([0.0]))

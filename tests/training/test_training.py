@@ -162,7 +162,7 @@ def test_going_on_by_another_runner_is_told(quick, monkeypatch, capsys):
 
 
 def test_a_set_that_leaves_nothing_to_watch_is_refused_before():
-    """Of one bit there are two problems, and a set of 200 has both."""
+    """There are two problems of one bit, and a set of 200 has both."""
     recipe = replace(
         PLAIN, task=lw.Parity(), lengths=lw.Uniform(10), source=lw.Finite(rows=200), hard=0.0, families=0.0
     )
