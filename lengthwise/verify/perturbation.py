@@ -24,28 +24,28 @@ DRAWS = 3  # draws per perturbation
 TIMES = 3  # number of times problems are answered, to test for determinism
 
 
-def shuffle_values(tensor: Tensor, draw: Generator) -> Tensor:
+def shuffle_values(tensor: Tensor, generator: Generator) -> Tensor:
     """Shuffle a tensor's values."""
-    return tensor.flatten()[torch.randperm(tensor.numel(), generator=draw)].view_as(tensor)
+    return tensor.flatten()[torch.randperm(tensor.numel(), generator=generator)].view_as(tensor)
 
 
-def add_noise(tensor: Tensor, draw: Generator, size: float = 1.0) -> Tensor:
+def add_noise(tensor: Tensor, generator: Generator, size: float = 1.0) -> Tensor:
     """Add normal noise whose standard deviation is ``size`` times the tensor's root mean square, or ``size`` if the
     tensor is zero."""
     root_mean_square = float(tensor.square().mean().sqrt()) or 1.0
-    return tensor + torch.randn(tensor.shape, generator=draw) * size * root_mean_square
+    return tensor + torch.randn(tensor.shape, generator=generator) * size * root_mean_square
 
 
 @contextmanager
 def change_parameters(
-    model: nn.Module, change: Perturbation, draw: Generator, only_parameter: str | None = None
+    model: nn.Module, change: Perturbation, generator: Generator, only_parameter: str | None = None
 ) -> Iterator[None]:
     """Perturb all parameters of a model, or only the one named ``only_parameter``, during a ``with`` block."""
     chosen = {name: value for name, value in model.named_parameters() if only_parameter in (None, name)}
     original = {name: value.detach().clone() for name, value in chosen.items()}
     try:
         for value in chosen.values():
-            value.data.copy_(change(value.detach().cpu(), draw))
+            value.data.copy_(change(value.detach().cpu(), generator))
         yield
     finally:
         for name, value in chosen.items():
