@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.fields import suggest
+from lengthwise.base.fields import part_text, suggest
 from lengthwise.base.formatting import format_ranges
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
@@ -95,7 +95,7 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
         earlier, chunks = different, max(1, count)  # double the set each time, since each time it is sorted
         for _ in range(chunks):
             drawn = lengths.problems(task.part("train"), 0, CHUNK, stream(source.seed, "set", task.name, count))
-            drawn = drawn.take(effective_source(task, source).mask_part("train", drawn))
+            drawn = take_part(effective_source(task, source), "train", drawn)
             problem_sets.append(drawn.to_smallest_type(len(task.symbols)))
             count += 1
         # Drop repetitions: keep the first problem of each hash, in the order of drawing.
@@ -121,6 +121,18 @@ def validation_problems(recipe: Recipe, count: int) -> Problems:
 def effective_source(task: Task, source: Source) -> Source:
     """Return the source that assigns problems to their purpose: ``source``, unless the task itself does so."""
     return FRESH if task.is_collection else source
+
+
+def take_part(source: Source, purpose: Purpose, problems: Problems) -> Problems:
+    """Return the problems that a source assigns to a purpose. Raises UsageError if its mask is none."""
+    with wrap_user_errors(source):
+        mask = source.mask_part(purpose, problems)
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (len(problems),):
+        returned = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        raise UsageError(
+            f"{part_text(source)}: mask_part must return a boolean tensor of shape {(len(problems),)}, not {returned}"
+        )
+    return problems.take(mask)
 
 
 def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
@@ -265,8 +277,10 @@ def _draw_part(purpose: Purpose, source: Source, draw_more: Callable[[int], Prob
     drawn_count, tried = 0, 0
     while drawn_count < count:
         drawn = draw_more(count)
-        parts.append(drawn.take(source.mask_part(purpose, drawn)))
+        parts.append(take_part(source, purpose, drawn))
         drawn_count, tried = drawn_count + len(parts[-1]), tried + count
         if tried > 10_000 and tried > 1000 * (drawn_count + 1):
-            raise NoProblemsLeft(f"almost no such problem is left for the {purpose} part: use another size or source")
+            raise NoProblemsLeft(
+                f"{part_text(source)} leaves almost no problem of this size for the {purpose} part: use another size"
+            )
     return Problems.join(parts).take(slice(count))

@@ -21,6 +21,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import nested_parts
 from lengthwise.base.files import error_line
 from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.source import Source
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.tasks import Task
 
@@ -68,9 +69,9 @@ def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
 
 
 @contextmanager
-def wrap_user_errors(recipe: Recipe | Task | Stopping) -> Iterator[None]:
-    """Turn any error of a recipe, task or rule with user-defined parts, even ``SystemExit``, into a one-line UsageError
-    that names these parts, with the original error as its cause."""
+def wrap_user_errors(recipe: Recipe | Task | Stopping | Source) -> Iterator[None]:
+    """Turn any error of a recipe, task, rule or source with user-defined parts, even ``SystemExit``, into a one-line
+    UsageError that names these parts, with the original error as its cause."""
     try:
         yield
     except (UsageError, KeyboardInterrupt, GeneratorExit):
@@ -80,7 +81,8 @@ def wrap_user_errors(recipe: Recipe | Task | Stopping) -> Iterator[None]:
         if not names and isinstance(error, Exception):
             raise
         parts = f"; it uses your own classes: {', '.join(names)}" if names else ""
-        raise UsageError(f"{recipe.name}: {describe_user_error(error)}{parts}") from error
+        name = getattr(recipe, "name", type(recipe).__name__)
+        raise UsageError(f"{name}: {describe_user_error(error)}{parts}") from error
 
 
 @contextmanager

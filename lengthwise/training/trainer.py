@@ -26,7 +26,7 @@ from lengthwise.experiment.lengths import Growing, Mastery
 from lengthwise.experiment.own_code import guard_foreign_code, runs_foreign_code, wrap_user_errors
 from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.experiment.resources import TRAINED_NUMBERS, count_parameters, estimate_model, is_small_model
-from lengthwise.experiment.source import Fresh
+from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.models import Model
 from lengthwise.runners import Runner
 from lengthwise.runners.plain import Plain
@@ -395,4 +395,5 @@ def try_training(
 def shrink(recipe: Recipe) -> Recipe:
     """Return the recipe for ``try_training``, with a few rows in every batch and measurement."""
     watch = replace(recipe.watch, count=1, validation=min(recipe.watch.validation, TRIAL_ROWS))
-    return replace(recipe, batch=min(recipe.batch, TRIAL_ROWS), accumulate=1, watch=watch, source=Fresh())
+    source = Fresh() if isinstance(recipe.source, Finite) else recipe.source  # drawing a fixed set takes long
+    return replace(recipe, batch=min(recipe.batch, TRIAL_ROWS), accumulate=1, watch=watch, source=source)

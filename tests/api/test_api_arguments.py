@@ -83,7 +83,7 @@ def test_families_that_a_fixed_set_has_used_up_are_left_out():
     weights = Weights("untrained", recipe, recipe.build().eval())
     found = {score.problems for score in evaluate_families(weights, [12], samples=10)}
     assert "odd-one-out" in found
-    with pytest.raises(lw.UsageError, match="almost no such problem"):
+    with pytest.raises(lw.UsageError, match="almost no problem of this size"):
         list(evaluate_families(weights, [20], samples=10, names=["one-symbol"]))
 
 

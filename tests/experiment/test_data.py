@@ -184,6 +184,40 @@ def test_a_source_of_one_s_own_keeps_its_tests_out_of_training(families):
     assert (data.evaluation_problems(recipe, 3, 50, seed=0).prompt[:, 0] % 2 == 0).all()
 
 
+@dataclass(frozen=True)
+class Given(lw.Source):
+    """Returns one of ``MASKS``."""
+
+    name: str
+
+    def mask_part(self, purpose, problems):
+        return MASKS[self.name](problems)
+
+
+MASKS = {
+    "nothing": lambda problems: None,
+    "ints": lambda problems: torch.ones(len(problems), dtype=torch.long),
+    "long": lambda problems: torch.ones(len(problems) + 1, dtype=torch.bool),
+    "none": lambda problems: torch.zeros(len(problems), dtype=torch.bool),
+    "error": lambda problems: problems.nothing,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nothing", r"mask_part must return a boolean tensor of shape \(64,\), not NoneType"),
+        ("ints", r"of shape \(64,\), not torch.int64 of shape \(64,\)"),
+        ("long", r"of shape \(64,\), not torch.bool of shape \(65,\)"),
+        ("none", r"Given\(name=none\) leaves almost no problem of this size for the train part"),
+        ("error", r"AttributeError in test_data.py, line \d+.*it uses your own classes: Given"),
+    ],
+)
+def test_a_source_s_mistakes_are_told(name, message):
+    with pytest.raises(lw.UsageError, match=message):
+        data.draw_batch(replace(RECIPE, source=Given(name=name)), 0)
+
+
 def test_a_size_without_problems_for_a_test_says_so():
     recipe = replace(RECIPE, task=lw.Parity(), lengths=lw.Uniform(20), layout=lw.FullOutput(), loops=lw.PerRound())
     missing = 0
@@ -191,7 +225,7 @@ def test_a_size_without_problems_for_a_test_says_so():
         try:
             data.evaluation_problems(recipe, size, 5, seed=0)
         except lw.UsageError as error:
-            missing += "almost no such problem" in str(error)
+            missing += "almost no problem of this size" in str(error)
     assert missing
 
 

@@ -166,7 +166,7 @@ def test_a_set_that_leaves_nothing_to_watch_is_refused_before():
     recipe = replace(
         PLAIN, task=lw.Parity(), lengths=lw.Uniform(10), source=lw.Finite(rows=200), hard=0.0, families=0.0
     )
-    with pytest.raises(lw.UsageError, match="left for the validation part"):
+    with pytest.raises(lw.UsageError, match="for the validation part"):
         try_training(replace(recipe, watch=lw.Watch(every=20, sizes=(1, 10), count=20)), torch.device("cpu"))
     try_training(replace(recipe, watch=lw.Watch(every=20, sizes=(10,), count=20)), torch.device("cpu"))
 
