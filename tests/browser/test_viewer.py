@@ -90,7 +90,7 @@ def test_every_part_is_there_in_any_width(width, scheme, written, opened, tmp_pa
     assert panels.count() == 2
     for panel, rules in zip(panels.all(), (3, 4), strict=True):  # its own rule, and the usual ones that differ from it
         assert panel.locator("canvas").count() == 5  # the map and four heads
-        assert all("head" in label or "loops downwards" in label for label in _labels(panel))
+        assert all("head" in label or " loops by " in label for label in _labels(panel))
         assert panel.locator(".stops tbody tr").count() == rules
         assert panel.locator(".stops").evaluate(FITS)
         assert panel.locator(".positions").count() == 2  # of the model and of the program
