@@ -37,6 +37,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lengthwise.base.errors import UsageError as UsageError  # re-exported from modules that need no torch
+from lengthwise.base.errors import quote_value
 from lengthwise.base.results import Kind as Kind
 from lengthwise.base.results import Score as Score
 from lengthwise.base.results import wilson as wilson
@@ -198,6 +199,15 @@ class Loss:
         """Return the mean of losses whose ``logs`` have the same names."""
         logs = {name: torch.stack([loss.logs[name] for loss in losses]).mean() for name in losses[0].logs}
         return Loss(torch.stack([loss.value for loss in losses]).mean(), logs)
+
+
+def validate_loss(objective: object, loss: object) -> Loss:
+    """Return what an objective returned. Raises UsageError unless it is a ``Loss`` of tensors of one number."""
+    numbers = [loss.value, *loss.logs.values()] if isinstance(loss, Loss) and isinstance(loss.logs, dict) else [None]
+    if all(isinstance(number, Tensor) and number.numel() == 1 for number in numbers):
+        return loss  # type: ignore[return-value]
+    found, right = quote_value(loss, max_length=50), "with a tensor of one number as value, and such tensors in a dict"
+    raise UsageError(f"{type(objective).__name__} must return lw.Loss(value, logs), {right}, not {found}")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from lengthwise.base.rng import preserve_generators, seed_torch, stream
-from lengthwise.base.types import Batch, Loss, Trace
+from lengthwise.base.types import Batch, Loss, Trace, validate_loss
 from lengthwise.experiment.layout import FullOutput
 from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.loops import Loops
@@ -192,7 +192,7 @@ def build_setting() -> tuple[Model, Batch]:
 
 
 def _compute_loss(objective: Objective, model: Model, batch: Batch) -> Loss:
-    return objective(Plain(model), batch, batch.rounds, stream(0, "objective"))
+    return validate_loss(objective, objective(Plain(model), batch, batch.rounds, stream(0, "objective")))
 
 
 # Sources, optimizers, schedules

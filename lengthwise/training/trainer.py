@@ -19,7 +19,7 @@ from lengthwise.base.errors import Diverged, UsageError, error_text, is_out_of_m
 from lengthwise.base.fields import encode
 from lengthwise.base.files import error_line
 from lengthwise.base.results import AnySize
-from lengthwise.base.types import Batch, Loss
+from lengthwise.base.types import Batch, Loss, validate_loss
 from lengthwise.evaluation import causality, scores
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Growing, Mastery
@@ -133,7 +133,8 @@ class Trainer:
         """Yield the objective's losses on a batch, computed by a runner."""
         # Seeded per step, so that a resumed run draws the same dropout as an uninterrupted one.
         rng.seed_torch(rng.derive_seed(self.recipe.seed, "dropout", step, *self.processes.rng_address))
-        yield from self.recipe.objective.steps(runner, batch, loops, rng.stream(self.recipe.seed, "objective", step))
+        objective, generator = self.recipe.objective, rng.stream(self.recipe.seed, "objective", step)
+        yield from map(partial(validate_loss, objective), objective.steps(runner, batch, loops, generator))
 
     def update_weights(self, loss: Loss) -> dict[str, Tensor]:
         """Update the weights by their gradients, and return the values to log."""

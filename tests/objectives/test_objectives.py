@@ -1,6 +1,7 @@
 """Laws of every objective with every model: its loss is what single rows, run one at a time, add up to."""
 
-from dataclasses import replace
+import re
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import takewhile
 
@@ -292,3 +293,32 @@ def test_a_segment_goes_on_from_the_state_of_the_one_before():
         value.backward()
         torch.testing.assert_close(loss.value, value)
         torch.testing.assert_close(gradients, [weight.grad for weight in model.parameters()])
+
+
+RETURNED = {
+    "a number": lambda value: value.item(),
+    "a tensor": lambda value: value,
+    "nothing": lambda value: None,
+    "a pair": lambda value: (value, {}),
+    "no tensor": lambda value: lw.Loss(value, {"loss": value.item()}),
+    "no logs": lambda value: lw.Loss(value, None),
+    "a loss per row": lambda value: lw.Loss(value.expand(2), {}),
+}
+
+
+@dataclass(frozen=True)
+class Returning(lw.Final):
+    """A loss in a wrong form."""
+
+    form: str = "nothing"
+
+    def __call__(self, runner, batch, loops, generator):
+        return RETURNED[self.form](super().__call__(runner, batch, loops, generator).value)
+
+
+@pytest.mark.parametrize("form", RETURNED)
+def test_an_objective_that_returns_no_loss_is_refused_in_training_and_by_check(form):
+    told = r"^Returning must return lw\.Loss\(value, logs\), with a tensor of one number as value, .*, not "
+    with pytest.raises(lw.UsageError, match=told):
+        lw.train("looped-parity", objective=Returning(form), steps=2, quiet=True)
+    assert all(re.match(told, finding.told) for finding in lw.check(Returning(form)).broken)
