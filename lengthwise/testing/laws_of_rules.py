@@ -157,8 +157,17 @@ def the_loss_is_a_number(objective: Objective) -> None:
         raise Broken(f"the logs are {', '.join(loss.logs)}: `loss` must be one of them, and all must be detached")
 
 
+def the_loss_comes_from_the_generator(objective: Objective) -> None:
+    """The same generator gives the same loss for the same batch."""
+    model, batch = build_setting()
+    first, again = (_compute_loss(objective, model, batch).value for _ in range(2))
+    if not torch.equal(first, again) and not first.isnan():
+        raise Broken("the loss differs between two calls on one batch: draw random numbers from `generator` only")
+
+
 def loss_depends_only_on_masked_targets(objective: Objective) -> None:
     """Targets outside the loss mask do not change the loss; those inside do."""
+    the_loss_comes_from_the_generator(objective)  # a random loss changes with any targets
     model, batch = build_setting()
     loss = _compute_loss(objective, model, batch).value
     rubbish = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))

@@ -279,6 +279,14 @@ class _Negative(lw.Final):
         return replace(loss, value=-loss.value)
 
 
+class _LuckyLoss(lw.Final):
+    """A loss that draws random numbers of its own."""
+
+    def __call__(self, runner, batch, loops, generator):
+        loss = super().__call__(runner, batch, loops, generator)
+        return replace(loss, value=loss.value * (1 + torch.rand(())))
+
+
 class _Everywhere(lw.Final):
     def __call__(self, runner, batch, loops, generator):
         return super().__call__(runner, replace(batch, loss_mask=batch.inputs.padding_mask), loops, generator)
@@ -495,6 +503,7 @@ CAUGHT = {
     "sizes_stay_in_the_range": _Outside(9),
     "drawn_problems_come_from_the_generator": _LuckyLengths(9),
     "the_loss_is_a_number": _Negative(),
+    "the_loss_comes_from_the_generator": _LuckyLoss(),
     "loss_depends_only_on_masked_targets": _Everywhere(),
     "gradients_are_finite_and_not_all_zero": _Flat(),
     "accepts_some_task": _Picky(),
@@ -566,6 +575,12 @@ def test_of_a_model_that_is_random_this_is_said_first():
     ]  # of its name was said before
     assert first.law == "In evaluation, computing a row twice gives the same logits."
     assert second.told == "the logits of a row of 5 tokens change when longer rows are in the batch"
+
+
+def test_of_a_loss_that_is_random_this_alone_is_said():
+    """Not that it changes with targets outside the loss mask."""
+    told = {finding.told for finding in check_part(_LuckyLoss()).broken[1:]}  # of its name was said before
+    assert told == {"the loss differs between two calls on one batch: draw random numbers from `generator` only"}
 
 
 def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
