@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
@@ -20,10 +20,12 @@ from lengthwise.base import rng
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import nested_parts
 from lengthwise.base.files import error_line
-from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.source import Source
-from lengthwise.experiment.stopping import Stopping
-from lengthwise.tasks import Task
+
+if TYPE_CHECKING:  # a rule of ``stopping`` uses this module
+    from lengthwise.experiment.recipe import Recipe
+    from lengthwise.experiment.source import Source
+    from lengthwise.experiment.stopping import Stopping
+    from lengthwise.tasks import Task
 
 PACKAGE = Path(__file__).parents[1]
 STANDARD = Path(sysconfig.get_path("stdlib"))

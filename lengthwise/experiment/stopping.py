@@ -29,6 +29,7 @@ from torch import Tensor
 from lengthwise.base import fields
 from lengthwise.base.ranges import Change, Extra, Positive, Size
 from lengthwise.base.types import Trace, UsageError
+from lengthwise.experiment.own_code import wrap_user_errors
 
 PUBLISHED_BATCH = 512  # rows for which the published code chooses one loop
 
@@ -244,7 +245,8 @@ class Restarts(Stopping):
 
 def loop_limits(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """Return a rule's limit of loops per row. Raises UsageError unless all limits are whole numbers from 1 up."""
-    limit = rule.limit(planned)
+    with wrap_user_errors(rule):
+        limit = rule.limit(planned)
     _check_rows(rule, "limit", limit, torch.long, len(planned))
     if (wrong := limit < 1).any():
         row = int(wrong.long().argmax())

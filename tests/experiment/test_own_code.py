@@ -419,7 +419,15 @@ class ReadsEarlierLoops(lw.Stopping):
         return (trace.predictions[-1] == trace.predictions[-2]).all(-1)
 
 
-@pytest.mark.parametrize("rule", [ReadsMovement(), ReadsEarlierLoops()])
+@dataclass(frozen=True)
+class FailsAtItsLimit(lw.Stopping):
+    """Raises in ``limit``."""
+
+    def limit(self, planned):
+        return planned + {}["extra"]
+
+
+@pytest.mark.parametrize("rule", [ReadsMovement(), ReadsEarlierLoops(), FailsAtItsLimit()])
 def test_an_error_of_ones_own_rule_is_one_line_and_breaks_a_law(rule):
     with pytest.raises(lw.UsageError, match=rf"^{rule.name}: \w+Error in test_own_code.py, line \d+: .*"):
         lw.evaluate("looped-parity", 4, samples=4, stopping=rule, quiet=True)
