@@ -48,7 +48,10 @@ def evaluation_is_deterministic(runner: Runner) -> None:
     """In evaluation, computing a row twice gives the same logits."""
     inputs = _build_rows_for(runner)
     if not torch.equal(compute_logits(runner, inputs), compute_logits(runner, inputs)):
-        raise Broken("the same rows got different logits in a second evaluation: use random numbers in training only")
+        raise Broken(
+            "the same rows got different logits in a second evaluation: use random numbers in training only, and start "
+            "each call from the same state"
+        )
 
 
 def logits_do_not_depend_on_other_rows(runner: Runner) -> None:

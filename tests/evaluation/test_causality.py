@@ -179,13 +179,24 @@ class Carries(Causal):
         return found
 
 
-def test_a_module_that_carries_a_state_is_not_called_random():
+class Converges(Causal):
+    """Adds a state that it keeps, as a gated recurrence does, and that soon no longer changes."""
+
+    state = 9.0
+
+    def forward(self, tokens):
+        self.state = 0.1 * self.state + 1
+        return super().forward(tokens) + self.state
+
+
+@pytest.mark.parametrize("form", [Carries, Converges])
+def test_a_module_that_carries_a_state_is_not_called_random(form):
     own = recipe(lw.NextToken(), "Causal")
     reads, writes = (len(vocab) for vocab in own.layout.vocabs(own.task))
     with pytest.raises(
-        lw.UsageError, match=r"^Carries keeps something from one call to the next.*from the same state$"
+        lw.UsageError, match=rf"^{form.__name__} keeps something from one call to the next.*from the same state$"
     ):
-        check_model(SinglePass(Carries(reads, writes)), own)
+        check_model(SinglePass(form(reads, writes)), own)
     for draw in (lambda: torch.rand(()), np.random.random_sample, random.random):
 
         class Noisy(Causal):
