@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -20,12 +20,6 @@ from lengthwise.base import rng
 from lengthwise.base.errors import UsageError
 from lengthwise.base.fields import nested_parts
 from lengthwise.base.files import error_line
-
-if TYPE_CHECKING:  # a rule of ``stopping`` uses this module
-    from lengthwise.experiment.recipe import Recipe
-    from lengthwise.experiment.source import Source
-    from lengthwise.experiment.stopping import Stopping
-    from lengthwise.tasks import Task
 
 PACKAGE = Path(__file__).parents[1]
 STANDARD = Path(sysconfig.get_path("stdlib"))
@@ -42,7 +36,7 @@ def source_file(cls: type) -> Path | None:
     return Path(name) if name and name.endswith(".py") and Path(name).is_file() else None
 
 
-def hash_user_code(recipe: Recipe, model: nn.Module) -> dict[str, str]:
+def hash_user_code(recipe: object, model: nn.Module) -> dict[str, str]:
     """Return a hash for each user-defined class of the recipe's parts and the model's modules, by module and name. It
     changes with the class's code and with the definitions in its file that it uses; not with comments, docstrings,
     formatting, or other modules."""
@@ -65,13 +59,13 @@ def changed_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[str, str]
     return sorted({name for name, code in items if (name.rpartition(".")[2], code) not in old_code & new_code})
 
 
-def runs_foreign_code(recipe: Recipe, model: nn.Module) -> bool:
+def runs_foreign_code(recipe: object, model: nn.Module) -> bool:
     """Return whether a part of the recipe, or a module of the model, is defined outside this package and torch."""
     return any(is_foreign(type(part)) for part in (*nested_parts(recipe), *model.modules()))
 
 
 @contextmanager
-def wrap_user_errors(recipe: Recipe | Task | Stopping | Source) -> Iterator[None]:
+def wrap_user_errors(recipe: object) -> Iterator[None]:
     """Turn any error of a recipe, task, rule or source with user-defined parts, even ``SystemExit``, into a one-line
     UsageError that names these parts, with the original error as its cause."""
     try:
@@ -88,7 +82,7 @@ def wrap_user_errors(recipe: Recipe | Task | Stopping | Source) -> Iterator[None
 
 
 @contextmanager
-def guard_foreign_code(recipe: Recipe) -> Iterator[None]:
+def guard_foreign_code(recipe: object) -> Iterator[None]:
     """Run user code in a ``with`` block: restore the global generators afterwards, and turn errors into UsageErrors."""
     with rng.preserve_generators(), wrap_user_errors(recipe):
         yield
