@@ -67,6 +67,7 @@ def parse_grid(text: str) -> list[AnySize]:
     """Parse ``20x40``: every pair up to 20 and 40. Raises UsageError for invalid sizes, and if ``text`` has no x."""
     if "x" not in text:
         raise UsageError(f"{text[:40]!r} is not a grid: write 20x40 for every pair up to 20 and 40")
+    parse_sizes(text)  # refuses wrong sizes as they were typed
     return parse_sizes(re.sub(r"(?<![\d-])(\d+)x(\d+)(?![\d-])", r"1-\1x1-\2", text))
 
 

@@ -17,6 +17,7 @@ import lengthwise as lw
 from lengthwise.base.errors import Diverged
 from lengthwise.cli import console, evaluate
 from lengthwise.cli.entry import parse
+from lengthwise.cli.options import parse_grid
 from lengthwise.cli.solve import _join_grids
 from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.training.trainer import Trainer
@@ -105,14 +106,20 @@ def test_a_bad_prompt_among_good_ones_keeps_its_line(run):
     assert line.startswith("lengthwise: prompt 2: ")
 
 
-@given(st.lists(st.tuples(st.sampled_from([4, 6, 9]), st.integers(0, 99), st.sampled_from(["drawn", "/", "unbroken"]))))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([4, 6, 9]), st.integers(0, 99), st.sampled_from(["drawn", "spaced", "/", "unbroken"]))
+    )
+)
 def test_grids_in_a_file_may_be_drawn_line_after_line(puzzles):
     """Beside others on one line, with and without empty lines between."""
     task, lines, wanted = Sudoku(), [], []
     for side, seed, form in puzzles:
         typed = task.to_text(task.sample(torch.tensor([[side]]), lw.stream(seed, "file")).prompt[0])
-        breaks = {"drawn": "\n", "/": "/", "unbroken": ""}[form]
-        lines += typed.replace("/", breaks).split("\n") + [""] * (seed % 3)
+        breaks = {"drawn": "\n", "spaced": "\n", "/": "/", "unbroken": ""}[form]
+        drawn = typed.replace("/", breaks).split("\n")
+        lines += [" ".join(line) for line in drawn] if form == "spaced" else drawn
+        lines += [""] * (seed % 3)
         wanted.append(typed if form != "unbroken" else typed.replace("/", ""))
     assert list(_join_grids(iter(lines), task)) == wanted
     assert list(_join_grids(iter(lines), lw.Addition())) == lines
@@ -353,6 +360,8 @@ def test_a_grid_has_two_sizes():
     done = command("evaluate", "abacus-addition", "--grid", "3")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "lengthwise: '3' is not a grid: write 20x40 for every pair up to 20 and 40\n"
+    with pytest.raises(lw.UsageError, match=r"^'0x4' names no sizes: .*, from 1 up$"):
+        parse_grid("0x4")
 
 
 def test_help_says_what_an_attack_looks_at_and_what_a_seed_is_of():
