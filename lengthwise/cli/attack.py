@@ -11,7 +11,7 @@ from lengthwise.base.score_rows import share_text
 from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import parse_single_rule, parse_sizes
 from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, Texts
-from lengthwise.evaluation.attack import attack
+from lengthwise.evaluation.attack import attack, has_tried_all
 from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import choose_device, load
 from lengthwise.training.arithmetic import computation_settings
@@ -29,7 +29,7 @@ class Options(ComputeOptions, OutputOptions):
     # SIZES: 8,12,16 or 1-60 or 2x15 (default: half the training length, all of it, and one and a half)
     lengths: str | None = None
     seconds: Positive = 30.0  # S: how long to search (default: 30)
-    tries: Count | None = None  # N: end after N problems instead: the same seed then finds the same failures
+    tries: Count | None = None  # N: end at N problems or soon after: the same seed then finds the same failures
     # RULE: another stopping rule than the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)
     stopping: Texts = ()
 
@@ -43,7 +43,10 @@ def run(args: Options) -> int:
         result = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
     summary = f"{result['failed']} of {result['tries']} tries fail ({share_text(result['share'], 3)})"
     if not result["failed"]:
-        return print_result(args, result, f"{summary}: nothing found (not a proof; a longer search may find some)")
+        found = "nothing found (not a proof; a longer search may find some)"
+        if sizes and has_tried_all(weights.recipe, sizes, result["tries"]):
+            found = "proven for these sizes, since all of their problems and of smaller ones were tried"
+        return print_result(args, result, f"{summary}: {found}")
     columns = ("prompt", "answer", "right answer", "confidence", "from")
     shortest = FittedTable(*columns, left_aligned={*columns} - {"confidence"}, title="the shortest failures")
     for row in result["shortest"]:

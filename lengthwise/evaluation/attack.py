@@ -3,6 +3,7 @@ with the lowest confidence), and an analysis of its wrong answers (the first wro
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import sys
@@ -137,6 +138,18 @@ def attack(
         if len(history.prompts) >= (tries or math.inf) or time.monotonic() > deadline:
             break
     return _summarize(weights, history, rule, seed, deadline + SUMMARY_SECONDS)
+
+
+def has_tried_all(recipe: Recipe, sizes: Sequence[AnySize], tries: int) -> bool:
+    """Return whether an attack that tried this many problems of at most ``sizes`` has tried all there are."""
+    task, count = recipe.task, 0
+    tops = torch.tensor([recipe.sizes(size) for size in sizes]).amax(0).tolist()
+    spans = [{task.nearest_size(size) for size in range(task.smallest, top + 1)} for top in tops]
+    for size in itertools.product(*spans):
+        if (problems := all_problems(recipe, size)) is None:
+            return False
+        count += len(problems)
+    return count == tries
 
 
 def _choose_sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, ...]]:

@@ -563,6 +563,8 @@ def test_a_rule_for_whole_batches_measures_families_where_there_is_no_other(caps
 def test_attack_from_the_command_line(capsys):
     words = ["attack", "looped-parity", "--lengths", "6", "--tries", "60"]
     assert "nothing found (not a proof" in said(capsys, *words)
+    proven = " ".join(said(capsys, "attack", "looped-parity", "--lengths", "4").split())
+    assert "0 of 30 tries fail (0.000): proven for these sizes, since all of their problems" in proven
     assert json.loads(said(capsys, *words, "--json"))["failed"] == 0
 
 
