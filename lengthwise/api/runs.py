@@ -134,6 +134,8 @@ def resolve_scores(source: object) -> Scores:
     scores = Run(source.folder, source.recipe).scores if isinstance(source, run.Run) else source
     if not isinstance(scores, Scores):
         raise UsageError(f"compare takes scores that evaluate returned, runs or their folders, not {quote(source)}")
+    if not scores:
+        raise UsageError(f"{scores.outline.name}: no scores yet; `lengthwise evaluate RUN` measures a run")
     return scores
 
 

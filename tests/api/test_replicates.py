@@ -130,6 +130,8 @@ def test_what_cannot_be_pooled_is_said(replicates):
     fresh = lw.train(Net(), task="parity", seed=9, **FEW)
     with pytest.raises(lw.UsageError, match="no scores yet"):
         lw.compare([fresh])
+    with pytest.raises(lw.UsageError, match="net-parity: no scores yet"):
+        lw.compare(fresh, replicates[0].scores)
 
 
 def test_the_command_line_reports_runs_of_a_module_with_figures_and_a_latex_table(replicates, tmp_path, capsys):
