@@ -71,7 +71,7 @@ _State = tuple[int, int, int]  # a file's size, inode and time of change: they d
 
 def runs_folder() -> Path:
     """Return the folder of all runs."""
-    return Path(os.environ.get("LENGTHWISE_RUNS", "runs"))
+    return Path(os.environ.get("LENGTHWISE_RUNS") or "runs").expanduser()
 
 
 def run_path(name: str | Path) -> Path:

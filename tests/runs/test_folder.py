@@ -169,3 +169,11 @@ def test_scores_of_a_version_that_did_not_measure_the_whole_row_are_read(run):
 def test_a_run_without_a_folder_has_an_outline():
     recipe = catalog.recipe("looped-parity")
     assert Run.locate(recipe).outline == build_outline(recipe)
+
+
+def test_an_empty_variable_means_the_default_folder_and_a_tilde_the_home_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("LENGTHWISE_RUNS", "")
+    assert str(folders.runs_folder()) == "runs"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LENGTHWISE_RUNS", "~/mine")
+    assert folders.runs_folder() == tmp_path / "mine"
