@@ -19,7 +19,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.loops import Loops
-from lengthwise.experiment.optim import Optimizer
+from lengthwise.experiment.optim import Optimizer, Schedule
 from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe, import_parts
 from lengthwise.experiment.source import Source
@@ -141,9 +141,8 @@ def find_definitions(
     module: ModuleType,
 ) -> tuple[list[type[Config]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
     """Return the parts, recipes and studies that a user's own module defines."""
-    classes = [
-        cls for kind_classes in parts().values() for cls in kind_classes.values() if cls.__module__ == module.__name__
-    ]
+    kinds = [*parts().values(), part_classes(Schedule)]
+    classes = [cls for classes in kinds for cls in classes.values() if cls.__module__ == module.__name__]
     return classes, _find_recipes([module]), _find_functions([module], Study)
 
 

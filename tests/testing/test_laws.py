@@ -674,6 +674,14 @@ def test_examples_keep_all_laws(name, monkeypatch):
     assert not lw.check(__import__(name)).broken
 
 
+def test_a_schedule_of_a_module_is_checked(tmp_path):
+    source = (EXAMPLES / "own_training.py").read_text()
+    assert "1 - (step / steps) ** 2" in source
+    (tmp_path / "mine.py").write_text(source.replace("1 - (step / steps) ** 2", "1 - 2 * step / steps"))
+    done = command("mine", "--quiet", here=tmp_path)
+    assert done.returncode == 1 and "factors go from -" in " ".join(done.stdout.split())
+
+
 def test_a_module_is_checked_and_told(tmp_path):
     done = command("own_task", "own_stopping", "--json", "--quiet")
     result = json.loads(done.stdout)
