@@ -128,10 +128,8 @@ def weights_folder(weights: str | Path) -> Path:
         return folder
     if str(weights) in list_shipped():
         return SHIPPED / str(weights)
-    suggestion = suggest(str(weights), list_shipped())
-    raise UsageError(
-        f"{weights}: neither a folder nor one of the shipped weights: {', '.join(list_shipped())}{suggestion}"
-    )
+    advice = suggest(str(weights), list_shipped()) or "; other recipes are trained first: `lengthwise train RECIPE`"
+    raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(list_shipped())}{advice}")
 
 
 def weights_name(weights: str | Path, folder: Path) -> str:

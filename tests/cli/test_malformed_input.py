@@ -424,3 +424,13 @@ def test_a_short_campaign(spoilt):
 def test_an_unknown_part_may_be_one_s_own(change, typed):
     refused(typed("train", "looped-parity", change), "if it is your own, import its module first: --import MODULE")
     refused(typed("train", "looped-parity", "model=Transformr"), "(did you mean Transformer?)")
+
+
+def test_weights_that_have_to_be_trained_first_are_told_so(typed):
+    for verb in ("evaluate", "depth", "attack"):
+        refused(typed(verb, "standard-pairs"), "other recipes are trained first: `lengthwise train RECIPE`")
+
+
+def test_two_names_of_one_option_do_not_replace_each_other(typed):
+    words = "reproduce", "formal", "--methods", "deltanet", "--mixer", "attention", "--dry-run"
+    refused(typed(*words), "--methods and --mixer are one option")
