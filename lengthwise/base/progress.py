@@ -129,7 +129,7 @@ class Progress:
             with Live(console=self.console, get_renderable=self._draw, transient=True, refresh_per_second=4):
                 yield
             return
-        show, seconds = (self._replace_page, NOTEBOOK_SECONDS) if in_notebook else (self._log, LOG_SECONDS)
+        show, seconds = (self._replace_page, NOTEBOOK_SECONDS) if in_notebook else (self._print_line, LOG_SECONDS)
         stopped = threading.Event()
 
         def run() -> None:
@@ -155,7 +155,7 @@ class Progress:
                 parts.append(Padding(Text(line.note), (0, 0, 0, 2)))
         return Group(*parts)
 
-    def _log(self) -> None:
+    def _print_line(self) -> None:
         for line in self.lines[-1:]:  # the lines before it are done
             self.console.print(f"{line.label}: {line.describe()}", highlight=False, markup=False, soft_wrap=True)
 

@@ -49,7 +49,7 @@ class ExternalModule(ModelSpec):
         """Return the configuration of a module. Raises UsageError if its weights are not initialized yet."""
         if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
             raise UsageError(f"{type(module).__name__} has lazy layers without weights: call it on some tokens first")
-        digest, form = _hash_weights(module), _hash_weights(module, numbers=False)
+        digest, form = _hash_weights(module), _hash_weights(module, with_values=False)
         # Attributes of all modules, such as a number of heads, which the weights and ``repr`` may not show.
         seen: dict[int, int] = {}
         for name, part in module.named_modules():
@@ -119,13 +119,14 @@ def _build_from_config(name: str, text: str) -> nn.Module:
         raise UsageError(f"{name}: transformers cannot build it from its configuration ({error_line(error)})") from None
 
 
-def _hash_weights(module: nn.Module, *, numbers: bool = True) -> hashlib.blake2b:
-    """Return a digest of a module's structure, its weights (without ``numbers``: their types), and which are frozen."""
+def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.blake2b:
+    """Return a digest of a module's structure, its weights (without ``with_values``: their types), and which are
+    frozen."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
     for name, value in module.state_dict().items():
         digest.update(name.encode())
         if isinstance(value, Tensor):
-            digest.update(tensor_bytes(value) if numbers else f"{value.dtype} {tuple(value.shape)}".encode())
+            digest.update(tensor_bytes(value) if with_values else f"{value.dtype} {tuple(value.shape)}".encode())
         else:
             digest.update(repr(value).encode())
     for name, parameter in module.named_parameters():

@@ -94,9 +94,9 @@ class _Table(Encoding):
         return self.table(_digit_positions(inputs))
 
 
-def _check_fits(name: str, largest: int, size: int, advice: str) -> None:
-    if largest > size:
-        raise UsageError(f"{name}: digit position {largest} does not fit the table of {size}: {advice}")
+def _check_fits(name: str, largest: int, table_size: int, advice: str) -> None:
+    if largest > table_size:
+        raise UsageError(f"{name}: digit position {largest} does not fit the table of {table_size}: {advice}")
 
 
 def _digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:

@@ -286,20 +286,20 @@ class Run(RunFolder):
 
     # The training state
 
-    def save_state(self, state: dict[str, Any], name: str = "state.pt") -> None:
-        """Write the checkpoint or, under another ``name``, the final state."""
+    def save_state(self, state: dict[str, Any], file_name: str = "state.pt") -> None:
+        """Write the checkpoint or, under another ``file_name``, the final state."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
-        write(self.folder / name, buffer.getvalue(), make_folder=False)  # fails if the folder has vanished
+        write(self.folder / file_name, buffer.getvalue(), make_folder=False)  # fails if the folder has vanished
 
     def remove_state(self) -> None:
         """Remove the checkpoint after training has ended."""
         if (path := self.folder / "state.pt").exists():  # on a read-only disk, unlinking a missing file fails too
             remove(path)
 
-    def load_state(self, name: str = "state.pt") -> dict[str, Any] | None:
+    def load_state(self, file_name: str = "state.pt") -> dict[str, Any] | None:
         """Load the last checkpoint, onto the CPU; None if there is none. Raises UsageError if the file is damaged."""
-        path = check_regular(self.folder / name)
+        path = check_regular(self.folder / file_name)
         if not path.exists():
             return None
         try:

@@ -49,9 +49,10 @@ class Writer(NamedTuple):
         ]
         return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
 
-    def fill_up(self, nest: Callable[[int], str], unit: int) -> str:
-        """Write the largest ``nest(depth)`` that leaves 0 or at least 2 characters, and fill these with terms."""
-        for depth in range(self.size // unit, -1, -1):
+    def fill_up(self, nest: Callable[[int], str], level_length: int) -> str:
+        """Write the largest ``nest(depth)`` that leaves 0 or at least 2 characters, and fill these with terms. A level
+        has ``level_length`` characters."""
+        for depth in range(self.size // level_length, -1, -1):
             text = nest(depth)
             missing = self.size - len(text)
             if missing == 0 or missing > 1:

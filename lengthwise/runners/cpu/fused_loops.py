@@ -339,10 +339,11 @@ def _attend_backward(
 
 
 def _norm_backward(
-    gradient: Float[Tensor, "n d"], x: Float[Tensor, "n d"], mean: Tensor, scale: Tensor, parameters: Any
+    gradient: Float[Tensor, "n d"], x: Float[Tensor, "n d"], mean: Tensor, scale: Tensor, pairs: Any
 ) -> Float[Tensor, "n d"]:
-    """Return the gradient of a layer norm's input; update its parameters' gradients, given as (parameter, gradient)."""
-    (weight, weight_gradient), (bias, bias_gradient) = parameters
+    """Return the gradient of a layer norm's input; update its parameters' gradients, given as pairs (parameter,
+    gradient)."""
+    (weight, weight_gradient), (bias, bias_gradient) = pairs
     to_x, to_weight, to_bias = torch.ops.aten.native_layer_norm_backward(
         gradient, x, x.shape[1:], mean, scale, weight, bias, [True, True, True]
     )
@@ -351,9 +352,9 @@ def _norm_backward(
     return to_x
 
 
-def _add_linear_gradients(gradient: Float[Tensor, "n o"], x: Float[Tensor, "n i"], parameters: Any) -> None:
+def _add_linear_gradients(gradient: Float[Tensor, "n o"], x: Float[Tensor, "n i"], pairs: Any) -> None:
     """Add to the gradients of a linear layer's parameters, given as pairs (parameter, gradient)."""
-    (_, weight), (_, bias) = parameters
+    (_, weight), (_, bias) = pairs
     torch.addmm(weight, gradient.T, x, out=weight)  # torch's FLOP counter does not count ``addmm_``
     if bias is not None:
         bias.add_(gradient.sum(0))
