@@ -125,7 +125,7 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
             raise UsageError(f"lengths: {quote(size)} is not a size: {valid}")
         sizes.append(tuple(map(int, size)) if isinstance(size, tuple) else int(size))
     if len(sizes) > MOST_SIZES:
-        raise UsageError(f"lengths: these are more than {MOST_SIZES:,} sizes, or never end; give fewer")
+        raise UsageError(f"lengths: more than {MOST_SIZES:,} sizes, or an endless iterator; give fewer")
     if not sizes:
         raise UsageError("lengths is empty: give one or more sizes, or omit it")
     return sizes

@@ -167,5 +167,5 @@ def _open(source: object) -> RunFolder:
         return RunFolder(run_path(source))
     raise UsageError(
         f"compare pools runs, their folders and shipped weights, not {type(source).__name__}; "
-        "give scores without a list, or keep them in a run with lw.evaluate(run, …, save=True)"
+        "pass scores without a list, or save them in a run with lw.evaluate(run, …, save=True)"
     )

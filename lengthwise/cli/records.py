@@ -58,5 +58,5 @@ def read_records(group: str | None = None) -> list[Row]:
     all_records = json.loads(RECORDS.read_text(encoding="utf-8"))
     groups = list(dict.fromkeys(record["group"] for record in all_records))
     if group is not None and group not in groups:
-        raise UsageError(f"records: no group {group!r}; there are: {', '.join(groups)}")
+        raise UsageError(f"records: no group {group!r}; the groups are: {', '.join(groups)}")
     return [record for record in all_records if group in (None, record["group"])]

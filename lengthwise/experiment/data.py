@@ -124,7 +124,7 @@ def effective_source(task: Task, source: Source) -> Source:
 
 
 def take_part(source: Source, purpose: Purpose, problems: Problems) -> Problems:
-    """Return the problems that a source assigns to a purpose. Raises UsageError if its mask is none."""
+    """Return the problems that a source assigns to a purpose. Raises UsageError if its mask is invalid."""
     with wrap_user_errors(source):
         mask = source.mask_part(purpose, problems)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (len(problems),):
@@ -197,8 +197,8 @@ def _check_ids(task: Task, problems: Problems) -> None:
         if (wrong := ids[(ids < 0) | (ids >= symbol_count)]).numel():
             size = size_text(tuple(problems.sizes[0].tolist()))
             raise UsageError(
-                f"{task.name}: the id {int(wrong[0])} in {name} of size {size} is none of its {symbol_count} symbols, "
-                f"0 to {symbol_count - 1}"
+                f"{task.name}: the id {int(wrong[0])} in {name} of size {size} is not one of its {symbol_count} "
+                f"symbols, 0 to {symbol_count - 1}"
             )
 
 

@@ -140,7 +140,7 @@ def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
             raise UsageError(f"{option}: {name!r} is not one of: {', '.join(choices)}")
     if task not in SETTINGS[scale]:
         tasks = ", ".join(SETTINGS[scale])
-        raise UsageError(f"task: {task!r} has no recipe; at the {scale} scale there are: {tasks}")
+        raise UsageError(f"task: {task!r} has no recipe; the tasks at the {scale} scale are: {tasks}")
     setting = SETTINGS[scale][task]
     looped, watched_sizes = "loop" in method, (setting.top, int(1.3 * setting.top))
     pauses = setting.fixed if "pause" in method else 0

@@ -105,7 +105,7 @@ class RecordedLoop:
                 if buffer != value:
                     raise ValueError("a value of its state changes from loop to loop")
             elif (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
-                raise ValueError("its state changes its size")
+                raise ValueError("the size of its state changes from loop to loop")
             else:
                 buffer.copy_(value)
 

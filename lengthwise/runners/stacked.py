@@ -167,7 +167,7 @@ def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[A
     with sdpa_kernel(SDPBackend.MATH):
         answers = vmap(lambda weights, batch: functional_call(unrolled, weights, (batch,)))(weights, batch)
     if versions != [weight._version for weight in weights.values()]:
-        raise UsageError("the model changes its buffers in its forward pass")
+        raise UsageError("the model changes its buffers in its forward pass: train its seeds one by one")
     return plan.logits_after_each(answers) if plan.each else plan.logits_after_last_loop(answers)
 
 

@@ -88,12 +88,12 @@ def inputs_hide_the_answer(layout: Layout) -> None:
             changed_batch = layout.write(changed_problems, task)
             changed = (batch.targets != changed_batch.targets).long()
             if not changed.any():
-                raise Broken(f"{task.name}: another answer changes no target")
+                raise Broken(f"{task.name}: a different answer changes no target")
             # If answers are read, inputs may change after the position that predicts the symbol; else nowhere.
             must_be_equal = (changed.cumsum(1) - changed == 0) | (not layout.decodes)
             if difference := _first_difference(batch.inputs, changed_batch.inputs, must_be_equal):
                 name, row, position = difference
-                change = f"another answer changes {name} at position {position}"
+                change = f"a different answer changes {name} at position {position}"
                 raise Broken(f"{_describe_row(task, problems, row)}: {change}")
 
 

@@ -71,12 +71,12 @@ def padding_is_ignored(runner: Runner) -> None:
 
 
 def the_order_of_rows_does_not_matter(runner: Runner) -> None:
-    """Rows in another order get the same logits."""
+    """Rows in a different order get the same logits."""
     inputs, order = _build_rows_for(runner), torch.tensor([2, 0, 1])
     for loops in (LOOPS, (2, 2, 2)):
         permuted = compute_logits(runner, inputs.take(order), [loops[i] for i in order])
         if logits_differ(compute_logits(runner, inputs, loops)[order], permuted):
-            raise Broken("the same rows in another order get different logits")
+            raise Broken("the same rows in a different order get different logits")
 
 
 def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
@@ -124,7 +124,7 @@ def carried_states_continue_a_run(runner: Runner) -> None:
             )
         for gradient, (name, weight) in zip(gradients, model.named_parameters(), strict=True):
             if gradient is not None and weight.grad is not None and logits_differ(weight.grad, gradient):
-                raise Broken(f"{name} has another gradient when the state is carried")
+                raise Broken(f"{name} has a different gradient if loops continue from a carried state")
         model.zero_grad()
 
 

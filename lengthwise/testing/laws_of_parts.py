@@ -24,7 +24,7 @@ def it_is_equal_after_json(part: Config) -> None:
         raise Broken(f"{type(part).__name__} starts with _, so no recipe can contain it: rename it")
     again = fields.decode(type(part), json.loads(json.dumps(fields.encode(part))))
     if again != part:
-        raise Broken(f"{fields.part_text(part)} comes back as {fields.part_text(again)}")
+        raise Broken(f"{fields.part_text(part)} comes back from JSON as {fields.part_text(again)}")
 
 
 def it_is_frozen(part: Config) -> None:

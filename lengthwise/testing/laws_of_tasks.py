@@ -105,7 +105,7 @@ def rounds_are_whole_numbers(task: Task) -> None:
 
 
 def problems_depend_only_on_the_generator(task: Task) -> None:
-    """The same generator gives the same problems, another generator other problems."""
+    """The same generator gives the same problems, a different generator different problems."""
     for name, sampler in _list_samplers(task):
         sizes = draw_family_sizes(task, name)
         first, again, other = (prompts_and_answers(task, sampler(sizes, stream(seed, "laws"))) for seed in (0, 0, 1))
@@ -193,8 +193,10 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
         prompt
         for prompt, _ in prompts_and_answers(task, task.sample(torch.tensor([size] * POOL_SIZE), stream(0, "every")))
     }
-    if len(set(prompts)) < len(prompts) or drawn - set(prompts):
-        raise Broken(f"enumerate lists {len(prompts)} problems of size {tuple(size)}: {prompts[:5]} …")
+    if len(set(prompts)) < len(prompts):
+        raise Broken(f"enumerate lists {max(prompts, key=prompts.count)!r} more than once at size {tuple(size)}")
+    if missing := drawn - set(prompts):
+        raise Broken(f"enumerate lists {len(prompts)} problems of size {tuple(size)}, without {min(missing)!r}")
 
 
 # A hint, which is no law

@@ -232,10 +232,10 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
     parts = [(recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES)]
     for part, known_parts in (*parts, (spec, (Transformer, Timed))):
         if type(part) not in known_parts:
-            yield f"it knows no {type(part).__name__}, only {', '.join(kind.__name__ for kind in known_parts)}"
+            yield f"it supports no {type(part).__name__}, only {', '.join(kind.__name__ for kind in known_parts)}"
     for model in (spec.answers, spec.clock) if isinstance(spec, Timed) else (spec,):
         if type(model) is not Transformer:
-            yield f"it knows no {type(model).__name__} in another model, only Transformer"
+            yield f"it supports no {type(model).__name__} in another model, only Transformer"
             continue
         for name, value in FIXED.items():
             if getattr(model, name) != value:
@@ -246,7 +246,7 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
         for position in model.positions:
             if type(position) not in POSITIONS:
                 known_parts = ", ".join(kind.__name__ for kind in POSITIONS)
-                yield f"it knows no {type(position).__name__}, only {known_parts}"
+                yield f"it supports no {type(position).__name__}, only {known_parts}"
             elif getattr(position, "at", "input") != "input":
                 yield "it adds digit positions to the input only"
 

@@ -81,4 +81,4 @@ def test_records_are_printed(capsys, words):
 
 def test_a_group_that_is_not_there_is_answered_with_those_that_are(capsys):
     assert entry._run(entry.parse(["records", "nothing"])) == 2
-    assert "no group 'nothing'; there are: addition-decimal" in capsys.readouterr().err
+    assert "no group 'nothing'; the groups are: addition-decimal" in capsys.readouterr().err

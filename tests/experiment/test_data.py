@@ -242,7 +242,7 @@ class Counted(Mirrored):
 
 def test_an_id_that_is_no_symbol_is_named_before_training():
     recipe = replace(RECIPE, task=Counted(), source=Fresh())
-    message = r"^counted: the id 5 in an answer of size 5 is none of its 4 symbols, 0 to 3$"
+    message = r"^counted: the id 5 in an answer of size 5 is not one of its 4 symbols, 0 to 3$"
     assert len(data.evaluation_problems(recipe, 3, 4, seed=0)) == 4
     with pytest.raises(lw.UsageError, match=message):
         data.check_problems(recipe, [3, 5])

@@ -134,7 +134,7 @@ def test_the_paper_s_figures(task):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("party", "fop"), "task: 'party' has no recipe; at the cpu scale there are: parity, copy"),
+        (("party", "fop"), "task: 'party' has no recipe; the tasks at the cpu scale are: parity, copy"),
         (("parity", "fip"), "method: 'fip' is not one of: ntp, "),
     ],
 )

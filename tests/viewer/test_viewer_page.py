@@ -300,7 +300,7 @@ def test_known_failures_are_those_of_the_shipped_weights():
 
 def test_the_command_says_what_is_wrong(tmp_path):
     for words, said in {
-        ("gpt-small",): "it knows no Expression",
+        ("gpt-small",): "it supports no Expression",
         ("looped-pairs", "model.width=3"): "remove model.width=3",
         ("looped-pairs", "looped-pairs"): "looped-pairs is given more than once",
         ("looped-pairs", "--all"): "--all and --measure apply only to recipes",
