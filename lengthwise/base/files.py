@@ -137,8 +137,8 @@ def _open(name: str, flags: int) -> int:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raise UsageError if the file named by an option cannot be written. Long work calls this first; ``write`` creates
-    missing folders later."""
+    """Raise UsageError if the file named by an option cannot be written. Call it before long work; ``write`` creates
+    missing folders."""
     if is_folder(path):
         raise UsageError(f"{option} {path}: that is a folder; name a file in it")
     check_no_link(path)

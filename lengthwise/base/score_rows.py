@@ -26,7 +26,7 @@ def size_text(sizes: Iterable[int]) -> str:
 
 
 def problems_text(problems: str) -> str:
-    """Format a kind of problems for tables: ``every``, which is no family, becomes ``all problems``."""
+    """Format a kind of problems for tables: ``every`` becomes ``all problems``."""
     return "all problems" if problems == "every" else problems
 
 

@@ -65,7 +65,7 @@ def run(args: Options) -> int:
 
 
 def _parse_prompt(task: Task, prompt: str) -> Problems:
-    """Read a problem. Raises UsageError if it is none, also with the base of the task's numbers."""
+    """Read a problem. Raises UsageError if it is invalid, also with the base of the task's numbers."""
     try:
         return task.parse(prompt)
     except UsageError as error:

@@ -309,11 +309,11 @@ def measure_anatomy(
 ) -> dict[str, Any]:
     """Analyse the wrong answers to new problems of one size, the same problems as ``evaluate`` uses.
 
-    ``ends`` counts wrong answers by their length: ``early``, ``late`` (or without an end), or ``right``, with a wrong
-    symbol. ``first_wrong`` counts them by the index in the answer, from 1, of the first wrong symbol. ``by`` has, for
-    each difficulty feature of the task, groups of about equally many problems ordered by the feature: its lowest and
-    highest value, the number of problems, and the fraction answered correctly. Raises UsageError if ``samples`` is
-    below 1, or if size, problems or stopping rule do not fit the recipe.
+    ``ends`` counts wrong answers by their length: ``early`` (too short), ``late`` (too long, or without an end) or
+    ``right`` (only symbols are wrong). ``first_wrong`` counts them by the index in the answer, from 1, of the first
+    wrong symbol. ``by`` has, for each difficulty feature of the task, groups of about equally many problems ordered by
+    the feature: its lowest and highest value, the number of problems, and the fraction answered correctly. Raises
+    UsageError if ``samples`` is below 1, or if size, problems or stopping rule do not fit the recipe.
     """
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, samples, stopping)

@@ -17,7 +17,7 @@ from lengthwise.base.types import Inputs, UsageError
 
 
 class Encoding(nn.Module):
-    """Base class of encodings. Each method returns one kind of term, by default None."""
+    """Base class of encodings. Each method returns one kind of positional information, by default None."""
 
     reads_padding: ClassVar[bool] = False  # whether terms of real tokens depend on which tokens are padding
 

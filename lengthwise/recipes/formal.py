@@ -98,7 +98,8 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
 
 
 def _build_part(base: type, name: str) -> Any:
-    """Return the part of the class ``name`` with its defaults. Raises UsageError if there is no such class."""
+    """Build the part whose class is called ``name``, with default fields. Raises UsageError if there is no such
+    class."""
     import_parts()
     if name not in (classes := fields.part_classes(base)):
         ours, kind = (ARCHITECTURES, "mixer") if base is MixerSpec else (TASKS, "task")

@@ -157,7 +157,7 @@ def _select_position(x: Float[Tensor, "b t d"], t: Int[Tensor, ""]) -> Float[Ten
 
 
 def _advance_scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
-    """Compute ``ScanModel.advance`` of a state after ``k`` loops."""
+    """Advance the state of a ``ScanModel`` that has run ``k`` loops."""
     h, loops = state
     index, distance = torch.arange(h.shape[1]), 2 ** k.clamp(max=40)
     pair = torch.cat([h.index_select(1, (index - distance).clamp(min=0)), h], -1)

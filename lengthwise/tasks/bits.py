@@ -223,8 +223,8 @@ def no_one(pair: Pair) -> Digits:
 
 @dataclass(frozen=True)
 class BitwiseOr(PairTask):
-    """Two vectors → their bitwise or, as long as the longer. The longer one is all zeros; the shorter one (either, if
-    both are equally long) holds a single 1, at a uniform position. T = the longer's length."""
+    """Two vectors → their bitwise or, with the length of the longer one. The longer one is all zeros; the shorter one
+    (either, if both are equally long) holds a single 1, at a uniform position. T = the longer's length."""
 
     symbols = ("0", "1", "|")
     signs = ("|",)

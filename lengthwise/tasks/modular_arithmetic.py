@@ -204,7 +204,7 @@ class BracketedTask(ModularTask):
     def from_expressions(
         self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
     ) -> Problems:
-        """Return problems on the expressions in ``row``; ``numbers`` are the positions of their numbers."""
+        """Return problems on the expressions in ``rows``; ``numbers`` are the positions of their numbers."""
         return self.from_rows(sizes, rows)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:

@@ -39,7 +39,7 @@ def alphabetical(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangemen
 
 
 def rewritten(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
-    """The letters of the first half again in the second, in the same order."""
+    """The second half repeats the letters of the first, in the same order."""
     half = ((sizes + 1) // 2).clamp(min=1)
     return keys.gather(1, torch.arange(keys.shape[1]) % half), query_index
 

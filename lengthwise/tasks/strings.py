@@ -44,7 +44,7 @@ class Copy(_AlphabetTask):
         return prompt
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """Return the longest run of equal symbols."""
+        """Return the length of the longest run of equal symbols."""
         row, position = problems.prompt, torch.arange(1, problems.prompt.shape[1] + 1)
         equal = torch.nn.functional.pad(row[:, 1:] == row[:, :-1], (0, 1))
         goes_on = equal & length_mask(problems.prompt_length - 1, row.shape[1])

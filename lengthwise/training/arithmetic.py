@@ -96,8 +96,8 @@ def step_precision(matmul: Matmul) -> AbstractContextManager[None]:
 
 @contextmanager
 def _set_tf32(*, tf32: bool) -> Iterator[None]:
-    """Run a ``with`` block with or without TF32, also in cuDNN, which uses it by default, and restore the settings at
-    the end. Since torch 2.9 each backend has its own setting; if these are set, torch's older functions may fail."""
+    """Turn TF32 on or off within a ``with`` block, also in cuDNN, where it is on by default. Since torch 2.9 each
+    backend has its own setting; if these are set, torch's older functions may fail."""
     cudnn = torch.backends.cudnn
     newer: tuple[Any, ...] = (
         torch.backends.cuda.matmul,

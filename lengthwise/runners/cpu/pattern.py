@@ -65,8 +65,8 @@ class SparseKeys:
 
     @staticmethod
     def from_bias(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> SparseKeys | None:
-        """Build the lists from an attention bias, −inf for hidden keys. None if a query sees, or a key is seen
-        by, more than ``MAX_KEYS`` positions."""
+        """Build the lists from an attention bias, −inf for hidden keys. None if a query sees more than
+        ``MAX_KEYS`` keys, or more than ``MAX_KEYS`` queries see a key."""
         number = (
             ragged.unpack(torch.arange(1, len(ragged.padded_index) + 1)) - 1
         )  # index among all positions; −1: padding
@@ -196,7 +196,7 @@ def mix_values(attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], patte
 
 
 def block_attention(block: Block) -> SoftmaxAttention:
-    """Return the mixer of a claimed block, which is always softmax attention."""
+    """Return the mixer of a block that the runner supports, which is always softmax attention."""
     return cast(SoftmaxAttention, block.mixer)
 
 
