@@ -55,6 +55,7 @@ HOW_TO = [
     "mixer",
     "position",
     "objective",
+    "training",
     "stopping",
     "recipe",
     "figure",
