@@ -236,7 +236,7 @@ def test_scores_are_rows_frames_and_pictures(run):
 
 def test_scores_are_compared(run):
     other = lw.evaluate("looped-parity", [6, 2, 7], samples=10, quiet=True)
-    with pytest.raises(lw.UsageError, match=r"not Scores; give scores without a list, [^\n]*$"):
+    with pytest.raises(lw.UsageError, match=r"not Scores; pass scores without a list, [^\n]*$"):
         lw.compare([run.scores])
     both = lw.compare(run, other)
     assert [row["size"] for row in both.rows()] == ["2", "6"]
@@ -349,8 +349,8 @@ WRONG = [
     (lambda: lw.evaluate("looped-pairs", torch.tensor(8)), r"lengths: tensor\(8\) is a tensor; give numbers"),
     (lambda: lw.evaluate("looped-pairs", torch.tensor([8, 9])), r"lengths: tensor\(\[8, 9\]\) is a tensor"),
     (lambda: lw.evaluate("looped-pairs", np.array(8)), r"lengths: array\(8\) is neither a size nor a list of sizes"),
-    (lambda: lw.evaluate("looped-pairs", itertools.repeat(8)), "more than 10,000 sizes, or never end"),
-    (lambda: lw.evaluate("looped-pairs", itertools.count(1)), "more than 10,000 sizes, or never end"),
+    (lambda: lw.evaluate("looped-pairs", itertools.repeat(8)), "more than 10,000 sizes, or an endless iterator"),
+    (lambda: lw.evaluate("looped-pairs", itertools.count(1)), "more than 10,000 sizes, or an endless iterator"),
     (lambda: lw.evaluate("looped-pairs", [Unprintable()]), "lengths: a value of type Unprintable is not a size"),
     (lambda: lw.train("looped-parity", track=5), "track must be a string or a list of strings, not 5"),
     (lambda: lw.train("looped-parity", track=[["wandb"]]), "track must be a string or a list of strings, not .*"),

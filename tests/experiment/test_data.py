@@ -167,7 +167,7 @@ def test_what_is_tested_and_watched_is_in_no_set():
 
 
 @dataclass(frozen=True)
-class OddStart(lw.Fresh):
+class _OddStart(lw.Fresh):
     """Trains on prompts that start with an odd symbol, and tests on the others."""
 
     def mask_part(self, purpose, problems):
@@ -176,7 +176,7 @@ class OddStart(lw.Fresh):
 
 @pytest.mark.parametrize("families", [0.0, 0.5])
 def test_a_source_of_one_s_own_keeps_its_tests_out_of_training(families):
-    recipe = replace(RECIPE, source=OddStart(), families=families)
+    recipe = replace(RECIPE, source=_OddStart(), families=families)
     for step in range(3):
         batch, _ = data.draw_batch(recipe, step)
         assert len(batch) == recipe.batch
@@ -185,7 +185,7 @@ def test_a_source_of_one_s_own_keeps_its_tests_out_of_training(families):
 
 
 @dataclass(frozen=True)
-class Given(lw.Source):
+class _Given(lw.Source):
     """Returns one of ``MASKS``."""
 
     name: str
@@ -209,13 +209,13 @@ MASKS = {
         ("nothing", r"mask_part must return a boolean tensor of shape \(64,\), not NoneType"),
         ("ints", r"of shape \(64,\), not torch.int64 of shape \(64,\)"),
         ("long", r"of shape \(64,\), not torch.bool of shape \(65,\)"),
-        ("none", r"Given\(name=none\) leaves almost no problem of this size for the train part"),
-        ("error", r"AttributeError in test_data.py, line \d+.*it uses your own classes: Given"),
+        ("none", r"_Given\(name=none\) leaves almost no problem of this size for the train part"),
+        ("error", r"AttributeError in test_data.py, line \d+.*it uses your own classes: _Given"),
     ],
 )
 def test_a_source_s_mistakes_are_told(name, message):
     with pytest.raises(lw.UsageError, match=message):
-        data.draw_batch(replace(RECIPE, source=Given(name=name)), 0)
+        data.draw_batch(replace(RECIPE, source=_Given(name=name)), 0)
 
 
 def test_a_size_without_problems_for_a_test_says_so():
@@ -230,7 +230,7 @@ def test_a_size_without_problems_for_a_test_says_so():
 
 
 @dataclass(frozen=True)
-class Counted(Mirrored):
+class _Counted(Mirrored):
     """Write the word's length as one symbol."""
 
     symbols = ("a", "b", "2", "3")
@@ -241,8 +241,8 @@ class Counted(Mirrored):
 
 
 def test_an_id_that_is_no_symbol_is_named_before_training():
-    recipe = replace(RECIPE, task=Counted(), source=Fresh())
-    message = r"^counted: the id 5 in an answer of size 5 is not one of its 4 symbols, 0 to 3$"
+    recipe = replace(RECIPE, task=_Counted(), source=Fresh())
+    message = r"^_?counted: the id 5 in an answer of size 5 is not one of its 4 symbols, 0 to 3$"
     assert len(data.evaluation_problems(recipe, 3, 4, seed=0)) == 4
     with pytest.raises(lw.UsageError, match=message):
         data.check_problems(recipe, [3, 5])
