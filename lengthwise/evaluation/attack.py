@@ -27,9 +27,10 @@ from lengthwise.evaluation.answers import answer_mask, decode, gather_slots, pre
 from lengthwise.evaluation.families import all_problems, relative_cost, short_sizes
 from lengthwise.evaluation.scores import SAMPLES, resolve_rules, right_rows, split_batches
 from lengthwise.evaluation.solver import Solver
-from lengthwise.experiment.data import check_size, evaluation_problems, get_sampler
+from lengthwise.experiment.data import check_size, effective_source, evaluation_problems, get_sampler
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_evaluation
+from lengthwise.experiment.source import FRESH
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import get_device
 from lengthwise.runs.run import Weights
@@ -143,6 +144,8 @@ def attack(
 def has_tried_all(recipe: Recipe, sizes: Sequence[AnySize], tries: int) -> bool:
     """Return whether an attack that tried this many problems of at most ``sizes`` has tried all there are."""
     task, count = recipe.task, 0
+    if effective_source(task, recipe.source) != FRESH:  # it also tries problems of training
+        return False
     tops = torch.tensor([recipe.sizes(size) for size in sizes]).amax(0).tolist()
     spans = [{task.nearest_size(size) for size in range(task.smallest, top + 1)} for top in tops]
     for size in itertools.product(*spans):

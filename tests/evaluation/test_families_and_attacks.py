@@ -4,7 +4,7 @@ import io
 import json
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from random import Random
 
 import pytest
@@ -558,6 +558,20 @@ def test_a_rule_for_whole_batches_measures_families_where_there_is_no_other(caps
     said(capsys, "train", "looped-parity", *few, "--families", "--quiet", "--lengths", "12", "--samples", "20")
     rows = Run.locate(lw.find("looped-parity", *few)).rows("scores")
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["MaxConfidence(per=batch)"]
+
+
+@dataclass(frozen=True)
+class _FirstIsOne(lw.Source):
+    """Tests on prompts that start with 1."""
+
+    def mask_part(self, purpose, problems):
+        return (problems.prompt[:, 0] == 1) == (purpose == "test")
+
+
+def test_nothing_is_proven_where_an_attack_tries_problems_of_training_too():
+    parity = lw.find("looped-parity")
+    assert attacking.has_tried_all(parity, [4], 30) and not attacking.has_tried_all(parity, [4], 29)
+    assert not attacking.has_tried_all(parity.change(source=_FirstIsOne()), [4], 15)
 
 
 def test_attack_from_the_command_line(capsys):
