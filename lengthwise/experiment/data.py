@@ -194,11 +194,12 @@ def _check_ids(task: Task, problems: Problems) -> None:
     """Raise UsageError if a prompt or an answer holds an id that is not a symbol's."""
     symbol_count = len(task.symbols)
     for name, ids in (("a prompt", problems.prompt), ("an answer", problems.answer)):
-        if (wrong := ids[(ids < 0) | (ids >= symbol_count)]).numel():
-            size = size_text(tuple(problems.sizes[0].tolist()))
+        if len(wrong := ((ids < 0) | (ids >= symbol_count)).nonzero()):
+            row, position = wrong[0].tolist()
+            size = size_text(problems.sizes[row].tolist())
             raise UsageError(
-                f"{task.name}: the id {int(wrong[0])} in {name} of size {size} is not one of its {symbol_count} "
-                f"symbols, 0 to {symbol_count - 1}"
+                f"{task.name}: the id {int(ids[row, position])} in {name} of size {size} is not one of its "
+                f"{symbol_count} symbols, 0 to {symbol_count - 1}"
             )
 
 

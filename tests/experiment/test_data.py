@@ -147,7 +147,8 @@ def test_hashes_by_hand():
 
 
 def test_parts_share_nothing_and_leave_nothing_out():
-    problems = lw.Addition().sample(torch.randint(1, 9, (20_000, 2)), rng.stream(0, "parts"))
+    sizes = torch.randint(1, 9, (20_000, 2), generator=rng.stream(0, "sizes"))
+    problems = lw.Addition().sample(sizes, rng.stream(0, "parts"))
     of = torch.stack([Finite(1).mask_part(part, problems) for part in SHARES])
     assert (of.sum(0) == 1).all()
     shares = of.double().mean(1)
@@ -242,10 +243,13 @@ class _Counted(Mirrored):
 
 def test_an_id_that_is_no_symbol_is_named_before_training():
     recipe = replace(RECIPE, task=_Counted(), source=Fresh())
-    message = r"^_?counted: the id 5 in an answer of size 5 is not one of its 4 symbols, 0 to 3$"
+    message = r"^_counted: the id 5 in an answer of size 5 is not one of its 4 symbols, 0 to 3$"
     assert len(data.evaluation_problems(recipe, 3, 4, seed=0)) == 4
     with pytest.raises(lw.UsageError, match=message):
         data.check_problems(recipe, [3, 5])
+    problems = _Counted().from_rows(torch.tensor([[2], [5]]), torch.zeros(2, 5, dtype=torch.long))
+    with pytest.raises(lw.UsageError, match=message):  # the size of the row that holds it
+        data._check_ids(_Counted(), problems)
 
 
 def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
