@@ -18,7 +18,7 @@ from torch import nn
 
 from lengthwise.base import rng
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import nested_parts
+from lengthwise.base.fields import Config, nested_parts
 from lengthwise.base.files import error_line
 
 PACKAGE = Path(__file__).parents[1]
@@ -36,7 +36,7 @@ def source_file(cls: type) -> Path | None:
     return Path(name) if name and name.endswith(".py") and Path(name).is_file() else None
 
 
-def hash_user_code(recipe: object, model: nn.Module) -> dict[str, str]:
+def hash_user_code(recipe: Config, model: nn.Module) -> dict[str, str]:
     """Return a hash for each user-defined class of the recipe's parts and the model's modules, by module and name. It
     changes with the class's code and with the definitions in its file that it uses; not with comments, docstrings,
     formatting, or other modules."""
@@ -59,13 +59,13 @@ def changed_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[str, str]
     return sorted({name for name, code in items if (name.rpartition(".")[2], code) not in old_code & new_code})
 
 
-def runs_foreign_code(recipe: object, model: nn.Module) -> bool:
+def runs_foreign_code(recipe: Config, model: nn.Module) -> bool:
     """Return whether a part of the recipe, or a module of the model, is defined outside this package and torch."""
     return any(is_foreign(type(part)) for part in (*nested_parts(recipe), *model.modules()))
 
 
 @contextmanager
-def wrap_user_errors(recipe: object) -> Iterator[None]:
+def wrap_user_errors(part: Config) -> Iterator[None]:
     """Turn any error of a recipe, task, rule or source with user-defined parts, even ``SystemExit``, into a one-line
     UsageError that names these parts, with the original error as its cause."""
     try:
@@ -73,16 +73,16 @@ def wrap_user_errors(recipe: object) -> Iterator[None]:
     except (UsageError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        names = [cls.__name__ for cls in _user_classes({type(part) for part in nested_parts(recipe)})]
+        names = [cls.__name__ for cls in _user_classes({type(nested) for nested in nested_parts(part)})]
         if not names and isinstance(error, Exception):
             raise
         parts = f"; it uses your own classes: {', '.join(names)}" if names else ""
-        name = getattr(recipe, "name", type(recipe).__name__)
+        name = getattr(part, "name", type(part).__name__)
         raise UsageError(f"{name}: {describe_user_error(error)}{parts}") from error
 
 
 @contextmanager
-def guard_foreign_code(recipe: object) -> Iterator[None]:
+def guard_foreign_code(recipe: Config) -> Iterator[None]:
     """Run user code in a ``with`` block: restore the global generators afterwards, and turn errors into UsageErrors."""
     with rng.preserve_generators(), wrap_user_errors(recipe):
         yield
