@@ -30,7 +30,7 @@ from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.own_code import guard_foreign_code, is_foreign
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model, get_device, limited_encodings, preserve_modes
-from lengthwise.models.single_pass import SinglePass, TooFewPositions, describe_too_few_positions
+from lengthwise.models.single_pass import SinglePass, TooFewPositions, are_probabilities, describe_too_few_positions
 from lengthwise.runners.plain import Plain
 
 CUTS = 8  # positions of an answer after which tokens are changed
@@ -79,8 +79,10 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
         long = recipe.layout.write(_draw_long_problems(recipe, largest), recipe.task)
         for batch in (short, long):
             logits = _compute_logits(model, batch.inputs)
-            has_nan = logits[batch.inputs.padding_mask.cpu()].isnan().any()
-            if has_nan and all(weight.isfinite().all() for weight in model.parameters()):
+            real_logits = logits[batch.inputs.padding_mask.cpu()]
+            if are_probabilities(real_logits):  # training would take a second softmax, and learn slowly
+                raise UsageError(f"{name} returns probabilities; return logits (before the softmax)")
+            if real_logits.isnan().any() and all(weight.isfinite().all() for weight in model.parameters()):
                 raise UsageError(  # its answers would be scored as wrong
                     f"{name} gives logits that are NaN in a batch with rows of {batch.inputs.tokens.shape[1]} "
                     "positions: look for a division by 0, or for a softmax over a row that is hidden entirely"

@@ -107,6 +107,13 @@ def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
     return next((v for v in values if isinstance(v, Tensor) and v.dim() == 3 and v.shape[:2] == shape), None)
 
 
+def are_probabilities(logits: Float[Tensor, "n v"]) -> bool:
+    """Return whether rows of logits are probabilities, as after a softmax. One-hot rows, which a hand-written program
+    may return, do not count."""
+    is_one_hot = bool(((logits == 0) | (logits == 1)).all())
+    return not is_one_hot and bool((logits >= 0).all() and ((logits.sum(-1) - 1).abs() < 1e-4).all())
+
+
 class TooFewPositions(UsageError, IndexError):
     """Raised if a module lacks positions for rows of a certain length, or lacks a symbol."""
 

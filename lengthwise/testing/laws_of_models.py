@@ -20,7 +20,7 @@ from lengthwise.base.rng import preserve_generators, seed_torch, stream
 from lengthwise.base.types import END, EQUALS, Inputs, UsageError, Vocab
 from lengthwise.experiment.layout import Layout
 from lengthwise.models import Model, ModelSpec
-from lengthwise.models.single_pass import SinglePass
+from lengthwise.models.single_pass import SinglePass, are_probabilities
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
@@ -52,6 +52,13 @@ def evaluation_is_deterministic(runner: Runner) -> None:
             "the same rows got different logits in a second evaluation: use random numbers in training only, and start "
             "each call from the same state"
         )
+
+
+def outputs_are_logits(runner: Runner) -> None:
+    """The model returns logits, not probabilities."""
+    inputs = _build_rows_for(runner)
+    if are_probabilities(compute_logits(runner, inputs)[inputs.padding_mask]):
+        raise Broken("it returns probabilities; return logits (before the softmax)")
 
 
 def logits_do_not_depend_on_other_rows(runner: Runner) -> None:

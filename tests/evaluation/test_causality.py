@@ -56,6 +56,22 @@ class Random(Causal):
         return nn.functional.dropout(super().mixed(tokens, seen), 0.1)
 
 
+class Probabilities(Causal):
+    def forward(self, tokens):
+        return super().forward(tokens).softmax(-1)
+
+
+class LogProbabilities(Causal):
+    def forward(self, tokens):
+        return super().forward(tokens).log_softmax(-1)
+
+
+class OneHot(Causal):
+    def forward(self, tokens):
+        found = super().forward(tokens)
+        return nn.functional.one_hot(found.argmax(-1), found.shape[-1]) + 0 * found
+
+
 @dataclass(frozen=True)
 class Own(lw.ModelSpec):
     of: str = "Unmasked"
@@ -79,7 +95,14 @@ def recipe(layout, kind):
         (lw.Pairs(), "Unmasked", "Unmasked reads padding"),
         (lw.NextToken(), "Random", "Random is random at test"),
         (lw.Pairs(), "Random", "Random is random at test"),
+        (
+            lw.NextToken(),
+            "Probabilities",
+            r"^Probabilities returns probabilities; return logits \(before the softmax\)$",
+        ),
         (lw.NextToken(), "Causal", None),
+        (lw.NextToken(), "LogProbabilities", None),
+        (lw.NextToken(), "OneHot", None),
         (lw.Pairs(), "Masked", None),
     ],
 )

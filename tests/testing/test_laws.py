@@ -227,10 +227,14 @@ class Short(Fine):
         return x + self.position(torch.arange(x.shape[1]))
 
 
+class Normalized(Fine):
+    def forward(self, tokens, padding_mask):
+        return super().forward(tokens, padding_mask).softmax(-1)
+
+
 SEEDS = iter(range(1000))
-MODULES = {
-    cls.__name__: cls for cls in (Fine, Batched, Padded, First, Ahead, Idle, Unseeded, Noisy, Endless, Failing, Short)
-}
+KINDS = Fine, Batched, Padded, First, Ahead, Idle, Unseeded, Noisy, Endless, Failing, Short, Normalized
+MODULES = {cls.__name__: cls for cls in KINDS}
 
 
 class _Unstopped(lw.Oracle):
@@ -484,6 +488,7 @@ CAUGHT = {
     "natural_problems_are_as_requested": _Shallow(),
     "families_are_named": _Nameless(),
     "enumerate_lists_every_problem_once": _Twice(),
+    "outputs_are_logits": _Spec("Normalized"),
     "logits_do_not_depend_on_other_rows": _Spec("Batched"),
     "padding_is_ignored": _Spec("Padded"),
     "the_order_of_rows_does_not_matter": _Spec("First"),
