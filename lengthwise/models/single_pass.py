@@ -32,6 +32,8 @@ class SinglePass(Model):
         kind = type(module)
         if isinstance(module, torch.jit.ScriptModule):
             raise UsageError(f"{kind.__name__} cannot be copied and checked: pass the module before torch.jit.script")
+        if getattr(module.forward, "__func__", None) is nn.Module.forward:
+            raise UsageError(f"{kind.__name__} has no forward: define forward(self, tokens), which returns logits")
         parameters = inspect.signature(module.forward).parameters
         # In x-transformers, a wrapper whose layers see the whole row takes ``mask``, True for a real token.
         sees_row = not getattr(getattr(module, "attn_layers", None), "causal", False)

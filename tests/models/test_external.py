@@ -276,6 +276,12 @@ class Fixed(nn.Module):
         return nn.functional.one_hot(tokens, SYMBOLS).float()
 
 
+class Unfinished(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(8, SYMBOLS)
+
+
 def lazily():
     return nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS))
 
@@ -288,6 +294,7 @@ def frozen():
     ("make", "why"),
     [
         (Asks, "Asks.forward also takes style"),
+        (Unfinished, "Unfinished has no forward: define forward"),
         (Fixed, "no trainable weights"),
         (frozen, "no trainable weights"),
         (lazily, "lazy layers without weights"),
