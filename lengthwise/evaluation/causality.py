@@ -27,7 +27,7 @@ from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.data import check_size
 from lengthwise.experiment.layout import Layout
-from lengthwise.experiment.own_code import guard_foreign_code, is_foreign
+from lengthwise.experiment.own_code import describe_user_error, guard_foreign_code, is_foreign
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model, get_device, limited_encodings, preserve_modes
 from lengthwise.models.single_pass import SinglePass, TooFewPositions, are_probabilities, describe_too_few_positions
@@ -59,7 +59,9 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
             return
         weight_names = [name for name, _ in model.named_parameters()]
         short = recipe.layout.write(_draw_problems(recipe), recipe.task)
+        uncalled = _copy_if_possible(model)
         _check_symbols(model, short.inputs, recipe)
+        _check_second_call(model, uncalled, short.inputs)
         _check_positions(model, recipe, sizes)
         name = _model_name(model)
         for part in model.modules():  # no other check finds it, because it reads other rows in training only
@@ -221,6 +223,34 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
             f"{name} gives {logits.shape[-1]} logits per position, but {recipe.task.name} in "
             f"{type(recipe.layout).__name__} writes {len(writes)} symbols: {' '.join(writes.symbols)}"
         )
+
+
+def _copy_if_possible(model: Model) -> Model | None:
+    """Return a copy of a model; None if it is large, or has parts that cannot be copied."""
+    try:
+        return deepcopy(model) if sum(weight.numel() for weight in model.parameters()) <= MAX_COPIED else None
+    except Exception:  # e.g. it holds a tensor with a gradient
+        return None
+
+
+def _check_second_call(model: Model, uncalled: Model | None, inputs: Inputs) -> None:
+    """Raise UsageError if a row fails after a batch of another shape, but not in the first call of a copy."""
+    row = inputs.take(slice(1)).cut_padding()
+    if uncalled and (error := _find_error(model, row)) and not _find_error(uncalled, row):
+        raise UsageError(
+            f"{_model_name(model)} keeps something from one call to the next, such as a cache: after a first call, "
+            f"rows of another shape fail ({describe_user_error(error.__cause__ or error)}); logits must depend only on "
+            "the inputs of a call"
+        ) from error
+
+
+def _find_error(model: Model, inputs: Inputs) -> Exception | None:
+    """Return the error that a model raises on these inputs, if any."""
+    try:
+        _compute_logits(model, inputs)
+    except Exception as error:
+        return error
+    return None
 
 
 def _check_positions(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:

@@ -202,6 +202,22 @@ class Carries(Causal):
         return found
 
 
+class Caches(Causal):
+    """Keeps its embedded tokens, which later calls add to theirs or put before them."""
+
+    kept = None
+
+    def __init__(self, reads, writes, join):
+        super().__init__(reads, writes)
+        self.join = join
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        x = x if self.kept is None or self.training else self.join(self.kept, x)
+        self.kept = x
+        return self.head(x)
+
+
 class Converges(Causal):
     """Adds a state that it keeps, as a gated recurrence does, and that soon no longer changes."""
 
@@ -228,6 +244,17 @@ def test_a_module_that_carries_a_state_is_not_called_random(form):
 
         with pytest.raises(lw.UsageError, match="Noisy is random at test"):
             check_model(SinglePass(Noisy(reads, writes)), own)
+
+
+@pytest.mark.parametrize("join", [torch.add, *(lambda *pair, axis=axis: torch.cat(pair, axis) for axis in (0, 1))])
+def test_a_cache_of_another_shape_is_one_line(join):
+    own = recipe(lw.NextToken(), "Causal")
+    reads, writes = (len(vocab) for vocab in own.layout.vocabs(own.task))
+    message = (
+        r"^Caches keeps something .*, such as a cache: .* \(RuntimeError.*\); logits must depend only on the inputs"
+    )
+    with pytest.raises(lw.UsageError, match=message):
+        check_model(SinglePass(Caches(reads, writes, join)), own)
 
 
 @pytest.mark.parametrize("positions", [5, 30])
