@@ -58,12 +58,21 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             wrong = next((name for name in kwargs if name not in signature.parameters), "")
-            raise TypeError(f"{function.__name__}: {error}{suggest(wrong, signature.parameters)}") from None
+            hint = suggest(wrong, signature.parameters)
+            if wrong and "changes" in kinds and (not hint or wrong in _field_names([*kinds.values()])):
+                hint = f'; write it as an override: "{wrong}={quote_value(kwargs[wrong], quoted=False)}"'
+            raise TypeError(f"{function.__name__}: {error}{hint}") from None
         for name in checkable.keys() & bound.arguments.keys():
             bound.arguments[name] = validate(checkable[name], bound.arguments[name], name)
         return function(*bound.args, **bound.kwargs)
 
     return call
+
+
+def _field_names(annotations: Iterable[Any]) -> set[str]:
+    """Return the names of the fields of all parts that annotations name."""
+    kinds = [kind for annotation in annotations for kind in (annotation, *typing.get_args(annotation))]
+    return {name for kind in kinds if dataclasses.is_dataclass(kind) for name in field_types(cast(type, kind))}
 
 
 def _is_checkable(annotation: Any) -> bool:

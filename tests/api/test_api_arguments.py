@@ -322,3 +322,20 @@ def test_the_last_of_a_stack_is_still_one_of_it(runs):
     train(recipe.with_seed(0))
     lone = train_stacked([recipe.with_seed(0), recipe.with_seed(1)])[1]
     assert (lone.about()["runner"], lone.about()["stacked"]) == ("Stacked", 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "hint"),
+    [
+        (lambda: lw.train("looped-parity", name="x"), '; write it as an override: "name=x"'),
+        (lambda: lw.train("looped-parity", clip=1), '; write it as an override: "clip=1"'),  # "clip" is like "recipe"
+        (lambda: lw.train("looped-parity", lr=0.1), '; write it as an override: "lr=0.1"'),
+        (lambda: lw.train("looped-parity", lenghts=5), " (did you mean lengths?)"),
+        (lambda: lw.find("looped-parity", steps=100), '; write it as an override: "steps=100"'),
+        (lambda: lw.load("looped-parity", steps=100), "'steps'"),  # takes no changes
+    ],
+)
+def test_an_unknown_keyword_that_is_a_field_is_shown_as_an_override(call, hint):
+    with pytest.raises(TypeError) as error:
+        call()
+    assert str(error.value).endswith(hint)
