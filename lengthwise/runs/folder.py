@@ -90,11 +90,10 @@ def check_is_run(folder: Path) -> None:
     """Raise UsageError, with the folders to name instead, if a folder holds no recipe."""
     if (folder / "config.json").exists():
         return
-    for kind, file in (("runs", "config.json"), ("folders of results", "runs.json")):
+    for kind, kinds, file in (("run", "runs", "config.json"), ("folder of results", "folders of results", "runs.json")):
         if inside := sorted(path.parent for path in folder.glob(f"*/{file}")):
-            raise UsageError(
-                f"{folder} is not a run's folder; it holds {len(inside)} {kind}: name one or more, e.g. {inside[0]}"
-            )
+            held = f"one {kind}: name" if len(inside) == 1 else f"{len(inside)} {kinds}: name one or more, e.g."
+            raise UsageError(f"{folder} is not a run's folder; it holds {held} {inside[0]}")
     raise UsageError(f"{folder} is not a run's folder: it has no config.json")
 
 

@@ -220,14 +220,17 @@ def test_what_was_meant_is_said(words, message):
 
 def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_taken_for_one(tmp_path):
     assert command("report", "looped-parity", "--out", tmp_path / "figures").returncode == 0
-    for file, kind in (("config.json", "runs"), ("runs.json", "folders of results")):
-        folder = tmp_path / kind
-        (folder / "one").mkdir(parents=True)
-        (folder / "one" / file).write_text("{}")
-        for verb in ("report", "evaluate"):
-            line = command(verb, folder, "--quiet").stderr.strip()
-            told = f"{folder} is not a run's folder; it holds 1 {kind}: name one or more, e.g. {folder / 'one'}"
-            assert line == f"lengthwise: {told}"
+    for file, kind, kinds in (
+        ("config.json", "run", "runs"),
+        ("runs.json", "folder of results", "folders of results"),
+    ):
+        folder = tmp_path / kinds
+        for name, held in (("one", f"one {kind}: name"), ("two", f"2 {kinds}: name one or more, e.g.")):
+            (folder / name).mkdir(parents=True)
+            (folder / name / file).write_text("{}")
+            for verb in ("report", "evaluate"):
+                line = command(verb, folder, "--quiet").stderr.strip()
+                assert line == f"lengthwise: {folder} is not a run's folder; it holds {held} {folder / 'one'}"
     assert "one is not a run's folder: it has no config.json" in command("evaluate", folder / "one").stderr
 
 
