@@ -167,7 +167,8 @@ def scores_with_progress(
     """Yield scores from ``evaluate`` (with ``families``, from ``evaluate_families``), to which ``options`` are passed,
     and show progress within and between sizes."""
     recipe = weights.recipe
-    cost = {recipe.sizes(size): relative_cost(recipe, size) for size in sizes}
+    distinct = {recipe.sizes(size): size for size in sizes}  # a size may be given twice
+    cost = {key: relative_cost(recipe, size) for key, size in distinct.items()}
     measure, per_rule = (evaluate_families, len(recipe.task.families)) if families else (evaluate, 1)
     line, done = progress.add_line(label, per_rule * len(rules) * sum(cost.values())), 0.0
 
@@ -175,7 +176,7 @@ def scores_with_progress(
         inside = fraction * per_rule * len(rules) * sum(cost[size] for size in current_sizes)
         line.update(max(line.done, done + inside), f"at {size_text(current_sizes[-1])}")
 
-    for score in measure(weights, sizes, stopping=rules, watch=watch, **options):
+    for score in measure(weights, [*distinct.values()], stopping=rules, watch=watch, **options):
         done += cost[score.sizes] * (per_rule if score.problems == "every" else 1)  # one score for all families
         line.update(max(line.done, done), f"at {size_text(score.sizes)}")
         yield score

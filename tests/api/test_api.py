@@ -97,6 +97,11 @@ def test_any_module_is_measured():
     assert module.training  # as it was
 
 
+def test_a_size_given_twice_is_measured_once():
+    scores = lw.evaluate("looped-multiplication", [(2, 2), 3, (3, 3), (2, 2), 1], samples=2, quiet=True)
+    assert [score.sizes for score in scores] == [(2, 2), (2, 3), (3, 3), (1, 1)]  # 3 is at most 2 on the first axis
+
+
 def test_how_far_a_module_was_trained_is_not_said_unless_it_is_known():
     pair = {"task": "addition", "samples": 3, "quiet": True}
     for tops, told in (({}, False), ({"trained_to": 4}, True)):
