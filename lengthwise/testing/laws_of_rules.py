@@ -201,7 +201,12 @@ def build_setting() -> tuple[Model, Batch]:
 
 
 def _compute_loss(objective: Objective, model: Model, batch: Batch) -> Loss:
-    return validate_loss(objective, objective(Plain(model), batch, batch.rounds, stream(0, "objective")))
+    """Return the mean loss of the objective's optimizer steps on a batch, computed as training does."""
+    steps = objective.steps(Plain(model), batch, batch.rounds, stream(0, "objective"))
+    losses = [validate_loss(objective, loss) for loss in steps]
+    if not losses:
+        raise Broken("steps yields no loss")
+    return losses[0] if len(losses) == 1 else Loss.mean(losses)
 
 
 # Sources, optimizers, schedules

@@ -588,6 +588,30 @@ def test_of_a_loss_that_is_random_this_alone_is_said():
     assert told == {"the loss differs between two calls on one batch: draw random numbers from `generator` only"}
 
 
+class _NoSteps(lw.Final):
+    """Only its ``steps``, which training calls, are wrong."""
+
+    def steps(self, runner, batch, loops, generator):
+        yield from ()
+
+
+class _ValueSteps(lw.Segments):
+    def steps(self, runner, batch, loops, generator):
+        for loss in super().steps(runner, batch, loops, generator):
+            yield loss.value
+
+    def __call__(self, runner, batch, loops, generator):
+        return lw.Final()(runner, batch, loops, generator)
+
+
+@pytest.mark.parametrize(
+    ("objective", "told"),
+    [(_NoSteps(), "steps yields no loss"), (_ValueSteps(), "_ValueSteps must return lw.Loss(value, logs)")],
+)
+def test_the_steps_of_an_objective_are_checked(objective, told):
+    assert any(finding.told.startswith(told) for finding in check_part(objective).broken)
+
+
 def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
     (law,) = [law for law in list_laws(_Early) if law.__name__ == "inputs_hide_the_answer"]
     assert laws.check_laws(lw.NextToken(), "", [law])[0].holds and not laws.check_laws(_Early(), "", [law])[0].holds
