@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -81,6 +82,9 @@ def run(args: Options) -> int:
     own_run = Run.open(folder) if folder and RunFolder(folder).is_run else None
     if own_run and has_code_changed(own_run, weights.model):
         own_run = None
+    if own_run and not os.access(own_run.folder, os.W_OK):
+        advice = "copy it, or measure without saving, in Python: lw.evaluate"
+        raise UsageError(f"{own_run.folder} is read-only, and scores are saved in it: {advice}({args.weights!r})")
     rules = choose_rules(args, weights.recipe)
     if args.restarts:
         rules = [Restarts(rule, args.restarts, args.pick or "confidence") for rule in rules]

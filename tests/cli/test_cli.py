@@ -341,6 +341,12 @@ def test_a_grid_is_measured_again_where_more_precision_is_asked_for():
     assert min(counts) > 1000
 
 
+def test_a_read_only_run_is_refused_with_what_to_do_instead(run, monkeypatch):
+    monkeypatch.setattr(evaluate.os, "access", lambda folder, mode: Path(folder) != run)
+    done = command("evaluate", run, "--lengths", "2", "--samples", "2")
+    fails(done, f"{run} is read-only", f"copy it, or measure without saving, in Python: lw.evaluate('{run}')")
+
+
 def test_all_sizes_are_looked_at_before_any_is_measured(monkeypatch):
     """Expressions longer than 128 characters cannot be drawn."""
     monkeypatch.delattr(evaluate, "_measure_and_print")
