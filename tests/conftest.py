@@ -1,4 +1,4 @@
-"""Every test runs with shapes and types checked at run time, on one thread, with runs kept in a folder of its own."""
+"""Fixtures and helpers: every test runs on one thread, checks shapes and types, and has its own folder of runs."""
 
 import collections
 import contextlib
@@ -20,40 +20,40 @@ from beartype import BeartypeConf, FrozenDict, beartype
 from hypothesis import settings
 from jaxtyping import config, install_import_hook
 
-# beartype knows ``Self`` only in classes that it decorates itself; the hook decorates their methods. A whole number may
-# stand where a float is asked for, as everywhere in Python.
-typed = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({typing.Self: typing.Any}), is_pep484_tower=True))
-CHECKED = 2  # cases of a test
-CALLS = 1000  # of functions in each of these
-CASES = collections.Counter()  # how many each has had in this process
-LEFT = [CALLS]  # calls that are still checked
+# beartype resolves ``Self`` only in classes that it decorates itself, and the hook decorates methods one by one. An int
+# is accepted where a float is annotated, as in PEP 484.
+decorate = beartype(conf=BeartypeConf(hint_overrides=FrozenDict({typing.Self: typing.Any}), is_pep484_tower=True))
+CHECKED_CASES = 2  # parametrized cases of a test in which types are checked
+CHECKED_CALLS = 1000  # calls in each of these cases in which types are checked
+CASES = collections.Counter()  # cases of each test that this process has run
+CALLS_LEFT = [CHECKED_CALLS]  # calls of the current case that are still checked
 
 
-def checked(function):
-    """The function with its types checked, from its first call on; many calls turn the checking off."""
+def check_types(function):
+    """Check the types of a function's arguments and result; after ``CHECKED_CALLS`` calls in a case, stop checking."""
     inner = None
 
-    def counted(*values, **named):
+    def counting(*values, **named):
         nonlocal inner
-        inner = inner or typed(function)
-        LEFT[0] -= 1
-        if LEFT[0] <= 0:
+        inner = inner or decorate(function)
+        CALLS_LEFT[0] -= 1
+        if CALLS_LEFT[0] <= 0:
             config.update("jaxtyping_disable", True)
         return inner(*values, **named)
 
-    return counted
+    return counting
 
 
-install_import_hook("lengthwise", "conftest.checked")
+install_import_hook("lengthwise", "conftest.check_types")
 
-LONG = bool(os.environ.get("LENGTHWISE_LONG"))  # the same laws on more examples, as `make test-long` sets it
+LONG = bool(os.environ.get("LENGTHWISE_LONG"))  # more and larger examples, as `make test-long` sets it
 for name, examples in (("quick", 7), ("long", 100)):
     settings.register_profile(name, derandomize=True, deadline=None, max_examples=examples, database=None)
 settings.load_profile("long" if LONG else "quick")
 torch.set_num_threads(1)
 
 
-numbers = itertools.count()
+folder_numbers = itertools.count()
 
 
 def pytest_collection_finish():
@@ -63,8 +63,8 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _tree():
-    """Tests leave no file where they were started, in which a commit would take it along."""
+def _no_stray_files():
+    """Check that the tests leave no file in the folder that they were started in."""
     before = set(os.listdir())
     yield
     left = sorted(name for name in set(os.listdir()) - before if not name.startswith("."))
@@ -73,37 +73,37 @@ def _tree():
 
 @pytest.fixture(autouse=True)
 def runs(tmp_path_factory, monkeypatch):
-    """Where runs are kept during a test: a folder of its own, which is not there until something is kept."""
-    folder = tmp_path_factory.getbasetemp() / f"runs-{next(numbers)}"
+    """Return the folder in which this test's runs are stored; it does not exist until the first one is."""
+    folder = tmp_path_factory.getbasetemp() / f"runs-{next(folder_numbers)}"
     monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
     return folder
 
 
 @pytest.fixture(autouse=True)
-def _types(request):
-    """Types are checked in a test's first calls of its first cases: the others run the same code with other numbers."""
+def _limit_type_checks(request):
+    """Check types in a test's first cases and calls only: later ones run the same code with other numbers."""
     test = request.node.nodeid.partition("[")[0]
     CASES[test] += 1
-    LEFT[0] = CALLS
-    config.update("jaxtyping_disable", CASES[test] > CHECKED)
+    CALLS_LEFT[0] = CHECKED_CALLS
+    config.update("jaxtyping_disable", CASES[test] > CHECKED_CASES)
 
 
 @pytest.fixture
-def untyped(_types):
-    """Types are not checked: the test gives wrong ones on purpose, as a user would."""
+def no_type_checks(_limit_type_checks):
+    """Turn type checks off, as they are for users: for a test that passes wrong types or replaces typed parts."""
     config.update("jaxtyping_disable", True)
 
 
 def command(*words, stdin="", env=None):
-    """A command of the command line, run in this process: one of its own takes three seconds to start."""
+    """Run a ``lengthwise`` command in this process, as a process of its own takes three seconds to start."""
     from lengthwise.base import process
     from lengthwise.cli import entry
 
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         patch.setattr(sys, "stdin", io.StringIO(stdin))
-        patch.setattr(sys, "path", [*sys.path])  # commands look for modules where they are given
-        patch.setattr(process, "install_handlers", lambda: None)  # signals are pytest's
+        patch.setattr(sys, "path", [*sys.path])  # commands extend it for --import
+        patch.setattr(process, "install_handlers", lambda: None)  # pytest handles signals
         for name, value in (env or {}).items():
             patch.setenv(name, value)
         with pytest.raises(SystemExit) as left:
@@ -111,11 +111,11 @@ def command(*words, stdin="", env=None):
     return subprocess.CompletedProcess(words, left.value.code, out.getvalue(), err.getvalue())
 
 
-def in_fork(act, folder="."):
-    """What comes of an act in a fork of this process that works in ``folder``: what it imports and defines ends with
-    it. Types are not checked, as for a user."""
+def call_in_fork(act, folder="."):
+    """Call ``act`` in ``folder`` in a fork of this process, without type checks, and return its result. Modules that it
+    imports are not imported here."""
     reads, writes = os.pipe()
-    with warnings.catch_warnings(action="ignore"):  # of other threads, which the fork does not need
+    with warnings.catch_warnings(action="ignore"):  # about other threads, which the fork does not need
         child = os.fork()
     if not child:
         try:
@@ -135,14 +135,14 @@ def in_fork(act, folder="."):
     return pickle.loads(done)
 
 
-def forked(*words, folder="."):
-    """A command in such a fork."""
-    return in_fork(lambda: command(*words), folder)
+def command_in_fork(*words, folder="."):
+    """Run a ``lengthwise`` command in a fork, as ``call_in_fork`` does."""
+    return call_in_fork(lambda: command(*words), folder)
 
 
 @pytest.fixture
-def fleet_here(monkeypatch):
-    """A fleet's trainings run in this process, one after the other, given the words that each process would be."""
+def jobs_in_process(monkeypatch):
+    """Run the commands of a ``JobPool`` in this process, one after the other."""
     from lengthwise.jobs import launchers
 
     def start(words, *, stderr, **_):
@@ -155,8 +155,8 @@ def fleet_here(monkeypatch):
 
 
 @pytest.fixture
-def undrawn(monkeypatch):
-    """Figures are made and saved, but each is one white dot: drawing takes most of the time of a study."""
+def blank_figures(monkeypatch):
+    """Save every figure as a single pixel: drawing would take most of the time of a study's test."""
     from matplotlib.figure import Figure
     from PIL import Image
 
@@ -165,8 +165,8 @@ def undrawn(monkeypatch):
 
 
 @contextlib.contextmanager
-def chosen_quickly():
-    """Faster runners are chosen, whatever LENGTHWISE_PLAIN says."""
+def allow_fast_runners():
+    """Allow fast runners, even if LENGTHWISE_PLAIN is set."""
     from lengthwise.runners import cpu
 
     before = cpu._PLAIN_ONLY.set(False)
@@ -175,21 +175,21 @@ def chosen_quickly():
 
 
 @pytest.fixture
-def quick():
-    """The same, for one test."""
-    with chosen_quickly():
+def fast_runners():
+    """Allow fast runners in one test, even if LENGTHWISE_PLAIN is set."""
+    with allow_fast_runners():
         yield
 
 
 @pytest.fixture(scope="module", params=["plain", "fast"])
 def run(request):
-    """Model → runner: the plain one; and the one that is chosen, taking all its ways, however little they pay."""
+    """Return a function from a model to its runner: the plain one, or the fast one with all its fast paths forced."""
     from lengthwise.runners import cpu
     from lengthwise.runners.plain import Plain
 
-    with chosen_quickly(), pytest.MonkeyPatch.context() as patch:
+    with allow_fast_runners(), pytest.MonkeyPatch.context() as patch:
         if request.param == "fast":
-            eager(patch)
+            force_fast_paths(patch)
         yield Plain if request.param == "plain" else cpu.choose_runner
 
 
@@ -197,12 +197,12 @@ class Crash(BaseException):
     """Simulates the death of a process: no ``except Exception`` catches it."""
 
 
-def survived(act, patch, least, moment="before"):
-    """What comes of an act that is begun again whenever it dies, and how often it did: each time at its file number
-    ``least``, or one or two later, right before or right after that is put in its place."""
+def run_through_crashes(act, patch, least, moment="before"):
+    """Call ``act`` until it finishes; return its result and the number of simulated crashes. Each call crashes at its
+    ``least``-th file, or one or two files later, right before or right after the file is moved into place."""
     written, put, crashes = [], os.replace, 0
 
-    def dying(source, target):
+    def crash_or_replace(source, target):
         written.append(target)
         if moment == "after":
             put(source, target)
@@ -211,7 +211,7 @@ def survived(act, patch, least, moment="before"):
         if moment == "before":
             put(source, target)
 
-    patch.setattr(os, "replace", dying)
+    patch.setattr(os, "replace", crash_or_replace)
     while True:
         try:
             return act(), crashes
@@ -220,8 +220,8 @@ def survived(act, patch, least, moment="before"):
             written.clear()
 
 
-def eager(patch):
-    """Groups of few rows, kernels for small heads of any size, and whatever can be left out is."""
+def force_fast_paths(patch):
+    """Relax every threshold of the fast runner, so that even a tiny model takes all its fast paths."""
     from lengthwise.runners.cpu import elementwise, fused_loops, pattern, recurrent, small, transformer
 
     patch.setattr(small, "is_worthwhile", lambda *_: True)

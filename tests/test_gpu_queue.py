@@ -22,7 +22,7 @@ def test_a_training_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
     assert not (tmp_path / "state.pt").exists() and (tmp_path / "model.safetensors").exists()
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 def test_the_plan_names_what_is_left(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gpu_queue.py", "--dry-run"])
     gpu_queue.main()

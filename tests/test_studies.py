@@ -12,7 +12,7 @@ TINY = replace(lw.find("looped-parity"), name="tiny", lengths=lw.Uniform(3), ste
 PANELS = tuple(lw.Panel(f"Batch of {n}", (TINY.change([f"name=tiny-{n}", f"batch={n}"]),), (4, 5)) for n in (4, 8))
 
 
-@pytest.mark.usefixtures("fleet_here", "undrawn")
+@pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_panels_without_names_have_pictures_in_folders_of_their_own(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", PANELS))
     done = command("reproduce", "pairs", "--samples", "2", "--out", tmp_path / "out", "--jobs", "1", "--quiet")

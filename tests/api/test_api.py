@@ -390,7 +390,7 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize(("call", "said"), WRONG, ids=[said for _, said in WRONG])
 def test_wrong_arguments_are_answered_in_one_line(call, said):
     with pytest.raises(lw.UsageError, match=said) as error:

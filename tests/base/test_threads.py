@@ -21,7 +21,7 @@ from lengthwise.training import trainer
 from lengthwise.training.arithmetic import computation_settings
 from lengthwise.training.loop import train
 
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("no_type_checks")
 COUNT = 4
 
 

@@ -136,7 +136,7 @@ def test_training_again_goes_on_where_it_was(run):
     assert len(json.loads(again.stdout)[0]["scores"]) == 2  # nothing was measured twice
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(run.parent))
     rows = json.loads(command("evaluate", run.name, "--lengths", "2-4:2", "--samples", "10", "--json").stdout)
@@ -174,7 +174,7 @@ def test_a_list_says_why_a_run_cannot_be_read(run, tmp_path, monkeypatch):
         assert part in shown.stdout
 
 
-@pytest.mark.usefixtures("fleet_here")
+@pytest.mark.usefixtures("jobs_in_process")
 def test_sizes_on_two_axes_reach_every_seed(tmp_path):
     words = ["train", "looped-parity", "task=Addition", "lengths=Uniform(top=2)", *TINY, "--seeds", "2", "--jobs", "2"]
     done = command(
@@ -314,7 +314,7 @@ def test_figures_of_loops_do_not_overwrite_each_other(tmp_path):
     assert done.returncode == 2 and "would overwrite each other" in done.stderr
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
     words = ["looped-parity", "steps=2", "batch=2", "model.width=8", "watch.every=0", "lengths.top=4"]
     run = lw.train(*words, quiet=True)

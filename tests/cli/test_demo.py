@@ -14,7 +14,7 @@ from lengthwise.report.card import SURE_COUNT
 from lengthwise.viewer import report
 
 
-@pytest.mark.usefixtures("fleet_here")
+@pytest.mark.usefixtures("jobs_in_process")
 def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
     monkeypatch.setattr(report, "TRIES", 1)  # of an attack
     words = ["demo", "--steps", "2", "--samples", "2"]

@@ -9,7 +9,7 @@ import sys
 
 import argcomplete
 import pytest
-from conftest import forked
+from conftest import command_in_fork
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -229,7 +229,7 @@ def own(folder, words, **modules):
     for name, text in modules.items():
         (folder / f"{name}.py").write_text(text)
     named = [word for name in modules for word in ("--import", name)]
-    return forked(*words.split(), *named, folder=folder)
+    return command_in_fork(*words.split(), *named, folder=folder)
 
 
 @pytest.mark.parametrize("words", WAYS)

@@ -30,7 +30,7 @@ from lengthwise.runs.run import Run, choose_device
 from lengthwise.training.loop import try_training
 
 # As for a user, whose types nobody checks.
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("no_type_checks")
 
 CPU = torch.device("cpu")
 TINY = lw.find("looped-parity", *fuzz.TINY, *fuzz.SMALL)

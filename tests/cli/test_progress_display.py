@@ -193,7 +193,7 @@ def test_many_problems_are_written_as_they_are_decoded(more, monkeypatch, capsys
     assert not more or len(json.loads(whole)) == 7
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_reports_say_what_they_do(seen, capsys, tmp_path):
     run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)", folder=tmp_path / "run", quiet=True)
     run.append("scores", *(score.row() | {"seed": 0} for score in lw.evaluate(run, [2, 3], samples=4, quiet=True)))

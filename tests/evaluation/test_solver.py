@@ -120,7 +120,7 @@ REMEMBERED = {
 FOUND = {part_text(position): position for position in shipped("positions")}
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fast_runners")
 @pytest.mark.parametrize("name", [*REMEMBERED, *FOUND])
 def test_decoding_with_a_memory_is_decoding_without(name):
     """Of causal rows, for every encoding there is."""
@@ -147,7 +147,7 @@ def test_decoding_with_a_memory_is_decoding_without(name):
     assert len(predicted) > 3 or name in FOUND
 
 
-def test_who_is_claimed_by_no_runner_reads_the_row_again_for_every_symbol(quick):
+def test_who_is_claimed_by_no_runner_reads_the_row_again_for_every_symbol(fast_runners):
     made = weights("task=Copy", "NextToken")
     problems = fresh_problems(made.recipe.task, (3,), 8, seed=0)
     batch = made.recipe.layout.write(problems, made.recipe.task)

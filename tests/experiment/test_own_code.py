@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import command, forked, in_fork
+from conftest import call_in_fork, command, command_in_fork
 from torch import nn
 
 import lengthwise as lw
@@ -160,7 +160,7 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path
         "layout=NextToken", "families=0", "name=own"]  # fmt: skip
     script = SOURCE + AS_SCRIPT.format(changes=changes)
     one = recipe(write(script))
-    said = in_fork(as_script, tmp_path)
+    said = call_in_fork(as_script, tmp_path)
     run = train(one)
     assert str(run.folder) == said.strip()
     kept = json.loads((run.folder / "code.json").read_text())
@@ -172,7 +172,7 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path
     (run.folder / "code.json").write_text(json.dumps(kept))
     assert run.changed_code(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
     write(script)
-    assert in_fork(as_script, tmp_path) == said
+    assert call_in_fork(as_script, tmp_path) == said
 
 
 def test_of_other_code_no_loops_are_kept_and_none_of_before_are_shown(write, tmp_path, capsys):
@@ -252,7 +252,7 @@ def test_a_slip_in_ones_own_code_is_said_in_one_line(text, message, tmp_path):
     (tmp_path / "my_slip.py").write_text(f"from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n{text}")
     name = "looped-parity" if "looped_parity" in text else "my-parity"
     words = ["train", name, "steps=2", "--import", "my_slip"]
-    done = forked(*words, folder=tmp_path)
+    done = command_in_fork(*words, folder=tmp_path)
     *_, last = done.stderr.splitlines()  # before it may stand how long it would take
     assert done.returncode == 2 and message in last and "Traceback" not in done.stderr
     assert not runs_folder().exists()
@@ -266,7 +266,7 @@ def test_a_helper_may_name_what_a_type_checker_alone_imports(tmp_path):
         "def my_parity(path: Path = None) -> lw.Recipe:\n    return lw.find('looped-parity', 'name=my-parity')\n"
     )
     words = ["show", "my-parity", "--import", "my_helped", "--json"]
-    done = forked(*words, folder=tmp_path)
+    done = command_in_fork(*words, folder=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["recipe"]["name"] == "my-parity"
 
@@ -315,7 +315,7 @@ def test_an_own_module_may_be_written_in_any_encoding_that_it_names(tmp_path):
     model = '"""Ein größeres Modell."""\n\n    gain: float = 1.0  # Verstärkung\n'
     source = "# -*- coding: latin-1 -*-" + SOURCE.replace('"""A model."""\n', model)
     (tmp_path / "latin_model.py").write_bytes(source.encode("latin-1"))
-    shown = forked("show", "Scaled", "--import", "latin_model", folder=tmp_path)
+    shown = command_in_fork("show", "Scaled", "--import", "latin_model", folder=tmp_path)
     assert shown.returncode == 0, shown.stderr
     assert "Ein größeres Modell." in shown.stdout
     assert "Verstärkung" in shown.stdout

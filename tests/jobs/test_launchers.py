@@ -138,7 +138,7 @@ def test_without_ray_one_line_says_so(monkeypatch):
         ray_cluster.Ray().executor(1)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
     """As the benchmark does with 10,000: some are shown, and what was read of those that have ended is forgotten."""
     monkeypatch.setenv("LENGTHWISE_RUNS", "")
@@ -234,7 +234,7 @@ class MadeEngine:
         return self.last
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 def test_a_fleet_runs_on_whatever_has_room():
     """Each once; one that fails stops no other, and says why; what still runs in the end is stopped."""
     recipe = lw.find("looped-parity", *SMALL)
@@ -255,7 +255,7 @@ def test_a_fleet_runs_on_whatever_has_room():
     assert str(error.value) == f"2 runs failed: {found[0].folder}: it is hot; {found[1].folder}: it is hot"
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 def test_the_seeds_of_a_recipe_may_be_one_command():
     """If it fails, those are lost that it did not finish."""
     recipes = [lw.find("looped-parity", *SMALL), lw.find("looped-parity", *SMALL, "batch=5")]

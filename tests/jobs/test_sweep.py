@@ -119,7 +119,7 @@ def test_of_equals_the_smaller_model_is_the_best():
 
 
 @pytest.fixture
-def made(untyped, monkeypatch):
+def made(no_type_checks, monkeypatch):
     """Trainings are made up: the wider, the better. What was trained; and after how many the process is killed."""
     trained, kill_after = [], [None]
 
@@ -191,7 +191,7 @@ def test_a_point_that_a_search_tries_twice_is_trained_once(made):
     assert 1 <= len(trained) == len(set(trained)) <= 2
 
 
-def test_sealed_problems_choose_nothing(untyped):
+def test_sealed_problems_choose_nothing(no_type_checks):
     recipe = catalog.recipe("looped-parity", ["lengths=Uniform(top=4)"])
     run = Run.of(recipe)
     row = {"task": "parity", "weights": "x", "stopping": "Oracle", "problems": "uniform", "sizes": [4], "count": 100}

@@ -110,7 +110,7 @@ def test_the_study_has_a_map_and_asks_after_further_loops():
         catalog.study("abacus", scale="gpu")
 
 
-@pytest.mark.usefixtures("fleet_here", "undrawn")
+@pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_a_study_measures_a_map(monkeypatch, tmp_path, capsys):
     """Every pair of sizes under every rule, once; published with its picture."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from conftest import forked, in_fork
+from conftest import call_in_fork, command_in_fork
 from torch import nn
 
 import lengthwise as lw
@@ -180,7 +180,9 @@ def test_a_run_of_transformers_is_loaded_again_from_the_command_line(tmp_path, r
     kept = json.loads(json.loads((run.folder / "config.json").read_text())["model"]["config"])
     assert kept["config"]["n_embd"] == 16 and kept["dtype"] == str(dtype).removeprefix("torch.")
     assert "n_embd" not in str(run.recipe)
-    there = forked("evaluate", str(run.folder), "--lengths", "5,9", "--samples", "50", "--json", folder=tmp_path)
+    there = command_in_fork(
+        "evaluate", str(run.folder), "--lengths", "5,9", "--samples", "50", "--json", folder=tmp_path
+    )
     assert there.returncode == 0, there.stderr
     here = lw.evaluate(run, [5, 9], samples=50)
     rows = [row for row in json.loads(there.stdout) if row["problems"] == "uniform"]
@@ -214,12 +216,12 @@ def test_a_run_of_a_module_of_one_s_own_is_loaded_with_a_function_that_builds_it
         monkeypatch.syspath_prepend(tmp_path)
         return str(trained(importlib.import_module("own_sums").wide(), NTP).folder)
 
-    run = in_fork(train)
+    run = call_in_fork(train)
     asked = "evaluate", run, "--lengths", "5", "--samples", "20"
-    there = forked(*asked, "--import", "own_sums", "--json", folder=tmp_path)
+    there = command_in_fork(*asked, "--import", "own_sums", "--json", folder=tmp_path)
     assert there.returncode == 0, there.stderr
-    missing = forked(*asked, folder=tmp_path)
+    missing = command_in_fork(*asked, folder=tmp_path)
     assert missing.returncode == 2 and "def build() -> Sums" in missing.stderr and missing.stderr.count("\n") == 1
     (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN).replace("Sums(16)", "Sums(16, 2)"))
-    other = forked(*asked, "--import", "own_sums", folder=tmp_path)
+    other = command_in_fork(*asked, "--import", "own_sums", folder=tmp_path)
     assert other.returncode == 2 and "narrow, wide" in other.stderr and "other layers or settings" in other.stderr

@@ -306,7 +306,7 @@ def test_dropout_is_for_training(spec, kind, plainly):
 # The study
 
 
-@pytest.mark.usefixtures("fleet_here", "undrawn")
+@pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
     """Problems in the range and beyond it, and the pictures of both."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))

@@ -209,7 +209,7 @@ def recipe_without_scores(name):
     return logged(recipe(name), [1.0])
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
     for task in ("parity", "binary-sum"):
         of_a_task(task, tmp_path)
@@ -256,7 +256,7 @@ def test_a_panel_of_few_methods_calls_them_as_the_fullest_does(tmp_path):
         assert [line.get_label() for line in axes.lines if not line.get_label().startswith("_")] == few
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_an_overview_shows_what_a_recipe_has_by_its_own_rule(tmp_path):
     """Whichever was measured first."""
     exact = {"Oracle": 0.5, "Converged": 0.25}

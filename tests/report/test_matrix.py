@@ -169,7 +169,7 @@ def test_recipes_of_one_name_and_other_steps_have_rows_of_their_own(folders, tmp
     }
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_the_command_draws_runs_and_published_results_together(folders, tmp_path):
     first, *others = map(str, folders)
     published = tmp_path / "results"
@@ -182,7 +182,7 @@ def test_the_command_draws_runs_and_published_results_together(folders, tmp_path
     assert done.returncode == 2 and "--matrix draws one figure" in done.stderr
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_columns_published_before_stay_in_the_matrix_of_a_study(folders, tmp_path):
     for name in ("Parity", "even-pairs"):
         assert command("report", folders[0], "--out", tmp_path / "formal" / name, "--quiet").returncode == 0

@@ -830,7 +830,7 @@ def test_a_run_that_is_named_twice_is_published_once(tmp_path):
     assert len(read_csv(tmp_path / "scores.csv")) == 1
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_path):
     run = watched("a", 0, 100, [0.2], 0.4, 0.1)
     alike = watched("b", 0, 100, [0.3], 0.8)
@@ -899,7 +899,7 @@ def rows_of(scores):
     ]
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_what_was_published_before_is_not_taken_for_these_runs(tmp_path):
     anatomy = {
         "task": "parity",
@@ -986,7 +986,7 @@ def test_shares_are_written_by_one_function(folder):
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",
 )
 @pytest.mark.parametrize("published_already", [False, True], ids=["run", "results"])
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_options_that_would_do_nothing_are_refused(words, named, published_already, tmp_path, monkeypatch, capsys):
     run = scored(recipe(), (8, 1.0), (12, 0.9))
     if published_already:

@@ -29,7 +29,7 @@ from lengthwise.runners.plain import Plain
 from lengthwise.training.choice import Bf16, MicroBatches
 from lengthwise.training.loop import Interrupted, train
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("fast_runners")
 long = pytest.mark.skipif(not LONG, reason="compiles for minutes: LENGTHWISE_LONG=1")
 slow = pytest.mark.timeout(1800)  # beside other work
 
@@ -41,7 +41,7 @@ def uncompiled(monkeypatch):
 
 
 @pytest.fixture
-def traced(untyped, monkeypatch):
+def traced(no_type_checks, monkeypatch):
     """The graphs that would be compiled: torch finds each and runs it as it is. It cannot look into checks of types."""
     graphs = []
 
@@ -55,7 +55,7 @@ def traced(untyped, monkeypatch):
 
 
 @pytest.fixture
-def inductor(untyped):
+def inductor(no_type_checks):
     """The real compiler."""
     yield
     torch._dynamo.reset()
@@ -108,7 +108,7 @@ def test_one_graph_serves_all_loops_and_steps_of_a_bucket(traced):
         assert len(traced) == before + more
 
 
-@pytest.mark.usefixtures("uncompiled", "untyped")
+@pytest.mark.usefixtures("uncompiled", "no_type_checks")
 @pytest.mark.parametrize("name", FEW if LONG else ["halting-parity"])
 def test_no_read_in_a_step(name):
     trainee = on_meta(small(name))

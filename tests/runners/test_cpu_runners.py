@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import LONG, eager, in_fork
+from conftest import LONG, call_in_fork, force_fast_paths
 from forms import BASE, EVERY, READS, WRITES, all_close, away, built, names, some, with_gradients
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ from lengthwise.runners import cpu
 from lengthwise.runners.cpu.transformer import _needed_until as needed_until
 from lengthwise.runners.plain import Plain
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("fast_runners")
 
 
 def claimed(model):
@@ -46,7 +46,7 @@ def claimed(model):
 def ways(request):
     with pytest.MonkeyPatch.context() as patch:
         if request.param:
-            eager(patch)
+            force_fast_paths(patch)
         yield
 
 
@@ -135,7 +135,7 @@ def test_the_switch_in_the_environment(monkeypatch):
         again, model = importlib.reload(cpu), RECIPE.build()
         return type(again.choose_runner(model)).__name__, again.describe_choice(model)
 
-    assert in_fork(chosen) == ("Plain", "Plain: faster runners are turned off")
+    assert call_in_fork(chosen) == ("Plain", "Plain: faster runners are turned off")
 
 
 def test_the_switch_in_the_code():
@@ -244,7 +244,7 @@ NO_FIT = RuntimeError, TypeError, ValueError, AttributeError, IndexError, NotImp
 @pytest.mark.parametrize(("spec", "causal"), ONES_OWN, ids=names(ONES_OWN))
 def test_a_model_is_computed_as_it_stands_whatever_was_exchanged(spec, causal, monkeypatch):
     """Each part in turn for one of every common type, and each number and switch; what fits nowhere is run nowhere."""
-    eager(monkeypatch)
+    force_fast_paths(monkeypatch)
     inputs, told = some([4, 7, 1], width=8), Counter()
     for other in changes_to(built(spec, causal)):
         runner = cpu.choose_runner(other)

@@ -6,7 +6,7 @@ from dataclasses import replace
 import onnxruntime
 import pytest
 import torch
-from conftest import LONG, forked
+from conftest import LONG, command_in_fork
 from forms import BASE, away, built, close, some
 from torch import nn
 
@@ -60,7 +60,7 @@ def run_by_onnxruntime(data):
 def test_onnx_equals_the_model(tmp_path):
     """From the command line, run by onnxruntime; the file says which symbols its ids stand for."""
     file = tmp_path / "pairs.onnx"
-    done = forked("export", "looped-pairs", "--onnx", str(file), "--dtype", "float64", "--quiet", "--json")
+    done = command_in_fork("export", "looped-pairs", "--onnx", str(file), "--dtype", "float64", "--quiet", "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["inputs"] == list(INPUT_NAMES)
     session, run = run_by_onnxruntime(file.read_bytes())
@@ -86,7 +86,7 @@ def test_all_shipped_weights_equal_their_graphs(name, tmp_path):
 
 def test_a_program_of_torch_equals_the_model(tmp_path):
     file = tmp_path / "parity.pt2"
-    done = forked("export", "looped-parity", "--program", str(file), "--quiet")
+    done = command_in_fork("export", "looped-parity", "--program", str(file), "--quiet")
     assert done.returncode == 0, done.stderr
     program, weights = torch.export.load(file).module(), load("looped-parity")
     with torch.no_grad():
@@ -108,7 +108,7 @@ def test_what_is_traced_equals_the_model(name):
         assert_equal(weights, lambda given: module(*given.values()), sizes=BOTH)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 def test_attention_with_a_forget_gate_is_traced():
     """It divides scores by the root of another width than that of its queries."""
     model = built(replace(BASE, positions=(), mixer=ForgettingAttention()), True)
@@ -138,9 +138,9 @@ class Recurrent(nn.Module):
 
 
 def test_wrong_requests_are_answered_in_one_line(tmp_path, monkeypatch):
-    done = forked("export", "looped-pairs")
+    done = command_in_fork("export", "looped-pairs")
     assert done.returncode == 2 and "a file to write" in done.stderr and done.stderr.count("\n") == 1
-    done = forked("export", "looped-pairs", "--program", tmp_path / "x.pt2", "--dtype", "int8")
+    done = command_in_fork("export", "looped-pairs", "--program", tmp_path / "x.pt2", "--dtype", "int8")
     assert done.returncode == 2 and "--dtype: invalid choice: 'int8'" in done.stderr and done.stderr.count("\n") == 1
     recurrent = lw.find("looped-parity").change(model=lw.LSTM(), layout=lw.NextToken())
     with pytest.raises(lw.UsageError, match="LSTMModel is exported with one loop only"):

@@ -34,7 +34,7 @@ from lengthwise.training.choice import Bf16
 from lengthwise.training.loop import Interrupted, prepare_steps, train
 from lengthwise.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("quick")
+pytestmark = pytest.mark.usefixtures("fast_runners")
 # A batch of several optimizer steps is not captured as one.
 NAMES = sorted(name for name in FORMS.values() if not catalog.recipe(name).objective.takes_several_steps)
 OTHERS = [pair for pair in EVERY if pair not in FORMS]
@@ -71,7 +71,7 @@ def test_fixed_shapes_change_neither_values_nor_gradients(spec, causal):
     assert runner.reason is None and {*runner.recordings} == {*recorded}
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", NAMES if LONG else covering({name: parts_of(name) for name in NAMES}))
 def test_many_steps_give_the_same_weights(name):
     """With clipping, the optimizer and the moving average, whose later steps are replayed too."""
@@ -130,7 +130,7 @@ class Deciding(TransformerModel):
         return super().embed(inputs)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize(
     ("act", "reason"),
     [
@@ -171,7 +171,7 @@ def test_hooks_are_called():
     assert runner.find_obstacle() is None
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 def test_dropout_is_drawn_anew_in_each_step_and_as_the_seed_says():
     model, inputs = copy.deepcopy(built(replace(BASE, dropout=0.5), True)).train(), some(LENGTHS)
     runner, read = Graphs(Plain(model)), []
@@ -182,7 +182,7 @@ def test_dropout_is_drawn_anew_in_each_step_and_as_the_seed_says():
     assert torch.equal(read[0], read[2]) and not torch.equal(read[0], read[1])
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", ["looped-parity", "abacus-addition", "retran-small", "lstm-small"])
 def test_bf16_descends_the_same_loss(name):
     """Weights are rounded once per pass, also where the first loops have no gradients; norms and losses in 32 bits."""
@@ -207,7 +207,7 @@ def test_bf16_descends_the_same_loss(name):
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler meets warnings of its own
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("bf16", [False, True])
 def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
     """With weights in 32 bits, and with rounded ones in their place."""
@@ -258,7 +258,7 @@ def test_what_is_not_recorded_is_said(monkeypatch):
     assert trainer.runners.describe(1) == "PackedTransformer"
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 def test_memory_that_does_not_hold_a_step_is_freed(monkeypatch):
     """Then the batch runs in parts, by another runner."""
     trainer = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True)

@@ -166,7 +166,7 @@ def test_positions_leave_as_soon_as_they_no_longer_matter(positions, wanted, mon
     assert [state.ragged.ends for _, _, state in states] == wanted
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fast_runners")
 @pytest.mark.parametrize(
     "name", ["fop-loop-adaptive-parity", "looped-addition", "looped-binary-sum", "paper-fop-loop-adaptive-parity"]
 )

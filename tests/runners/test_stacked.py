@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from conftest import LONG, command, survived
+from conftest import LONG, command, run_through_crashes
 from devices import Reads, on_meta
 from devices import small as small_form
 from forms import EVERY, READS, SPECS, WRITES, all_close, away, every_loop, names, some
@@ -30,7 +30,7 @@ from lengthwise.training.loop import Interrupted, train
 from lengthwise.training.stacked import RecordedSteps, advance_together, train_stacked
 from lengthwise.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("no_type_checks")
 CPU = torch.device("cpu")
 long = pytest.mark.skipif(not LONG, reason="seconds each: LENGTHWISE_LONG=1")
 STILL = replace(RICH, model=replace(RICH.model, dropout=0.0))  # nothing random, so that it can be stacked
@@ -229,7 +229,7 @@ def test_stopped_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
 @long
 def test_a_crash_at_any_write_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
     """So checkpoints are of different steps, and some runs are done while others are not."""
-    runs, crashes = survived(lambda: train_stacked(seeds(FEW, 3), save_every=0), monkeypatch, least=10)
+    runs, crashes = run_through_crashes(lambda: train_stacked(seeds(FEW, 3), save_every=0), monkeypatch, least=10)
     assert crashes > 4
     assert [outcome(run) for run in runs] == unbroken
 
@@ -306,7 +306,7 @@ def studied(monkeypatch, recipe):
     monkeypatch.setattr(reproduce, "_publish", lambda *_: 0)
 
 
-@pytest.mark.usefixtures("fleet_here", "untyped")
+@pytest.mark.usefixtures("jobs_in_process", "no_type_checks")
 def test_a_study_trains_seeds_together(monkeypatch, tmp_path):
     """Stopped and given again it ends with the same weights."""
     recipe = replace(PLAIN, steps=3)

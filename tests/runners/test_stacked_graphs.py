@@ -31,7 +31,7 @@ from lengthwise.training import stacked
 from lengthwise.training.stacked import Member, RecordedSteps, Stack, advance_together, train_stacked
 from lengthwise.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("no_type_checks")
 CPU = torch.device("cpu")
 ALL = EVERY if LONG else FEW
 ROWS = [some([5, 9, 2, 3], seed=0), some([4, 3, 7, 1], seed=1), some([9, 12, 2, 5], seed=2)]

@@ -47,7 +47,7 @@ def test_dropout_draws_new_numbers_for_each_wave_and_call(model):
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's compiler meets warnings of its own
-@pytest.mark.usefixtures("halving", "untyped")
+@pytest.mark.usefixtures("halving", "no_type_checks")
 def test_a_step_compiles_once_for_all_waves(model):
     x, steps = embedded(model), []
 

@@ -34,7 +34,7 @@ class Kept:
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch, untyped):
+def kept(monkeypatch, no_type_checks):
     monkeypatch.setitem(tracking.SINKS, "kept", Kept)
     monkeypatch.setattr(Kept, "points", [])
     monkeypatch.setattr(Kept, "closed", 0)
@@ -100,7 +100,7 @@ def _score(run, size):
             "count": 4, "exact": 0.5, "token_accuracy": 0.5, "loops": 1.0, "low": 0.1, "high": 0.9}  # fmt: skip
 
 
-def test_processes_of_a_study_are_told_to_track(fleet_here, kept, tmp_path):
+def test_processes_of_a_study_are_told_to_track(jobs_in_process, kept, tmp_path):
     (tmp_path / "small.json").write_text(replace(WATCHED, steps=10).json())
     words = ["--seeds", "2", "--jobs", "2", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet"]
     assert command("train", tmp_path / "small.json", *words).returncode == 0

@@ -337,7 +337,7 @@ def test_a_dry_run_says_its_plan_and_makes_nothing(small, runs, tmp_path, monkey
 RULES = ("Oracle", "MaxConfidence", "MaxConfidence(per=batch)")
 
 
-@pytest.mark.usefixtures("fleet_here", "undrawn")
+@pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_the_study_is_reproduced_and_nothing_is_done_twice(small, runs, tmp_path):
     words = ["reproduce", "looped", "--methods", "fop-loop-adaptive", "--tasks", "parity", "--samples", 8]
     words += ["--curve-samples", 4, "--out", tmp_path / "out", "--jobs", 1, "--quiet", "--json"]
@@ -374,7 +374,7 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, runs, tmp_path
     assert [(row["sizes"], row["count"]) for row in run.rows("scores")[len(scores) :]] == [([5], 16)] * 3
 
 
-@pytest.mark.usefixtures("fleet_here", "undrawn")
+@pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path, monkeypatch):
     """Only what is of the same recipe: where a recipe has changed, its old seeds are dropped."""
 
@@ -405,7 +405,7 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path
     assert reproduce(["b"], 2, steps=small.steps + 1) == [("a-parity", 1), ("b-parity", 2), ("c-parity", 1)]
 
 
-@pytest.mark.usefixtures("fleet_here", "undrawn")
+@pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, tmp_path, monkeypatch):
     panels = [
         lw.Panel(
@@ -598,7 +598,7 @@ def test_anatomy_of_nothing(half):
         anatomy_figure([], "none")
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_anatomy_from_the_shell(half, tmp_path):
     folder = tmp_path / "parity"
     shutil.copytree(half["parity"].folder, folder)
@@ -712,7 +712,7 @@ def test_loops_in_numbers():
     assert (far["planned-1"], far["planned+1"], far["planned+5"]) == (0.1, 0.4, 0.0)
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_a_report_on_loops_is_written(half, tmp_path):
     run = half["parity"]
     words = ["report", run.folder, "--stopping", "--samples", 20, "--formats", "png,pdf", "--out", tmp_path / "new"]

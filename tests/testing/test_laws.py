@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import forked
+from conftest import command_in_fork
 from forms import shipped
 from torch import nn
 
@@ -691,7 +691,7 @@ def test_what_is_found_prints_as_a_table():
 
 
 def command(*words, here=EXAMPLES):
-    return forked("check", *words, folder=here)
+    return command_in_fork("check", *words, folder=here)
 
 
 NO_PARTS = {"own_figure", "own_transformers_model", "ten_lines"}  # examples that define none

@@ -30,7 +30,7 @@ from lengthwise.training.loop import Trainer, train
 shipped = pytest.mark.parametrize("name", NAMES if LONG else FEW)
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 @shipped
 def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
     recipe = small(name)
@@ -116,7 +116,7 @@ class Operations(TorchDispatchMode):
 MOST = {lw.Transformer: 135, lw.LSTM: 34, lw.ReTran: 108}  # forward and backward: in a loop; in a loop at a position
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", NAMES if LONG else [*FEW, "lstm-small", "retran-small"])
 def test_a_layer_takes_few_operations(name):
     """A device works on most of them for less time than the host takes to ask for one."""
@@ -131,7 +131,7 @@ def test_a_layer_takes_few_operations(name):
 # Arithmetic
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 @shipped
 def test_bf16_descends_the_same_loss(name):
     """Nearly: logits and losses are in 32 bits, products in 16."""
@@ -144,7 +144,7 @@ def test_bf16_descends_the_same_loss(name):
     assert torch.cosine_similarity(exact, near, 0) > 0.99
 
 
-@pytest.mark.usefixtures("untyped")
+@pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("loops", [1, 3])
 def test_bf16_loops_without_gradients_leave_those_of_later_ones(loops):
     """What autocast keeps of weights in the first would be used in the others, without a gradient."""

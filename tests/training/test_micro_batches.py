@@ -29,7 +29,7 @@ from lengthwise.training.choice import MicroBatches
 from lengthwise.training.loop import Interrupted, train
 from lengthwise.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("no_type_checks")
 CPU = torch.device("cpu")
 
 

@@ -22,7 +22,7 @@ from lengthwise.training.loop import Prefetcher, prefetch_batches, train
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import Trainer
 
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("no_type_checks")
 CPU = torch.device("cpu")
 
 

@@ -26,7 +26,7 @@ from lengthwise.training.loop import Trainer
 from lengthwise.training.processes import Processes
 from lengthwise.training.trainer import try_training
 
-pytestmark = pytest.mark.usefixtures("untyped")
+pytestmark = pytest.mark.usefixtures("no_type_checks")
 CPU = torch.device("cpu")
 
 

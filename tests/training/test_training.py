@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import Crash, survived
+from conftest import Crash, run_through_crashes
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainings import LARGE, MASTERED, MODEL, PLAIN, RICH, SEGMENTED, outcome, stop_at, unbroken
@@ -143,14 +143,14 @@ def test_training_is_the_plain_loop_and_ema_its_formula(ema):
     assert logged == pytest.approx(wanted, abs=1e-5)
 
 
-def test_a_run_says_by_which_runner_it_was_trained(quick, tmp_path):
+def test_a_run_says_by_which_runner_it_was_trained(fast_runners, tmp_path):
     assert train(replace(PLAIN, steps=1), tmp_path / "packed").about()["runner"] == "PackedTransformer"
     with plain():
         about = train(replace(PLAIN, steps=1), tmp_path / "plain").about()
     assert about["runner"] == "Plain: faster runners are turned off"
 
 
-def test_going_on_by_another_runner_is_told(quick, monkeypatch, capsys):
+def test_going_on_by_another_runner_is_told(fast_runners, monkeypatch, capsys):
     stop_at(monkeypatch, [2], lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Interrupted):
         train(PLAIN)
@@ -386,7 +386,7 @@ def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
     """Each session dies at its fourth, fifth or sixth file, of which .owner is the first, right before or after."""
     recipe = replace(RICH, steps=8)
     wanted = unbroken(recipe)
-    run, crashes = survived(lambda: train(recipe, save_every=0), monkeypatch, 4, moment)
+    run, crashes = run_through_crashes(lambda: train(recipe, save_every=0), monkeypatch, 4, moment)
     assert crashes > 2
     assert outcome(run) == wanted
 

@@ -144,7 +144,7 @@ def test_no_file_of_rows_ever_holds_what_is_no_number():
         Run.of(SMALL).append("metrics", {"loss": math.nan})
 
 
-@pytest.mark.usefixtures("fleet_here")
+@pytest.mark.usefixtures("jobs_in_process")
 def test_a_run_that_fails_stops_no_other():
     wild, tame = replace(SMALL, name="wild", optimizer=AdamW(rate=1e30)), SMALL
     both = [Run.of(wild), Run.of(tame)]

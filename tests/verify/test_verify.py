@@ -33,7 +33,7 @@ SPOKEN = replace(NEXT, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch, untyped):
+def few(monkeypatch, no_type_checks):
     monkeypatch.setattr(verification, "PERTURBED", 32)
     monkeypatch.setattr(claims, "MAX_CLAIMS", 1)
 

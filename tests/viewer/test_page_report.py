@@ -241,7 +241,7 @@ def test_runs_that_differ_in_the_seed_of_their_problems_have_lines_of_their_own(
     assert [row["exact"] for row in found["traits"]] == [0.0, 0.1, 0.2]
 
 
-@pytest.mark.usefixtures("undrawn")
+@pytest.mark.usefixtures("blank_figures")
 def test_a_page_of_results_has_the_traits_of_every_seed(tmp_path):
     runs = [Run.of(catalog.recipe("looped-parity").with_seed(seed)) for seed in range(3)]
     for seed, run in enumerate(runs):

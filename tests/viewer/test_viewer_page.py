@@ -73,7 +73,7 @@ def run_in_node(scripts, asked):
 
 
 @node
-def test_a_page_computes_what_pytorch_computes(untyped):
+def test_a_page_computes_what_pytorch_computes(no_type_checks):
     """Answers, log probabilities, stopping rules and the program's states, in models of every form."""
     count = 30 if LONG else 2
     names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition", "settled-parity"]
@@ -93,7 +93,7 @@ def test_a_page_computes_what_pytorch_computes(untyped):
 
 
 @node
-def test_programs_run_in_a_page_as_in_python(untyped):
+def test_programs_run_in_a_page_as_in_python(no_type_checks):
     wanted, asked = [], []
     small = [UniqueSet(alphabet=5) if isinstance(task, UniqueSet) else task for task in PUBLISHED]
     for task in (*small, Addition(10, "least", True, True)):
