@@ -168,7 +168,8 @@ def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[
     scores, replied = ([row for source in group for row in source.rows("scores")] for group in (runs, inquiries))
     cards = score_card(runs, operations) if runs else []
     lines = all_curves(runs, inquiries)
-    shown = [score_table(lines) if lines else "no scores yet: `lengthwise evaluate RUN` measures a run"]
+    advice = next((run.how_to_measure for run in runs), "`lengthwise evaluate RUN` measures a run")
+    shown = [score_table(lines) if lines else f"no scores yet: {advice}"]
     shown += ["", card_table(cards)] if scores else []
     result: dict[str, Any] = {"scores": scores + replied, "cards": cards}
     if args.table:

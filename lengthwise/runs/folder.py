@@ -269,6 +269,19 @@ class RunFolder(Folder):
         """True if training has ended."""
         return (self.folder / "model.safetensors").exists()
 
+    @property
+    def how_to_continue(self) -> str:
+        """How to continue the training, as advice in an error."""
+        is_among_runs = self.folder.resolve().parent == runs_folder().resolve()
+        return f"`lengthwise train {self.folder}` continues it" if is_among_runs else "repeat the call that trained it"
+
+    @property
+    def how_to_measure(self) -> str:
+        """How a run without scores gets some, as advice."""
+        if self.done or self.diverged:
+            return "`lengthwise evaluate RUN` measures a run"
+        return f"its training has not ended; {self.how_to_continue}"
+
     def record_failure(self, reason: str, verdict: str = "") -> None:
         """Write why the run failed, and the ``verdict``: diverged, or none."""
         write_json(self.folder / "failed.json", {"reason": reason, "verdict": verdict})

@@ -84,7 +84,8 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
     recipe = read_recipe(folder)
     path = check_regular(folder / "model.safetensors")
     if not path.is_file():
-        raise UsageError(f"{folder}: there is no model.safetensors: has its training ended?")
+        advice = RunFolder(folder).how_to_continue
+        raise UsageError(f"{folder}: there is no model.safetensors: has its training ended? {advice}")
     estimate_model(recipe).check(f"{folder}: its model")
     model = recipe.build()
     try:

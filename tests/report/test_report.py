@@ -781,7 +781,14 @@ def test_a_report_takes_runs_and_language_models_together(tmp_path, capsys):
     assert (status, err) == (0, "")
     assert [row["exact"] for row in json.loads(out)["scores"]] == [1.0, 0.9, 0.7, 0.2]
     assert {path.name for path in tmp_path.iterdir()} >= {"inquiries.json", "runs.json"}
-    status, out, _ = told("report", Run.of(recipe("begun")).folder, "--out", tmp_path)
+    begun = Run.of(recipe("begun"))
+    advice = f"its training has not ended; `lengthwise train {begun.folder}` continues it"
+    status, out, _ = told("report", begun.folder, "--out", tmp_path)
+    assert status == 0 and " ".join(out.split()).startswith(f"no scores yet: {advice} ")
+    with pytest.raises(UsageError, match=re.escape(advice)):
+        curves([begun])
+    (begun.folder / "model.safetensors").touch()
+    status, out, _ = told("report", begun.folder, "--out", tmp_path)
     assert status == 0 and out.startswith("no scores yet: `lengthwise evaluate RUN` measures a run\n")
     status, out, err = told("report", asked.folder, "--stopping")
     assert (status, out) == (2, "") and err.endswith("which has no loops: omit it\n") and len(err.splitlines()) == 1

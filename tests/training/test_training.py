@@ -610,7 +610,7 @@ def test_no_weights_and_no_recipe_run_code(name, content, monkeypatch, tmp_path)
     assert not Path("SEEN").exists()
 
 
-def test_weights_that_are_cut_short_or_do_not_fit_are_refused():
+def test_weights_that_are_cut_short_or_do_not_fit_are_refused(tmp_path):
     folder = finished(PLAIN)
     load(folder)
     path = folder / "model.safetensors"
@@ -621,8 +621,11 @@ def test_weights_that_are_cut_short_or_do_not_fit_are_refused():
     with pytest.raises(lw.UsageError, match=r"beside them: .*of another shape is"):
         load(folder)
     path.unlink()
-    with pytest.raises(lw.UsageError, match="has its training ended"):
+    with pytest.raises(lw.UsageError, match=rf"has its training ended\? `lengthwise train {folder}` continues it"):
         load(folder)
+    moved = folder.rename(tmp_path / "moved")
+    with pytest.raises(lw.UsageError, match=r"has its training ended\? repeat the call that trained it"):
+        load(moved)
     with pytest.raises(lw.UsageError, match="neither a folder nor one of the shipped weights"):
         load("no-such-weights")
     with pytest.raises(lw.UsageError, match="there is no such run"):
