@@ -344,3 +344,8 @@ def build_outline(recipe: Recipe) -> RunOutline:
         model=type(recipe.model).__name__,
         looked_at=recipe.looked_at,
     )
+
+
+def is_shipped_recipe(name: str) -> bool:
+    """Return whether the package has a recipe of this name."""
+    return any(name in system.recipes for system in sources.list_systems() or ())

@@ -36,7 +36,7 @@ from lengthwise.base.files import (
 from lengthwise.base.process import suppress_warnings
 from lengthwise.base.results import RunOutline
 from lengthwise.experiment.own_code import changed_classes, hash_user_code
-from lengthwise.experiment.recipe import Recipe, build_outline
+from lengthwise.experiment.recipe import Recipe, build_outline, is_shipped_recipe
 from lengthwise.experiment.resources import available_memory, estimate_model
 from lengthwise.models import Model, get_device
 from lengthwise.runs.folder import SHIPPED, RunFolder, check_is_run, find_run, list_shipped, run_path, runs_folder
@@ -129,6 +129,12 @@ def weights_folder(weights: str | Path) -> Path:
         return folder
     if str(weights) in list_shipped():
         return SHIPPED / str(weights)
+    pattern = f"{re.escape(str(weights))}-[0-9a-f]{{10}}"
+    runs = sorted(path.parent for path in runs_folder().glob("*/config.json"))
+    if trained := [str(run) for run in runs if re.fullmatch(pattern, run.name)]:
+        raise UsageError(f"{weights}: name one of its runs: {', '.join(trained[:3])}")
+    if is_shipped_recipe(str(weights)):
+        raise UsageError(f"{weights}: this recipe has no shipped weights: train it first: `lengthwise train {weights}`")
     advice = suggest(str(weights), list_shipped()) or "; other recipes are trained first: `lengthwise train RECIPE`"
     raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(list_shipped())}{advice}")
 

@@ -428,7 +428,14 @@ def test_an_unknown_part_may_be_one_s_own(change, typed):
 
 def test_weights_that_have_to_be_trained_first_are_told_so(typed):
     for verb in ("evaluate", "depth", "attack"):
-        refused(typed(verb, "standard-pairs"), "other recipes are trained first: `lengthwise train RECIPE`")
+        refused(typed(verb, "/nothing"), "other recipes are trained first: `lengthwise train RECIPE`")
+        for name in ("standard-pairs", "fop-loop-adaptive-parity"):  # the second is like the shipped looped-parity
+            refused(
+                typed(verb, name),
+                f"{name}: this recipe has no shipped weights: train it first: `lengthwise train {name}`",
+            )
+    run = Run.of(lw.find("standard-pairs", *fuzz.SMALL))
+    refused(typed("depth", "standard-pairs"), f"standard-pairs: name one of its runs: {run.folder}\n")
 
 
 def test_two_names_of_one_option_do_not_replace_each_other(typed):
