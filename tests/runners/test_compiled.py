@@ -14,7 +14,7 @@ from conftest import LONG, command
 from devices import FEW, Reads, gradient_by, on_meta, small
 from forms import BASE, EVERY, READS, WRITES, all_close, built, names, some, with_gradients
 from runner_changes import CHANGES, autocast
-from runner_forms import FORMS, LOOPS, RECIPE, everything, plainly
+from runner_forms import FORMS, LOOPS, RECIPE, all_outputs, plain_outputs
 from runner_forms import LENGTHS as ROWS
 from trainings import PLAIN, outcome, stop_at
 
@@ -74,8 +74,8 @@ FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
 @pytest.mark.parametrize(("spec", "causal"), FORMS_HERE, ids=names(FORMS_HERE))
 def test_padding_and_rows_that_are_done_change_nothing(spec, causal):
     model, inputs = built(spec, causal), some(ROWS, width=12)
-    found = everything(Compiled(model), inputs, LOOPS)
-    all_close(with_gradients(found, model), plainly(spec, causal))
+    found = all_outputs(Compiled(model), inputs, LOOPS)
+    all_close(with_gradients(found, model), plain_outputs(spec, causal))
 
 
 @pytest.mark.usefixtures("uncompiled")
@@ -238,8 +238,8 @@ def test_a_stack_is_not_compiled(words, runs):
 @pytest.mark.parametrize(("spec", "causal"), TRANSFORMERS[::12], ids=names(TRANSFORMERS[::12]))
 def test_what_is_compiled_computes_what_the_plain_runner_does(spec, causal, inductor):
     model, inputs = built(spec, causal), some(ROWS, width=12)
-    found = with_gradients(everything(Compiled(model), inputs, LOOPS), model)
-    for one, two in zip(found, plainly(spec, causal), strict=True):
+    found = with_gradients(all_outputs(Compiled(model), inputs, LOOPS), model)
+    for one, two in zip(found, plain_outputs(spec, causal), strict=True):
         torch.testing.assert_close(one, two, atol=1e-10 * max(1.0, float(two.abs().max())), rtol=0)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG, call_in_fork, force_fast_paths
-from forms import BASE, EVERY, READS, WRITES, all_close, away, built, names, some, with_gradients
+from forms import BASE, EVERY, READS, WRITES, all_close, built, names, some, with_gradients, with_noise
 from hypothesis import given
 from hypothesis import strategies as st
 from runner_changes import (
@@ -18,7 +18,7 @@ from runner_changes import (
     DoubledBlock,
     patched,
 )
-from runner_forms import FEW, FORMS, LENGTHS, LOOPS, RECIPE, everything, plainly
+from runner_forms import FEW, FORMS, LENGTHS, LOOPS, RECIPE, all_outputs, plain_outputs
 from torch import nn
 
 import lengthwise
@@ -65,8 +65,8 @@ def test_whoever_claims_a_model_runs_it_as_the_plain_one(spec, causal, ways):
     model, inputs = built(spec, causal), some(LENGTHS, width=12)
     for runner in claimed(model):
         with contextlib.suppress(lw.UsageError):
-            found = everything(runner, inputs, LOOPS)
-            all_close(with_gradients(found, model), plainly(spec, causal))
+            found = all_outputs(runner, inputs, LOOPS)
+            all_close(with_gradients(found, model), plain_outputs(spec, causal))
 
 
 # Only the plain runner knows a convolution, a scan, the mixers of formal languages and torch's own LSTM.
@@ -111,7 +111,7 @@ def test_any_rows_are_read_in_their_order_as_plainly(ways, rows, spec, causal, s
 def test_frozen_and_shared_weights_are_as_in_the_plain_runner(ways):
     inputs, loops = some(LENGTHS), torch.tensor(LOOPS)
     for change in ("embedding.weight", "blocks.0.mlp.widen.weight", "norm.weight", "shared"):
-        model = away(BASE.build(READS, READS, causal=True))
+        model = with_noise(BASE.build(READS, READS, causal=True))
         if change == "shared":
             model.readout.weight = model.embedding.weight
         else:
@@ -308,7 +308,7 @@ def test_a_block_of_ones_own_is_trained_as_what_it_is_evaluated_as():
     problems = RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows"))
     trained, evaluated = [], []
     for kind in (Block, DoubledBlock):
-        model = away(RECIPE.build())
+        model = with_noise(RECIPE.build())
         for block in model.blocks:
             block.__class__ = kind
         trained.append(float(loss_of(cpu.choose_runner(model)).detach()))
@@ -352,7 +352,9 @@ def test_nearly_full_rows_are_run_as_they_are(position):
     inputs = layout.write(problems, task).inputs
     assert 0.9 < float(inputs.padding_mask.double().mean()) < 1
     torch.manual_seed(0)
-    model = away(Transformer(width=8, heads=2, positions=(position,)).build(*layout.vocabs(task), causal=True)).eval()
+    model = with_noise(
+        Transformer(width=8, heads=2, positions=(position,)).build(*layout.vocabs(task), causal=True)
+    ).eval()
     loops, at = torch.full((4,), 2), inputs.padding_mask
     (runner,) = claimed(model)
     torch.testing.assert_close(runner.last(inputs, loops, at), Plain(model).last(inputs, loops, at))

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 import torch
 from conftest import LONG, command_in_fork
-from forms import BASE, away, built, close, some
+from forms import BASE, built, close, some, with_noise
 from torch import nn
 
 import lengthwise as lw
@@ -102,7 +102,7 @@ BOTH = (3, 1, 0), (13, 2, 3)  # sizes, as above: a module that is not exported i
 def test_what_is_traced_equals_the_model(name):
     """Windows, a clock, Abacus positions, a decoder, a grid, and a scan, by the module that is exported."""
     recipe = lw.find(name, f"model.width={2 * getattr(lw.find(name).model, 'heads', 4)}")
-    weights = lw.Weights(name, recipe, away(recipe.build()).eval())
+    weights = lw.Weights(name, recipe, with_noise(recipe.build()).eval())
     module = Exported(weights.model)
     with torch.no_grad():
         assert_equal(weights, lambda given: module(*given.values()), sizes=BOTH)

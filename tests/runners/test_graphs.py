@@ -13,7 +13,7 @@ import torch
 from conftest import LONG
 from devices import parts_of, small
 from forms import BASE, EVERY, all_close, built, covering, names, some
-from runner_forms import FEW, FORMS, LENGTHS, LOOPS, everything
+from runner_forms import FEW, FORMS, LENGTHS, LOOPS, all_outputs
 from torch import nn
 from trainings import stop_at
 
@@ -53,7 +53,7 @@ def gradients_by(runner, model, inputs, loops):
         weight.grad = None
     if isinstance(runner, Graphs):
         runner.begin_step()
-    read = everything(runner, inputs, loops)
+    read = all_outputs(runner, inputs, loops)
     weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
     ((read * weights).sum() + read.square().sum()).backward()
     zero = [torch.zeros_like(one) if one.grad is None else one.grad.clone() for one in model.parameters()]

@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 from conftest import LONG
-from small_runs import SMALL, told
+from small_runs import SMALL, tracked_points
 
 from lengthwise.base.errors import Interrupted
 from lengthwise.runs.run import Run
@@ -49,7 +49,7 @@ def test_tensorboard_reads_its_event_files(tracked):
     found.Reload()
     for name in ("loss", "rate"):
         events = found.Tensors(name) if name in found.Tags()["tensors"] else found.Scalars(name)
-        assert [event.step for event in events] == [at for _, at, _ in told(tracked)]
+        assert [event.step for event in events] == [at for _, at, _ in tracked_points(tracked)]
 
 
 @pytest.mark.parametrize("tracked", ["trackio"], indirect=True)
@@ -57,8 +57,8 @@ def test_trackio_reads_its_database(tracked):
     from trackio.sqlite_storage import SQLiteStorage
 
     logs = SQLiteStorage.get_logs("lengthwise", tracked.folder.name)
-    assert [row["step"] for row in logs] == [at for _, at, _ in told(tracked)]
-    assert [row["loss"] for row in logs] == pytest.approx([values["loss"] for _, _, values in told(tracked)])
+    assert [row["step"] for row in logs] == [at for _, at, _ in tracked_points(tracked)]
+    assert [row["loss"] for row in logs] == pytest.approx([values["loss"] for _, _, values in tracked_points(tracked)])
 
 
 @pytest.mark.parametrize("tracked", ["wandb"], indirect=True)
@@ -70,7 +70,7 @@ def test_wandb_reads_its_offline_files(tracked):
         for data in logged(path.read_bytes()):
             record = Record.FromString(data)
             steps += [int(item.value_json) for item in record.history.item if "step" in (item.key, *item.nested_key)]
-    assert steps == [at for _, at, _ in told(tracked)]
+    assert steps == [at for _, at, _ in tracked_points(tracked)]
 
 
 def logged(content, block=32768):

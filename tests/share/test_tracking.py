@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import command
-from small_runs import SMALL, told
+from small_runs import SMALL, tracked_points
 
 import lengthwise as lw
 from lengthwise.runs import tracking
@@ -43,7 +43,7 @@ def kept(monkeypatch, no_type_checks):
 
 def test_every_row_is_a_point(kept):
     run = lw.train(WATCHED, track="kept", quiet=True)
-    assert kept.points == told(run) and len(kept.points) == 6 and kept.closed == 1
+    assert kept.points == tracked_points(run) and len(kept.points) == 6 and kept.closed == 1
     assert {"loss", "rate", "wall_s"} <= kept.points[0][2].keys() and "exact/2" in kept.points[1][2]
 
 
@@ -59,7 +59,7 @@ def test_a_resumed_run_doubles_no_point(kept, monkeypatch):
     run = train(WATCHED, track=["kept"])
     times = {"wall_s", "cpu_s"}
     without = [[(at, {k: v for k, v in values.items() if k not in times}) for _, at, values in points]
-               for points in (kept.points, told(run))]  # fmt: skip
+               for points in (kept.points, tracked_points(run))]  # fmt: skip
     assert without[0] == without[1]
 
 
@@ -88,7 +88,7 @@ def test_an_old_run_is_sent_once(kept):
     run.append("scores", _score(run, 4), _score(run, 8))
     done = command("track", run.folder, "--to", "kept")
     assert (done.returncode, done.stdout) == (0, "kept: 6 rows of metrics, 2 rows of scores\n")
-    assert kept.points == told(run)
+    assert kept.points == tracked_points(run)
     assert command("track", run.folder, "--to", "kept").returncode == 0
     assert len(kept.points) == 8
     (run.folder / "tracked-kept.json").write_text('{"metrics": "many"}')
@@ -136,4 +136,4 @@ def test_a_row_that_a_tracker_failed_to_take_is_sent_later(kept, monkeypatch):
     run = train(WATCHED, track=["kept"])
     monkeypatch.setattr(Kept, "most", 1000)
     assert command("track", run.folder, "--to", "kept").returncode == 0
-    assert kept.points == told(run)
+    assert kept.points == tracked_points(run)

@@ -1,4 +1,4 @@
-"""Tasks of one's own that lack some sizes."""
+"""User-defined tasks that lack some sizes."""
 
 from dataclasses import dataclass
 

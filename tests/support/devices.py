@@ -1,4 +1,4 @@
-"""Tensors on a device that computes nothing, and what is read from it."""
+"""Training on torch's meta device, and a counter of reads from it."""
 
 import json
 import re
@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 
 class Reads(TorchDispatchMode):
-    """Counts what is read from the meta device; a copy of it on the CPU is zeros."""
+    """Counts reads from the meta device; copies from it to the CPU are zeros."""
 
     def __init__(self):
         super().__init__()
@@ -45,8 +45,8 @@ class Reads(TorchDispatchMode):
 
 
 def sends(operation, args, kwargs):
-    """Is something copied to the meta device, and the host made to wait?"""
-    if operation is aten.copy_.default:  # a place, a value, whether to go on meanwhile
+    """Return whether the operation copies to the meta device and makes the host wait."""
+    if operation is aten.copy_.default:  # arguments: target, source, non_blocking
         return args[0].is_meta and not args[1].is_meta and args[2:] != (True,)
     to = operation is aten._to_copy.default and kwargs.get("device") == META and not args[0].is_meta
     return to and not kwargs.get("non_blocking")
@@ -57,7 +57,7 @@ def is_mask(index):
 
 
 def small(name):
-    """A shipped recipe with its form of model and its objective, but with short problems."""
+    """Return a shipped recipe with its kind of model and its objective, but small, and with short problems."""
     recipe = catalog.recipe(name)
     bottom = max(recipe.task.smallest, min(recipe.lengths.bottom, 4))
     lengths = lw.Uniform(top=bottom + 1, bottom=bottom)
@@ -72,12 +72,12 @@ def on_meta(recipe):
     trainee = Trainer(recipe, torch.device("cpu"))
     trainee.model.to(META)
     trainee.average.module.to(META)
-    trainee.optimizer = torch.optim.AdamW(trainee.model.parameters(), foreach=True)  # a fused one knows no meta device
+    trainee.optimizer = torch.optim.AdamW(trainee.model.parameters(), foreach=True)  # fused AdamW does not run on meta
     return trainee
 
 
 def parts_of(name):
-    """What could read: the kinds of the model's parts, and of what is computed with it."""
+    """Return the kinds of parts that may read from the device: those of the model, objective and layout."""
     recipe = catalog.recipe(name)
     text = json.dumps([fields.encode(part) for part in (recipe.model, recipe.objective, recipe.layout)])
     return {*re.findall(r'"kind": "(\w+)"', text)}
@@ -86,8 +86,8 @@ def parts_of(name):
 NAMES = sorted(FORMS.values())
 
 
-# Mixers of formal languages take many small operations, and their states grow in 16 bits; a batch of Sudoku takes
-# several steps.
+# Left out: mixers of formal languages, which take many small operations and whose states grow in 16 bits; Sudoku, whose
+# batches take several steps.
 ATTENDING = [
     name
     for name in NAMES

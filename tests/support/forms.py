@@ -1,4 +1,4 @@
-"""What tests of models share: every form of model there is, found by looking, small and in float64; rows for them."""
+"""Every kind of model, found in the registry, small and in float64; and rows for them."""
 
 import dataclasses
 import functools
@@ -19,17 +19,17 @@ from lengthwise.testing import laws_of_models
 BASE, some, logits = laws_of_models.SMALL, laws_of_models.build_rows, laws_of_models.compute_logits
 READS, WRITES = laws_of_models.READS, laws_of_models.WRITES
 LENGTHS, LOOPS = list(laws_of_models.LENGTHS), list(laws_of_models.LOOPS)
-MADE = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # what a field without a default is given
+MADE = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # for fields without a default
 
 
 def shipped(kind):
-    """The package's own classes of a kind, as ``catalog.parts`` names it, each with its defaults."""
+    """Return the package's own classes of a kind, as ``catalog.parts`` names it, each with its defaults."""
     known = [cls for cls in catalog.parts()[kind].values() if cls.__module__.startswith("lengthwise.")]
-    return [default(cls) for cls in known if cls is not lw.File]  # which has tests of its own
+    return [default(cls) for cls in known if cls is not lw.File]  # File has its own tests
 
 
 def default(cls):
-    """One of a class, whatever it has to be told."""
+    """Build an instance of a class, with a value for each field that has no default."""
     hints = typing.get_type_hints(cls)
     needed = [field.name for field in dataclasses.fields(cls) if field.init and _bare(field)]
     return cls(**{name: MADE[hints[name]] for name in needed})
@@ -40,21 +40,21 @@ def _bare(field):
 
 
 def small(spec):
-    """The same with small models in it, where it has some."""
+    """Replace each model within a spec by a small one."""
     parts = [field.name for field in dataclasses.fields(spec) if isinstance(getattr(spec, field.name), lw.ModelSpec)]
     return replace(spec, **dict.fromkeys(parts, BASE))
 
 
 def accepted(spec, causal, reads=None, writes=WRITES):
-    """Is there such a model, in this direction and of these symbols?"""
+    """Return whether this spec can be built in this direction and for these symbols."""
     try:
         spec.build(reads or laws_of_models.choose_input_vocab(spec), writes, causal=causal)
-    except lw.UsageError:  # from left to right only, or for another layout
+    except lw.UsageError:  # a causal-only model, or one for another layout
         return False
     return True
 
 
-# Some forms that stand for many; then whatever else there is, by itself.
+# Some combinations of options; below, every other part by itself.
 SPECS = [
     lw.Transformer(width=8, heads=2, layers=2),
     lw.Transformer(width=8, heads=2, layers=2, injection="once", activation="relu"),
@@ -90,7 +90,7 @@ FOUND = [
     *(replace(BASE, positions=(), mixer=mixer) for mixer in shipped("mixers")),
     *(small(spec) for spec in shipped("models") if not isinstance(spec, (lw.Transformer, lw.LSTM, lw.ReTran))),
 ]
-FOUND = [spec for spec in FOUND if accepted(spec, True) or accepted(spec, False)]  # not what only a module makes
+FOUND = [spec for spec in FOUND if accepted(spec, True) or accepted(spec, False)]  # without user modules'
 EVERY = [
     (spec, causal)
     for spec, causal in itertools.product(dict.fromkeys([*SPECS, *RECURRENT, *FOUND]), [False, True])
@@ -99,7 +99,7 @@ EVERY = [
 
 
 def short(spec):
-    """A spec in a test's name."""
+    """Return a spec as a short text, for test ids."""
     if not isinstance(spec, lw.ModelSpec):
         return part_text(spec)
     return f"{type(spec).__name__}-" + "-".join(
@@ -114,7 +114,7 @@ def names(pairs):
 
 
 def covering(kinds):
-    """Few of these, each given with a set of kinds, that have all of the kinds between them."""
+    """Choose a few of these items, each given with a set of kinds, that together have all of the kinds."""
     left, chosen = dict(kinds), []
     while any(left.values()):
         chosen.append(max(left, key=lambda one: len(left[one])))
@@ -123,7 +123,7 @@ def covering(kinds):
 
 
 def choices(spec, causal):
-    """What another form may lack: the kinds of its parts, its words and its switches, but not its numbers."""
+    """Return the choices that another configuration may lack: kinds of parts, strings and flags, but not numbers."""
 
     def leaves(tree, path):
         if isinstance(tree, dict):
@@ -137,25 +137,26 @@ def choices(spec, causal):
 
 @functools.cache
 def built(spec, causal):
-    """The same model for all tests that leave it as it is."""
+    """Return one model, shared by all tests that do not change it."""
     return build(spec, causal)
 
 
 def build(spec, causal, writes=WRITES):
-    """A model in float64 whose every parameter matters: initial weights are small, and initial biases nothing."""
+    """Build a model in float64 whose every parameter has an effect: initial weights are small, and initial biases
+    zero."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = spec.build(laws_of_models.choose_input_vocab(spec), writes, causal=causal)
-    return away(model.double())
+    return with_noise(model.double())
 
 
-def away(model):
-    """The same model in float64, away from where all is zero."""
+def with_noise(model):
+    """Return the model in float64, with noise on parameters that may be zero."""
     return laws_of_models.add_noise(model.double())
 
 
 def every_loop(runner, inputs, loops, at):
-    """What is read after each loop, by loop and row; so in one order whatever a runner's is."""
+    """Return the logits after each loop, sorted by loop and row whatever the runner's order is."""
     found = {}
     for k, rows, read in runner.each(inputs, torch.tensor(loops), at):
         parts = read.split(at[rows].sum(1).tolist())
@@ -165,11 +166,11 @@ def every_loop(runner, inputs, loops, at):
 
 
 def with_gradients(read, model):
-    """What is read, and the gradient of a sum over it for each of the model's parameters."""
+    """Return the values, and the gradient of a sum over them for each of the model's parameters."""
     weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
     value = (read * weights).sum() + read.square().sum()
     parameters = list(model.parameters())
-    if not value.requires_grad:  # loops without gradients, and nothing to read them with
+    if not value.requires_grad:  # all loops ran without gradients, and the readout has no parameters
         return [read.detach(), *map(torch.zeros_like, parameters)]
     return [read.detach(), *torch.autograd.grad(value, parameters, materialize_grads=True)]
 
@@ -179,7 +180,7 @@ def close(one, two, tolerance=1e-9):
 
 
 def all_close(ones, twos):
-    """Values and gradients: 1e-6 of the largest, and nearer where they are small."""
+    """Assert that values and gradients are within 1e-6 of the largest, and closer where they are small."""
     assert len(ones) == len(twos)
     for one, two in zip(ones, twos, strict=True):
         assert one.shape == two.shape

@@ -1,4 +1,4 @@
-"""Weights that are right now and then."""
+"""Weights that answer some problems right and others wrong."""
 
 from dataclasses import replace
 from functools import cache
@@ -22,7 +22,7 @@ NEXT = replace(PARITY, task=lw.Copy(), layout=lw.NextToken(), loops=lw.Constant(
 
 @cache
 def half_trained(recipe):
-    """Weights in float64 that are right now and then."""
+    """Train weights in float64 so briefly that some answers are right and some wrong."""
     model = recipe.build()
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for step in range(recipe.steps):

@@ -1,4 +1,4 @@
-"""Runs with rows that nobody trained or measured, for reports."""
+"""Runs with made-up rows, for tests of reports."""
 
 import json
 from dataclasses import replace
@@ -26,7 +26,7 @@ def recipe(name="looped-parity", seed=0, task=None, **changes):
 
 
 def scored(part, *scores, folder=None):
-    """A run with a row per (sizes, exact) or (sizes, exact, changes)."""
+    """Build a run with a row per (sizes, exact) or (sizes, exact, changes)."""
     run = Run.of(part, folder)
     for sizes, exact, *changes in scores:
         sizes = sizes if isinstance(sizes, tuple) else (sizes,)
@@ -41,6 +41,6 @@ def logged(part, losses, exact=()):
     run = Run.of(part)
     rows = [{"step": 10 * i, "loss": loss} for i, loss in enumerate(losses, 1)]
     rows += [{"step": step, "exact": shares} for step, shares in exact]
-    # As earlier versions wrote it, which let NaN through.
+    # Written directly, as earlier versions did, which allowed NaN.
     (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return run

@@ -1,4 +1,4 @@
-"""Changes to a model that every faster runner must notice."""
+"""Changes to a model after which a faster runner must not be chosen for it."""
 
 import torch
 from torch import nn
@@ -13,7 +13,7 @@ from lengthwise.nn.window import LocalEncoding
 
 
 class DoubledBlock(Block):
-    """Its MLP says twice as much."""
+    """A block that adds twice its MLP's output."""
 
     def forward(self, x, context, injected=None, cache=None):
         middle = x + self.mixer(self.norm_mixer(x), context, cache)
@@ -35,8 +35,8 @@ class OwnModel(TransformerModel):
         return -super().advance(state, context)
 
 
-def of_kind(kind):
-    """Makes one of the model's parts such a one."""
+def replace_class(kind):
+    """Return a change that gives the model's parts this subclass of their class."""
 
     def change(model, patch):
         for module in model.modules():
@@ -65,7 +65,7 @@ def hooked_everywhere(register):
 
 
 def patched(owner, name):
-    """A method of a class, for all of its instances."""
+    """Return a change that wraps a method of a class, for all of its instances."""
 
     def change(model, patch):
         before = getattr(owner, name)
@@ -77,7 +77,7 @@ def patched(owner, name):
 
 
 def own(path, name):
-    """A method of one instance alone."""
+    """Return a change that wraps a method of one instance."""
 
     def change(model, patch):
         part = model.get_submodule(path)
@@ -117,7 +117,7 @@ def autocast(model, patch):
 
 
 CHANGES = [
-    *map(of_kind, [DoubledBlock, OwnAttention, OwnMLP, OwnModel]),
+    *map(replace_class, [DoubledBlock, OwnAttention, OwnMLP, OwnModel]),
     *map(hooked, ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
                   "register_full_backward_pre_hook"]),
     *map(hooked_everywhere, ["register_module_forward_hook", "register_module_forward_pre_hook",

@@ -1,4 +1,4 @@
-"""Every form of model that a shipped recipe trains, and what all runners must compute alike."""
+"""Every model configuration that a shipped recipe trains, and outputs that all runners must agree on."""
 
 import contextlib
 from dataclasses import fields, replace
@@ -12,11 +12,11 @@ from lengthwise.base.types import UsageError
 from lengthwise.runners.plain import Plain
 from lengthwise.testing.laws_of_models import choose_input_vocab
 
-NO_MATTER = {"init_std", "init", "embedding_std", "eps"}  # how a model starts is not what it computes
+NO_MATTER = {"init_std", "init", "embedding_std", "eps"}  # initialization does not change what is computed
 
 
 def shrunk(spec):
-    """The same form in a small size, without what is random."""
+    """Return the same configuration in a small size, without dropout and noise."""
     has = {field.name: field for field in fields(spec)}
     changes = {name: has[name].default for name in NO_MATTER & has.keys()}
     changes |= {name: 0.0 for name in ("dropout", "noise") if name in has}
@@ -25,7 +25,7 @@ def shrunk(spec):
         changes["hidden"] = 5
     for heads in (2, 4, 8, getattr(spec, "heads", 1)):
         sized = {"heads": heads, "width": 4 * heads} if "heads" in has else {"width": 8} if "width" in has else {}
-        with contextlib.suppress(UsageError):  # windows for more heads than are left
+        with contextlib.suppress(UsageError):  # more heads with windows than there are heads
             small = replace(spec, **changes, **sized)
             small.build(choose_input_vocab(small), WRITES, causal=True)
             return small
@@ -33,7 +33,8 @@ def shrunk(spec):
 
 
 def shipped_forms():
-    """Each form of model that a shipped recipe trains, with its layout's direction, and one recipe that does."""
+    """Return each model configuration that a shipped recipe trains, with its layout's direction, and one such
+    recipe."""
     models, found = {}, {}
     for name, make in catalog.recipes().items():
         recipe = make()
@@ -44,15 +45,15 @@ def shipped_forms():
 
 
 FORMS = shipped_forms()
-FEW = covering({pair: choices(*pair) for pair in FORMS})  # which have all kinds of parts, words and switches
+FEW = covering({pair: choices(*pair) for pair in FORMS})  # these cover all kinds of parts, strings and flags
 
 
 LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 2, 2]
 
 
-def everything(runner, inputs, loops):
-    """What is read after the last loops, after each, after the last with the first ones no_grad_loops, and at two
-    depths; of some positions, as a loss would ask."""
+def all_outputs(runner, inputs, loops):
+    """Return logits after the last loops, after each loop, after the last loops with one of them without gradients, and
+    at two depths; at some positions only, as a loss would ask for them."""
     position = torch.arange(inputs.tokens.shape[1])
     late, some_ = (inputs.padding_mask & asked for asked in (position % 3 != 1, position % 4 == 0))
     last = runner.last(inputs, torch.tensor(loops), late)
@@ -62,10 +63,10 @@ def everything(runner, inputs, loops):
 
 
 @cache
-def plainly(spec, causal):
-    """The same of the plain runner, with gradients."""
+def plain_outputs(spec, causal):
+    """Return the plain runner's outputs and gradients."""
     model = built(spec, causal)
-    return with_gradients(everything(Plain(model), some(LENGTHS, width=12), LOOPS), model)
+    return with_gradients(all_outputs(Plain(model), some(LENGTHS, width=12), LOOPS), model)
 
 
 RECIPE = catalog.recipe("looped-parity", ["batch=6", "model.width=8", "model.heads=2", "lengths.top=5"])

@@ -1,4 +1,4 @@
-"""A run that is trained in no time, and what a tracker keeps of it."""
+"""A recipe that trains in seconds, and the points that trackers log of its run."""
 
 import lengthwise as lw
 from lengthwise.runs import tracking
@@ -9,7 +9,7 @@ SMALL = lw.Recipe(
 )
 
 
-def told(run):
-    """The points that a run's rows are."""
+def tracked_points(run):
+    """Return the points that trackers log of a run's rows."""
     metrics = [("step", row["step"], dict(tracking._flatten_numbers(row))) for row in run.rows("metrics")]
     return metrics + [("size", max(row["sizes"]), tracking._name_score(row, run)) for row in run.rows("scores")]

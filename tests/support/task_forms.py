@@ -1,4 +1,4 @@
-"""What tests of tasks share: every task in its forms, and its problems as text."""
+"""Every task in several configurations, and helpers for tests of tasks."""
 
 import torch
 from conftest import LONG
@@ -32,14 +32,14 @@ import_parts()
 DECIMAL = Multiplication(10, "least", "least", False)
 MULTIPLICATIONS = [Multiplication(), DECIMAL, Multiplication(10, "most", "most", False), Multiplication(7, "most")]
 NAMED = [lw.Parity(), lw.Copy(), lw.Copy(10), lw.Copy(36), *ADDITIONS, *MULTIPLICATIONS]
-# Of sums and products some that have every pair of choices between them.
+# A few additions and multiplications that cover every pair of options.
 FEW = [lw.Parity(), lw.Copy(), lw.Copy(36), ADDITIONS[0], *ADDITIONS[7:], *MULTIPLICATIONS[:3]]
 TASKS = NAMED + [kind() for kind in part_classes(lw.Task).values() if kind not in (*map(type, NAMED), lw.File)]
 FORMS = TASKS if LONG else [task for task in TASKS if task in FEW or task not in NAMED]
 
 
 def shrink_sizes(task, monkeypatch):
-    """Laws try few sizes; and small problems, and few of them, of tasks that draw by trying."""
+    """Make the laws try few sizes, and few and small problems of tasks that draw by rejection."""
     if LONG:
         monkeypatch.setattr(laws_of_tasks, "BETWEEN", 200)
     elif isinstance(task, (Maze, BracketedArithmetic, SolveEquation, Sudoku)):
@@ -48,17 +48,17 @@ def shrink_sizes(task, monkeypatch):
 
 
 def sample(task, sizes, hard=False, seed=0):
-    """Uniform problems of these sizes, or those of the harder set."""
+    """Draw uniform problems of these sizes, or problems of the harder set."""
     sizes, draw = torch.tensor(sizes), lw.stream(seed, "test", repr(task))
     return task.sample_hard(sizes, draw) if hard else task.sample(sizes, draw)
 
 
 def every_size(task, top=5, times=8):
-    """All small sizes, each several times."""
+    """Return every small size, each several times."""
     return laws_of_tasks.draw_small_sizes(task, top, times).tolist()
 
 
 def texts(task, problems):
-    """Prompts and answers in the task's own symbols and order."""
+    """Return prompts and answers as text, in the task's own symbols and order."""
     prompts, answers = zip(*laws_of_tasks.prompts_and_answers(task, problems), strict=True)
     return list(prompts), list(answers)

@@ -1,4 +1,4 @@
-"""What a page must compute: a model's answers as PyTorch gives them, and its program's states."""
+"""Reference values for the viewer's pages: PyTorch's answers, and the states of the task's RASP program."""
 
 from dataclasses import replace
 
@@ -14,11 +14,11 @@ from lengthwise.rasp.programs import find_program
 from lengthwise.runners.plain import Plain
 
 RULES = lw.Oracle(), lw.Converged(), lw.MaxConfidence()
-CLEAR = 1e-4  # log probabilities this far apart are in one order whoever computes them
+CLEAR = 1e-4  # log probabilities this far apart are ordered alike in every implementation
 
 
 def typed(recipe, count, longest, seed=0):
-    """So many problems as a person types them: of growing sizes, uniform ones and of every family in turn."""
+    """Return problems as typed text: of growing sizes, uniform ones and those of each family in turn."""
     draw = lw.stream(seed, "thinking", recipe.task.name)
     kinds = ["uniform", *(family.name for family in recipe.task.families)]
     found = []
@@ -30,7 +30,7 @@ def typed(recipe, count, longest, seed=0):
 
 @torch.no_grad()
 def reference(weights, prompt):
-    """What PyTorch and Python say to one problem, as a page must."""
+    """Return what PyTorch and Python compute for one problem, which a page must reproduce."""
     model, recipe = weights.model, weights.recipe
     problems = recipe.task.parse(prompt)
     answer = lw.Solver(weights).solve(prompt)
@@ -54,8 +54,8 @@ def reference(weights, prompt):
 
 
 def _stops(model, recipe, batch):
-    """The loops that every rule may stop at: one, or more where rounding chooses; none of a model that rules do not
-    suit."""
+    """Return the loops at which each rule may stop: one, or several where rounding decides; an empty dict for models
+    that stopping rules do not apply to."""
     if recipe.layout.decodes or not recipe.loops.adapts:
         return {}
     found = {
@@ -68,7 +68,7 @@ def _stops(model, recipe, batch):
 
 
 def _states(task, problems):
-    """The states of the task's program, as symbols; None where there is none."""
+    """Return the states of the task's program as symbols, or None if it has no program."""
     try:
         return ran(execute(find_program(task), problems))["states"]
     except lw.UsageError:
@@ -76,7 +76,7 @@ def _states(task, problems):
 
 
 def ran(execution):
-    """What a program has done with its row, as symbols."""
+    """Return a program's states and output as symbols."""
     states = [{name: symbols(part) for name, part in state.items()} for state in execution.states]
     return {"states": states, "said": symbols(execution.output)}
 

@@ -1,4 +1,4 @@
-"""Small trainings that stand for all, what comes of them, and a way to stop them at a step."""
+"""Small recipes that cover all kinds of training, their outcomes, and a way to stop them at a step."""
 
 import tempfile
 from dataclasses import replace
@@ -47,20 +47,20 @@ MASTERED = replace(PLAIN, name="mastered", lengths=lw.Mastery(4, every=3, least=
 
 
 def outcome(run):
-    """What must not depend on how training was carried out: the weights file and the metrics but for times."""
+    """Return what must not depend on how training was carried out: the weights file, and the metrics without times."""
     rows = [{k: v for k, v in row.items() if not k.endswith("_s")} for row in run.rows("metrics")]
     return (run.folder / "model.safetensors").read_bytes(), rows
 
 
 @cache
 def unbroken(recipe):
-    """The outcome of a run that nobody stopped."""
+    """Return the outcome of an uninterrupted run."""
     with tempfile.TemporaryDirectory() as folder:
         return outcome(train(recipe, folder))
 
 
 def stop_at(monkeypatch, steps, how):
-    """During these steps (each once), something happens."""
+    """Call ``how`` after each of these steps, once per step."""
     steps, advance = set(steps), training.Trainer.advance
 
     def advance_and_stop(trainee):
@@ -72,7 +72,7 @@ def stop_at(monkeypatch, steps, how):
     monkeypatch.setattr(training.Trainer, "advance", advance_and_stop)
 
 
-ODD = replace(PLAIN, batch=7, clip=0.1)  # rows that no number of processes shares evenly
+ODD = replace(PLAIN, batch=7, clip=0.1)  # a batch size that processes cannot share evenly
 RECIPES = {
     "final": (ODD, 20),
     "every": (replace(ODD, objective=lw.Every()), 3),
