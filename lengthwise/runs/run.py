@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from glob import glob
 from pathlib import Path
 from typing import Any, Self
 
@@ -130,8 +131,9 @@ def weights_folder(weights: str | Path) -> Path:
     if str(weights) in list_shipped():
         return SHIPPED / str(weights)
     pattern = f"{re.escape(str(weights))}-[0-9a-f]{{10}}"
-    runs = sorted(path.parent for path in runs_folder().glob("*/config.json"))
-    if trained := [str(run) for run in runs if re.fullmatch(pattern, run.name)]:
+    # Unlike Path.glob, glob ignores folders that cannot be read.
+    names = (Path(found).parent.name for found in glob("*/config.json", root_dir=runs_folder()))
+    if trained := sorted(str(runs_folder() / name) for name in names if re.fullmatch(pattern, name)):
         raise UsageError(f"{weights}: name one of its runs: {', '.join(trained[:3])}")
     if is_shipped_recipe(str(weights)):
         raise UsageError(f"{weights}: this recipe has no shipped weights: train it first: `lengthwise train {weights}`")
