@@ -99,5 +99,6 @@ def compile_function(function: Callable[..., Any], backend: str) -> Callable[...
     """Return a function that is compiled whenever it is called with a new shape."""
     from torch._dynamo import config  # late: importing it takes seconds
 
-    config.recompile_limit = config.accumulated_recompile_limit = MAX_SHAPES
+    # These names are those of torch 2.6, and aliases of ``recompile_limit`` later.
+    config.cache_size_limit = config.accumulated_cache_size_limit = MAX_SHAPES
     return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)
