@@ -32,7 +32,7 @@ def export(
     dtype: Literal["float32", "float64"] | None = None,
 ) -> None:
     """Write weights as an ONNX file, as a file of torch.export (.pt2), or both; in another ``dtype``, if one is given.
-    Raises UsageError if torch cannot trace the model."""
+    Raises UsageError, and writes nothing, if torch cannot trace or convert the model."""
     for option, file in (("--onnx", onnx), ("--program", program)):
         if file:
             check_writable(option, Path(file))
@@ -41,17 +41,28 @@ def export(
     with warnings.catch_warnings(), _without_logs():
         warnings.simplefilter("ignore")  # torch warns about its planned changes
         traced = trace_model(weights)
+        graph = _convert_to_onnx(traced, weights) if onnx else b""
         if program:
             buffer = io.BytesIO()
             torch.export.save(traced, buffer)
             write(Path(program), buffer.getvalue())
         if onnx:
-            names = {"input_names": list(INPUT_NAMES), "output_names": ["logits"]}
-            exported = torch.onnx.export(traced, dynamo=True, verbose=False, **names)
-            assert exported is not None
-            reads, writes = (json.dumps(vocab.symbols) for vocab in weights.recipe.layout.vocabs(weights.recipe.task))
-            exported.model.metadata_props.update(reads=reads, writes=writes)
-            write(Path(onnx), exported.model_proto.SerializeToString())
+            write(Path(onnx), graph)
+
+
+def _convert_to_onnx(traced: torch.export.ExportedProgram, weights: Weights) -> bytes:
+    """Return a traced model as an ONNX file's bytes. Raises UsageError if this version of torch cannot convert it."""
+    names = {"input_names": list(INPUT_NAMES), "output_names": ["logits"]}
+    try:
+        exported = torch.onnx.export(traced, dynamo=True, verbose=False, **names)
+    except Exception as error:
+        advice = "use torch 2.13, or export with --program"
+        message = f"torch {torch.__version__} cannot convert this model to ONNX ({type(error).__name__}); {advice}"
+        raise UsageError(message) from error
+    assert exported is not None
+    reads, writes = (json.dumps(vocab.symbols) for vocab in weights.recipe.layout.vocabs(weights.recipe.task))
+    exported.model.metadata_props.update(reads=reads, writes=writes)
+    return exported.model_proto.SerializeToString()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from forms import BASE, built, close, some, with_noise
 from torch import nn
 
 import lengthwise as lw
-from lengthwise.api.export import trace_model
+from lengthwise.api.export import export, trace_model
 from lengthwise.cli import entry
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.nn.mixers.attention_forms import ForgettingAttention
@@ -146,7 +146,16 @@ def test_wrong_requests_are_answered_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(lw.UsageError, match="LSTMModel is exported with one loop only"):
         trace_model(lw.Weights("mine", recurrent, recurrent.build()))
     own = SinglePass(Recurrent())
-    with pytest.raises(
-        lw.UsageError, match=r"^Recurrent: torch\.export cannot .* of recurrent models, only the package's"
-    ):
+    with pytest.raises(lw.UsageError, match=r"^Recurrent: torch 2\S+ cannot trace .* but recurrent ones"):
         trace_model(lw.Weights("own", recurrent.change(loops=lw.Constant(1)), own))
+
+
+def test_weights_that_torch_cannot_convert_are_refused_and_nothing_is_written(tmp_path, monkeypatch):
+    def fail(*_, **__):
+        raise AssertionError("Expected same OpOverload packet")  # as torch 2.11 does
+
+    monkeypatch.setattr(torch.onnx, "export", fail)
+    files = {form: str(tmp_path / form) for form in ("onnx", "program")}
+    with pytest.raises(lw.UsageError, match=r"torch 2\S+ cannot convert this model to ONNX"):
+        export(load("looped-parity"), **files)
+    assert not list(tmp_path.iterdir())
