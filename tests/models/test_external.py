@@ -385,6 +385,7 @@ def test_a_loss_without_a_gradient_is_one_line(runs):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:FutureWarning")  # from torch 2.14 on
 def test_a_scripted_module_is_refused_in_one_line(runs):
     with pytest.raises(lw.UsageError, match="pass the module before"):
         lw.train(torch.jit.script(nn.Sequential(nn.Embedding(SYMBOLS, SYMBOLS))), **FEW)
