@@ -244,10 +244,14 @@ def default_sizes(recipe: Recipe) -> Sequence[int]:
     return sorted(sizes if largest is None else {min(size, largest) for size in sizes})
 
 
-def check_training(recipe: Recipe) -> None:
+def check_training(recipe: Recipe, sizes: Iterable[AnySize] = ()) -> None:
     """Draw problems of every kind that training will need: the fixed set, validation problems, and the longest problem,
-    with its positions. Raises UsageError if the task lacks such problems."""
+    with its positions. Raises UsageError if the task lacks such problems. Call the task's ``answer_slots`` for
+    ``sizes``, to be measured later, which may raise too."""
     watch, seed = recipe.watch, recipe.data_seed
+    for size in map(recipe.sizes, sizes):
+        if len(size) == len(recipe.task.axes):  # other sizes are refused later, by name
+            recipe.task.answer_slots(torch.tensor([size]))
     if isinstance(recipe.source, Finite):
         fixed_set(recipe.task, recipe.lengths, recipe.source)
     if recipe.has_fixed_problems and watch.every:

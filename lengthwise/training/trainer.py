@@ -381,7 +381,7 @@ def try_training(
     with wrap_user_errors(recipe), rng.preserve_generators():
         trainer = Trainer(shrink(recipe), device, matmul=matmul)
         causality.check_model(trainer.model, recipe, [recipe.tops, *sizes])
-        data.check_training(recipe)
+        data.check_training(recipe, sizes)
         check_storable(trainer.model.state_dict())
         trainer.advance()
         trainer.step, trainer.passed = recipe.steps - 1, recipe.lengths.top

@@ -244,6 +244,12 @@ SLIPS = {
     "@dataclass(frozen=True)\nclass Odd(lw.Parity):\n    def from_rows(self, sizes, rows):\n        return 1 / 0\n\n\n"
     "def my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'task=Odd')\n":
     "ZeroDivisionError in my_slip.py, line 9: division by zero; it uses your own classes: Odd",
+    # It refuses sizes that are only measured.
+    "@dataclass(frozen=True)\nclass Short(lw.Parity):\n    def answer_slots(self, sizes):\n"
+    "        assert sizes.max() <= 5, str(5)\n        return super().answer_slots(sizes)\n\n\n"
+    "def my_parity() -> lw.Recipe:\n    changes = 'task=Short', 'lengths.top=4', 'watch.every=0'\n"
+    "    return lw.find('looped-parity', *changes)\n":
+    "AssertionError in my_slip.py, line 9: 5; it uses your own classes: Short",
 }  # fmt: skip
 
 
