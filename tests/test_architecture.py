@@ -1,4 +1,4 @@
-"""The structure of the package, held to the code: between folders arrows point down, inside one there is no circle."""
+"""Architecture tests: imports between folders point to lower levels, and no folder contains an import cycle."""
 
 import ast
 import functools
@@ -37,17 +37,17 @@ LEVELS = [
 
 @functools.cache
 def modules() -> dict[str, Path]:
-    """``tasks.parity`` → its file; a folder's ``__init__`` has the folder's name."""
+    """Return the package's modules by name, such as ``tasks.parity``; an ``__init__`` has its folder's name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE).with_suffix("").parts
         found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return {name: path for name, path in found.items() if name not in ("", "__main__")}  # which only calls cli
+    return {name: path for name, path in found.items() if name not in ("", "__main__")}  # __main__ only calls cli
 
 
 @functools.cache
 def imports(path: Path) -> set[str]:
-    """The package's own modules that a file imports, late imports included."""
+    """Return the package's own modules that a file imports, including imports inside functions."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
@@ -72,14 +72,14 @@ def level(module: str) -> int:
 
 
 @pytest.mark.parametrize("module", sorted(modules()))
-def test_arrows_between_folders_point_down(module):
+def test_imports_between_folders_point_down(module):
     others = {name for name in imports(modules()[module]) if folder(name) != folder(module)}
     above = {name for name in others if level(name) >= level(module)}
     assert not above, f"{module} imports {above}, which are not on a lower level"
 
 
 @pytest.mark.parametrize("name", sorted({folder(module) for module in modules()}))
-def test_no_circles_inside_a_folder(name):
+def test_no_import_cycles_inside_a_folder(name):
     inside = {module: imports(path) for module, path in modules().items() if folder(module) == name}
     graph = {
         module: {other for other in found if other in inside and other != module} for module, found in inside.items()
@@ -87,13 +87,13 @@ def test_no_circles_inside_a_folder(name):
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-# What these import by name: rooms of parts, the verb that was typed and a user's modules, public names when first used,
-# libraries that an extra installs, and an HTTP library's errors.
+# Files that import by name: kinds of parts, the command that is run, a user's modules, public names on first use,
+# optional libraries, and an HTTP library's errors.
 BY_NAME = {"registry", "cli.entry", "", "base.extras", "ask.asking"}
 
 
 def imports_by_name(path: Path) -> bool:
-    """Whether a file imports a module that a string names."""
+    """Return whether a file imports modules that are named by strings."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     used |= {node.id for node in nodes if isinstance(node, ast.Name)}
@@ -101,12 +101,12 @@ def imports_by_name(path: Path) -> bool:
 
 
 def test_imports_are_statements():
-    """An import that a string names is seen by no reader and no test: few files may use one."""
+    """Only a few files may import modules by a string, which neither readers nor these tests can follow."""
     found = {name for name, path in modules().items() if imports_by_name(path)}
     assert found | {""} == BY_NAME
 
 
-# What verbs have in common stands there.
+# Modules that all commands share.
 SHARED = {
     "cli",
     "cli.entry",
@@ -119,11 +119,11 @@ SHARED = {
 
 
 @pytest.mark.parametrize("module", sorted(name for name in modules() if folder(name) == "cli"))
-def test_no_verb_imports_another(module):
+def test_no_command_imports_another(module):
     assert {name for name in imports(modules()[module]) if folder(name) == "cli"} <= SHARED - {module}
 
 
-def test_each_verb_of_the_command_line_is_a_file():
+def test_each_command_is_one_file():
     from lengthwise.cli.entry import build_parser
 
     (verbs,) = [action.choices for action in build_parser()._actions if action.dest == "verb"]
@@ -133,7 +133,7 @@ def test_each_verb_of_the_command_line_is_a_file():
 
 
 @pytest.mark.parametrize("module", sorted(name for name in modules() if folder(name) == "report"))
-def test_reports_know_only_files(module):
+def test_reports_import_only_what_reads_files(module):
     below = {name for name in imports(modules()[module]) if folder(name) != "report"}
     assert below <= {
         "base.csv_files",
@@ -149,13 +149,13 @@ def test_reports_know_only_files(module):
     }
 
 
-def test_rooms_are_few():
-    """Top-level rooms: folders, and files beside them."""
+def test_the_package_has_few_top_level_folders():
+    """The package has at most 26 folders and files at its top level."""
     assert len({folder(module) for module in modules()}) <= 26
 
 
-def test_rooms_stand_on_few_others():
-    """Imports between top-level rooms, late ones too."""
+def test_folders_have_few_imports_between_them():
+    """At most 100 pairs of top-level folders are connected by imports, and none in both directions."""
     arrows = {
         (folder(module), folder(other))
         for module, path in modules().items()
@@ -163,29 +163,29 @@ def test_rooms_stand_on_few_others():
         if folder(other) != folder(module)
     }
     assert len(arrows) <= 100
-    assert not {(low, high) for high, low in arrows} & arrows, "an arrow both ways"
+    assert not {(low, high) for high, low in arrows} & arrows, "two folders import each other"
 
 
-READ = {"models.transformer": 340, "models.retran": 180}  # lines of code of a model, at most
-ASIDE = {"nn.position", "nn.digit_position", "nn.window"}  # positional encodings
+MAX_CODE_LINES = {"models.transformer": 340, "models.retran": 180}  # by model, dependencies included
+ENCODINGS = {"nn.position", "nn.digit_position", "nn.window"}  # positional
 
 
-def parts_of(module):
-    """The module, and what of ``nn`` it stands on, but for positional encodings."""
+def list_dependencies(module):
+    """Return the module and the modules of ``nn`` that it needs, except positional encodings."""
     found, ahead = set(), [module]
     while ahead:
         name = ahead.pop()
         found.add(name)
-        ahead += [one for one in imports(modules()[name]) if folder(one) == "nn" and one not in ASIDE | found]
+        ahead += [one for one in imports(modules()[name]) if folder(one) == "nn" and one not in ENCODINGS | found]
     return found
 
 
-@pytest.mark.parametrize(("module", "most"), READ.items())
-def test_what_is_computed_can_be_read_in_one_sitting(module, most):
-    assert sum(lines_of_code(modules()[name].read_text()) for name in parts_of(module)) <= most
+@pytest.mark.parametrize(("module", "most"), MAX_CODE_LINES.items())
+def test_the_code_of_a_model_is_short(module, most):
+    assert sum(count_code_lines(modules()[name].read_text()) for name in list_dependencies(module)) <= most
 
 
-def test_functions_fit_a_screen_and_files_a_few():
+def test_functions_and_files_are_short():
     lengths = [
         node.end_lineno - node.lineno + 1
         for path in modules().values()
@@ -196,8 +196,8 @@ def test_functions_fit_a_screen_and_files_a_few():
     assert max(len(path.read_text().splitlines()) for path in modules().values()) <= 400
 
 
-def lines_of_code(text):
-    """Lines that are neither empty nor of imports, comments and docstrings."""
+def count_code_lines(text):
+    """Count the lines that are not blank and not part of imports, comments or docstrings."""
     tree, without = ast.parse(text), set()
     for node in ast.walk(tree):
         said = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
@@ -208,7 +208,7 @@ def lines_of_code(text):
 
 
 def test_a_task_is_one_new_file(tmp_path, monkeypatch):
-    """The catalog finds a file that is put beside the others, with no line edited anywhere."""
+    """The catalog finds a new task file without a change to any other file."""
     source = (PACKAGE / "tasks" / "parity.py").read_text().replace("Parity", "Oddness")
     code = f"""
 import sys, lengthwise.tasks
@@ -222,7 +222,7 @@ assert type(recipe.task).__name__ == "Oddness" and type(recipe).read(recipe.json
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_a_run_is_read_by_whoever_imports_only_what_reads_it(tmp_path):
+def test_a_run_opens_without_further_imports(tmp_path):
     from lengthwise.api import catalog
 
     (tmp_path / "config.json").write_text(catalog.recipe("looped-pairs").json())
@@ -230,7 +230,7 @@ def test_a_run_is_read_by_whoever_imports_only_what_reads_it(tmp_path):
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_importing_the_package_does_nothing():
+def test_importing_the_package_imports_no_large_library():
     code = (
         "import sys, lengthwise, lengthwise.cli.entry; assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
     )
@@ -238,12 +238,12 @@ def test_importing_the_package_does_nothing():
 
 
 @pytest.mark.parametrize("script", sorted((PACKAGE.parent / "bench").glob("*.py")), ids=lambda path: path.stem)
-def test_benchmarks_find_what_they_import(script):
+def test_benchmarks_can_be_imported(script):
     runpy.run_path(str(script), run_name="imported")
 
 
 def test_python_interface_names_exist():
-    """At run time, and for type checkers, which read ``api``."""
+    """Every public name exists at run time and in ``api``, which type checkers read."""
     import lengthwise as lw
     from lengthwise import api
 
@@ -254,7 +254,7 @@ def test_python_interface_names_exist():
     assert set(dir(lw)) <= set(vars(api))
 
 
-# What changes files, beside ``open`` with a mode that writes.
+# Functions that change files, in addition to ``open`` with a writing mode.
 WRITES = {
     "write_text", "write_bytes", "mkdir", "makedirs", "touch", "unlink", "remove", "rmdir", "removedirs", "rename",
     "renames", "symlink", "symlink_to", "link", "hardlink_to", "chmod", "rmtree", "copy2", "copyfile",
@@ -264,7 +264,7 @@ OWNERS = {"files", "os", "shutil", "Path", "path", "tempfile"}
 
 
 def writes(path):
-    """The calls of a file that write files, other than through ``base.files``."""
+    """Yield the calls of a file that write files by other means than ``base.files``."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if not isinstance(node, ast.Call):
             continue
@@ -290,15 +290,15 @@ def writes(path):
 
 
 def test_one_module_writes_files():
-    """It is the one that follows no link, and that leaves nothing half written."""
-    allowed = {"base/process.py": "open"}  # of the null device
+    """Only ``base.files``, which follows no links and leaves no half-written files, writes files."""
+    allowed = {"base/process.py": "open"}  # opens the null device
     found = [text for path in modules().values() if path != PACKAGE / "base" / "files.py" for text in writes(path)]
     assert [text for text in found if allowed.get(text.partition(":")[0]) != text.split()[-1]] == []
     assert len([*writes(PACKAGE / "base" / "files.py")]) >= 6
 
 
 def test_no_test_imports_another():
-    """What tests share stands in ``tests/support``."""
+    """Test files share helpers through ``tests/support``."""
     tests = Path(__file__).parent
     found = [
         path.name for path in tests.rglob("test_*.py") if re.search(r"^(from|import) test_", path.read_text(), re.M)

@@ -1,4 +1,4 @@
-"""Every benchmark runs, on tiny sizes. They run in one process of their own, which imports torch once."""
+"""Every benchmark runs with ``--quick``; one process runs them all, so that torch is imported once."""
 
 import json
 import subprocess
@@ -33,12 +33,12 @@ def test_every_benchmark_runs_and_prints_one_line():
         result = json.loads(line)
         assert (result["bench"], result["quick"]) == (name.removesuffix(".py"), True)
         for key, value in leaves(result):
-            assert value is not None or "busy" in key, f"{name}: {key} failed"  # no GPU is busy on a CPU
-            assert key != "difference" or value < 1e-5, f"{name} compares what is not equal"
-            assert key != "equal" or value, f"{name} compares what is not equal"
+            assert value is not None or "busy" in key, f"{name}: {key} failed"  # a CPU has no GPU utilization
+            assert key != "difference" or value < 1e-5, f"{name} compares unequal results"
+            assert key != "equal" or value, f"{name} compares unequal results"
 
 
 def leaves(tree):
-    """The values of nested dictionaries, each with its key."""
+    """Yield the keys and values of nested dictionaries."""
     for key, value in tree.items():
         yield from leaves(value) if isinstance(value, dict) else [(key, value)]

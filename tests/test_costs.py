@@ -1,4 +1,4 @@
-"""What trainings cost, as `--dry-run` and `show` print it without running a step."""
+"""The training costs that `--dry-run` and `show` print are estimated without running a step."""
 
 import inspect
 import json
@@ -17,7 +17,7 @@ SCALES = ("cpu", "half", "paper")
 
 @pytest.fixture
 def no_steps(monkeypatch):
-    """Fails a test in which a step runs, or operations are counted."""
+    """Fail the test if it runs a training step or counts operations."""
     ran = []
     monkeypatch.setattr(Trainer, "advance", lambda *_: ran.append("a step"))
     monkeypatch.setattr(cost, "count_operations", lambda *_, **__: ran.append("a count"))
@@ -27,7 +27,7 @@ def no_steps(monkeypatch):
 
 @pytest.mark.usefixtures("no_steps", "runs")
 @pytest.mark.parametrize("name", catalog.studies())
-def test_the_forecast_of_every_study_is_there_at_once(name):
+def test_every_study_is_estimated_without_a_step(name):
     known = inspect.signature(catalog.studies()[name]).parameters
     wide = [word for option in ("tasks", "sizes") if option in known for word in (f"--{option}", "all")]
     for scale in SCALES if name == "looped" else ("cpu",):
@@ -55,6 +55,6 @@ def test_stored_costs_are_those_of_the_recipes():
         assert price.operations == pytest.approx(cost.count_operations(recipe, recipe.batch, n_steps=2), rel=0.02)
 
 
-def test_to_measure_without_a_dry_run_is_refused():
+def test_measure_without_dry_run_is_refused():
     done = command("reproduce", "pairs", "--measure")
     assert done.returncode == 2 and "--dry-run" in done.stderr and done.stderr.count("\n") == 1

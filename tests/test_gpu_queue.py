@@ -1,4 +1,4 @@
-"""The queue of trainings for a GPU, tried on a CPU: each goes on from its checkpoint, whose means are in 16 bits."""
+"""The queue of GPU trainings, run on a CPU: each resumes from its checkpoint, which stores moments in bfloat16."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import torch
 from trainings import stop_at
 
 
-def test_a_training_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
+def test_a_stopped_training_resumes(tmp_path, monkeypatch):
     entry = next(gpu_queue.queue(quick=True))
     stop_at(monkeypatch, [7], lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert gpu_queue.go_on(entry, tmp_path, "cpu", 100)["step"] == 7
@@ -23,7 +23,7 @@ def test_a_training_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("no_type_checks")
-def test_the_plan_names_what_is_left(monkeypatch, capsys):
+def test_a_dry_run_lists_the_remaining_trainings(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gpu_queue.py", "--dry-run"])
     gpu_queue.main()
     plan = json.loads(capsys.readouterr().out)["plan"]

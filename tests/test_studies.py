@@ -1,4 +1,4 @@
-"""A study's panels: each has a folder of results of its own."""
+"""Each panel of a study has its own folder of results."""
 
 from dataclasses import replace
 
@@ -13,14 +13,14 @@ PANELS = tuple(lw.Panel(f"Batch of {n}", (TINY.change([f"name=tiny-{n}", f"batch
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
-def test_panels_without_names_have_pictures_in_folders_of_their_own(runs, tmp_path, monkeypatch):
+def test_panels_without_names_write_into_separate_folders(runs, tmp_path, monkeypatch):
     monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", PANELS))
     done = command("reproduce", "pairs", "--samples", "2", "--out", tmp_path / "out", "--jobs", "1", "--quiet")
     assert done.returncode == 0, done.stderr
     assert sorted(path.parent.name for path in (tmp_path / "out").rglob("lengths.png")) == ["batch-of-4", "batch-of-8"]
 
 
-def test_a_name_of_a_panel_s_own_stays_and_a_single_panel_needs_none():
+def test_a_panel_keeps_its_name_and_a_single_panel_needs_none():
     assert lw.Study("Two", (replace(PANELS[0], name="a"), PANELS[1])).panels[0].name == "a"
     assert lw.Study("One", PANELS[:1]).panels[0].name == ""
 
@@ -51,7 +51,7 @@ def test_a_study_that_cannot_be_measured_is_refused(panels, said):
     ("build", "said"),
     [(lambda: None, "its function must return a study, not None"), (lambda: 1 / 0, "ZeroDivisionError in ")],
 )
-def test_a_study_s_function_that_fails_is_told_in_one_line(build, said, monkeypatch):
+def test_a_failing_study_function_is_reported_in_one_line(build, said, monkeypatch):
     monkeypatch.setitem(catalog._OWN_STUDIES, "mine", build)
     with pytest.raises(lw.UsageError, match=f"^study mine: {said}"):
         catalog.study("mine")

@@ -1,4 +1,4 @@
-"""``import lengthwise as lw``: what it takes, what it hands out, and what it says of what it cannot take."""
+"""The Python interface, ``import lengthwise as lw``: arguments, return values and error messages."""
 
 import copy
 import inspect
@@ -26,7 +26,7 @@ FEW = {"steps": 3, "batch": 4, "lengths": 3, "quiet": True}
 
 
 class Gru(nn.Module):
-    """A stranger's module."""
+    """A user's module."""
 
     def __init__(self, reads=4, writes=4, wrapped=False):
         super().__init__()
@@ -43,7 +43,7 @@ class Gru(nn.Module):
 
 
 class Unprintable:
-    """An object that cannot be shown."""
+    """An object whose ``repr`` fails."""
 
     def __repr__(self):
         raise RuntimeError
@@ -58,7 +58,7 @@ class Loose(lw.ModelSpec):
 
 @dataclass(frozen=True)
 class Frozen(lw.ModelSpec):
-    """One that is as it must be."""
+    """A valid model configuration."""
 
     width: int = 8  # numbers per position
 
@@ -78,7 +78,7 @@ def run(folder):
     return run
 
 
-def test_a_recipe_takes_another_model_of_which_nobody_looked_at_anything(folder):
+def test_replacing_a_recipe_s_model_clears_chosen_on(folder):
     own = lw.Transformer(width=8, heads=2)
     run = lw.train("looped-parity", "watch.every=0", model=own, folder=folder / "other", **FEW)
     assert run.recipe.model == own and run.recipe.chosen_on.sizes == ()
@@ -86,7 +86,7 @@ def test_a_recipe_takes_another_model_of_which_nobody_looked_at_anything(folder)
         lw.train(own, task="parity", model=own, **FEW)
 
 
-# What it takes
+# Arguments
 
 
 def test_any_module_is_measured():
@@ -102,7 +102,7 @@ def test_a_size_given_twice_is_measured_once():
     assert [score.sizes for score in scores] == [(2, 2), (2, 3), (3, 3), (1, 1)]  # 3 is at most 2 on the first axis
 
 
-def test_how_far_a_module_was_trained_is_not_said_unless_it_is_known():
+def test_the_training_length_is_shown_only_if_it_is_given():
     pair = {"task": "addition", "samples": 3, "quiet": True}
     for tops, told in (({}, False), ({"trained_to": 4}, True)):
         scores = lw.evaluate(Gru(13, 13), [(2, 2), (2, 3), (3, 2)], **pair, **tops)
@@ -111,8 +111,8 @@ def test_how_far_a_module_was_trained_is_not_said_unless_it_is_known():
     assert "trained" not in str(lw.evaluate(Gru(), [2, 5], task="parity", samples=3, quiet=True))
 
 
-def test_a_module_is_measured_as_its_answers_are():
-    """One that answers parity by counting is right at every length."""
+def test_a_module_that_counts_solves_parity():
+    """A module that computes parity by counting ones scores 1.0 at every length."""
 
     class Counts(nn.Module):
         def forward(self, tokens):
@@ -138,7 +138,7 @@ def test_a_module_is_trained_and_holds_the_weights(folder):
 
 
 def test_tied_weights_are_kept(folder):
-    """The format of weights refuses tensors that share memory: each is written by itself."""
+    """Tied weights stay tied in memory and are stored as separate copies, as safetensors requires."""
     module = Gru()
     module.head.weight = module.embedding.weight
     run = lw.train(module, task="parity", folder=folder / "tied", **FEW)
@@ -147,7 +147,7 @@ def test_tied_weights_are_kept(folder):
     assert torch.equal(again.head.weight, module.head.weight)
 
 
-def test_a_module_with_frozen_weights_is_another_one_and_keeps_them(folder):
+def test_a_module_with_frozen_weights_has_its_own_run(folder):
     module = Gru()
     frozen = copy.deepcopy(module)
     frozen.embedding.weight.requires_grad_(False)
@@ -165,7 +165,7 @@ def test_training_leaves_the_global_generator_as_it_was(folder):
     assert torch.equal(torch.rand(2), want)
 
 
-def test_a_run_that_cannot_be_built_is_reported_all_the_same(folder, monkeypatch, capsys):
+def test_a_run_that_cannot_be_built_is_still_reported(folder, monkeypatch, capsys):
     run = lw.train(Gru(), task="parity", **FEW)
     monkeypatch.setattr("lengthwise.models.external._MODULES", {})
     with pytest.raises(SystemExit) as stopped:
@@ -181,7 +181,7 @@ def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
         lw.models.external.ExternalModule("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
 
 
-def test_a_largest_size_alone_is_from_the_task_s_smallest_on(folder):
+def test_an_integer_for_lengths_starts_at_the_smallest_size(folder):
     run = lw.train(Gru(32, 32), "name=expressions", task="expression", **FEW | {"lengths": 9})
     assert run.recipe.lengths == lw.Uniform(9, run.recipe.task.smallest)
 
@@ -208,10 +208,10 @@ def test_every_argument_is_explained():
                 assert f"``{parameter}``" in function.__doc__, f"help(lw.{name}) does not explain {parameter}"
 
 
-# What it hands out
+# Return values
 
 
-def test_a_run_has_all_that_belongs_to_it(run):
+def test_a_run_has_scores_model_and_plot(run):
     assert [score.sizes for score in run.scores] == [(2,), (3,), (6,)]
     assert isinstance(run.model, lw.Model)
     assert run.plot().axes  # exact match against length
@@ -230,7 +230,7 @@ def test_a_run_that_is_not_measured_draws_its_loss(folder):
     assert run.plot().axes[0].get_yscale() == "log"
 
 
-def test_scores_are_rows_frames_and_pictures(run):
+def test_scores_convert_to_frames_and_plots(run):
     scores = lw.evaluate("looped-multiplication", [(1, 2), (2, 2)], samples=4, quiet=True)
     frame = scores.frame()
     assert list(frame.columns[:2]) == ["first", "second"] and "sizes" not in frame
@@ -260,8 +260,8 @@ def test_scores_are_compared(run):
         lw.compare(run, sums)
 
 
-def test_what_is_compared_has_a_line_each(run):
-    """Also two scores of one recipe: here by two stopping rules, of which one cannot be right."""
+def test_each_compared_score_has_its_own_line(run):
+    """Two scores of one recipe by different stopping rules have separate names and lines."""
     early = lw.evaluate("looped-parity", [8], samples=20, stopping="After(loops=1)", quiet=True)
     both = lw.compare(lw.evaluate("looped-parity", [8], samples=20, quiet=True), early)
     assert both.names == ["looped-parity Oracle", "looped-parity After(loops=1)"]
@@ -270,7 +270,7 @@ def test_what_is_compared_has_a_line_each(run):
     ]
 
 
-def test_scores_by_several_rules_say_by_which(run):
+def test_scores_by_several_rules_name_the_rules(run):
     rules = ["After(loops=1)", "Oracle"]
     both = lw.evaluate("looped-parity", [8], samples=20, stopping=rules, quiet=True)
     assert both.rules == rules and all(rule in str(both) and rule in both._repr_html_() for rule in rules)
@@ -281,7 +281,7 @@ def test_scores_by_several_rules_say_by_which(run):
         lw.compare(both, lw.evaluate("looped-parity", 8, samples=2, stopping=[rules[0], "After(loops=2)"], quiet=True))
 
 
-def test_a_run_shows_what_its_own_rule_scores(folder):
+def test_a_run_prefers_scores_by_its_own_rule(folder):
     words = ["train", "looped-parity", "model.width=8", "watch.every=0", "steps=2", "batch=2", "lengths.top=4"]
     run = lw.Run.locate(lw.find(*words[1:]))
     for rule, said in (("After(loops=1)", "exact match, After(loops=1)"), ("Oracle", "exact match ")):
@@ -301,7 +301,7 @@ def test_runs_are_compared_by_their_folders(run):
 
 
 def test_the_difference_has_newcombe_s_interval():
-    """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10: 56/70 − 48/80."""
+    """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10, gives this interval of 56/70 − 48/80."""
 
     def score(share, count):
         return lw.Score("", "", "", "", (1,), count, share, share, share, 1.0)
@@ -342,7 +342,7 @@ def test_lists_have_a_sentence_each_and_are_filtered():
     assert "binary-sum" in str(lw.list_tasks())
 
 
-# What it cannot take
+# Invalid arguments
 
 WRONG = [
     (lambda: lw.evaluate("looped-pairs", [8.5]), "lengths: 8.5 is not a size"),
@@ -392,7 +392,7 @@ WRONG = [
 
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize(("call", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_wrong_arguments_are_answered_in_one_line(call, said):
+def test_wrong_arguments_are_refused_in_one_line(call, said):
     with pytest.raises(lw.UsageError, match=said) as error:
         call()
     assert "\n" not in str(error.value)
@@ -408,7 +408,7 @@ print(scores.plot(), scores.compare(lw.evaluate("looped-pairs", 8)), run.model, 
 
 
 def test_a_misspelt_keyword_fails_in_a_type_checker(tmp_path):
-    """The package is typed, for whoever has it installed."""
+    """A type checker finds a misspelled keyword, because the installed package is typed."""
     assert (ROOT / "lengthwise" / "py.typed").exists()
     for word, wrong in (("quiet", 0), ("quite", 1)):
         (tmp_path / f"{word}.py").write_text(SCRIPT.format(word=word))
@@ -429,7 +429,7 @@ def test_a_misspelt_keyword_fails_in_a_type_checker(tmp_path):
 
 
 @pytest.mark.parametrize("train", [lw.train, lambda *words, **more: lw.train_stacked(*words, seeds=2, **more)])
-def test_an_arithmetic_that_there_is_not_is_refused(train):
+def test_an_unknown_matmul_precision_is_refused(train):
     with pytest.raises(lw.UsageError, match="matmul: 'bfloat16' is not one of: fp32, tf32, bf16"):
         train("looped-parity", "steps=1", matmul="bfloat16", quiet=True)
 

@@ -1,4 +1,4 @@
-"""Edges that readers of the code have found: of scores, of sweeps, of what is kept."""
+"""Edge cases of scores, sweeps, command options and stored runs."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_natural_problems_have_one_range_on_all_axes():
     assert int(data.evaluation_problems(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
 
 
-def test_no_problems_are_no_question():
+def test_a_count_of_zero_is_refused():
     with pytest.raises(lw.UsageError, match="count must be 1 or more"):
         data.evaluation_problems(catalog.recipe("looped-parity"), 4, 0, seed=0)
 
@@ -73,7 +73,7 @@ def test_no_problems_are_no_question():
         ("addition order=least", "012", "12", True),  # written as it is read, whatever the model reads
     ],
 )
-def test_zeros_in_front_are_nothing_of_numbers_alone(task, said, right, counts):
+def test_leading_zeros_are_ignored_in_numbers_only(task, said, right, counts):
     name, *fields = task.split()
     assert is_leniently_right(catalog.task(name, fields), said, right) == counts
 
@@ -93,27 +93,27 @@ def test_a_size_given_twice_is_measured_once():
     assert parse_sizes("1-2x1,1x1-2") == [(1, 1), (2, 1), (1, 2)]
 
 
-def test_commas_in_parentheses_are_no_axis():
+def test_commas_in_parentheses_separate_no_values():
     assert Axis.parse("lengths=Curriculum(top=11,every=10,most=(2,11))") is None
     both = Axis.parse("optimizer=AdamW(rate=1e-3,betas=(0.9,0.99)),AdamW")
     assert both is not None
     assert both.values == ("AdamW(rate=1e-3,betas=(0.9,0.99))", "AdamW")
 
 
-def test_a_rule_for_many_problems_is_not_attacked():
+def test_attack_refuses_a_batch_wise_rule():
     recipe = catalog.recipe("looped-parity")
     weights = Weights("untrained", recipe, recipe.build().eval())
     with pytest.raises(lw.UsageError, match="per=example"):
         attack(weights, [4], tries=1, stopping=lw.MaxConfidence(per="batch"))
 
 
-def test_no_loss_at_all_is_the_lowest_and_one_that_is_no_number_the_highest():
+def test_zero_loss_ranks_first_and_a_missing_loss_last():
     recipe = catalog.recipe("looped-parity", ["keep=lowest-loss", "watch.validation=4", "watch.every=1"])
     merits = [Validator(recipe)._merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
     assert merits == sorted(merits, reverse=True) and merits[0] == 0.0
 
 
-def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
+def test_a_paused_clock_does_not_count(monkeypatch):
     now = iter([0.0, 10.0, 15.0, 20.0])
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
     monkeypatch.setattr("time.process_time", lambda: 0.0)
@@ -123,7 +123,7 @@ def test_a_clock_forgets_what_it_is_told_to(monkeypatch):
     assert clock.read() == {"wall_s": 15.0, "cpu_s": 0.0}
 
 
-def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today(tmp_path):
+def test_weights_of_an_old_checkpoint_get_current_names(tmp_path):
     recipe = catalog.recipe("looped-parity").change(["keep=best", "watch.every=10", "model.width=16"])
     one, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
     one.validator.best = {"merit": 1.0, "step": 0, "weights": dict(one.model.state_dict())}
@@ -139,14 +139,14 @@ def test_the_best_weights_of_an_old_checkpoint_have_their_names_of_today(tmp_pat
 
 @pytest.fixture
 def trained(runs):
-    """A run of two steps."""
+    """Train a run for two steps and return its folder."""
     done = command("train", "looped-parity", "steps=2", "--lengths", "2", "--samples", "2")
     assert done.returncode == 0, done.stderr
     (folder,) = runs.iterdir()
     return folder
 
 
-def test_a_run_counts_once_however_often_it_is_named(trained, tmp_path):
+def test_a_run_that_is_named_twice_counts_once(trained, tmp_path):
     other = shutil.copytree(trained, tmp_path / "other")
     twice = command("report", trained, trained, "--out", tmp_path / "out")
     assert twice.returncode == 0, twice.stderr
@@ -157,7 +157,7 @@ def test_a_run_counts_once_however_often_it_is_named(trained, tmp_path):
     assert "is the same run" in copied.stderr
 
 
-def test_a_folder_without_its_times_says_so(trained):
+def test_a_run_without_recorded_times_is_shown(trained):
     (trained / "about.json").unlink()
     again = command("train", trained, "--lengths", "2", "--samples", "2")
     assert again.returncode == 0, again.stderr
@@ -171,7 +171,7 @@ def test_opposite_options_are_refused():
 
 
 @pytest.mark.parametrize(("words", "kept"), [(["solve", "looped-pairs", "1+1"], False), (["train", "pairs"], True)])
-def test_only_what_keeps_something_promises_to_go_on(monkeypatch, words, kept):
+def test_only_resumable_commands_promise_to_continue(monkeypatch, words, kept):
     def stopped(args):
         raise KeyboardInterrupt
 
@@ -181,13 +181,13 @@ def test_only_what_keeps_something_promises_to_go_on(monkeypatch, words, kept):
     assert ("continues from here" in done.stderr) == kept
 
 
-def test_a_missing_recipe_is_all_that_is_missing():
+def test_a_missing_recipe_is_named():
     done = command("train")
     assert done.returncode == 2
     assert "required: RECIPE;" in done.stderr
 
 
-def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
+def test_anatomy_uses_the_batch_size_of_its_rule(monkeypatch):
     recipe = catalog.recipe("looped-parity", ["model.width=16"])
     seen = []
 
@@ -214,7 +214,7 @@ def test_an_anatomy_looks_at_as_many_together_as_its_rule(monkeypatch):
         (("sample", "parity", "5", "--hard"), "--hard: parity has no harder set of problems; omit --hard"),
     ],
 )
-def test_what_was_meant_is_said(words, message):
+def test_errors_suggest_a_correction(words, message):
     assert message in command(*words).stderr
 
 
@@ -234,7 +234,7 @@ def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_taken_for_one(
     assert "one is not a run's folder: it has no config.json" in command("evaluate", folder / "one").stderr
 
 
-def test_a_closed_output_is_said(monkeypatch, capsys):
+def test_a_closed_standard_output_is_reported(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", None)  # as Python has it after ``>&-``
     with pytest.raises(SystemExit) as stopped:
         main(["solve", "looped-pairs", "1+2"])
@@ -243,19 +243,19 @@ def test_a_closed_output_is_said(monkeypatch, capsys):
 
 def test_a_run_is_trained_again_with_another_seed_by_its_folder(runs, capsys):
     few = ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0", "keep=last"]
-    main_of(capsys, "train", "looped-parity", *few, "--lengths", "3", "--samples", "2", "--quiet")
+    run_main(capsys, "train", "looped-parity", *few, "--lengths", "3", "--samples", "2", "--quiet")
     (first,) = runs.glob("looped-parity-*")
-    main_of(capsys, "train", str(first), "--seed", "3", "--lengths", "3", "--samples", "2", "--quiet")
+    run_main(capsys, "train", str(first), "--seed", "3", "--lengths", "3", "--samples", "2", "--quiet")
     assert sorted(lw.Run.open(one).recipe.seed for one in runs.glob("looped-parity-*")) == [0, 3]
 
 
-def test_several_seeds_draw_problems_of_their_own(capsys, runs):
+def test_several_seeds_with_one_data_seed_are_refused(capsys, runs):
     with pytest.raises(SystemExit) as stopped:
         main(["train", "looped-parity", "data_seed=7", "--seeds", "2"])
     assert stopped.value.code == 2 and "draws its own problems" in capsys.readouterr().err and not runs.exists()
 
 
-def test_an_arithmetic_that_is_not_here_is_refused_before_anything_is_written(capsys, runs, tmp_path, monkeypatch):
+def test_an_unavailable_precision_is_refused_before_writing(capsys, runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for words in (["train", "looped-parity"], ["sweep", "looped-parity", "model.width=8,16"],
                   ["reproduce", "looped", "--tasks", "parity"]):  # fmt: skip
@@ -280,7 +280,7 @@ def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatc
     assert (run.folder / "failed.json").exists()
 
 
-def test_a_rule_that_suits_no_prompt_is_refused_once(capsys):
+def test_an_unusable_rule_is_refused_once_for_all_prompts(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["solve", "gpt-small", "--stopping", "MaxConfidence", "1+2", "2+2"])
     out, err = capsys.readouterr()
@@ -294,33 +294,33 @@ def test_show_takes_no_option_that_does_nothing(words, capsys):
     assert stopped.value.code == 2 and "apply only to recipes" in capsys.readouterr().err
 
 
-def test_what_is_no_run_is_not_tracked(capsys, tmp_path):
+def test_tracking_a_folder_that_is_no_run_is_refused(capsys, tmp_path):
     with pytest.raises(SystemExit) as stopped:
         main(["track", str(tmp_path), "--to", "tensorboard"])
     assert stopped.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_many_inquiries_are_counted_as_such(runs, capsys):
+def test_a_list_counts_many_inquiries(runs, capsys):
     for number in range(6):
         InquiryRun.of(Inquiry.of("http://localhost", f"model-{number}", lw.find("looped-parity").task))
-    text = " ".join(main_of(capsys, "list").split())  # however its lines are broken
+    text = " ".join(run_main(capsys, "list").split())  # ignores line breaks
     assert "6 in" in text and "lengthwise list asked" in text and "begun" not in text
 
 
-def main_of(capsys, *words):
+def run_main(capsys, *words):
     with pytest.raises(SystemExit):
         main([*words])
     return capsys.readouterr().out
 
 
-def test_scores_from_python_are_where_and_of_what_they_are_asked():
+def test_evaluate_accepts_numpy_sizes_and_checks_the_device():
     weights = load("looped-parity")
     assert lw.evaluate(weights, np.int64(4), samples=2)[0].sizes == (4,)
     with pytest.raises(lw.UsageError, match="nonsense"):
         lw.evaluate(weights, 4, samples=2, device="nonsense")
 
 
-def test_the_last_of_a_stack_is_still_one_of_it(runs):
+def test_the_last_unfinished_run_still_trains_stacked(runs):
     recipe = catalog.recipe("looped-parity", ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"])
     train(recipe.with_seed(0))
     lone = train_stacked([recipe.with_seed(0), recipe.with_seed(1)])[1]

@@ -1,4 +1,4 @@
-"""Several seeds of a module, kept scores, and runs pooled by recipe."""
+"""Training several seeds of a module, saving scores, and pooling runs by recipe."""
 
 import re
 from dataclasses import replace
@@ -32,7 +32,7 @@ class Bare(Net):
         self.scale = nn.Parameter(torch.ones(8))
 
 
-def same(first, second):
+def equal_weights(first, second):
     return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
@@ -42,15 +42,15 @@ def test_each_seed_has_weights_and_problems_of_its_own_and_one_recipe():
     assert [run.recipe.seed for run in runs] == [run.recipe.data_seed for run in runs] == [4, 5, 6]
     assert len({run.recipe.id for run in runs}) == 3 and len({run.recipe.seedless_id for run in runs}) == 1
     assert [len(group) for group in by_recipe(runs).values()] == [3]
-    assert same(net, runs[0].model.module) and not same(net, runs[1].model.module)
+    assert equal_weights(net, runs[0].model.module) and not equal_weights(net, runs[1].model.module)
     other = lw.train(nn.Sequential(nn.Embedding(SYMBOLS, SYMBOLS)), task="parity", **FEW)
     assert other.recipe.seedless_id != runs[0].recipe.seedless_id
 
 
-def test_weights_are_drawn_as_the_class_draws_them():
+def test_replicates_use_the_initialization_of_their_class():
     for module in (nn.GRU(4, 5), nn.MultiheadAttention(8, 2), nn.TransformerEncoderLayer(8, 2, 16)):
         first, again, other = (build_replicate(module, seed) for seed in (1, 1, 2))
-        assert same(first, again) and not same(first, other)
+        assert equal_weights(first, again) and not equal_weights(first, other)
         for name, value in first.named_parameters():
             if name.endswith("bias") and value.dim() == 1 and "attn" in name:
                 assert value.abs().max() == 0  # as nn.MultiheadAttention begins
@@ -73,7 +73,7 @@ def test_a_class_or_a_function_builds_the_module_of_each_seed():
         (lambda: "net", "which is not a torch module"),
     ],
 )
-def test_what_cannot_be_drawn_anew_is_said(thing, told):
+def test_a_module_that_cannot_be_reinitialized_is_refused(thing, told):
     with pytest.raises(lw.UsageError, match=told):
         lw.train(thing, task="parity", seeds=2, **FEW)
     with pytest.raises(lw.UsageError, match="a folder of its own"):
@@ -88,7 +88,7 @@ def replicates():
     return found
 
 
-def test_scores_are_kept_once_and_where_they_can_be(replicates):
+def test_scores_are_saved_once_and_only_for_runs(replicates):
     rows = replicates[0].rows("scores")
     assert {tuple(row["sizes"]) for row in rows} >= {(20,), (40,)} and all(row["seed"] == 0 for row in rows)
     lw.evaluate(replicates[0], [20, 40], samples=6, save=True, quiet=True)
@@ -122,7 +122,7 @@ def test_seeds_are_pooled_beside_shipped_weights_in_one_table_and_one_figure(rep
     assert {row["seeds"] for row in lw.compare(*(str(run.folder) for run in replicates)).rows()} == {2}
 
 
-def test_what_cannot_be_pooled_is_said(replicates):
+def test_scores_that_cannot_be_pooled_are_refused(replicates):
     with pytest.raises(lw.UsageError, match="different tasks"):
         lw.compare(replicates, "looped-addition")
     with pytest.raises(lw.UsageError, match="compare pools runs"):
@@ -144,7 +144,7 @@ def test_the_command_line_reports_runs_of_a_module_with_figures_and_a_latex_tabl
     assert max(map(len, said.splitlines())) > 80  # not folded
 
 
-def test_runs_that_were_kept_before_forms_are_pooled_by_themselves():
+def test_modules_stored_without_a_form_are_not_pooled():
     spec = lw.train(Net(), task="parity", **FEW).recipe.model
     assert (
         replace(spec, form="").spec_without_seed == replace(spec, form="")

@@ -1,4 +1,4 @@
-"""Asking a language model, over real HTTP: a server on this machine answers, and misbehaves as endpoints do."""
+"""Asking a language model over HTTP: a local server answers, and misbehaves as real endpoints do."""
 
 import asyncio
 import contextlib
@@ -44,11 +44,11 @@ import_parts()
 
 
 class Endpoint(ThreadingHTTPServer):
-    """Answers each prompt by ``script(prompt, n)``, n = 1 when it is asked for the first time: a text is a reply, a
-    function does what it likes with the handler."""
+    """A server that answers the n-th request for a prompt by ``script(prompt, n)``: a string is the reply, a function
+    is called with the handler."""
 
     daemon_threads = True
-    request_queue_size = 64  # more than ask at a time: the usual five refuse some where the machine is busy
+    request_queue_size = 64  # the default of 5 would refuse requests on a busy machine
 
     def __init__(self, script):
         super().__init__(("127.0.0.1", 0), Handler)
@@ -60,7 +60,7 @@ class Endpoint(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
     def handle_error(self, request, client_address):
-        pass  # whoever asked has gone
+        pass  # the client has disconnected
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -106,8 +106,8 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def endpoint(monkeypatch, tmp_path):
-    """A function that starts an endpoint with a script. Nothing here is encrypted: no certificates are read, which
-    would take longer than most tests."""
+    """Return a function that starts an endpoint with a script. No TLS certificates are loaded, which would take longer
+    than most tests."""
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     started = []
@@ -129,7 +129,7 @@ def endpoint(monkeypatch, tmp_path):
 
 @pytest.fixture(autouse=True)
 def key(monkeypatch):
-    """The key that these tests use; whoever runs them has others, which must not be sent anywhere."""
+    """Set a test key, and hide the user's own keys, which must not be sent anywhere."""
     for name in [name for name in os.environ if name.startswith("OPENAI_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
@@ -149,8 +149,8 @@ def words(url, *more, task="addition"):
 
 
 @pytest.fixture
-def told(capsys):
-    """A function that runs a command in this process: its exit status, standard output and standard error."""
+def cli(capsys):
+    """Return a function that runs a command in this process and returns its exit status, stdout and stderr."""
 
     def run(*given):
         with pytest.raises(SystemExit) as stopped:
@@ -162,11 +162,12 @@ def told(capsys):
 
 
 @pytest.fixture
-def asked(told):
-    """The same with --json and all that must hold of what went well."""
+def cli_json(cli):
+    """Return a function that runs a command with --json, checks its exit status and stderr, and returns the parsed
+    stdout."""
 
     def run(*given, code=0):
-        status, out, err = told(*given, "--json")
+        status, out, err = cli(*given, "--json")
         assert status == code, err
         assert len(err.splitlines()) == (code != 0), err
         return json.loads(out)
@@ -174,9 +175,9 @@ def asked(told):
     return run
 
 
-def error_line(told, *given, code=2):
-    """The one line on standard error of a command that fails, with nothing on standard output."""
-    status, out, err = told(*given)
+def error_line(cli, *given, code=2):
+    """Run a command that must fail without any output, and return its one line on standard error."""
+    status, out, err = cli(*given)
     assert (status, out, len(err.splitlines())) == (code, "", 1), (status, out, err)
     assert err.startswith("lengthwise: ")
     return err
@@ -187,13 +188,13 @@ def replies_in(result):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-# What is asked, and how it is scored
+# Prompts and scores
 
 
-def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, asked, runs):
+def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, cli_json, runs):
     wrong = {1: "0", 2: "1", 3: "The answer is 5."}
     server = endpoint(lambda prompt, _: wrong.get(len(server.asked), sum_of(prompt)))
-    result = asked(*words(server.url, "--lengths", "3,5", "--samples", 20, "--seed", 7, "--concurrency", 1))
+    result = cli_json(*words(server.url, "--lengths", "3,5", "--samples", 20, "--seed", 7, "--concurrency", 1))
     assert [row["sizes"] for row in result["scores"]] == [[3, 3], [5, 5]]
     task = catalog.task("addition")
     for row in result["scores"]:
@@ -216,8 +217,8 @@ def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, asked, ru
     assert [json.loads(line) for line in (folder / "scores.jsonl").read_text().splitlines()] == result["scores"]
 
 
-def test_what_models_of_a_recipe_are_measured_on_can_be_asked(endpoint, asked, told, tmp_path):
-    """Sizes on the recipe's axes, its own distribution over them, and problems that no fixed training set holds."""
+def test_problems_of_a_recipe_can_be_asked(endpoint, cli_json, cli, tmp_path):
+    """With ``--like``, prompts have the recipe's sizes and distribution and are not in its fixed training set."""
     changes = ["task=Multiplication(base=10)", "lengths=Natural(top=4,bottom=2)", "source=Finite(rows=64)"]
     path = tmp_path / "recipe.json"
     recipe = catalog.recipe("fop-parity", changes)
@@ -229,7 +230,7 @@ def test_what_models_of_a_recipe_are_measured_on_can_be_asked(endpoint, asked, t
 
     server = endpoint(product)
     given = words(server.url, "--like", path, "--samples", 12, "--natural", task="multiplication")
-    result = asked(*given, "--lengths", "3")
+    result = cli_json(*given, "--lengths", "3")
     (row,) = result["scores"]
     assert (row["sizes"], row["problems"], row["exact"]) == ([3, 3], "natural", 1)
     problems = evaluation_problems(recipe, 3, 12, seed=0, kind="natural")
@@ -238,16 +239,16 @@ def test_what_models_of_a_recipe_are_measured_on_can_be_asked(endpoint, asked, t
         for prompt, length in zip(problems.prompt, problems.prompt_length, strict=True)
     ]
     assert set(typed) == set(server.asked)
-    assert [row["sizes"] for row in asked(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
+    assert [row["sizes"] for row in cli_json(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
     for other in (["addition"], ["multiplication", "base=10"]):
-        line = error_line(told, *words(server.url, "--like", path, *other[1:], task=other[0]))
+        line = error_line(cli, *words(server.url, "--like", path, *other[1:], task=other[0]))
         assert "give multiplication, without changes" in line
-    assert "not both" in error_line(told, *given, "--hard")
+    assert "not both" in error_line(cli, *given, "--hard")
 
 
-def test_a_request_is_greedy_and_says_what_is_asked(endpoint, asked):
+def test_a_request_is_greedy_and_holds_the_question(endpoint, cli_json):
     server = endpoint(right)
-    asked(*words(server.url, "--lengths", "2", "--samples", 1))
+    cli_json(*words(server.url, "--lengths", "2", "--samples", 1))
     (body,), (headers,) = server.bodies, server.headers
     (prompt,) = server.asked
     assert body["path"] == "/v1/chat/completions"
@@ -257,8 +258,8 @@ def test_a_request_is_greedy_and_says_what_is_asked(endpoint, asked):
 
 
 @pytest.mark.parametrize("name", [to_kebab_case(kind) for kind in part_classes(Task) if kind != "File"])
-def test_any_task_can_be_asked_in_the_order_in_which_people_write(endpoint, asked, name):
-    """Whoever reads a prompt as a person does, and answers as a person does, is right."""
+def test_any_task_can_be_asked_in_the_order_in_which_people_write(endpoint, cli_json, name):
+    """For every task, the right answer in the notation of people scores 1."""
     task = catalog.task(name)
 
     def solve(prompt, _):
@@ -267,24 +268,24 @@ def test_any_task_can_be_asked_in_the_order_in_which_people_write(endpoint, aske
 
     smallest, *_, fifth = task.list_smallest_sizes(5)
     lengths = f"{smallest},{fifth}"
-    result = asked(*words(endpoint(solve).url, "--lengths", lengths, "--samples", 5, task=name))
+    result = cli_json(*words(endpoint(solve).url, "--lengths", lengths, "--samples", 5, task=name))
     assert [row["exact"] for row in result["scores"]] == [1, 1]
 
 
-def test_a_task_alone_is_asked_at_lengths_that_it_has(endpoint, asked):
+def test_a_task_alone_is_asked_at_lengths_that_it_has(endpoint, cli_json):
     task = catalog.task("expression")
     server = endpoint(lambda prompt, _: task.reference(prompt))
-    result = asked("ask", "--endpoint", server.url, "--model", "m", "--samples", 8, "expression")
+    result = cli_json("ask", "--endpoint", server.url, "--model", "m", "--samples", 8, "expression")
     assert [(row["sizes"], row["exact"]) for row in result["scores"]] == [([4], 1), ([8], 1), ([16], 1)]
     rows = replies_in(result)
     assert any(row["right"].startswith("-") for row in rows) and all(row["answer"] == row["right"] for row in rows)
     assert server.bodies[0]["messages"][0]["content"].startswith("Answer the math question. Reply")
 
 
-def test_numbers_written_least_digit_first_are_asked_most_digit_first(endpoint, asked):
+def test_numbers_written_least_digit_first_are_asked_most_digit_first(endpoint, cli_json):
     server = endpoint(right)
     words_ = words(server.url, "order=least", "--lengths", "3,1-3x1-4", "--samples", 4, "--hard")
-    result = asked(*words_)
+    result = cli_json(*words_)
     assert {row["exact"] for row in result["scores"]} == {1}
     pairs = [[i, j] for i in (1, 2, 3) for j in (1, 2, 3, 4)]
     assert [row["sizes"] for row in result["scores"]] == [[3, 3], *(pair for pair in pairs if pair != [3, 3])]
@@ -316,7 +317,7 @@ WRONG = ["First 137, or rather 138", "The answer is 13.7", "I cannot add.", "", 
 
 
 def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer():
-    """Replies contain numbers, signs and lists as people write them."""
+    """The lenient score takes the last possible answer of a reply, in any common notation."""
     for name, answers in LENIENT.items():
         task = catalog.task(name.split()[0], name.split()[1:])
         for right, replies in answers.items():
@@ -328,7 +329,8 @@ def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer():
 
 @pytest.mark.parametrize("size", [2, 4, 7])
 def test_natural_problems_of_a_recipe_start_where_its_own_do(monkeypatch, size):
-    """Beyond training where training ends: else a language model is asked what is easier."""
+    """Natural problems beyond the training lengths start above them, as those of ``evaluate`` do; shorter ones are
+    easier."""
     recipe = catalog.recipe("fop-parity", ["lengths=Natural(top=4,bottom=2)"])
     monkeypatch.setattr("lengthwise.cli.ask.find_recipe", lambda *_: recipe)
     inquiry, _ = ask_verb._build_inquiry(
@@ -340,33 +342,33 @@ def test_natural_problems_of_a_recipe_start_where_its_own_do(monkeypatch, size):
     assert min(map(len, shown)) >= (5 if size > 4 else 2)
 
 
-def test_strict_and_lenient_scores_stand_side_by_side(endpoint, asked, told):
+def test_strict_and_lenient_scores_stand_side_by_side(endpoint, cli_json, cli):
     server = endpoint(lambda prompt, _: f"The answer is **{sum_of(prompt)}**.")
-    (row,) = asked(*words(server.url, "--lengths", "3", "--samples", 4))["scores"]
+    (row,) = cli_json(*words(server.url, "--lengths", "3", "--samples", 4))["scores"]
     assert (row["exact"], row["lenient"], row["chatter"]) == (0, 1, 4)
-    assert "lenient" in told(*words(server.url, "--lengths", "3", "--samples", 4))[1]
+    assert "lenient" in cli(*words(server.url, "--lengths", "3", "--samples", 4))[1]
 
 
-def test_a_dry_run_sends_nothing_and_makes_nothing(endpoint, asked, told, runs):
+def test_a_dry_run_sends_nothing_and_makes_nothing(endpoint, cli_json, cli, runs):
     server = endpoint(right)
     given = words(server.url, "--lengths", "2,4", "--samples", 10)
-    plan = asked(*given, "--dry-run")
+    plan = cli_json(*given, "--dry-run")
     assert (plan["requests"], server.asked.total(), runs.exists()) == (20, 0, False)
     assert plan["prompt_tokens"] > 20 * 20 and plan["completion_tokens"] >= 40
-    assert asked(*given, "--dry-run", "--limit", 5)["requests"] == 5
-    told_of = told(*given, "--dry-run", "--max-tokens", 7)[1]
+    assert cli_json(*given, "--dry-run", "--limit", 5)["requests"] == 5
+    told_of = cli(*given, "--dry-run", "--max-tokens", 7)[1]
     assert "20 requests, about" in told_of and "at most 140 out" in told_of
-    asked(*words(server.url, "--lengths", "2", "--samples", 10))
-    after = asked(*given, "--dry-run")  # 30 in and 2 out each, says the endpoint
+    cli_json(*words(server.url, "--lengths", "2", "--samples", 10))
+    after = cli_json(*given, "--dry-run")  # 30 in and 2 out each, says the endpoint
     assert after["requests"] == 10 and after["prompt_tokens"] == pytest.approx(300, rel=0.1)
 
 
-def test_requests_say_what_was_chosen(endpoint, asked, told):
+def test_requests_follow_the_options(endpoint, cli_json, cli):
     server = endpoint(right)
     one = ["--lengths", "2", "--samples", 1]
-    asked(*words(server.url, *one))
-    asked(*words(server.url, *one, "--no-temperature", "--max-tokens", 9))
-    asked(*words(server.url, *one, "--examples", 2))
+    cli_json(*words(server.url, *one))
+    cli_json(*words(server.url, *one, "--no-temperature", "--max-tokens", 9))
+    cli_json(*words(server.url, *one, "--examples", 2))
     plain, free, shown = server.bodies
     assert (plain["temperature"], "max_tokens" in plain) == (0, False)
     assert ("temperature" in free, free["max_tokens"]) == (False, 9)
@@ -374,30 +376,30 @@ def test_requests_say_what_was_chosen(endpoint, asked, told):
     for asked_of, answer in zip(shown["messages"][:-1:2], shown["messages"][1::2], strict=True):
         assert sum_of(asked_of["content"].split("\n\n")[-1]) == answer["content"]
     assert [message["content"] for message in plain["messages"]] == [shown["messages"][-1]["content"]]
-    assert "--max-tokens must be 1 or more" in error_line(told, *words(server.url, "--max-tokens", 0))
-    assert "--examples must be 0 or more" in error_line(told, *words(server.url, "--examples", -1))
+    assert "--max-tokens must be 1 or more" in error_line(cli, *words(server.url, "--max-tokens", 0))
+    assert "--examples must be 0 or more" in error_line(cli, *words(server.url, "--examples", -1))
 
 
-def test_a_model_that_says_nothing_is_wrong(endpoint, asked):
+def test_an_empty_reply_is_wrong(endpoint, cli_json):
     silent = '{"choices": [{"message": {"role": "assistant"}, "finish_reason": "length"}]}'
     server = endpoint(lambda *_: (lambda handler: handler.send(200, silent)) if len(server.asked) == 1 else None)
-    result = asked(*words(server.url, "--lengths", "2", "--samples", 3, "--concurrency", 1))
+    result = cli_json(*words(server.url, "--lengths", "2", "--samples", 3, "--concurrency", 1))
     assert [row["finish"] for row in replies_in(result)] == ["length", "stop", "stop"]
     assert (result["scores"][0]["exact"], result["scores"][0]["chatter"]) == (0, 3)
     assert [row["said"] for row in replies_in(result)] == [""] * 3
 
 
-def test_a_prompt_that_occurs_twice_is_asked_once_and_counts_twice(endpoint, asked):
+def test_a_prompt_that_occurs_twice_is_asked_once_and_counts_twice(endpoint, cli_json):
     server = endpoint(lambda prompt, _: "1" if prompt == "01" else "x")
-    result = asked(*words(server.url, "--lengths", "2", "--samples", 50, task="parity"))
+    result = cli_json(*words(server.url, "--lengths", "2", "--samples", 50, task="parity"))
     assert server.asked == dict.fromkeys(["00", "01", "10", "11"], 1)
     problems = fresh_problems(catalog.task("parity"), [2], 50, seed=0)
     assert result["scores"][0]["exact"] == problems.prompt.tolist().count([0, 1]) / 50
 
 
-def test_for_people_there_is_a_table(endpoint, told):
+def test_the_default_output_is_a_table(endpoint, cli):
     server = endpoint(lambda prompt, n: sum_of(prompt) if prompt[0] < "5" else "hm")
-    status, out, err = told(*words(server.url, "--lengths", "2,3", "--samples", 10))
+    status, out, err = cli(*words(server.url, "--lengths", "2,3", "--samples", 10))
     assert (status, err) == (0, "")
     for part in ("95 % interval", "2x2", "3x3", "chatter", "20 requests", "600 + 40", "org/a model, addition", "ask-"):
         assert part in out
@@ -415,16 +417,16 @@ def test_options_may_stand_anywhere():
         assert args.changes == ["base=2"] * ("base=2" in given)
 
 
-# What goes wrong once
+# Temporary failures
 
 
-def slowly(handler):
+def reply_late(handler):
     handler.server.gone.wait(1.5)
     handler.reply("late")
 
 
-def in_drops(handler):
-    """Each piece comes in time; the whole does not."""
+def reply_in_drops(handler):
+    """Send every byte within the timeout, but the whole response after it."""
     end = b'{"choices": [{"message": {"content": "late"}}]}'
     handler.send_response(200)
     handler.send_header("Content-Length", str(40 + len(end)))
@@ -435,12 +437,12 @@ def in_drops(handler):
     handler.wfile.write(end)
 
 
-def hung_up(handler):
+def hang_up(handler):
     handler.close_connection = True
     handler.connection.shutdown(2)
 
 
-def cut_short(handler):
+def send_half(handler):
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()
@@ -448,12 +450,12 @@ def cut_short(handler):
     handler.close_connection = True
 
 
-def no_http(handler):
+def send_no_http(handler):
     handler.wfile.write(b"\x00\x01 hello\r\n\r\n")
     handler.close_connection = True
 
 
-def bad_gzip(handler):
+def send_bad_gzip(handler):
     handler.send(200, "no gzip", Content_Encoding="gzip")
 
 
@@ -462,12 +464,12 @@ TROUBLES = {
     "503, a page": lambda handler: handler.send(503, "<html>busy</html>", "text/html"),
     "408": lambda handler: handler.fail(408),
     "429": lambda handler: handler.fail(429),
-    "slow": slowly,
-    "slower": in_drops,
-    "hung up": hung_up,
-    "cut short": cut_short,
-    "no HTTP": no_http,
-    "bad gzip": bad_gzip,
+    "slow": reply_late,
+    "slower": reply_in_drops,
+    "hung up": hang_up,
+    "cut short": send_half,
+    "no HTTP": send_no_http,
+    "bad gzip": send_bad_gzip,
     "garbage": lambda handler: handler.send(200, '{"choices": [{"mess'),
     "a page": lambda handler: handler.send(200, "<html>hello</html>", "text/html"),
     "nothing": lambda handler: handler.send(200, ""),
@@ -481,13 +483,13 @@ TROUBLES = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_what_goes_wrong_once_is_asked_again(endpoint, asked, trouble):
+def test_a_request_that_fails_once_is_repeated(endpoint, cli_json, trouble):
     server = endpoint(lambda prompt, n: TROUBLES[trouble] if n == 1 else sum_of(prompt))
     late = trouble in {"slow", "slower"}
-    result = asked(*words(server.url, "--lengths", "3", "--samples", 3, "--timeout", 0.5 if late else 30))
+    result = cli_json(*words(server.url, "--lengths", "3", "--samples", 3, "--timeout", 0.5 if late else 30))
     assert result["scores"][0]["exact"] == 1
     tries = [row["tries"] for row in replies_in(result)]
-    # A busy machine may answer late by itself, and is asked once more.
+    # On a busy machine a reply may be late for another reason, and is asked for once more.
     assert min(tries) == 2 if late else set(tries) == {2}
     assert sorted(server.asked.values()) == sorted(tries) and result["requests"] == sum(tries)
 
@@ -495,18 +497,18 @@ def test_what_goes_wrong_once_is_asked_again(endpoint, asked, trouble):
 @pytest.mark.parametrize(
     "headers", [{"Retry_After": "1"}, {"retry_after_ms": "400"}, {"Retry_After": "date"}], ids=lambda h: next(iter(h))
 )
-def test_an_endpoint_says_how_long_to_wait(endpoint, asked, headers):
+def test_an_endpoint_says_how_long_to_wait(endpoint, cli_json, headers):
     def later(handler):
         when = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)  # of whole seconds
         handler.fail(429, **{name: value.replace("date", when) for name, value in headers.items()})
 
     server = endpoint(lambda prompt, n: later if n == 1 else sum_of(prompt))
-    asked(*words(server.url, "--lengths", "3", "--samples", 1))
+    cli_json(*words(server.url, "--lengths", "3", "--samples", 1))
     first, second = server.times
     assert (0.35 if "retry_after_ms" in headers else 0.85) < second - first < 10
 
 
-def test_who_is_told_to_wait_holds_the_others_back(endpoint, asked):
+def test_a_rate_limit_delays_all_requests(endpoint, cli_json):
     first = []
 
     def script(prompt, _):
@@ -517,7 +519,7 @@ def test_who_is_told_to_wait_holds_the_others_back(endpoint, asked):
         return sum_of(prompt)
 
     server = endpoint(script)
-    asked(*words(server.url, "--lengths", "3", "--samples", 4, "--concurrency", 2))
+    cli_json(*words(server.url, "--lengths", "3", "--samples", 4, "--concurrency", 2))
     assert sum(moment - server.times[0] < 0.55 for moment in server.times) == 2
 
 
@@ -542,15 +544,15 @@ def test_waits_grow_and_vary(monkeypatch):
         assert least <= wait < least + 1
 
 
-# What goes wrong for good
+# Permanent failures
 
 
-def test_what_stays_without_a_reply_is_said_and_asked_again_by_the_same_command(endpoint, asked, told):
+def test_unanswered_prompts_are_reported_and_asked_again(endpoint, cli_json, cli):
     healed = False
     bad = lambda prompt: prompt[0] in "123" and not healed  # noqa: E731
     server = endpoint(lambda prompt, _: TROUBLES["500"] if bad(prompt) else sum_of(prompt))
     given = words(server.url, "--lengths", "3", "--samples", 20, "--concurrency", 20)
-    status, out, err = told(*given)
+    status, out, err = cli(*given)
     left = sum(bad(prompt) for prompt in server.asked)
     assert status == 1 and 0 < left < 20
     assert re.fullmatch(
@@ -561,40 +563,40 @@ def test_what_stays_without_a_reply_is_said_and_asked_again_by_the_same_command(
     assert not (folder / "scores.jsonl").exists()  # half measured
     before, healed = Counter(server.asked), True
     assert set((before - Counter(dict.fromkeys(before, 1))).values()) == {asking.MAX_TRIES - 1}
-    result = asked(*given)
+    result = cli_json(*given)
     assert result["requests"] == left and result["scores"][0]["exact"] == 1
     assert sum((server.asked - before).values()) == left
-    again = asked(*given)
+    again = cli_json(*given)
     assert again["requests"] == 0 and again["scores"] == result["scores"]
     assert len((folder / "scores.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_dead_endpoint_is_given_up(endpoint, told):
+def test_a_dead_endpoint_is_given_up(endpoint, cli):
     server = endpoint(lambda *_: TROUBLES["500"])
-    status, _, err = told(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 2))
+    status, _, err = cli(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 2))
     assert status == 1 and len(err.splitlines()) == 1 and "50 of 50" in err
     assert sum(server.asked.values()) <= 4 * asking.MAX_TRIES
     url = server.url
     server.shutdown()
     server.server_close()
-    status, out, err = told(*words(url, "--lengths", "4", "--samples", 50, "--json"))
+    status, out, err = cli(*words(url, "--lengths", "4", "--samples", 50, "--json"))
     assert status == 1 and len(err.splitlines()) == 1 and "onnect" in err
     assert json.loads(out)["requests"] < 3 * 8  # eight at a time: two of each in vain, others under way
 
 
-def test_a_quota_that_is_used_up_stops_at_once(endpoint, told):
+def test_a_quota_that_is_used_up_stops_at_once(endpoint, cli):
     body = {"error": {"message": "pay", "type": "insufficient_quota", "code": "insufficient_quota"}}
     server = endpoint(lambda *_: lambda handler: handler.send(429, json.dumps(body)))
     assert "the quota is used up (429: pay)" in error_line(
-        told, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1)
+        cli, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1)
     )
     assert sum(server.asked.values()) == 1
 
 
-def test_a_response_without_end_is_not_read_to_its_end(endpoint, told, monkeypatch):
+def test_a_too_large_response_is_not_read_completely(endpoint, cli, monkeypatch):
     monkeypatch.setattr(asking, "LARGEST", 2**16)
     server = endpoint(lambda *_: "0" * 2**17)
-    line = error_line(told, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
+    line = error_line(cli, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
     assert "the endpoint's response is larger than" in line
     assert sum(server.asked.values()) == 1
 
@@ -603,8 +605,8 @@ CODECS = sorted({module.name for module in pkgutil.iter_modules(encodings.__path
 
 
 @pytest.mark.parametrize("codecs", [CODECS, ["punycode"], ["idna"]], ids=["all", "punycode", "idna"])
-def test_a_response_is_utf_8_whatever_charset_its_header_names(endpoint, asked, codecs):
-    """Long ones too: to decode them as punycode takes minutes, in which no signal is heard."""
+def test_a_response_is_utf_8_whatever_charset_its_header_names(endpoint, cli_json, codecs):
+    """Responses are decoded as UTF-8, even long ones labelled punycode, which would take minutes to decode."""
     padding = "-" + "a" * (600_000 if len(codecs) == 1 else 0)
 
     def say(handler, status, tree):
@@ -620,15 +622,15 @@ def test_a_response_is_utf_8_whatever_charset_its_header_names(endpoint, asked, 
 
     server = endpoint(script)
     given = words(server.url, "--lengths", "9", "--samples", len(codecs), "--backoff", 0, "--timeout", 30)
-    result = asked(*given)
+    result = cli_json(*given)
     assert result["scores"][0]["exact"] == 1 and result["requests"] == 2 * len(codecs)
     assert {row["tries"] for row in replies_in(result)} == {2}
 
 
-def test_who_asks_for_hours_is_left_alone(endpoint, told):
+def test_an_endpoint_that_asks_to_wait_for_hours_is_given_up(endpoint, cli):
     server = endpoint(lambda *_: lambda handler: handler.fail(429, "quota", Retry_After="7200"))
     start = time.monotonic()
-    status, _, err = told(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 2))
+    status, _, err = cli(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 2))
     assert time.monotonic() - start < 30
     assert status == 1 and "quota (it asks to wait 7200 s)" in err
     assert sum(server.asked.values()) <= 2
@@ -646,57 +648,57 @@ def test_who_asks_for_hours_is_left_alone(endpoint, told):
         (422, "no temperature, please"),
     ],
 )
-def test_what_cannot_get_better_stops_at_once(endpoint, told, status, part):
+def test_permanent_errors_stop_at_once(endpoint, cli, status, part):
     elsewhere = endpoint(right)
     server = endpoint(
         lambda *_: lambda handler: handler.fail(status, "no temperature, please", Location=f"{elsewhere.url}/x")
     )
-    line = error_line(told, *words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
+    line = error_line(cli, *words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
     assert part in line and str(status) in line
     assert sum(server.asked.values()) <= 4 and not elsewhere.asked
     assert not any(runs_folder().glob("*"))
 
 
-def test_a_prompt_that_is_refused_keeps_nobody_else_from_a_reply(endpoint, asked):
+def test_a_refused_prompt_does_not_affect_others(endpoint, cli_json):
     server = endpoint(lambda prompt, _: TROUBLES["400"] if len(server.asked) in (3, 4, 5, 6) else sum_of(prompt))
     TROUBLES["400"] = lambda handler: handler.fail(400, "filtered")
     try:
-        result = asked(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1), code=1)
+        result = cli_json(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1), code=1)
     finally:
         del TROUBLES["400"]
     assert (result["unfinished"], result["requests"]) == (4, 20)
 
 
-def test_without_a_key_the_endpoint_s_wish_for_one_is_told(endpoint, told, monkeypatch):
+def test_an_endpoint_that_requires_a_key_is_reported(endpoint, cli, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     server = endpoint(lambda *_: lambda handler: handler.fail(401))
-    assert "set OPENAI_API_KEY, or name another" in error_line(told, *words(server.url, "--lengths", "4"))
+    assert "set OPENAI_API_KEY, or name another" in error_line(cli, *words(server.url, "--lengths", "4"))
 
 
-def test_a_local_endpoint_needs_no_key(endpoint, asked, monkeypatch):
+def test_a_local_endpoint_needs_no_key(endpoint, cli_json, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     server = endpoint(right)
-    assert asked(*words(server.url, "--lengths", "3", "--samples", 3))["scores"][0]["exact"] == 1
+    assert cli_json(*words(server.url, "--lengths", "3", "--samples", 3))["scores"][0]["exact"] == 1
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer none"}
 
 
-def test_another_variable_may_hold_the_key(endpoint, asked, told, monkeypatch):
+def test_another_variable_may_hold_the_key(endpoint, cli_json, cli, monkeypatch):
     server = endpoint(right)
     given = words(server.url, "--lengths", "3", "--samples", 3, "--key-variable", "MINE")
-    assert "no MINE" in error_line(told, *given)
+    assert "no MINE" in error_line(cli, *given)
     monkeypatch.setenv("MINE", "mine-0123456789\n")
-    asked(*given)
+    cli_json(*given)
     assert {headers["Authorization"] for headers in server.headers} == {"Bearer mine-0123456789"}
 
 
-# What the user gets wrong
+# Invalid arguments
 
 
-def test_mistakes_are_told_in_one_line_before_anything_is_sent_or_made(endpoint, told, monkeypatch, runs):
+def test_invalid_arguments_are_refused_before_anything_is_sent(endpoint, cli, monkeypatch, runs):
     server = endpoint(right)
 
     def refused(*more, **kw):
-        line = error_line(told, *words(server.url, *more, **kw))
+        line = error_line(cli, *words(server.url, *more, **kw))
         assert not server.asked and not runs.exists()
         return line
 
@@ -729,28 +731,28 @@ def test_mistakes_are_told_in_one_line_before_anything_is_sent_or_made(endpoint,
     assert "pip install" in refused()
 
 
-def test_a_folder_holds_one_inquiry(endpoint, asked, told, tmp_path):
+def test_a_folder_holds_one_inquiry(endpoint, cli_json, cli, tmp_path):
     server = endpoint(right)
     position = tmp_path / "place"
     given = ["--lengths", "3", "--samples", "3"]
-    assert asked(*words(server.url, *given, "--out", position))["run"] == str(position)
+    assert cli_json(*words(server.url, *given, "--out", position))["run"] == str(position)
     assert "an inquiry with other settings" in error_line(
-        told, *words(server.url, *given, "--out", position, "--seed", 1, "--dry-run")
+        cli, *words(server.url, *given, "--out", position, "--seed", 1, "--dry-run")
     )
     for change in (["--seed", 1], ["--model", "other"], ["base=3"], ["--question", "Well?"], ["--hard"]):
-        assert "inquiry with other settings" in error_line(told, *words(server.url, *given, "--out", position, *change))
-        assert asked(*words(server.url, *given, *change))["requests"] == 3  # in a folder of its own
+        assert "inquiry with other settings" in error_line(cli, *words(server.url, *given, "--out", position, *change))
+        assert cli_json(*words(server.url, *given, *change))["requests"] == 3  # in a folder of its own
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text("{}")
-    assert "other files" in error_line(told, *words(server.url, *given, "--out", run))
+    assert "other files" in error_line(cli, *words(server.url, *given, "--out", run))
     assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
-def test_further_lengths_and_problems_join_the_folder(endpoint, asked):
+def test_further_lengths_and_problems_join_the_folder(endpoint, cli_json):
     server = endpoint(right)
-    first = asked(*words(server.url, "--lengths", "3", "--samples", 3))
-    second = asked(*words(server.url + "/", "--lengths", "3,4", "--samples", 3))
+    first = cli_json(*words(server.url, "--lengths", "3", "--samples", 3))
+    second = cli_json(*words(server.url + "/", "--lengths", "3,4", "--samples", 3))
     assert first["run"] == second["run"] and second["requests"] == 3
     assert second["tokens"] == {"prompt_tokens": 180, "completion_tokens": 12}
     assert second["tokens_of_this_call"] == {"prompt_tokens": 90, "completion_tokens": 6}
@@ -759,37 +761,37 @@ def test_further_lengths_and_problems_join_the_folder(endpoint, asked):
 # Limits
 
 
-def test_no_more_requests_are_sent_than_allowed(endpoint, asked, told):
+def test_no_more_requests_are_sent_than_allowed(endpoint, cli_json, cli):
     server = endpoint(lambda prompt, n: TROUBLES["500"] if n == 1 else sum_of(prompt))
     given = words(server.url, "--lengths", "4", "--samples", 20)
-    result = asked(*given, "--limit", 0, code=1)
+    result = cli_json(*given, "--limit", 0, code=1)
     assert (result["requests"], result["unfinished"], result["scores"]) == (0, 20, [])
-    result = asked(*given, "--limit", 7, code=1)
+    result = cli_json(*given, "--limit", 7, code=1)
     assert sum(server.asked.values()) == 7 == result["requests"]
     assert result["unfinished"] == 20 - len(replies_in(result))
-    status, _, err = told(*given, "--limit", 9)
+    status, _, err = cli(*given, "--limit", 9)
     assert status == 1 and "--limit 9 is reached" in err and "of 20 prompts have no reply" in err
     assert sum(server.asked.values()) == 16
-    result = asked(*given, "--limit", 100)
+    result = cli_json(*given, "--limit", 100)
     assert result["unfinished"] == 0 and result["scores"][0]["exact"] == 1
 
 
-def test_so_many_are_asked_at_a_time(endpoint, asked):
-    meeting = threading.Barrier(5, timeout=5)  # a fifth would be needed for each to go on
+def test_concurrency_limits_simultaneous_requests(endpoint, cli_json):
+    meeting = threading.Barrier(5, timeout=5)  # opens when five requests wait
 
     def script(prompt, _):
         meeting.wait()
         return sum_of(prompt)
 
     server = endpoint(script)
-    result = asked(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 5))
+    result = cli_json(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 5))
     assert result["scores"][0]["exact"] == 1 and server.most == 5
     server = endpoint(lambda prompt, _: (time.sleep(0.01), sum_of(prompt))[1])
-    asked(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 2))
+    cli_json(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 2))
     assert server.most == 2
 
 
-# Killed, and going on
+# Resuming
 
 
 def lengthwise(*given):
@@ -802,9 +804,9 @@ def lengthwise(*given):
     )
 
 
-def test_killed_and_given_again_nothing_is_lost_or_asked_twice(endpoint, asked, runs):
-    """A process is killed with some replies kept and others on their way; the same command asks what is missing. What
-    the process logs is all that the client library will log, and the key is in none of it."""
+def test_a_killed_command_resumes_without_repeating_requests(endpoint, cli_json, runs):
+    """After SIGKILL the same command asks only the missing prompts; the client library's debug log does not contain the
+    key."""
     gate, reached = threading.Event(), threading.Event()
 
     def script(prompt, _):
@@ -824,14 +826,14 @@ def test_killed_and_given_again_nothing_is_lost_or_asked_twice(endpoint, asked, 
     finally:
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    assert "DEBUG" in err and KEY not in err + out and not keys_in(runs)
+    assert "DEBUG" in err and KEY not in err + out and not files_with_key(runs)
     finished = {row["prompt"]: row for row in map(json.loads, replies.read_text().splitlines())}
     under_way = set(server.asked) - set(finished)
     assert len(finished) == 12 and 1 <= len(under_way) <= 4
     with replies.open("ab") as file:
-        file.write(b'{"sizes": [5, 5], "prompt": "1+')  # as if it had been killed amid a line
+        file.write(b'{"sizes": [5, 5], "prompt": "1+')  # as a kill within a line leaves it
     gate.set()
-    result = asked(*given)
+    result = cli_json(*given)
     rows = replies_in(result)
     assert [row for row in rows if row["prompt"] in finished] == list(finished.values())
     assert len(rows) == 30 and result["requests"] == 18 and result["scores"][0]["exact"] == 1
@@ -848,11 +850,11 @@ def wait_for_lines(runs, count):
     raise AssertionError("no replies were kept")
 
 
-def test_a_damaged_reply_is_set_aside_and_asked_again(endpoint, told):
-    """The damaged reply stays in the file and blocks no other reply."""
+def test_a_damaged_reply_is_set_aside_and_asked_again(endpoint, cli):
+    """The damaged reply stays in the file and does not affect other replies."""
     server = endpoint(right)
     given = words(server.url, "--lengths", "3", "--samples", 3)
-    path = Path(json.loads(told(*given, "--json")[1])["run"]) / "replies.jsonl"
+    path = Path(json.loads(cli(*given, "--json")[1])["run"]) / "replies.jsonl"
     first, *rest = path.read_text().splitlines()
     for line, part in (
         ('{"prompt": "1+1"}', "the field correct is missing"),
@@ -860,9 +862,9 @@ def test_a_damaged_reply_is_set_aside_and_asked_again(endpoint, told):
         ("[]", "not a JSON object"),
     ):
         path.write_text("\n".join([line, *rest, ""]))
-        status, out, err = told(*given, "--dry-run", "--json")
+        status, out, err = cli(*given, "--dry-run", "--json")
         assert (status, json.loads(out)["requests"], json.loads(out)["replies"]) == (0, 1, 2)
-        status, out, again = told(*given, "--json")
+        status, out, again = cli(*given, "--json")
         assert (status, json.loads(out)["requests"], json.loads(out)["scores"][0]["exact"]) == (0, 1, 1)
         assert err == again and len(err.splitlines()) == 1 and f"replies.jsonl: line 1: {part}" in err
         assert err.endswith(": set aside and asked again\n")
@@ -870,42 +872,44 @@ def test_a_damaged_reply_is_set_aside_and_asked_again(endpoint, told):
     assert sum(server.asked.values()) == 6 and json.loads(first)["prompt"] in server.asked
 
 
-def test_damaged_scores_and_inquiries_are_an_error_before_anything_is_paid(endpoint, asked, told):
+def test_damaged_scores_and_inquiries_are_an_error_before_anything_is_paid(endpoint, cli_json, cli):
     server = endpoint(right)
     given = words(server.url, "--lengths", "3", "--samples", 3)
-    folder = Path(asked(*given)["run"])
+    folder = Path(cli_json(*given)["run"])
     (folder / "scores.jsonl").write_text("{\n")
-    assert "scores.jsonl: line 1: not JSON" in error_line(told, *given, "--samples", 4)
+    assert "scores.jsonl: line 1: not JSON" in error_line(cli, *given, "--samples", 4)
     (folder / "asked.json").write_text("{")
-    assert "asked.json" in error_line(told, *given, "--samples", 4)
+    assert "asked.json" in error_line(cli, *given, "--samples", 4)
     assert sum(server.asked.values()) == 3
 
 
 @pytest.mark.parametrize("count", [10**9 + 1, 10**99, -1, 2.5, "many", True])
-def test_an_implausible_token_count_counts_as_none(endpoint, asked, count):
-    """Neither is it written, nor do rows that hold one, of earlier versions, make an inquiry unreadable."""
+def test_an_implausible_token_count_counts_as_none(endpoint, cli_json, count):
+    """An implausible count is stored as 0, and rows of earlier versions that hold one stay readable."""
     usage = {"usage": {"prompt_tokens": count, "completion_tokens": 10**9}}
     server = endpoint(lambda prompt, _: lambda handler: handler.reply(sum_of(prompt), **usage))
     given = words(server.url, "--lengths", "3", "--samples", 1)
-    result = asked(*given)
+    result = cli_json(*given)
     (row,) = replies_in(result)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (0, 10**9)
     if type(count) is int and count > 0:
         path = Path(result["run"]) / "replies.jsonl"
         path.write_text(json.dumps(row | {"prompt_tokens": count}) + "\n")
-        assert asked(*given) | {"requests": 1} == result | {"tokens_of_this_call": dict.fromkeys(result["tokens"], 0)}
-        assert asked(*given, "--dry-run")["replies"] == 1
+        assert cli_json(*given) | {"requests": 1} == result | {
+            "tokens_of_this_call": dict.fromkeys(result["tokens"], 0)
+        }
+        assert cli_json(*given, "--dry-run")["replies"] == 1
         assert sum(server.asked.values()) == 1
 
 
 # The key
 
 
-def keys_in(folder):
+def files_with_key(folder):
     return [path for path in folder.rglob("*") if path.is_file() and KEY[8:20].encode() in path.read_bytes()]
 
 
-def echoed(status):
+def echo_key(status):
     text = f"bad key {KEY}; Bearer {KEY}, '{KEY}' {KEY[4:]} {KEY[:-4]}****"
     if status == "page":
         return lambda handler: handler.send(502, f"<html>{KEY} <b>{KEY}</b></html>", "text/html")
@@ -917,45 +921,45 @@ def echoed(status):
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500, "page", "long", "detail"])
-def test_an_endpoint_that_echoes_the_key_makes_us_tell_it_to_nobody(endpoint, told, runs, status):
-    server = endpoint(lambda *_: echoed(status))
-    code, out, err = told(*words(server.url, "--lengths", "4", "--samples", 2))
+def test_an_echoed_key_is_neither_printed_nor_stored(endpoint, cli, runs, status):
+    server = endpoint(lambda *_: echo_key(status))
+    code, out, err = cli(*words(server.url, "--lengths", "4", "--samples", 2))
     assert code in (1, 2) and len(err.splitlines()) == 1
     assert not any(KEY[i : i + 12] in out + err for i in range(len(KEY) - 12))
-    assert not keys_in(runs)
+    assert not files_with_key(runs)
     if status in (400, 403, 404, 422):
         assert "bad key [key]" in err
 
 
-def test_a_model_that_says_the_key_is_not_quoted(endpoint, asked, runs):
+def test_a_key_in_a_reply_is_masked(endpoint, cli_json, runs):
     server = endpoint(lambda *_: lambda handler: handler.reply(f"Your key is {KEY}!", model=KEY))
-    result = asked(*words(server.url, "--lengths", "4", "--samples", 2))
+    result = cli_json(*words(server.url, "--lengths", "4", "--samples", 2))
     assert [row["said"] for row in replies_in(result)] == ["Your key is [key]!"] * 2
-    assert not keys_in(runs) and KEY not in json.dumps(result)
+    assert not files_with_key(runs) and KEY not in json.dumps(result)
 
 
-def test_the_key_cannot_be_written_down_by_mistake(endpoint, told, runs, monkeypatch):
+def test_a_key_in_another_option_is_not_printed(endpoint, cli, runs, monkeypatch):
     server = endpoint(right)
     for given in (["--model", KEY], ["--question", f"Use {KEY}."], ["--endpoint", f"{server.url}/{KEY}"]):
-        assert KEY not in error_line(told, *words(server.url, *given))
+        assert KEY not in error_line(cli, *words(server.url, *given))
     assert KEY not in repr(Key.read(None))
     for value in (f"{KEY}\nX-More: 1", f"{KEY} {KEY}", f"{KEY}é"):
         monkeypatch.setenv("OPENAI_API_KEY", value)
-        assert KEY not in error_line(told, *words(server.url))
+        assert KEY not in error_line(cli, *words(server.url))
     assert not runs.exists() and not server.asked
 
 
 @pytest.mark.parametrize("value", ["", "0", "no", "-"])
-def test_what_stands_for_a_key_takes_nothing_away(endpoint, asked, monkeypatch, value):
+def test_a_placeholder_for_a_key_masks_nothing(endpoint, cli_json, monkeypatch, value):
     monkeypatch.setenv("OPENAI_API_KEY", value)
-    result = asked(*words(endpoint(lambda *_: "100 no - 0").url, "--lengths", "3", "--samples", 1))
+    result = cli_json(*words(endpoint(lambda *_: "100 no - 0").url, "--lengths", "3", "--samples", 1))
     assert replies_in(result)[0]["said"] == "100 no - 0"
 
 
-# Replies that are read
+# Reading replies
 
 
-def test_a_reply_is_read_with_what_is_missing_left_out():
+def test_a_reply_may_lack_fields():
     assert read_reply('{"choices": [{"message": {"content": "5"}}], "usage": {"prompt_tokens": "many"}}') == {
         "said": "5",
         "finish": None,
@@ -968,12 +972,12 @@ def test_a_reply_is_read_with_what_is_missing_left_out():
 # Importing, and reports
 
 
-def test_the_client_library_is_imported_when_something_is_asked_and_not_before():
+def test_the_client_library_is_imported_late():
     for path in Path(ask.__file__).parents[1].rglob("*.py"):
         assert not re.search(r"^\s*(import|from) (openai|httpx)", path.read_text(), re.MULTILINE), path
 
 
-def test_what_is_asked_is_read_back(tmp_path):
+def test_an_inquiry_is_read_back(tmp_path):
     inquiry = Inquiry.of(
         "https://x.example/v1/",
         "m",
@@ -989,19 +993,19 @@ def test_what_is_asked_is_read_back(tmp_path):
         InquiryRun.open(tmp_path)
 
 
-def test_a_list_tells_of_what_was_asked(endpoint, asked, told):
+def test_list_shows_inquiries(endpoint, cli_json, cli):
     server = endpoint(right)
-    folder = Path(asked(*words(server.url, "--lengths", "3", "--samples", 2))["run"])
+    folder = Path(cli_json(*words(server.url, "--lengths", "3", "--samples", 2))["run"])
     spoiled = folder.with_name("ask-spoiled")
     spoiled.mkdir()
     (spoiled / "asked.json").write_text("{}")
-    found = json.loads(told("list", "--json")[1])["asked"]
+    found = json.loads(cli("list", "--json")[1])["asked"]
     assert found[folder.name] == "org/a model on addition, 2 replies"
     assert set(found) == {folder.name, spoiled.name} and "asked.json" not in found[spoiled.name]
 
 
 @pytest.mark.parametrize("number", process.STOP_SIGNALS)
-def test_a_signal_within_the_event_loop_ends_it_without_an_error_of_its_own(number, capsys):
+def test_a_signal_ends_the_event_loop_without_an_error(number, capsys):
     async def work():
         os.kill(os.getpid(), number)
         await asyncio.sleep(20)
@@ -1015,7 +1019,7 @@ def test_a_signal_within_the_event_loop_ends_it_without_an_error_of_its_own(numb
     assert capsys.readouterr() == ("", "")
 
 
-def test_what_is_asked_twice_at_once_would_be_paid_twice(endpoint, asked, monkeypatch):
+def test_an_inquiry_is_locked_and_repeated_replies_count_their_tokens(endpoint, cli_json, monkeypatch):
     held = []
 
     @contextlib.contextmanager
@@ -1024,7 +1028,7 @@ def test_what_is_asked_twice_at_once_would_be_paid_twice(endpoint, asked, monkey
         yield
 
     monkeypatch.setattr(InquiryRun, "lock", locked)
-    found = asked(*words(endpoint(right).url, "--lengths", "1", "--samples", "2"))
+    found = cli_json(*words(endpoint(right).url, "--lengths", "1", "--samples", "2"))
     assert held == [(Path(found["run"]).name, "inquiry")]
     folder = InquiryRun.open(Path(found["run"]))
     before = folder.tokens_spent()
