@@ -301,7 +301,7 @@ def test_runs_are_compared_by_their_folders(run):
 
 
 def test_the_difference_has_newcombe_s_interval():
-    """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10, gives this interval of 56/70 − 48/80."""
+    """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10, gives this for 56/70 − 48/80."""
 
     def score(share, count):
         return lw.Score("", "", "", "", (1,), count, share, share, share, 1.0)
