@@ -1,5 +1,5 @@
-"""The compiled runner computes what the plain one does, is compiled once per bucket of lengths, and is taken only where
-it is asked for. LENGTHWISE_LONG=1 lets torch's real compiler at it, for minutes."""
+"""The compiled runner equals the plain one, compiles once per bucket of lengths and runs only on request. With
+LENGTHWISE_LONG=1 torch's real compiler is tested too, for minutes."""
 
 import contextlib
 import json
@@ -31,18 +31,18 @@ from lengthwise.training.loop import Interrupted, train
 
 pytestmark = pytest.mark.usefixtures("fast_runners")
 long = pytest.mark.skipif(not LONG, reason="compiles for minutes: LENGTHWISE_LONG=1")
-slow = pytest.mark.timeout(1800)  # beside other work
+slow = pytest.mark.timeout(1800)  # also on a busy machine
 
 
 @pytest.fixture
 def uncompiled(monkeypatch):
-    """Whatever the runner does beside compiling."""
+    """Replace compilation by the function itself, to test everything else that the runner does."""
     monkeypatch.setattr(compiled, "compile_function", lambda function, backend: function)
 
 
 @pytest.fixture
 def traced(no_type_checks, monkeypatch):
-    """The graphs that would be compiled: torch finds each and runs it as it is. It cannot look into checks of types."""
+    """Collect the traced graphs and run them uncompiled, without type checks, which cannot be traced."""
     graphs = []
 
     def backend(graph, inputs):
@@ -56,15 +56,15 @@ def traced(no_type_checks, monkeypatch):
 
 @pytest.fixture
 def inductor(no_type_checks):
-    """The real compiler."""
+    """Compile with torch's real compiler, and reset it afterwards."""
     yield
     torch._dynamo.reset()
 
 
-unwarned = pytest.mark.filterwarnings("ignore")  # torch's compiler meets warnings of its own, which are errors here
+unwarned = pytest.mark.filterwarnings("ignore")  # torch's compiler causes warnings, which are errors here
 
 
-# What it computes
+# Values and gradients
 
 TRANSFORMERS = [pair for pair in dict.fromkeys([*FORMS, *EVERY]) if isinstance(pair[0], lw.Transformer)]
 FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
@@ -72,7 +72,7 @@ FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
 
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize(("spec", "causal"), FORMS_HERE, ids=names(FORMS_HERE))
-def test_padding_and_rows_that_are_done_change_nothing(spec, causal):
+def test_values_and_gradients_equal_the_plain_runner(spec, causal):
     model, inputs = built(spec, causal), some(ROWS, width=12)
     found = all_outputs(Compiled(model), inputs, LOOPS)
     all_close(with_gradients(found, model), plain_outputs(spec, causal))
@@ -80,7 +80,7 @@ def test_padding_and_rows_that_are_done_change_nothing(spec, causal):
 
 @pytest.mark.usefixtures("uncompiled")
 @pytest.mark.parametrize("length", [15, 16, 17, 20, 21])
-def test_a_row_is_padded_no_further_than_a_table_of_positions(length):
+def test_padding_does_not_exceed_the_table_of_positions(length):
     model, inputs = built(replace(BASE, positions=(Learned(20),)), True), some([length, 3])
     ask = partial(Compiled(model).last, inputs, torch.tensor([1, 2]), inputs.padding_mask)
     if length > 20:
@@ -92,8 +92,8 @@ def test_a_row_is_padded_no_further_than_a_table_of_positions(length):
 
 
 @unwarned
-def test_one_graph_serves_all_loops_and_steps_of_a_bucket(traced):
-    """Wherever rows end, whatever is asked; another one a longer bucket, and loops without gradients."""
+def test_one_graph_is_compiled_per_bucket_of_lengths(traced):
+    """Other lengths and loops reuse it; a longer bucket or loops without gradients compile one more."""
     model = built(BASE, True)
 
     def step(runner, lengths, loops, no_grad_loops=0):
@@ -110,7 +110,7 @@ def test_one_graph_serves_all_loops_and_steps_of_a_bucket(traced):
 
 @pytest.mark.usefixtures("uncompiled", "no_type_checks")
 @pytest.mark.parametrize("name", FEW if LONG else ["halting-parity"])
-def test_no_read_in_a_step(name):
+def test_a_step_reads_nothing_from_the_device(name):
     trainee = on_meta(small(name))
     trainee.runner = lambda: Compiled(trainee.model)
     with Reads() as reads:
@@ -119,11 +119,11 @@ def test_no_read_in_a_step(name):
     assert not reads.found
 
 
-# What it claims
+# Choice of the runner
 
 
 @pytest.mark.parametrize("change", CHANGES if LONG else [*CHANGES[::8], autocast], ids=lambda change: change.__name__)
-def test_what_was_changed_is_not_compiled(change):
+def test_a_changed_model_is_not_compiled(change):
     model = RECIPE.build()
     assert Compiled.find_obstacle(model) is None
     with contextlib.ExitStack() as stack:
@@ -132,7 +132,7 @@ def test_what_was_changed_is_not_compiled(change):
         assert type(cpu.choose_runner(model, (Compiled, *cpu.RUNNERS))) is Plain
 
 
-def test_it_is_taken_only_where_it_is_asked_for():
+def test_compiled_is_chosen_only_on_request():
     model, asked = RECIPE.build(), (Compiled, *cpu.RUNNERS)
     assert cpu.describe_choice(model) == "PackedTransformer" and cpu.describe_choice(model, asked) == "Compiled"
     assert type(cpu.choose_runner(model, asked)) is Compiled
@@ -147,7 +147,7 @@ def test_it_is_taken_only_where_it_is_asked_for():
      (lw.LSTM(4, 5, 2), "unknown type, LSTMModel")],
     ids=["dropout", "noise", "lstm"],
 )  # fmt: skip
-def test_what_would_not_equal_the_plain_runner_is_declined(spec, reason):
+def test_unsupported_models_are_declined_with_a_reason(spec, reason):
     model = spec.build(READS, WRITES, causal=True)
     assert reason in cpu.why_not_compiled(model)
     assert type(cpu.choose_runner(model, (Compiled, *cpu.RUNNERS))) in cpu.RUNNERS
@@ -156,13 +156,13 @@ def test_what_would_not_equal_the_plain_runner_is_declined(spec, reason):
 # Training
 
 
-def few(**changes):
-    """A recipe that trains in a moment."""
+def tiny_recipe(**changes):
+    """Return a recipe of four steps."""
     return replace(PLAIN, steps=4, model=replace(PLAIN.model, dropout=0.0, positions=(Mark(),)), **changes)
 
 
-def test_a_compiled_run_equals_any_other_and_resumes_to_the_bit(traced, monkeypatch, tmp_path):
-    recipe = few()
+def test_a_compiled_run_is_close_to_an_uncompiled_one_and_resumes_to_the_bit(traced, monkeypatch, tmp_path):
+    recipe = tiny_recipe()
     run = lw.train(recipe, folder=tmp_path / "one", compile=True, quiet=True)
     other = train(recipe, tmp_path / "other")
     assert len(traced) == 1 and run.recipe.id == other.recipe.id
@@ -179,11 +179,11 @@ def test_a_compiled_run_equals_any_other_and_resumes_to_the_bit(traced, monkeypa
 
 @long
 @unwarned
-def test_going_on_uncompiled_is_told(traced, monkeypatch, capsys):
+def test_resuming_uncompiled_is_recorded_and_reported(traced, monkeypatch, capsys):
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
-        train(few(), compile=True, matmul="bf16")
-    assert train(few(), matmul="bf16").about()["resumed"] == [{"step": 3, "compiled": "True"}]
+        train(tiny_recipe(), compile=True, matmul="bf16")
+    assert train(tiny_recipe(), matmul="bf16").about()["resumed"] == [{"step": 3, "compiled": "True"}]
     assert "continues from step 3 with compiled False instead of True" in capsys.readouterr().err
 
 
@@ -191,7 +191,7 @@ WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengt
          "keep=last", "--lengths", "2,5", "--samples", "4", "--quiet", "--compile"]  # fmt: skip
 
 
-def test_without_a_compiler_one_line_says_so_and_nothing_is_written(traced, monkeypatch, runs):
+def test_without_a_compiler_training_is_refused_in_one_line(traced, monkeypatch, runs):
     def missing(graph, inputs):
         raise RuntimeError("No working C++ compiler found")
 
@@ -202,28 +202,28 @@ def test_without_a_compiler_one_line_says_so_and_nothing_is_written(traced, monk
     assert done.stderr.count("\n") == 1 and done.stderr.endswith("); omit compile\n")
 
 
-def test_a_model_that_is_declined_trains_as_ever_and_a_line_says_why():
+def test_a_declined_model_trains_uncompiled_with_a_note():
     done = command(*WORDS, "model.dropout=0.1", "--json")
     assert (done.returncode, done.stderr) == (0, "lengthwise: looped-parity: runs uncompiled: it has dropout\n")
     about = json.loads(done.stdout)[0]["about"]
     assert (about["runner"], about["compiled"]) == ("PackedTransformer", False)
 
 
-def test_who_compiles_on_a_cpu_is_told_that_it_does_not_pay(uncompiled):
+def test_compiling_on_a_cpu_prints_that_it_is_slower(uncompiled):
     done = command(*WORDS, "--json")
     (line,) = done.stderr.splitlines()
     assert done.returncode == 0 and "looped-parity: compiled steps on a CPU took 3.3 times as long" in line
     assert json.loads(done.stdout)[0]["about"]["compiled"]
 
 
-def test_processes_are_told_to_compile_too():
+def test_the_compile_option_is_passed_to_jobs():
     for words in (["train", "looped-parity"], ["reproduce", "pairs"], ["sweep", "looped-parity", "model.width=8,16"]):
         plain, compiling = (entry.load_verb(entry.parse(given)).args[0] for given in (words, [*words, "--compile"]))
         assert "--compile" not in training_options(plain) and "--compile" in training_options(compiling)
 
 
 @pytest.mark.parametrize("words", [WORDS, *[["reproduce", "pairs", "--compile"]] * LONG])
-def test_a_stack_is_not_compiled(words, runs):
+def test_stack_and_compile_exclude_each_other(words, runs):
     done = command(*words, "--seeds", 2, "--stack")
     said = "lengthwise: --stack does not support --compile: omit one of them\n"
     assert (done.returncode, done.stderr) == (2, said) and not runs.exists()
@@ -236,14 +236,14 @@ def test_a_stack_is_not_compiled(words, runs):
 @slow
 @unwarned
 @pytest.mark.parametrize(("spec", "causal"), TRANSFORMERS[::12], ids=names(TRANSFORMERS[::12]))
-def test_what_is_compiled_computes_what_the_plain_runner_does(spec, causal, inductor):
+def test_the_real_compilers_result_equals_the_plain_runner(spec, causal, inductor):
     model, inputs = built(spec, causal), some(ROWS, width=12)
     found = with_gradients(all_outputs(Compiled(model), inputs, LOOPS), model)
     for one, two in zip(found, plain_outputs(spec, causal), strict=True):
         torch.testing.assert_close(one, two, atol=1e-10 * max(1.0, float(two.abs().max())), rtol=0)
 
 
-def apart(ones, twos):
+def relative_distance(ones, twos):
     return max(float((one - two).norm() / two.norm()) for one, two in zip(ones, twos, strict=True))
 
 
@@ -251,25 +251,25 @@ def apart(ones, twos):
 @slow
 @unwarned
 @pytest.mark.parametrize("name", ["looped-parity", "looped-copy"])
-def test_in_32_and_16_bits(name, inductor):
-    """In bfloat16 the two runners are nearer to each other than either is to 32 bits; and parts are as the whole."""
+def test_compiled_gradients_in_float32_and_bfloat16(name, inductor):
+    """Compiled bfloat16 gradients are closer to plain bfloat16 ones than to float32; micro-batches are exact."""
     recipe = replace(catalog.recipe(name, ["batch=8"]), lengths=small(name).lengths)
     model = recipe.build()
     exact, lower = (gradient_by(wrap(Plain(model)), recipe) for wrap in (lambda runner: runner, Bf16))
-    assert apart(gradient_by(Compiled(model), recipe), exact) < 1e-5
-    assert apart(gradient_by(MicroBatches(Compiled(model), 2), recipe), exact) < 1e-5
+    assert relative_distance(gradient_by(Compiled(model), recipe), exact) < 1e-5
+    assert relative_distance(gradient_by(MicroBatches(Compiled(model), 2), recipe), exact) < 1e-5
     found = gradient_by(Bf16(Compiled(model)), recipe)
-    assert apart(found, lower) < 0.5 * min(apart(found, exact), apart(lower, exact))
+    assert relative_distance(found, lower) < 0.5 * min(relative_distance(found, exact), relative_distance(lower, exact))
 
 
 @long
 @slow
 @unwarned
-def test_what_is_compiled_resumes_to_the_bit(inductor, monkeypatch, tmp_path):
-    """Compiled once more in between."""
-    wanted = outcome(train(few(), tmp_path / "unbroken", compile=True))
+def test_a_run_compiled_again_resumes_to_the_bit(inductor, monkeypatch, tmp_path):
+    """A run that is stopped, and compiled again when it resumes, ends with the same weights."""
+    wanted = outcome(train(tiny_recipe(), tmp_path / "unbroken", compile=True))
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
-        train(few(), compile=True)
+        train(tiny_recipe(), compile=True)
     torch._dynamo.reset()
-    assert outcome(train(few(), compile=True)) == wanted
+    assert outcome(train(tiny_recipe(), compile=True)) == wanted

@@ -1,4 +1,4 @@
-"""Every runner equals the plain one in all that it claims, in values and gradients; it claims no more than it knows."""
+"""Every fast runner equals the plain one in values and gradients of each model it supports, and declines all others."""
 
 import contextlib
 import copy
@@ -38,12 +38,12 @@ from lengthwise.runners.plain import Plain
 pytestmark = pytest.mark.usefixtures("fast_runners")
 
 
-def claimed(model):
+def supporting_runners(model):
     return [kind(model) for kind in cpu.RUNNERS if kind.find_obstacle(model) is None]
 
 
-@pytest.fixture(scope="module", params=[False, True], ids=["as-it-pays", "all-ways"])
-def ways(request):
+@pytest.fixture(scope="module", params=[False, True], ids=["default", "forced"])
+def fast_paths(request):
     with pytest.MonkeyPatch.context() as patch:
         if request.param:
             force_fast_paths(patch)
@@ -51,33 +51,33 @@ def ways(request):
 
 
 TRAINED = FORMS if LONG else FEW
-CASES = [(*pair, ways) for pair in TRAINED for ways in (True, False)]
+CASES = [(*pair, fast_paths) for pair in TRAINED for fast_paths in (True, False)]
 CASES += [(*pair, True) for pair in EVERY if pair not in FORMS]
 
 
 @pytest.mark.parametrize(
-    ("spec", "causal", "ways"),
+    ("spec", "causal", "fast_paths"),
     CASES,
     ids=[FORMS.get(case[:2]) or names([case[:2]])[0] for case in CASES],
-    indirect=["ways"],
+    indirect=["fast_paths"],
 )
-def test_whoever_claims_a_model_runs_it_as_the_plain_one(spec, causal, ways):
+def test_every_supporting_runner_equals_the_plain_one(spec, causal, fast_paths):
     model, inputs = built(spec, causal), some(LENGTHS, width=12)
-    for runner in claimed(model):
+    for runner in supporting_runners(model):
         with contextlib.suppress(lw.UsageError):
             found = all_outputs(runner, inputs, LOOPS)
             all_close(with_gradients(found, model), plain_outputs(spec, causal))
 
 
-# Only the plain runner knows a convolution, a scan, the mixers of formal languages and torch's own LSTM.
-KNOWN = {form: name for form, name in FORMS.items() if not re.match(r"formal-|.*-prefix-sum|looped-maze", name)}
+# Only the plain runner supports convolutions, scans, the mixers for formal languages and torch's own LSTM.
+SUPPORTED = {form: name for form, name in FORMS.items() if not re.match(r"formal-|.*-prefix-sum|looped-maze", name)}
 
 
-@pytest.mark.parametrize("form", KNOWN, ids=KNOWN.values())
-def test_shipped_models_are_claimed(form):
-    """Whoever breaks a claim makes everything slow, and nothing else would tell."""
+@pytest.mark.parametrize("form", SUPPORTED, ids=SUPPORTED.values())
+def test_shipped_models_have_one_fast_runner(form):
+    """Each shipped model has exactly one fast runner; if it were lost, only speed would show it."""
     model = built(*form)
-    assert len(claimed(model)) == 1
+    assert len(supporting_runners(model)) == 1
     assert cpu.describe_choice(model) == type(cpu.choose_runner(model)).__name__ != "Plain"
 
 
@@ -99,8 +99,8 @@ FEW_FORMS = [
     st.booleans(),
     st.integers(0, 99),
 )
-def test_any_rows_are_read_in_their_order_as_plainly(ways, rows, spec, causal, seed):
-    """Any lengths, loops and asked positions, of some rows perhaps none."""
+def test_logits_of_any_rows_equal_the_plain_runner(fast_paths, rows, spec, causal, seed):
+    """Lengths, loops and the positions that are read are arbitrary; a row may have no position to read."""
     lengths, loops = zip(*rows, strict=True)
     model, inputs = built(spec, causal or not isinstance(spec, Transformer)), some(lengths, seed=seed)
     asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=lw.stream(seed, "asked")) < 0.4)
@@ -108,7 +108,7 @@ def test_any_rows_are_read_in_their_order_as_plainly(ways, rows, spec, causal, s
     all_close(*(with_gradients(read, model) for read in found))
 
 
-def test_frozen_and_shared_weights_are_as_in_the_plain_runner(ways):
+def test_gradients_of_frozen_and_shared_weights_equal_the_plain_runner(fast_paths):
     inputs, loops = some(LENGTHS), torch.tensor(LOOPS)
     for change in ("embedding.weight", "blocks.0.mlp.widen.weight", "norm.weight", "shared"):
         model = with_noise(BASE.build(READS, READS, causal=True))
@@ -125,10 +125,10 @@ def test_frozen_and_shared_weights_are_as_in_the_plain_runner(ways):
         torch.testing.assert_close(*found, atol=1e-9, rtol=1e-6)
 
 
-# Turned off
+# Turning fast runners off
 
 
-def test_the_switch_in_the_environment(monkeypatch):
+def test_lengthwise_plain_turns_fast_runners_off(monkeypatch):
     monkeypatch.setenv("LENGTHWISE_PLAIN", "1")
 
     def chosen():
@@ -138,7 +138,7 @@ def test_the_switch_in_the_environment(monkeypatch):
     assert call_in_fork(chosen) == ("Plain", "Plain: faster runners are turned off")
 
 
-def test_the_switch_in_the_code():
+def test_the_plain_context_turns_fast_runners_off():
     model = built(BASE, True)
     with lengthwise.plain():
         assert type(cpu.choose_runner(model)) is Plain
@@ -151,19 +151,19 @@ def test_the_switch_in_the_code():
     assert type(cpu.choose_runner(model)) is not Plain
 
 
-# Declined
+# Models that fast runners decline
 
 
-def loss_of(runner):
-    """In training."""
+def training_loss(runner):
+    """Return the loss of a batch of three rows in training mode."""
     batch = RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows")), RECIPE.task)
     runner.model.train()
     return lw.Final()(runner, batch, RECIPE.loops.planned(batch.rounds), lw.stream(0, "x")).value
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_what_was_changed_is_run_plainly(change):
-    """And it is said why; so training computes what evaluation does."""
+def test_a_changed_model_runs_plainly(change):
+    """The reason is given, and training computes the same loss as the plain runner."""
     model = RECIPE.build()
     assert cpu.describe_choice(model) == "PackedTransformer"
     with contextlib.ExitStack() as stack:
@@ -172,7 +172,7 @@ def test_what_was_changed_is_run_plainly(change):
         assert (
             cpu.describe_choice(model).startswith("Plain: ") and len(cpu.describe_choice(model)) > len("Plain: ") + 10
         )
-        assert torch.equal(loss_of(cpu.choose_runner(model)), loss_of(Plain(model)))
+        assert torch.equal(training_loss(cpu.choose_runner(model)), training_loss(Plain(model)))
     stack.close()
 
 
@@ -181,7 +181,7 @@ def test_what_was_changed_is_run_plainly(change):
     [(lw.ReTran(4, 5, 1, 2), Cell, "forward"), (lw.LSTM(4, 5, 1), Cell, "start"), (BASE, nn.Embedding, "forward")],
     ids=["retran", "lstm", "transformer"],
 )
-def test_a_patched_class_is_noticed_until_it_is_as_before(spec, kind, method):
+def test_a_patched_class_is_noticed_until_it_is_restored(spec, kind, method):
     model = built(spec, True)
     with contextlib.ExitStack() as stack:
         patched(kind, method)(model, stack)
@@ -189,8 +189,8 @@ def test_a_patched_class_is_noticed_until_it_is_as_before(spec, kind, method):
     assert not cpu.describe_choice(model).startswith("Plain")
 
 
-def exchanged(part):
-    """Return replacements of a part: common types of its width, others of its own type, a function."""
+def replacements(part):
+    """Return replacements for a part: common modules of its width, others of its own type, and a function."""
     width = part.narrow.out_features if isinstance(part, MLP) else getattr(part, "in_features", 4)
     wide = getattr(part, "out_features", width)
     kinds = [nn.Identity(), nn.Dropout(0.0), nn.LayerNorm(wide, 0.5), nn.GELU("tanh"), nn.ReLU()]
@@ -204,17 +204,17 @@ def exchanged(part):
     return [*kinds, *lists, *linear, low, *others, torch.tanh]
 
 
-def switched(part):
-    """Numbers, words and switches that a part computes with, each changed."""
+def changed_settings(part):
+    """Return each setting of a part that its computation depends on, with another value."""
     others = {"eps": 0.5, "heads": 1, "post": True, "gated": True, "causal": True, "how": "once", "injection": "once"}
     return [(name, others[name]) for name, value in vars(part).items() if name in others and value != others[name]]
 
 
 def changes_to(model):
-    """Each change to a copy of a model, one at a time."""
+    """Yield one changed copy of the model for each change of one part or setting."""
     for path, part in model.named_modules():
         whole, _, name = path.rpartition(".")
-        for new in exchanged(part) if path else []:
+        for new in replacements(part) if path else []:
             other = copy.deepcopy(model)
             parent = other.get_submodule(whole)
             if isinstance(new, nn.Module):
@@ -223,13 +223,13 @@ def changes_to(model):
                 delattr(parent, name)
                 setattr(parent, name, new)
             yield other
-        for field, value in switched(part):
+        for field, value in changed_settings(part):
             other = copy.deepcopy(model)
             setattr(other.get_submodule(path), field, value)
             yield other
 
 
-ONES_OWN = [
+MODIFIED_FORMS = [
     (replace(BASE, layers=2), False),
     (replace(BASE, injection="gate", final_norm="readout"), True),
     (replace(BASE, positions=(RoPE(),), activation="relu", biases=False), True),
@@ -238,41 +238,41 @@ ONES_OWN = [
 ]
 
 
-NO_FIT = RuntimeError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError
+MISFIT_ERRORS = RuntimeError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError
 
 
-@pytest.mark.parametrize(("spec", "causal"), ONES_OWN, ids=names(ONES_OWN))
-def test_a_model_is_computed_as_it_stands_whatever_was_exchanged(spec, causal, monkeypatch):
-    """Each part in turn for one of every common type, and each number and switch; what fits nowhere is run nowhere."""
+@pytest.mark.parametrize(("spec", "causal"), MODIFIED_FORMS, ids=names(MODIFIED_FORMS))
+def test_a_model_with_a_replaced_part_is_computed_as_it_stands(spec, causal, monkeypatch):
+    """Every part and setting is changed in turn; what the plain runner cannot run, no runner can."""
     force_fast_paths(monkeypatch)
-    inputs, told = some([4, 7, 1], width=8), Counter()
+    inputs, chosen_types = some([4, 7, 1], width=8), Counter()
     for other in changes_to(built(spec, causal)):
         runner = cpu.choose_runner(other)
-        told[type(runner)] += 1
+        chosen_types[type(runner)] += 1
         if type(runner) is not Plain:
             try:
-                plain = of_a_loss(Plain(other), inputs)
-            except NO_FIT:
-                with pytest.raises(NO_FIT):
-                    of_a_loss(runner, inputs)
+                plain = logits_and_gradients(Plain(other), inputs)
+            except MISFIT_ERRORS:
+                with pytest.raises(MISFIT_ERRORS):
+                    logits_and_gradients(runner, inputs)
             else:
-                all_close(of_a_loss(runner, inputs), plain)
-    assert told[Plain] > 50 and len(told) > 1
+                all_close(logits_and_gradients(runner, inputs), plain)
+    assert chosen_types[Plain] > 50 and len(chosen_types) > 1
 
 
-def of_a_loss(runner, inputs):
+def logits_and_gradients(runner, inputs):
     read = runner.last(inputs, torch.tensor([2, 1, 3]), inputs.padding_mask)
     return with_gradients(read, runner.model)
 
 
 class OwnBias(type(Abacus().build(4, 1))):
-    """An encoding of a user's own, which is none of the package's."""
+    """A user's own encoding, a subclass of one of the package's."""
 
     def vectors(self, inputs):
         return -super().vectors(inputs)
 
 
-def test_an_encoding_of_ones_own_is_run_plainly():
+def test_a_users_own_encoding_runs_plainly():
     model = replace(BASE, positions=(Abacus(),)).build(READS, WRITES, causal=True)
     assert not cpu.describe_choice(model).startswith("Plain")
     model.encodings[0].__class__ = OwnBias
@@ -280,7 +280,7 @@ def test_an_encoding_of_ones_own_is_run_plainly():
 
 
 @pytest.mark.parametrize("spec", [BASE, lw.ReTran(4, 5, 1, 2), lw.LSTM(4, 5, 2)], ids=lambda spec: type(spec).__name__)
-def test_a_hook_on_any_part_is_heeded(spec):
+def test_a_hook_on_any_part_makes_the_model_run_plainly(spec):
     model = spec.build(READS, WRITES, causal=True)
     for name, module in model.named_modules():
         handle = module.register_forward_hook(lambda *_: None)
@@ -293,7 +293,7 @@ def test_hooks_fire_in_training_as_in_evaluation():
     model, fired = RECIPE.build(), Counter()
     for name, module in model.named_modules():
         module.register_forward_hook(lambda *_, name=name: fired.update([name]))
-    loss_of(cpu.choose_runner(model))
+    training_loss(cpu.choose_runner(model))
     training, batch = (
         Counter(fired),
         RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows")), RECIPE.task),
@@ -304,14 +304,14 @@ def test_hooks_fire_in_training_as_in_evaluation():
     assert fired["blocks.0"] == fired["blocks.0.mlp.widen"] == int(RECIPE.loops.planned(batch.rounds).max()) > 1
 
 
-def test_a_block_of_ones_own_is_trained_as_what_it_is_evaluated_as():
+def test_a_users_own_block_has_the_same_loss_in_training_and_evaluation():
     problems = RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows"))
     trained, evaluated = [], []
     for kind in (Block, DoubledBlock):
         model = with_noise(RECIPE.build())
         for block in model.blocks:
             block.__class__ = kind
-        trained.append(float(loss_of(cpu.choose_runner(model)).detach()))
+        trained.append(float(training_loss(cpu.choose_runner(model)).detach()))
         evaluated.append(scores.validation_loss(model, RECIPE, problems))
     assert trained == pytest.approx(evaluated, rel=1e-9)
     assert abs(trained[0] - trained[1]) > 1e-3
@@ -328,8 +328,8 @@ def test_a_state_is_needed_as_long_as_the_nearest_selected_position_asks_for_it(
         assert until == loops - -(-min(gaps) // radius) if gaps else until <= 0
 
 
-def test_which_states_are_needed_is_known_of_very_long_rows():
-    """In memory that grows with the row, not with its square."""
+def test_needed_loops_of_very_long_rows_fit_in_memory():
+    """Memory grows with the row's length, not with its square."""
     at = torch.zeros(1, 300_000, dtype=torch.bool)
     at[0, [10, -1]] = True
     found = needed_until(at, torch.tensor([150_000]), 1)
@@ -346,7 +346,7 @@ ENCODINGS = [
 
 
 @pytest.mark.parametrize("position", ENCODINGS, ids=repr)
-def test_nearly_full_rows_are_run_as_they_are(position):
+def test_rows_with_little_padding_equal_the_plain_runner(position):
     task, layout = lw.Addition(order="least"), lw.NextToken()
     problems = task.sample(torch.tensor([(20, 20), (19, 20), (20, 19), (20, 20)]), lw.stream(0, "rows"))
     inputs = layout.write(problems, task).inputs
@@ -356,5 +356,5 @@ def test_nearly_full_rows_are_run_as_they_are(position):
         Transformer(width=8, heads=2, positions=(position,)).build(*layout.vocabs(task), causal=True)
     ).eval()
     loops, at = torch.full((4,), 2), inputs.padding_mask
-    (runner,) = claimed(model)
+    (runner,) = supporting_runners(model)
     torch.testing.assert_close(runner.last(inputs, loops, at), Plain(model).last(inputs, loops, at))

@@ -1,4 +1,4 @@
-"""Weights as ONNX and as programs of torch.export: the same logits, for any batch, length and number of loops."""
+"""ONNX files and torch.export programs give the logits of the weights, for any batch, length and number of loops."""
 
 import json
 from dataclasses import replace
@@ -20,14 +20,14 @@ from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import load
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # torch and onnxruntime warn of their own plans
+pytestmark = pytest.mark.filterwarnings("ignore")  # deprecation warnings of torch and onnxruntime
 
-CLOSE = 3e-6  # of the largest logit: what 32 bits leave; the plain runner is as far from its own result in 64 bits
+TOLERANCE = 3e-6  # relative to the largest logit: float32 rounding, as between the plain runner's float32 and float64
 ONE_LOOP = ("lstm-small", "retran-small")  # exported with one loop only
 
 
 def rows(weights, size, count, more=0):
-    """Rows of one size, and a graph's inputs for them by name, each with ``more`` loops than planned."""
+    """Return rows of one size, and the graph's inputs for them by name, each row with ``more`` loops than planned."""
     recipe = weights.recipe
     sizes = torch.tensor([recipe.sizes(size)] * count)
     batch = recipe.layout.write(recipe.task.sample(sizes, lw.stream(size, "export")), recipe.task)
@@ -36,19 +36,19 @@ def rows(weights, size, count, more=0):
 
 
 def assert_equal(weights, run, *, within=None, sizes=((3, 1, 0), (8, 3, 1), (13, 2, 3))):
-    """Assert that logits differ by ``within`` at most, or by a part of the largest. ``sizes``: size, rows, and loops
-    beyond the planned ones, each different from what was traced."""
+    """Assert that logits differ by at most ``within``, by default ``TOLERANCE`` of the largest. ``sizes`` lists size,
+    rows and loops beyond the planned ones, each different from what was traced."""
     for size, count, more in sizes:
         inputs, given = rows(
             weights, weights.recipe.task.nearest_size(size), count, 0 if weights.name in ONE_LOOP else more
         )
         wanted = Plain(weights.model).last(inputs, given["loops"], inputs.padding_mask)
         found = run(given)[inputs.padding_mask]
-        assert (wanted - found).abs().max() <= (within or CLOSE * (1 + wanted.abs().max()))
+        assert (wanted - found).abs().max() <= (within or TOLERANCE * (1 + wanted.abs().max()))
 
 
 def run_by_onnxruntime(data):
-    """A function from a graph's inputs to its logits."""
+    """Return a session and a function from a graph's inputs to its logits."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 3, 1
     session = onnxruntime.InferenceSession(data, options)
@@ -58,7 +58,7 @@ def run_by_onnxruntime(data):
 
 
 def test_onnx_equals_the_model(tmp_path):
-    """From the command line, run by onnxruntime; the file says which symbols its ids stand for."""
+    """The file is written by the command, run by onnxruntime, and lists the symbols of its ids."""
     file = tmp_path / "pairs.onnx"
     done = command_in_fork("export", "looped-pairs", "--onnx", str(file), "--dtype", "float64", "--quiet", "--json")
     assert (done.returncode, done.stderr) == (0, "")
@@ -68,14 +68,14 @@ def test_onnx_equals_the_model(tmp_path):
     weights.model.double()
     with torch.no_grad():
         assert_equal(weights, run, within=1e-5)
-    told = session.get_modelmeta().custom_metadata_map
-    assert tuple(json.loads(told["writes"])) == weights.recipe.layout.vocabs(weights.recipe.task)[1].symbols
+    metadata = session.get_modelmeta().custom_metadata_map
+    assert tuple(json.loads(metadata["writes"])) == weights.recipe.layout.vocabs(weights.recipe.task)[1].symbols
 
 
 @pytest.mark.skipif(not LONG, reason="a quarter of a minute each: make test-long")
 @pytest.mark.parametrize("name", list_shipped())
-def test_all_shipped_weights_equal_their_graphs(name, tmp_path):
-    """From the command line: in 32 bits up to rounding, in 64 bits within 1e-5 at any size of the logits."""
+def test_all_shipped_weights_equal_their_onnx_graphs(name, tmp_path):
+    """The command writes them; float32 logits equal the model up to rounding, float64 ones within 1e-5."""
     for dtype, within in (("float32", None), ("float64", 1e-5)):
         file, weights = tmp_path / f"{dtype}.onnx", load(name)
         assert entry._run(entry.parse(["export", name, "--onnx", str(file), "--dtype", dtype, "--quiet"])) == 0
@@ -84,7 +84,7 @@ def test_all_shipped_weights_equal_their_graphs(name, tmp_path):
             assert_equal(weights, run_by_onnxruntime(file.read_bytes())[1], within=within)
 
 
-def test_a_program_of_torch_equals_the_model(tmp_path):
+def test_a_torch_export_program_equals_the_model(tmp_path):
     file = tmp_path / "parity.pt2"
     done = command_in_fork("export", "looped-parity", "--program", str(file), "--quiet")
     assert done.returncode == 0, done.stderr
@@ -95,22 +95,22 @@ def test_a_program_of_torch_equals_the_model(tmp_path):
 
 TRACED = ["halting-parity", "abacus-addition", "looped-maze", "scan-prefix-sum"]
 TRACED += ["looped-addition", "gpt-small"] if LONG else []
-BOTH = (3, 1, 0), (13, 2, 3)  # sizes, as above: a module that is not exported is compiled for each
+TWO_SIZES = (3, 1, 0), (13, 2, 3)  # as ``sizes`` above; fewer, as the module is compiled for each
 
 
 @pytest.mark.parametrize("name", TRACED)
-def test_what_is_traced_equals_the_model(name):
-    """Windows, a clock, Abacus positions, a decoder, a grid, and a scan, by the module that is exported."""
+def test_the_traced_module_equals_the_model(name):
+    """The recipes cover windows, a clock, Abacus positions, a decoder, a grid and a scan."""
     recipe = lw.find(name, f"model.width={2 * getattr(lw.find(name).model, 'heads', 4)}")
     weights = lw.Weights(name, recipe, with_noise(recipe.build()).eval())
     module = Exported(weights.model)
     with torch.no_grad():
-        assert_equal(weights, lambda given: module(*given.values()), sizes=BOTH)
+        assert_equal(weights, lambda given: module(*given.values()), sizes=TWO_SIZES)
 
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_attention_with_a_forget_gate_is_traced():
-    """It divides scores by the root of another width than that of its queries."""
+    """Its scores are divided by the root of a width that differs from that of its queries."""
     model = built(replace(BASE, positions=(), mixer=ForgettingAttention()), True)
     inputs, loops = some([4, 7, 7]), torch.tensor([1, 3, 2])
     found = export_program(model, inputs, loops).module()(*graph_inputs(inputs, loops))
@@ -119,15 +119,15 @@ def test_attention_with_a_forget_gate_is_traced():
 
 @pytest.mark.parametrize("name", ONE_LOOP)
 def test_recurrences_over_positions_equal_the_model(name):
-    """An LSTM, and ReTran with room for all keys from the start; in one loop."""
+    """An LSTM and ReTran, whose buffer holds all keys from the start, equal their models in one loop."""
     weights = load(name)
     module = Exported(weights.model)
     with torch.no_grad():
-        assert_equal(weights, lambda given: module(*given.values()), sizes=BOTH)
+        assert_equal(weights, lambda given: module(*given.values()), sizes=TWO_SIZES)
 
 
 class Recurrent(nn.Module):
-    """A module of one's own, with torch's GRU."""
+    """A user's own module with torch's GRU."""
 
     def __init__(self):
         super().__init__()

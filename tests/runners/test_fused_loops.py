@@ -1,4 +1,4 @@
-"""All loops in one step of autograd: as loop by loop, in values and gradients."""
+"""All loops fused in one autograd step equal separate loops, in values and gradients."""
 
 from dataclasses import replace
 
@@ -33,8 +33,8 @@ def some(lengths, symbols=2):
     return lw.Inputs(torch.randint(symbols, padding_mask.shape) * padding_mask, index, index, padding_mask)
 
 
-def both(model, inputs, loops, at=None, **given):
-    """In one step, where that was done, and loop by loop; both as the plain runner does it."""
+def compare_with_plain(model, inputs, loops, at=None, **given):
+    """Compare fused and separate loops with the plain runner; return the arguments of the fused runs."""
     runs, at, loops = [], inputs.padding_mask if at is None else at, torch.tensor(loops)
     found, run = [], fused_loops.run_loops
     with pytest.MonkeyPatch.context() as patch:
@@ -66,28 +66,28 @@ def both(model, inputs, loops, at=None, **given):
     st.booleans(),
     st.integers(0, 99),
 )
-def test_one_step_equals_many(rows, form, causal, padded, some_asked, seed):
+def test_fused_loops_equal_separate_loops(rows, form, causal, padded, some_asked, seed):
     torch.manual_seed(seed)
     lengths, loops = zip((10, 2), *rows, strict=True)
     inputs = some(lengths if padded else [12] * len(lengths))
     loss_mask = inputs.padding_mask & (torch.rand(inputs.padding_mask.shape) < 0.3) if some_asked else None
     if loss_mask is not None:
         loss_mask[:, 0] = True
-    assert both(build(causal, **form), inputs, loops, loss_mask)
+    assert compare_with_plain(build(causal, **form), inputs, loops, loss_mask)
 
 
 @pytest.mark.parametrize("loss_mask", [True, False])
 @pytest.mark.parametrize("symbols", [1, 2, 3])
-def test_rows_in_groups(symbols, loss_mask, monkeypatch):
-    """Of many rows each group has its own width, and its own places that are one."""
+def test_rows_are_fused_in_groups(symbols, loss_mask, monkeypatch):
+    """Many rows are split into groups, each with its own width and its own index of equal prefixes."""
     monkeypatch.setattr(pattern, "MIN_ROWS", 3)
     monkeypatch.setattr(pattern, "MIN_HEADS", 8)
     inputs = some([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbols)
     last = torch.arange(12) == inputs.padding_mask.sum(1)[:, None] - 1
-    assert both(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if loss_mask else None)
+    assert compare_with_plain(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if loss_mask else None)
 
 
-def test_positions_that_cannot_be_told_apart_are_one():
+def test_equal_prefixes_share_an_index():
     tokens = torch.tensor([[0, 1, 0, 2], [0, 1, 1, 2], [1, 1, 9, 9], [0, 1, 0, 9]])
     found = fused_loops.index_unique_prefixes(tokens, [4, 8, 10, 13], [4])
     assert found.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6, 7, 0, 1, 2]
@@ -97,28 +97,28 @@ def test_positions_that_cannot_be_told_apart_are_one():
 
 @pytest.mark.parametrize("symbols", [1, 3])
 @pytest.mark.parametrize("positions", [(), (Sinusoidal(),), (ALiBi(),)])
-def test_only_positions_that_differ_are_computed(symbols, positions):
+def test_only_distinct_prefixes_are_computed(symbols, positions):
     inputs = some([12] * 5 + [3] * 5, symbols)
-    ((x, which, *_),) = both(build(positions=positions), inputs, [3] * 10)
+    ((x, which, *_),) = compare_with_plain(build(positions=positions), inputs, [3] * 10)
     if symbols == 1 and not positions:
         assert len(x) == 75 and int(which.max()) == 11
-    ((_, which, *_),) = both(build(False), inputs, [3] * 10)
-    assert which is None  # whoever sees all that follows differs
+    ((_, which, *_),) = compare_with_plain(build(False), inputs, [3] * 10)
+    assert which is None  # without a causal mask every position differs
 
 
 def test_the_same_symbols_at_other_positions_differ():
     inputs = some([12] * 5 + [3] * 5, 1)
     inputs = replace(inputs, position=inputs.position + torch.arange(10)[:, None])
-    ((_, which, *_),) = both(build(positions=(Sinusoidal(),)), inputs, [3] * 10)
+    ((_, which, *_),) = compare_with_plain(build(positions=(Sinusoidal(),)), inputs, [3] * 10)
     assert which is None
 
 
-def test_large_scores_are_the_librarys():
-    """Powers of two would overflow."""
+def test_large_scores_do_not_overflow():
+    """They are computed with the library's softmax, since powers of two would overflow."""
     model = build()
     with torch.no_grad():
         model.blocks[0].mixer.project.weight.mul_(300)
-    assert both(model, some([12, 3, 5]), [2, 1, 1])
+    assert compare_with_plain(model, some([12, 3, 5]), [2, 1, 1])
 
 
 @pytest.mark.parametrize(
@@ -126,20 +126,20 @@ def test_large_scores_are_the_librarys():
     [{"heads": 2}, {"norm": "post"}, {"gated": True}, {"dropout": 0.1}, {"injection": "gate"}, {"noise": 0.1},
      {"positions": (RoPE(),)}, {"positions": (FIRE(),)}, {"positions": (lw.Local(2),)}],
 )  # fmt: skip
-def test_other_models_run_loop_by_loop(changes, monkeypatch):
+def test_unsupported_models_run_loop_by_loop(changes, monkeypatch):
     runs, inputs = [], some([12, 3, 5])
     monkeypatch.setattr(fused_loops, "run_loops", lambda *args, **kwargs: runs.append(args))
     PackedTransformer(build(**changes)).last(inputs, torch.tensor([2, 1, 1]), inputs.padding_mask)
     assert not runs
 
 
-def test_loops_without_gradients_run_one_by_one(monkeypatch):
+def test_loops_without_gradients_are_not_fused(monkeypatch):
     inputs = some([12, 3, 5])
-    assert not both(build(), inputs, [3, 2, 2], no_grad_loops=1)
+    assert not compare_with_plain(build(), inputs, [3, 2, 2], no_grad_loops=1)
     monkeypatch.setattr(fused_loops, "run_loops", None)
     with torch.no_grad():
         PackedTransformer(build()).last(inputs, torch.tensor([2, 1, 1]), inputs.padding_mask)
 
 
-def test_dropout_that_is_not_in_force_does_not_matter():
-    assert both(build(dropout=0.1).eval(), some([12, 3, 5]), [2, 1, 1])
+def test_models_with_dropout_are_fused_in_evaluation():
+    assert compare_with_plain(build(dropout=0.1).eval(), some([12, 3, 5]), [2, 1, 1])

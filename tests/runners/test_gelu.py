@@ -1,4 +1,4 @@
-"""GELU by the logistic function: as the library's, in values and gradients."""
+"""GELU by the logistic function equals the library's, in values and gradients."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from lengthwise.runners.cpu import elementwise as gelu
 def test_gelu_equals_the_librarys(count):
     torch.manual_seed(0)
     x, weights = (torch.randn(count, dtype=torch.float64) * 4 for _ in range(2))
-    x[:1] = 60.0  # where its argument passes all bounds
+    x[:1] = 60.0  # where the logistic function saturates
     x[1:2] = -60.0
     found = []
     for activate in (gelu.gelu, lambda x: F.gelu(x, approximate="tanh")):
@@ -22,8 +22,8 @@ def test_gelu_equals_the_librarys(count):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
 
 
-def test_it_goes_its_own_way_where_that_is_quicker():
-    """Of few numbers, and of very many, by the library."""
+def test_own_gelu_is_used_only_where_it_is_faster():
+    """Few numbers, and very many, are left to the library."""
     graphs = [
         gelu.gelu(torch.randn(count, requires_grad=True)).grad_fn
         for count in (9, gelu.MIN_NUMBERS, gelu.MAX_NUMBERS + 1)

@@ -1,5 +1,5 @@
-"""Steps at fixed shapes, as they are recorded for CUDA graphs, equal those of the plain runner: every shipped form of
-model, and every other one. On a CPU a recording computes again from its fixed buffers, which is all but the replay."""
+"""Recorded training steps at fixed shapes, as for CUDA graphs, equal the plain runner's for every form of model. On a
+CPU a recording computes again from its fixed buffers, which tests all but the replay itself."""
 
 import copy
 import random
@@ -37,18 +37,18 @@ from lengthwise.training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("fast_runners")
 # A batch of several optimizer steps is not captured as one.
 NAMES = sorted(name for name in FORMS.values() if not catalog.recipe(name).objective.takes_several_steps)
-OTHERS = [pair for pair in EVERY if pair not in FORMS]
-ALL = [*FORMS, *OTHERS] if LONG else [*FEW, *OTHERS[::8]]
+OTHER_FORMS = [pair for pair in EVERY if pair not in FORMS]
+ALL = [*FORMS, *OTHER_FORMS] if LONG else [*FEW, *OTHER_FORMS[::8]]
 
 
-def trained(spec, causal):
-    """A model in training that draws no random numbers."""
+def deterministic_model(spec, causal):
+    """Return a model in training mode without dropout and noise."""
     draws = {field.name for field in fields(spec)} & {"dropout", "noise"}
     return copy.deepcopy(built(replace(spec, **dict.fromkeys(draws, 0.0)), causal)).train()
 
 
 def gradients_by(runner, model, inputs, loops):
-    """What is read and the gradients that are left in the parameters, as after a training step."""
+    """Return the logits and the gradients that a training step leaves in the parameters."""
     for weight in model.parameters():
         weight.grad = None
     if isinstance(runner, Graphs):
@@ -61,9 +61,9 @@ def gradients_by(runner, model, inputs, loops):
 
 
 @pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
-def test_fixed_shapes_change_neither_values_nor_gradients(spec, causal):
-    """In the first step, which records, and in one that finds its recordings."""
-    model, inputs = trained(spec, causal), some(LENGTHS, width=12)
+def test_recorded_passes_equal_the_plain_runner(spec, causal):
+    """This holds in the first step, which records, and in one that reuses its recordings."""
+    model, inputs = deterministic_model(spec, causal), some(LENGTHS, width=12)
     runner = Graphs(Plain(model))
     gradients_by(runner, model, some(LENGTHS[::-1], width=12, seed=1), LOOPS[::-1])
     assert len(recorded := [*runner.recordings]) == (4 if runner.repeats else 5)
@@ -74,7 +74,7 @@ def test_fixed_shapes_change_neither_values_nor_gradients(spec, causal):
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", NAMES if LONG else covering({name: parts_of(name) for name in NAMES}))
 def test_many_steps_give_the_same_weights(name):
-    """With clipping, the optimizer and the moving average, whose later steps are replayed too."""
+    """Clipping, the optimizer and the moving average are replayed from the second step on too."""
     recipe, many = replace(small(name), steps=20, clip=0.5), 20 if LONG else 6
     with torch.random.fork_rng([]):
         steps = [Trainer(recipe, torch.device("cpu"), graphs=graphs) for graphs in (True, False)]
@@ -92,8 +92,8 @@ def test_many_steps_give_the_same_weights(name):
 
 
 def test_rows_with_other_positions_have_another_recording():
-    """Biases by distance have one row where all rows have the same positions, which a recording would keep."""
-    model, inputs = trained(replace(BASE, positions=(lw.ALiBi(),)), True), some(LENGTHS, width=12)
+    """Distance biases are computed once if all rows have equal positions, which a recording would keep."""
+    model, inputs = deterministic_model(replace(BASE, positions=(lw.ALiBi(),)), True), some(LENGTHS, width=12)
     shifted = replace(inputs, position=inputs.position * (1 + torch.arange(len(inputs))[:, None] % 3))
     runner = Graphs(Plain(model))
     for rows in (inputs, shifted, inputs):
@@ -102,16 +102,16 @@ def test_rows_with_other_positions_have_another_recording():
 
 
 def test_weights_that_a_pass_does_not_use_have_no_gradient():
-    """So an optimizer leaves them as they are, as plainly."""
-    model, inputs = trained(BASE, True), some(LENGTHS)
+    """Their gradient is None as in the plain runner, so the optimizer leaves them unchanged."""
+    model, inputs = deterministic_model(BASE, True), some(LENGTHS)
     model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
     runner = Graphs(Plain(model))
     gradients_by(runner, model, inputs, LOOPS)
     assert model.unused.grad is None and model.norm.weight.grad is not None
 
 
-class Own(nn.Module):
-    """A module of a user's."""
+class UserModule(nn.Module):
+    """A user's own module."""
 
     def __init__(self, act=None):
         super().__init__()
@@ -122,8 +122,8 @@ class Own(nn.Module):
         return self.out(self.act(self, self.table(tokens)))
 
 
-class Deciding(TransformerModel):
-    """Decides by its batch."""
+class BatchDependent(TransformerModel):
+    """A model that reads its batch on the host."""
 
     def embed(self, inputs):
         inputs.host.tokens.sum()
@@ -140,8 +140,8 @@ class Deciding(TransformerModel):
         (lambda module, x: x @ x, "mat1 and mat2|must match|size"),
     ],
 )
-def test_a_module_of_ones_own_is_tried(act, reason):
-    runner = Graphs(Plain(SinglePass(Own(act)).train()))
+def test_a_users_own_module_is_recorded_or_the_reason_given(act, reason):
+    runner = Graphs(Plain(SinglePass(UserModule(act)).train()))
     inputs, once = some(LENGTHS), torch.ones(len(LENGTHS), dtype=torch.long)
     runner.begin_step()
     if reason and "mat1" in reason:
@@ -153,16 +153,16 @@ def test_a_module_of_ones_own_is_tried(act, reason):
     assert runner.reason is None if reason is None else re.search(reason, runner.reason)
 
 
-def test_a_model_that_decides_by_its_batch_is_not_recorded():
-    model = trained(BASE, True)
-    model.__class__ = Deciding
+def test_a_model_with_batch_dependent_control_flow_is_not_recorded():
+    model = deterministic_model(BASE, True)
+    model.__class__ = BatchDependent
     runner, inputs = Graphs(Plain(model)), some(LENGTHS)
     all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
     assert "its control flow depends on values of its inputs" in runner.reason and not runner.recordings
 
 
-def test_hooks_are_called():
-    model, called = trained(BASE, True), []
+def test_a_model_with_hooks_is_declined():
+    model, called = deterministic_model(BASE, True), []
     runner = Graphs(Plain(model))
     assert runner.find_obstacle() is None
     handle = model.norm.register_forward_hook(lambda *_: called.append(1))
@@ -172,7 +172,7 @@ def test_hooks_are_called():
 
 
 @pytest.mark.usefixtures("no_type_checks")
-def test_dropout_is_drawn_anew_in_each_step_and_as_the_seed_says():
+def test_dropout_changes_with_each_step_and_follows_the_seed():
     model, inputs = copy.deepcopy(built(replace(BASE, dropout=0.5), True)).train(), some(LENGTHS)
     runner, read = Graphs(Plain(model)), []
     for seed in (1, 2, 1):
@@ -184,8 +184,8 @@ def test_dropout_is_drawn_anew_in_each_step_and_as_the_seed_says():
 
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", ["looped-parity", "abacus-addition", "retran-small", "lstm-small"])
-def test_bf16_descends_the_same_loss(name):
-    """Weights are rounded once per pass, also where the first loops have no gradients; norms and losses in 32 bits."""
+def test_bf16_gradients_are_close_to_those_in_float32(name):
+    """Weights are rounded once per pass, also after no-gradient loops; norms and losses are in float32."""
     recipe = small(name)
     model = recipe.build().train()
     graphs, (rows, loops) = Graphs(Bf16(Plain(model)), bf16=True), draw_batch(recipe, 0)
@@ -206,11 +206,11 @@ def test_bf16_descends_the_same_loss(name):
     assert all(one.grad is not None and one.grad.any() for one in model.parameters() if one.dim() > 1)
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's compiler meets warnings of its own
+@pytest.mark.filterwarnings("ignore")  # warnings from torch's compiler
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("bf16", [False, True])
 def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
-    """With weights in 32 bits, and with rounded ones in their place."""
+    """It is used with weights in float32 and with weights rounded to bfloat16."""
     monkeypatch.setattr(graphs, "BACKEND", "aot_eager")
     torch._dynamo.reset()
     recipe = small("looped-parity")
@@ -229,8 +229,8 @@ def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
     torch._dynamo.reset()
 
 
-def test_a_gpu_records_unless_told_otherwise(monkeypatch, tmp_path):
-    """A CPU stands for it. A run that was stopped goes on to the bit."""
+def test_a_gpu_records_steps_by_default(monkeypatch, tmp_path):
+    """A CPU stands in for the GPU. A stopped run resumes to the bit."""
     monkeypatch.setattr(loop, "is_worthwhile", lambda device: True)
     recipe = replace(small("looped-parity"), steps=6, batch=4)
     run = train(recipe, tmp_path / "whole")
@@ -244,11 +244,11 @@ def test_a_gpu_records_unless_told_otherwise(monkeypatch, tmp_path):
     assert train(recipe, tmp_path / "without", graphs=False).about()["runner"] == "PackedTransformer"
     with lw.plain():
         assert train(recipe, tmp_path / "plain").about()["runner"].startswith("Plain")
-    trained = TrainingOptions(no_graphs=True)
-    assert "--no-graphs" in training_options(trained)
+    options = TrainingOptions(no_graphs=True)
+    assert "--no-graphs" in training_options(options)
 
 
-def test_what_is_not_recorded_is_said(monkeypatch):
+def test_a_failed_recording_is_reported_and_training_goes_on(monkeypatch):
     monkeypatch.setattr(Recording, "_run_passes", lambda self, times: 1 / 0)
     trainer, said = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True), []
     monkeypatch.setattr(Progress, "note", lambda self, text: said.append(text))
@@ -259,8 +259,8 @@ def test_what_is_not_recorded_is_said(monkeypatch):
 
 
 @pytest.mark.usefixtures("no_type_checks")
-def test_memory_that_does_not_hold_a_step_is_freed(monkeypatch):
-    """Then the batch runs in parts, by another runner."""
+def test_recordings_are_freed_when_memory_runs_out(monkeypatch):
+    """The batch is then run in two parts by another runner."""
     trainer = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True)
     trainer.advance()
     assert trainer.runners.graphs.recordings
@@ -273,6 +273,6 @@ def test_memory_that_does_not_hold_a_step_is_freed(monkeypatch):
     assert trainer.parts == 2 and not trainer.runners.graphs.recordings
 
 
-def test_attention_in_64_bits_is_not_timed():
-    """No fused kernel computes it."""
+def test_attention_in_float64_uses_the_cpu_width():
+    """No fused kernel supports float64, so nothing is timed."""
     assert max_product_width(torch.device("cuda"), torch.float64, 8) == CPU_WIDTH

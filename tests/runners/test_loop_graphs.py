@@ -1,5 +1,5 @@
-"""Loops on a fixed buffer, as they are recorded for evaluation on a GPU, equal those of the plain runner: every form of
-model. On a CPU a recording computes again from its buffers, which is all but the replay."""
+"""Loops on a fixed buffer, recorded for evaluation on a GPU, equal the plain runner's for every form of model. On a CPU
+a recording computes again from its buffers, which tests all but the replay itself."""
 
 from dataclasses import replace
 
@@ -15,7 +15,7 @@ from lengthwise.runners.loop_graphs import LoopGraphs, RecordedLoop
 from lengthwise.runners.plain import Plain
 
 LOOPS = torch.tensor([2, 9, 1, 9, 4, 6])
-STOP = torch.tensor([9, 3, 9, 9, 2, 9])  # the loop after which a rule lets a row go
+STOP = torch.tensor([9, 3, 9, 9, 2, 9])  # the loop after which each row stops
 FORMS = EVERY if LONG else EVERY[::4]
 
 
@@ -25,8 +25,8 @@ def _short_recordings(monkeypatch):
 
 
 @pytest.fixture
-def recorded(monkeypatch):
-    """Of each loop that is to be recorded: its number of rows, and whether it was."""
+def recordings(monkeypatch):
+    """Collect, for each loop that is to be recorded, its number of rows and whether recording succeeded."""
     found, record = [], RecordedLoop.record
 
     def remember(loop):
@@ -37,8 +37,8 @@ def recorded(monkeypatch):
     return found
 
 
-def run(runner, inputs, *, movement=False):
-    """What is read after the last loops, and after each while rows leave; with the movement of states."""
+def run_all_ways(runner, inputs, *, movement=False):
+    """Return the logits after the last loop, and after each loop while rows stop, with the movement of states."""
     at = inputs.padding_mask & (torch.arange(inputs.tokens.shape[1]) % 3 != 1)
     read, steps, stay = [runner.last(inputs, LOOPS, at)], runner.steps(inputs, LOOPS, at, movement=movement), None
     while True:
@@ -55,21 +55,21 @@ def run(runner, inputs, *, movement=False):
 
 @pytest.mark.parametrize(("spec", "causal"), FORMS, ids=names(FORMS))
 @torch.no_grad()
-def test_a_fixed_buffer_changes_no_value(spec, causal, recorded):
+def test_recorded_loops_equal_the_plain_runner(spec, causal, recordings):
     model, inputs = built(spec, causal).eval(), some([4, 11, 1, 11, 7, 11], width=12)
-    all_close(*(run(runner, inputs, movement=True) for runner in (LoopGraphs(model), Plain(model))))
-    assert recorded and all(done for _, done in recorded)
+    all_close(*(run_all_ways(runner, inputs, movement=True) for runner in (LoopGraphs(model), Plain(model))))
+    assert recordings and all(done for _, done in recordings)
 
 
 @torch.no_grad()
-def test_when_half_of_the_rows_have_finished_the_others_have_a_smaller_buffer(recorded):
+def test_the_buffer_shrinks_when_half_of_the_rows_have_finished(recordings):
     model, inputs = built(BASE, True).eval(), some([4, 11, 1, 11, 7, 11])
     LoopGraphs(model).last(inputs, LOOPS, inputs.padding_mask)
-    assert recorded == [(6, True), (3, True)]  # then two loops of three rows, one of which has finished
+    assert recordings == [(6, True), (3, True)]  # then two loops of three rows, one of which has finished
 
 
 @torch.no_grad()
-def test_states_go_on_from_those_that_were_carried():
+def test_carried_states_are_continued():
     model, inputs = built(BASE, True).eval(), some([4, 11, 1, 11, 7, 11])
     at, found = inputs.padding_mask, []
     for runner in (LoopGraphs(model), Plain(model)):
@@ -79,7 +79,7 @@ def test_states_go_on_from_those_that_were_carried():
 
 
 class Growing(lw.Model):
-    """Its state is a list of all states before, which grows by one in each loop."""
+    """A model whose state is the list of all earlier states and grows by one in each loop."""
 
     def __init__(self):
         super().__init__()
@@ -99,7 +99,7 @@ class Growing(lw.Model):
 
 
 class Counting(Growing):
-    """It counts loops in Python, which a replay would not."""
+    """A model that counts its loops in Python, which a replay would not repeat."""
 
     def start(self, context):
         self.loops = 0
@@ -114,7 +114,7 @@ class Counting(Growing):
 
 
 class Numbered(Counting):
-    """Its state has the number of the loop."""
+    """A model whose state includes the number of the loop as a Python int."""
 
     def start(self, context):
         return context, 0
@@ -128,21 +128,21 @@ class Numbered(Counting):
 
 @pytest.mark.parametrize("kind", [Growing, Counting, Numbered])
 @torch.no_grad()
-def test_a_loop_that_a_replay_would_not_repeat_runs_plainly(kind, recorded):
+def test_a_loop_that_cannot_be_replayed_runs_plainly(kind, recordings):
     model, inputs = kind().double().eval(), some([4, 11, 1, 11, 7, 11])
-    all_close(*(run(runner, inputs) for runner in (LoopGraphs(model), Plain(model))))
-    assert recorded and not any(done for _, done in recorded)
+    all_close(*(run_all_ways(runner, inputs) for runner in (LoopGraphs(model), Plain(model))))
+    assert recordings and not any(done for _, done in recordings)
 
 
 @torch.no_grad()
-def test_a_fault_of_the_model_is_raised_as_it_is(monkeypatch):
+def test_an_error_of_the_model_is_raised_unchanged(monkeypatch):
     model, inputs = built(BASE, True).eval(), some()
     monkeypatch.setattr(type(model), "advance", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         LoopGraphs(model).last(inputs, torch.full((len(inputs),), 9), inputs.padding_mask)
 
 
-def test_with_gradients_and_on_a_cpu_nothing_is_recorded(recorded):
+def test_nothing_is_recorded_with_gradients_or_on_a_cpu(recordings):
     model, inputs = built(replace(BASE, layers=2), True), some([4, 11, 1, 11, 7, 11])
     LoopGraphs(model).last(inputs, LOOPS, inputs.padding_mask).sum().backward()
-    assert not recorded and not LoopGraphs.is_worthwhile(model)
+    assert not recordings and not LoopGraphs.is_worthwhile(model)

@@ -1,4 +1,4 @@
-"""How far each loop moves a state: the formula, row by row, and every runner alike."""
+"""The relative movement of a state in each loop follows its formula row by row, in every runner."""
 
 import pytest
 import torch
@@ -15,8 +15,8 @@ from lengthwise.runs.run import load
 LOOPS = torch.tensor([3, 1, 4])
 
 
-def moved(runner, inputs, at):
-    """Movement and logits by loop and row, whatever the runner's order of rows is."""
+def moves_and_logits(runner, inputs, at):
+    """Return movement and logits by loop and row, independent of the runner's order of rows."""
     found = {}
     for step in runner.steps(inputs, LOOPS, at, movement=True):
         for row, far, logits in zip(
@@ -29,10 +29,10 @@ def moved(runner, inputs, at):
 
 @pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY))
 @torch.no_grad()
-def test_movement_is_the_formula_and_alike_in_every_runner(spec, causal):
+def test_movement_follows_the_formula_in_every_runner(spec, causal):
     model, inputs = built(spec, causal).eval(), some(width=10)
     at = inputs.padding_mask
-    plainly, chosen = moved(Plain(model), inputs, at), moved(choose_runner(model), inputs, at)
+    plainly, chosen = moves_and_logits(Plain(model), inputs, at), moves_and_logits(choose_runner(model), inputs, at)
     for row, count in enumerate(LOOPS.tolist()):
         length, context = int(at[row].sum()), model.embed(inputs.take(slice(row, row + 1)).cut_padding())
         state, states = model.start(context), []
@@ -48,7 +48,7 @@ def test_movement_is_the_formula_and_alike_in_every_runner(spec, causal):
                 close(far[:length, period - 1], (now - before).norm(dim=-1)[0] / now.norm(dim=-1)[0])
 
 
-def test_a_state_in_parts_counts_as_one_and_one_without_positions_everywhere():
+def test_parts_of_a_state_are_concatenated_and_those_without_positions_count_at_each():
     real = torch.tensor([[True, True, False], [True, False, False]])
     now = (torch.full((2, 3, 2), 2.0), (torch.tensor([[6.0], [0.0]]), torch.tensor([1, 2])))
     before = (torch.full((2, 3, 2), 2.0), (torch.tensor([[0.0], [0.0]]), torch.tensor([1, 1])))
@@ -66,8 +66,8 @@ def test_a_state_in_parts_counts_as_one_and_one_without_positions_everywhere():
         ("looped-parity", 20, 2, True),
     ],
 )
-def test_settled_stops_where_the_state_that_answers_stands_still(name, size, period, settles):
-    """``looped-parity`` alternates between two states; the clock of ``halting-parity`` never stands still."""
+def test_settled_stops_once_the_answering_state_is_stationary(name, size, period, settles):
+    """``looped-parity`` alternates between two states; the changing clock of ``halting-parity`` is ignored."""
     weights = load(name)
     recipe = weights.recipe
     batch = recipe.layout.write(evaluation_problems(recipe, recipe.sizes(size), 8, seed=0), recipe.task)

@@ -1,4 +1,4 @@
-"""Rows without their padding: packing loses nothing, and a model computes the same."""
+"""Packing rows without their padding loses nothing, and a model computes the same on packed rows."""
 
 from dataclasses import replace
 
@@ -29,7 +29,7 @@ def padding_mask(lengths):
 
 
 def rows(lengths):
-    """Numbers that tell each place, absent ones 0."""
+    """Return a different number for each position, and 0 for padding."""
     mask = padding_mask(lengths)
     return (torch.arange(1, mask.numel() + 1).view(mask.shape) * mask)[..., None].float()
 
@@ -47,7 +47,7 @@ def test_unpacking_undoes_packing(lengths):
 
 
 @given(LENGTHS, st.data())
-def test_some_rows_are_those_of_the_padded_tensor(lengths, data):
+def test_taken_rows_equal_those_of_the_padded_tensor(lengths, data):
     start = data.draw(st.integers(0, len(lengths) - 1))
     chosen = slice(start, data.draw(st.integers(start + 1, len(lengths))))
     ragged, x = Ragged.from_mask(padding_mask(lengths)), rows(lengths)
@@ -57,7 +57,7 @@ def test_some_rows_are_those_of_the_padded_tensor(lengths, data):
 
 
 @given(LENGTHS, st.integers(0, 99))
-def test_picked_places_come_in_the_padded_order(lengths, seed):
+def test_indexed_positions_keep_the_padded_order(lengths, seed):
     ragged, x, mask = Ragged.from_mask(padding_mask(lengths)), rows(lengths), padding_mask(lengths)
     at = mask & (torch.rand(mask.shape, generator=lw.stream(seed, "at")) < 0.5)
     assert torch.equal(Packed(ragged.pack(x), ragged)[at], x[at])
@@ -93,8 +93,8 @@ def build(causal=True, **changes):
 @pytest.mark.parametrize("positions", POSITIONS.values(), ids=POSITIONS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_rows_equal_padded_ones(lengths, positions, causal, monkeypatch):
-    """What is read after each loop, and its gradients, are those of padded rows; and so is what is read after the last,
-    of rows that all end together."""
+    """Logits after each loop, those after the last of rows that all end together, and their gradients equal those of
+    padded rows."""
     monkeypatch.setattr(pattern, "MIN_HEADS", 16)  # so that many rows are three groups
     model, inputs = build(causal, positions=positions), some(lengths)
     loops = torch.randint(1, 5, (len(lengths),), generator=lw.stream(0, "k"))
@@ -112,7 +112,7 @@ def test_packed_rows_equal_padded_ones(lengths, positions, causal, monkeypatch):
 
 
 @given(LENGTHS, st.integers(0, 99))
-def test_places_are_found_among_those_packed_place_after_place(lengths, seed):
+def test_positions_are_found_in_position_major_packing(lengths, seed):
     mask, x = padding_mask(lengths), rows(lengths)
     at = mask & (torch.rand(mask.shape, generator=lw.stream(seed, "at")) < 0.5)
     packing = Packing.from_mask(mask)
@@ -120,7 +120,7 @@ def test_places_are_found_among_those_packed_place_after_place(lengths, seed):
 
 
 @given(LENGTHS, st.integers(0, 99))
-def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
+def test_selected_positions_keep_their_order_and_rows(lengths, seed):
     ragged, x = Ragged.from_mask(padding_mask(lengths)), rows(lengths)
     at = (torch.rand(int(padding_mask(lengths).sum()), generator=lw.stream(seed, "kept")) < 0.5).nonzero()[:, 0]
     kept = Packed(ragged.pack(x), ragged).select(at)
@@ -135,8 +135,8 @@ def test_kept_places_keep_their_order_and_their_rows(lengths, seed):
     st.booleans(),
     st.integers(0, 99),
 )
-def test_what_positions_that_left_would_have_said_changes_nothing(rows, form, causal, seed):
-    """What is read at the asked places, and its gradients, are as if all had stayed; and with few asked, they go."""
+def test_dropping_unneeded_positions_changes_nothing(rows, form, causal, seed):
+    """Logits at the asked positions and their gradients equal those of the plain runner, which drops none."""
     lengths, loops = zip(*rows, strict=True)
     inputs, (reach, layers) = some(lengths, seed), form
     asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=lw.stream(seed, "asked")) < 0.2)
@@ -149,14 +149,14 @@ def test_what_positions_that_left_would_have_said_changes_nothing(rows, form, ca
 @pytest.mark.parametrize(
     ("positions", "wanted"),
     [
-        # Before the last loop the asked positions and their neighbours are left, before the one before it theirs…
+        # The last loop needs the asked positions and their neighbours, the one before also the neighbours of these…
         ((Local(1),), [[7, 11], [6, 10], [5, 9], [4, 8], [3, 6], [2, 4]]),
-        # Whoever sees the whole row needs it up to the last loop, after which only the asked ones are computed.
+        # Global attention needs the whole row up to the last loop, after which only the asked ones are computed.
         ((), [[9, 13]] * 5 + [[1, 2]]),
     ],
     ids=["window", "all"],
 )
-def test_positions_leave_as_soon_as_they_no_longer_matter(positions, wanted, monkeypatch):
+def test_positions_are_dropped_once_they_are_no_longer_needed(positions, wanted, monkeypatch):
     monkeypatch.setattr(transformer, "MOST_NEEDED", 1.0)  # however few they are
     inputs, model = some([9, 4]), build(False, positions=positions)
     asked = torch.arange(9) == inputs.padding_mask.sum(1)[:, None] - 1
@@ -171,7 +171,7 @@ def test_positions_leave_as_soon_as_they_no_longer_matter(positions, wanted, mon
     "name", ["fop-loop-adaptive-parity", "looped-addition", "looped-binary-sum", "paper-fop-loop-adaptive-parity"]
 )
 def test_a_training_step_equals_the_plain_one(name):
-    """At its full size, in loss and gradients."""
+    """Loss and gradients are equal at the recipe's full width."""
     recipe = replace(catalog.recipe(name), lengths=lw.Uniform(6), batch=12)
     model = recipe.build().double()
     batch, loops = data.draw_batch(recipe, 3)

@@ -1,4 +1,4 @@
-"""Attention of small heads, places last, and softmax over few: as the library's, in values and gradients."""
+"""Attention for small heads and softmax over few keys equal the library's, in values and gradients."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integer
 MASKS = ("none", "causal", "present", "scores", "scores of each row", "blank")
 
 
-def library(projected, mask, angles, *, causal):
+def attend_library(projected, mask, angles, *, causal):
     query, key, value = projected.unbind(2)
     if angles is not None:
         query, key = rotate(query, angles), rotate(key, angles)
@@ -29,7 +29,7 @@ def library(projected, mask, angles, *, causal):
 
 
 def attend_small(projected, bias, angles, *, causal, probability=0.0, ragged=None):
-    """Of padded rows, or with ``ragged`` of packed ones."""
+    """Attend within padded rows, or within packed ones if ``ragged`` is given."""
     whole = ragged or Ragged.from_mask(torch.ones(projected.shape[:2], dtype=torch.bool))
     context = AttentionContext(torch.empty(0), causal, bias, angles)
     packed = projected if ragged else whole.pack(projected)
@@ -38,8 +38,8 @@ def attend_small(projected, bias, angles, *, causal, probability=0.0, ragged=Non
     return found if ragged else whole.unpack(found)
 
 
-def masked(kind, shape):
-    """A mask of this kind, where every place sees something."""
+def build_mask(kind, shape):
+    """Return a mask of this kind in which every position sees at least one key."""
     rows, positions, _, heads, _ = shape
     if kind == "present":
         lengths = torch.randint(1, positions + 1, (rows, 1))
@@ -53,15 +53,15 @@ def masked(kind, shape):
 
 
 @given(SHAPES, st.sampled_from(MASKS), st.booleans(), st.floats(0.1, 40), st.integers(0, 9))
-def test_small_heads_equal_the_librarys_attention(shape, kind, turned, scale, seed):
+def test_small_head_attention_equals_the_librarys(shape, kind, turned, scale, seed):
     torch.manual_seed(seed)
     rows, positions, _, _, size = shape
     projected = torch.randn(shape, dtype=torch.float64) * scale
     weights = torch.randn(shape, dtype=torch.float64)[:, :, 0]
     angles = torch.randn(rows, positions, size // 2, dtype=torch.float64) if turned else None
-    mask = masked(kind, shape)
+    mask = build_mask(kind, shape)
     found = []
-    for attend in (attend_small, library):
+    for attend in (attend_small, attend_library):
         parts = [projected.clone().requires_grad_()]
         if mask is not None and kind != "present":
             parts.append(mask.clone().requires_grad_())
@@ -72,7 +72,7 @@ def test_small_heads_equal_the_librarys_attention(shape, kind, turned, scale, se
 
 
 @given(st.lists(st.integers(1, 19), min_size=1, max_size=4), st.booleans(), st.integers(0, 9))
-def test_rows_without_padding_are_attended_to_as_padded_ones(lengths, turned, seed):
+def test_attention_of_packed_rows_equals_that_of_padded_ones(lengths, turned, seed):
     torch.manual_seed(seed)
     padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     ragged = Ragged.from_mask(padding_mask)
@@ -89,7 +89,7 @@ def test_rows_without_padding_are_attended_to_as_padded_ones(lengths, turned, se
         torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-12)
 
 
-def test_a_place_that_sees_nothing_hurts_nobody():
+def test_a_position_that_sees_nothing_gives_finite_values_and_gradients():
     projected = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
     scores = torch.zeros(1, 5, 5).index_fill(1, torch.tensor([3]), -torch.inf)
     found = attend_small(projected, scores, None, causal=False)
@@ -97,7 +97,7 @@ def test_a_place_that_sees_nothing_hurts_nobody():
     assert found.isfinite().all() and gradient.isfinite().all()
 
 
-def test_no_gradient_comes_from_the_future():
+def test_causal_attention_gives_later_positions_no_gradient():
     projected = torch.randn(2, 6, 3, 3, 2, requires_grad=True)
     found = attend_small(projected, None, None, causal=True, probability=0.1)
     (gradient,) = torch.autograd.grad(found[:, 2].sum(), projected)
@@ -105,8 +105,8 @@ def test_no_gradient_comes_from_the_future():
     assert of_keys_and_values[:, :3].any() and not of_keys_and_values[:, 3:].any()
 
 
-def test_dropped_weights_give_the_gradient_of_what_they_gave():
-    """With the same draws: against differences of values."""
+def test_gradients_with_dropout_pass_gradcheck():
+    """Each call drops the same weights, so that gradients are comparable to finite differences."""
     projected = torch.randn(2, 5, 3, 2, 4, dtype=torch.float64, requires_grad=True)
 
     def attend(given):
@@ -121,8 +121,8 @@ def test_dropped_weights_give_the_gradient_of_what_they_gave():
     (64, 8, 20, True), (64, 8, small.MIN_POSITIONS - 1, False), (1, 8, 20, False),
     (64, 2 * small.MAX_HEAD_WIDTH, 20, False),
 ])  # fmt: skip
-def test_it_is_used_where_it_pays(heads, size, positions, used, monkeypatch):
-    """And then attention is the same."""
+def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, positions, used, monkeypatch):
+    """Attention gives the same result whether it is used or not."""
     attention, x = SoftmaxAttention(size * heads, heads), torch.randn(4, positions, size * heads)
     mask = torch.ones(4, positions, dtype=torch.bool)
     seen = []
@@ -138,7 +138,7 @@ def test_it_is_used_where_it_pays(heads, size, positions, used, monkeypatch):
 
 
 @given(st.integers(1, 40), st.integers(0, 9))
-def test_softmax_over_few_is_softmax(k, seed):
+def test_softmax_over_few_keys_equals_the_librarys(k, seed):
     torch.manual_seed(seed)
     scores = torch.randn(3, 2, k, dtype=torch.float64, requires_grad=True)
     weights = torch.randn(3, 2, k, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Looking up the few that are seen: attention as with all, in values and gradients."""
+"""Attention that gathers only the visible keys equals masked attention, in values and gradients."""
 
 from dataclasses import replace
 
@@ -25,8 +25,8 @@ def ragged_of(lengths):
     st.lists(st.integers(1, 7), min_size=1, max_size=4), st.integers(1, 3), st.floats(0, 0.8), st.booleans(),
     st.integers(0, 99),
 )  # fmt: skip
-def test_looking_up_equals_masking(lengths, heads, share, shared, seed):
-    """Any pattern in which each position sees at least itself, shared by all rows or one per row."""
+def test_sparse_keys_equal_masked_attention(lengths, heads, share, shared, seed):
+    """The pattern is random, shared by all rows or one per row; each position sees at least itself."""
     ragged, padding_mask = ragged_of(lengths)
     rows, width = padding_mask.shape
     drawn = stream(seed, "few")
@@ -43,16 +43,16 @@ def test_looking_up_equals_masking(lengths, heads, share, shared, seed):
     mask = bias.masked_fill(~padding_mask[:, None, None], -torch.inf)
     dense = ragged.pack(F.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2))
     found = mix_values(SoftmaxAttention(4 * heads, heads), packed, lists)
-    for one, two in ((found, dense), *zip(*(grads(x, weights, packed, bias) for x in (found, dense)), strict=True)):
+    for one, two in ((found, dense), *zip(*(gradients(x, weights, packed, bias) for x in (found, dense)), strict=True)):
         torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-9)
 
 
-def grads(result, weights, *of):
+def gradients(result, weights, *of):
     return torch.autograd.grad((result * weights).sum(), of)
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=4), st.integers(0, 99))
-def test_the_first_rows_lists_are_the_first_of_the_lists(lengths, seed):
+def test_taking_rows_takes_their_lists_of_keys(lengths, seed):
     ragged, padding_mask = ragged_of(lengths)
     bias = torch.randn(1, 2, padding_mask.shape[1], padding_mask.shape[1], generator=stream(seed, "bias"))
     packed = torch.randn(len(ragged.padded_index), 3, 2, 4, generator=stream(seed, "packed"))
@@ -64,7 +64,7 @@ def test_the_first_rows_lists_are_the_first_of_the_lists(lengths, seed):
     )
 
 
-def test_long_lists_are_none():
+def test_lists_longer_than_max_keys_are_not_built():
     seen, near = MAX_KEYS, torch.arange(12)
     far = (near - near[:, None]).abs() > 1
     for hidden, kept in ((far, True), (far & (near > 0), False), (far & (near[:, None] > 0), False)):
@@ -74,9 +74,9 @@ def test_long_lists_are_none():
     assert SparseKeys.from_bias(torch.zeros(1, 1, seen + 1, seen + 1), ragged_of([seen + 1])[0]) is None
 
 
-def test_addition_looks_up():
+def test_looped_addition_uses_sparse_keys():
     recipe = catalog.recipe("looped-addition")
     batch, loops = data.draw_batch(recipe, recipe.steps // 2)
     assert isinstance(_PreparedBatch.build(recipe.build(), batch.inputs, loops).pattern, SparseKeys)
-    dropping = replace(recipe, model=replace(recipe.model, dropout=0.1))  # weights are dropped among all
+    dropping = replace(recipe, model=replace(recipe.model, dropout=0.1))  # dropout draws over all keys
     assert not isinstance(_PreparedBatch.build(dropping.build(), batch.inputs, loops).pattern, SparseKeys)

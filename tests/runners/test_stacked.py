@@ -1,4 +1,4 @@
-"""Seeds that train as one stack come out as each would alone, in what they compute and in what they write."""
+"""Seeds trained as one stack equal seeds trained alone, in their weights and in the files that they write."""
 
 import contextlib
 import itertools
@@ -33,12 +33,12 @@ from lengthwise.training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("no_type_checks")
 CPU = torch.device("cpu")
 long = pytest.mark.skipif(not LONG, reason="seconds each: LENGTHWISE_LONG=1")
-STILL = replace(RICH, model=replace(RICH.model, dropout=0.0))  # nothing random, so that it can be stacked
-FEW = replace(STILL, steps=6, batch=3, lengths=lw.Uniform(12)) if LONG else replace(PLAIN, steps=3)
+DETERMINISTIC = replace(RICH, model=replace(RICH.model, dropout=0.0))  # so it can be stacked
+FEW = replace(DETERMINISTIC, steps=6, batch=3, lengths=lw.Uniform(12)) if LONG else replace(PLAIN, steps=3)
 COUNT = 3 if LONG else 2
 
 
-# What is computed
+# Values and gradients
 
 FORMS = EVERY if LONG else [(SPECS[14], False), (SPECS[22], True)]  # positions that differ by row; a blank key
 LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
@@ -53,8 +53,8 @@ def gradients(read, model):
 
 
 @pytest.mark.parametrize(("spec", "causal"), FORMS, ids=names(FORMS))
-def test_a_stack_gives_what_each_model_gives(spec, causal):
-    """Values and gradients, for rows of other lengths and loops in each model, after the last loop and after all."""
+def test_answers_of_a_stack_equal_those_of_each_model(spec, causal):
+    """Rows and loops differ between the models; values and gradients are equal after the last and every loop."""
     spec = replace(spec, dropout=0.0) if hasattr(spec, "dropout") else spec
     models = []
     for seed in range(3):
@@ -65,18 +65,18 @@ def test_a_stack_gives_what_each_model_gives(spec, causal):
                      for rows, loops, first in zip(ROWS, LOOPS, no_grad_loops, strict=True)]  # fmt: skip
         found = compute_answers(models, questions)
         for model, question, answer, loops in zip(models, questions, found, LOOPS, strict=True):
-            told = Replayer(model, [question], [answer])
+            replay = Replayer(model, [question], [answer])
             rows, at = question.inputs, question.positions
             if each:
-                both = [every_loop(runner, rows, loops, at) for runner in (told, Plain(model))]
+                both = [every_loop(runner, rows, loops, at) for runner in (replay, Plain(model))]
             else:
                 given = rows, torch.tensor(loops), at
-                both = [runner.last(*given, no_grad_loops=question.no_grad_loops) for runner in (told, Plain(model))]
+                both = [runner.last(*given, no_grad_loops=question.no_grad_loops) for runner in (replay, Plain(model))]
             all_close(*(gradients(read, model) for read in both))
 
 
 class Growing(lw.Model):
-    """A model whose state is soon infinite."""
+    """A model whose state soon becomes infinite."""
 
     def __init__(self):
         super().__init__()
@@ -95,8 +95,8 @@ class Growing(lw.Model):
         return state
 
 
-def test_loops_that_other_seeds_need_harm_none():
-    """A row is not advanced beyond its own loops, where its state may be no number."""
+def test_rows_are_not_advanced_beyond_their_own_loops():
+    """A longer row of another seed must not make their states infinite or NaN."""
     models, counts = [Growing(), Growing()], [torch.tensor([1, 2]), torch.tensor([5, 5])]
     rows = some([2, 3])
     first, _ = compute_answers(models, [Query(rows, loops, rows.padding_mask) for loops in counts])
@@ -110,7 +110,7 @@ RECIPES = {name: recipe for name, (recipe, _) in RECIPES.items() if not recipe.o
 SHIPPED = [name for name in list_shipped() if not getattr(load(name).recipe.model, "dropout", 0.0)]
 
 
-def same(recipe, steps, batch=None):
+def assert_stacked_equals_alone(recipe, steps, batch=None):
     recipe = replace(recipe, batch=batch or recipe.batch)
     alone, together = ([Trainer(one, CPU) for one in seeds(recipe, 3)] for _ in range(2))
     for one in [*alone, *together]:
@@ -135,13 +135,13 @@ def same(recipe, steps, batch=None):
 
 @pytest.mark.parametrize("name", RECIPES if LONG else ["mastered"])
 def test_each_seed_equals_its_own_run(name):
-    """In float64: every objective, moving averages, clipping, LAMB's norms, exams that part the seeds' lengths."""
-    same(RECIPES[name], 100 if LONG else 4)
+    """The recipes cover all objectives, averages, clipping, LAMB and seeds with different curricula, in float64."""
+    assert_stacked_equals_alone(RECIPES[name], 100 if LONG else 4)
 
 
 @dataclass(frozen=True)
 class RunsItself(Objective):
-    """An objective that runs the model itself, and pulls its weights to zero."""
+    """An objective that runs the model without the given runner, and penalizes the norm of its weights."""
 
     def __call__(self, runner, batch, loops, generator):
         logits = Plain(runner.model).last(batch.inputs, loops, batch.loss_mask)
@@ -151,18 +151,18 @@ class RunsItself(Objective):
 
 
 def test_an_objective_that_runs_the_model_itself_is_stacked():
-    same(replace(PLAIN, objective=RunsItself()), 2)
+    assert_stacked_equals_alone(replace(PLAIN, objective=RunsItself()), 2)
 
 
 @long
 @pytest.mark.parametrize("name", SHIPPED)
 def test_each_seed_of_a_shipped_recipe_equals_its_own_run(name):
-    same(load(name).recipe, 10, batch=4)
+    assert_stacked_equals_alone(load(name).recipe, 10, batch=4)
 
 
 def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
-    """Nor does a recorded one."""
-    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # it knows no meta device
+    """The same holds for a recorded step."""
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # no meta device
     together = [on_meta(recipe) for recipe in seeds(small_form("looped-parity"), 2)]
     recorded = RecordedSteps(together)
     with Reads() as reads:
@@ -172,21 +172,21 @@ def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
     assert not reads.found and recorded.graphs.recordings
 
 
-# What is written
+# Files and interruptions
 
 
-def files(folder):
+def file_names(folder):
     return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
 
 
 @long
-def test_runs_are_as_ever():
-    """The same files with the same rows as of ``train``, up to the last bits."""
+def test_stacked_runs_write_the_same_files_and_rows_as_single_ones():
+    """Losses agree up to rounding."""
     recipes = seeds(FEW, 2)
     together = train_stacked(recipes)
     for recipe, run in zip(recipes, together, strict=True):
         one = train(recipe, run.folder.with_name(f"alone-{recipe.seed}"))
-        assert files(run.folder) == files(one.folder) and run.recipe == recipe
+        assert file_names(run.folder) == file_names(one.folder) and run.recipe == recipe
         for row, other in zip(run.rows("metrics"), one.rows("metrics"), strict=True):
             assert row.keys() == other.keys() and row.get("exact") == other.get("exact")
             assert row.get("loss") == pytest.approx(other.get("loss"), abs=1e-3)
@@ -197,46 +197,46 @@ def test_runs_are_as_ever():
 
 
 @pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    """Outcomes of a stack that nobody stopped."""
+def uninterrupted(tmp_path_factory):
+    """Return the outcomes of a stack that was never stopped."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LENGTHWISE_RUNS", str(tmp_path_factory.mktemp("unbroken")))
+        patch.setenv("LENGTHWISE_RUNS", str(tmp_path_factory.mktemp("uninterrupted")))
         return [outcome(run) for run in train_stacked(seeds(FEW, COUNT))]
 
 
 def stop_after(patch, *steps):
-    """The process is told to stop after these of the steps that stacks take."""
+    """Send SIGTERM to this process after each of these training steps of a stack."""
     step, taken = stacked.advance_together, itertools.count(1)
 
     def stopping(trainees, recorded=None):
         found = step(trainees, recorded)
-        if trainees[0].stacked > 1 and next(taken) in steps:  # others are of try_training
+        if trainees[0].stacked > 1 and next(taken) in steps:  # the others belong to try_training
             os.kill(os.getpid(), signal.SIGTERM)
         return found
 
     patch.setattr(stacked, "advance_together", stopping)
 
 
-def test_stopped_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
+def test_a_stopped_and_resumed_stack_equals_an_uninterrupted_one_to_the_bit(monkeypatch, uninterrupted):
     recipes = seeds(FEW, COUNT)
     stop_after(monkeypatch, 2, 4)
     for at in (2, 4) if LONG else (2,):
         with pytest.raises(Interrupted, match=f"stopped at step {at}; .*: {COUNT} runs in "):
             train_stacked(recipes)
-    assert [outcome(run) for run in train_stacked(recipes)] == unbroken
+    assert [outcome(run) for run in train_stacked(recipes)] == uninterrupted
 
 
 @long
-def test_a_crash_at_any_write_and_resumed_equals_unbroken_to_the_bit(monkeypatch, unbroken):
-    """So checkpoints are of different steps, and some runs are done while others are not."""
+def test_a_stack_that_crashed_at_any_write_resumes_to_the_bit(monkeypatch, uninterrupted):
+    """Seeds then have checkpoints of different steps, and some are finished before others."""
     runs, crashes = run_through_crashes(lambda: train_stacked(seeds(FEW, 3), save_every=0), monkeypatch, least=10)
     assert crashes > 4
-    assert [outcome(run) for run in runs] == unbroken
+    assert [outcome(run) for run in runs] == uninterrupted
 
 
 @long
-def test_a_checkpoint_goes_on_alone_and_in_a_stack(monkeypatch):
-    """One that a stack wrote as one by itself, and the other way round; what changed is told and kept."""
+def test_a_checkpoint_resumes_alone_and_in_a_stack(monkeypatch):
+    """A stack resumes a single run and vice versa; the changed setting is recorded."""
     recipes = seeds(replace(PLAIN, steps=8), 2)
     ends = [train(recipe, Run.locate(recipe).folder.with_name(f"whole-{recipe.seed}")) for recipe in recipes]
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
@@ -245,7 +245,7 @@ def test_a_checkpoint_goes_on_alone_and_in_a_stack(monkeypatch):
     step, came = stacked.advance_together, itertools.count(1)
     monkeypatch.setattr(stacked, "advance_together", lambda *given: (
         step(*given), next(came) == 5 and os.kill(os.getpid(), signal.SIGTERM))[0])  # fmt: skip
-    with pytest.raises(Interrupted, match="stopped at step 3; "):  # two rehearsed, and the one behind first
+    with pytest.raises(Interrupted, match="stopped at step 3; "):  # after two trial steps
         train_stacked(recipes)
     assert Run.locate(recipes[1]).load_state()["step"] == 3
     for recipe, whole in zip(recipes, ends, strict=True):
@@ -256,7 +256,7 @@ def test_a_checkpoint_goes_on_alone_and_in_a_stack(monkeypatch):
 
 
 @long
-def test_a_seed_that_diverges_leaves_and_the_others_end_as_ever(monkeypatch, unbroken):
+def test_a_diverged_seed_leaves_and_the_others_finish_unchanged(monkeypatch, uninterrupted):
     count_step = Trainer.count_step
 
     def poisoned(trainee, logs):
@@ -267,7 +267,7 @@ def test_a_seed_that_diverges_leaves_and_the_others_end_as_ever(monkeypatch, unb
     monkeypatch.setattr(Trainer, "count_step", poisoned)
     runs = train_stacked(seeds(FEW, 3))
     assert [run.done for run in runs] == [True, False, True] and runs[1].diverged
-    for run, (_, rows) in zip(runs, unbroken, strict=True):
+    for run, (_, rows) in zip(runs, uninterrupted, strict=True):
         if run.done:
             losses = [row["loss"] for row in rows if "loss" in row]
             assert [row["loss"] for row in run.rows("metrics") if "loss" in row] == pytest.approx(losses, abs=1e-3)
@@ -277,40 +277,40 @@ WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengt
          "keep=last", "--lengths", "2,5", "--samples", "4", "--quiet"]  # fmt: skip
 
 
-def test_the_command(runs):
+def test_train_stack_trains_and_measures_all_seeds(runs):
     done = command(*WORDS, "--seeds", 2, "--stack")
     assert done.returncode == 0 and not done.stderr
     about = [Run.open(folder).about()["stacked"] for folder in runs.iterdir()]
     assert about == [2, 2] and all(len(Run.open(folder).rows("scores")) == 2 for folder in runs.iterdir())
 
 
-def weights_near(run, other):
+def assert_weights_close(run, other):
     for name, value in run.model.state_dict().items():
         torch.testing.assert_close(value, other.model.state_dict()[name], atol=1e-4, rtol=0)
 
 
-def test_from_python():
+def test_train_stacked_sets_seeds_and_matches_single_runs():
     runs = lw.train_stacked(PLAIN, "steps=3", "seed=5", seeds=2, quiet=True)
     assert [(run.recipe.seed, run.recipe.data_seed, run.about()["stacked"]) for run in runs] == [(5, 5, 2), (6, 6, 2)]
     for run in runs:
-        weights_near(run, train(run.recipe, run.folder.with_name(f"alone-{run.recipe.seed}")))
+        assert_weights_close(run, train(run.recipe, run.folder.with_name(f"alone-{run.recipe.seed}")))
 
 
 STUDY = ["reproduce", "pairs", "--stack", "--samples", 4, "--jobs", 2, "--quiet"]
 
 
-def studied(monkeypatch, recipe):
-    """The study is of this recipe alone, and draws nothing."""
+def use_tiny_study(monkeypatch, recipe):
+    """Replace the study by one of this recipe alone, and draw no figures."""
     study = lw.Study("Tiny", (lw.Panel("Tiny", (recipe,), sizes=(3,)),))
     monkeypatch.setattr(catalog, "study", lambda *_, **__: study)
     monkeypatch.setattr(reproduce, "_publish", lambda *_: 0)
 
 
 @pytest.mark.usefixtures("jobs_in_process", "no_type_checks")
-def test_a_study_trains_seeds_together(monkeypatch, tmp_path):
-    """Stopped and given again it ends with the same weights."""
+def test_a_study_stacks_its_seeds_and_resumes_to_the_bit(monkeypatch, tmp_path):
+    """A study that is stopped and run again ends with the same weights."""
     recipe = replace(PLAIN, steps=3)
-    studied(monkeypatch, recipe)
+    use_tiny_study(monkeypatch, recipe)
     stop_after(monkeypatch, 2)
     stopped = command(*STUDY, "--seeds", 2)
     assert stopped.returncode == 2 and "2 runs failed" in stopped.stderr and "stopped at step 2" in stopped.stderr
@@ -319,28 +319,28 @@ def test_a_study_trains_seeds_together(monkeypatch, tmp_path):
     runs = [Run.locate(one) for one in seeds(recipe, 2)]
     assert all(run.about()["stacked"] == 2 and run.rows("scores") for run in runs)
     ended = [outcome(run) for run in runs]
-    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "unbroken"))
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "uninterrupted"))
     assert [outcome(run) for run in train_stacked(seeds(recipe, 2))] == ended
 
 
 @long
-def test_the_command_says_which_diverged(monkeypatch):
+def test_the_command_reports_how_many_seeds_diverged(monkeypatch):
     for lost, folders in ([1], "1 of 2 seeds diverged: "), ([0, 1], "2 of 2 seeds diverged: "):
-        monkeypatch.setattr(Trainer, "check_finite", lambda one, lost=lost: failing(one, lost))
+        monkeypatch.setattr(Trainer, "check_finite", lambda one, lost=lost: diverge_if_lost(one, lost))
         done = command(*WORDS, f"steps={4 + len(lost)}", "--seeds", 2, "--stack")
         assert done.returncode == 2 and f"lengthwise: {folders}" in done.stderr
         assert ("exact match" in done.stdout) == (len(lost) == 1)
 
 
-def failing(trainee, lost):
+def diverge_if_lost(trainee, lost):
     if trainee.stacked > 1 and trainee.recipe.seed in lost:
         raise Diverged("the loss is not finite")
 
 
-# What is refused
+# Refusals
 
 
-class _Counting(nn.Module):
+class _CountingModule(nn.Module):
     def __init__(self, symbols):
         super().__init__()
         self.embedding = nn.Embedding(10, symbols)
@@ -356,12 +356,12 @@ class Counting(lw.ModelSpec):
     """A module that changes a buffer."""
 
     def build(self, reads, writes, *, causal):
-        return _Counting(len(writes))
+        return _CountingModule(len(writes))
 
 
 @dataclass(frozen=True)
-class Curious(lw.Final):
-    """An objective that asks for more when it has seen logits."""
+class LogitDependent(lw.Final):
+    """An objective whose second call depends on the logits of the first."""
 
     def __call__(self, runner, batch, loops, generator):
         more = bool(runner.last(batch.inputs, loops, batch.loss_mask).any())
@@ -372,7 +372,7 @@ REFUSED = [
     (seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
     (seeds(replace(PLAIN, model=Counting()), 2), "changes its buffers"),
     (seeds(replace(PLAIN, objective=RunsItself(), model=Counting()), 2), "runs the model itself, which changes its bu"),
-    (seeds(replace(PLAIN, objective=Curious()), 2), "calls of its runner depend on earlier logits"),
+    (seeds(replace(PLAIN, objective=LogitDependent()), 2), "calls of its runner depend on earlier logits"),
     (seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which --stack does not support"),
     ([PLAIN], "two or more different seeds"),
     ([PLAIN, PLAIN], "more different seeds"),
@@ -381,22 +381,22 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("recipes", "said"), REFUSED, ids=[said for _, said in REFUSED])
-def test_what_cannot_be_stacked_is_refused_before_anything_is_written(recipes, said, runs):
+def test_seeds_that_cannot_be_stacked_are_refused_before_anything_is_written(recipes, said, runs):
     with pytest.raises(UsageError, match=said):
         train_stacked(recipes)
     assert not runs.exists()
 
 
 @long
-def test_runs_that_were_begun_alone_are_refused_too():
+def test_existing_runs_that_cannot_be_stacked_are_refused_too():
     recipes = seeds(replace(RICH, name="random"), 2)
     begun = [Run.of(recipe) for recipe in recipes]
     with pytest.raises(UsageError, match="draws random numbers"):
         train_stacked(recipes)
-    assert all(files(run.folder) == ["config.json"] for run in begun)
+    assert all(file_names(run.folder) == ["config.json"] for run in begun)
 
 
-def test_a_stack_takes_the_memory_of_all(runs, monkeypatch):
+def test_a_stack_that_exceeds_the_memory_is_refused(runs, monkeypatch):
     monkeypatch.setattr(resources, "available_memory", lambda: 1.5 * resources.estimate_training(PLAIN).memory)
     with pytest.raises(UsageError, match="plain: training 2 seeds at once takes about"):
         train_stacked(seeds(PLAIN, 2))
@@ -410,14 +410,14 @@ def test_a_stack_takes_the_memory_of_all(runs, monkeypatch):
         (PLAIN, 1, "two or more different seeds"),
     ],
 )
-def test_a_study_says_what_cannot_be_stacked_before_anything_is_written(monkeypatch, runs, recipe, count, said):
-    studied(monkeypatch, recipe)
+def test_a_study_that_cannot_be_stacked_is_refused_before_anything_is_written(monkeypatch, runs, recipe, count, said):
+    use_tiny_study(monkeypatch, recipe)
     refused = command(*STUDY, "--seeds", count)
     assert refused.returncode == 2 and said in refused.stderr and refused.stderr.count("\n") == 1
     assert not runs.exists()
 
 
-def test_seeds_that_train_together_share_the_processor(monkeypatch):
+def test_stacked_seeds_share_the_processor_time(monkeypatch):
     one, four = (Trainer(ODD, torch.device("cpu"), stacked=count) for count in (1, 4))
     for trainee in (one, four):
         monkeypatch.setattr(trainee.clock, "read", lambda: {"wall_s": 8.0, "cpu_s": 12.0})

@@ -1,5 +1,5 @@
 """Recorded steps of a stack equal those of the unrecorded stack, in values, gradients and weights. On a CPU a recording
-computes again from its fixed buffers, which is all but the replay."""
+computes again from its fixed buffers, which tests all but the replay itself."""
 
 import copy
 import itertools
@@ -39,7 +39,7 @@ LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
 
 
 def built(spec, causal):
-    """Three models that draw no random numbers."""
+    """Return three different models without dropout and noise."""
     spec = replace(spec, **{name: 0.0 for name in ("dropout", "noise") if hasattr(spec, name)})
     models = [copy.deepcopy(forms.built(spec, causal)).train() for _ in range(3)]
     for number, weight in ((number, weight) for number, model in enumerate(models) for weight in model.parameters()):
@@ -54,7 +54,7 @@ def queries(no_grad_loops=(0, 0, 0), each=False, depths=((), (), ()), order=1):
 
 
 def gradients_by(models, answer, asked):
-    """Return the logits, and the gradients in the parameters."""
+    """Return the sums of each model's logits, and the gradients in the parameters."""
     for model in models:
         model.zero_grad()
     read = []
@@ -72,43 +72,43 @@ def gradients_by(models, answer, asked):
     ]
 
 
-def recorded(runner, asked):
+def answer_recorded(runner, asked):
     runner.begin_step()
     return runner.answer_queries(asked)
 
 
 @pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
-def test_a_recorded_stack_gives_what_the_stack_gives(spec, causal):
-    """In the step that records, and in one that finds its recording; seeds with other loops without gradients."""
+def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
+    """This holds in a step that reuses its recording, also if seeds differ in loops without gradients."""
     models = built(spec, causal)
     runner = StackedGraphs(models)
-    if recorded(runner, queries()) is None:
+    if answer_recorded(runner, queries()) is None:
         with pytest.raises(RuntimeError):  # torch.func does not stack it either
             compute_answers(models, queries())
         return
     for options in ({}, {"no_grad_loops": (0, 2, 1)}, {"no_grad_loops": (1, 1, 1)}, {"each": True},
                     {"depths": ((3, 2), (2, 1), (5, 1))}):  # fmt: skip
-        gradients_by(models, partial(recorded, runner), queries(**options, order=-1))
+        gradients_by(models, partial(answer_recorded, runner), queries(**options, order=-1))
         asked, count = queries(**options), len(runner.recordings)
-        found = gradients_by(models, partial(recorded, runner), asked)
+        found = gradients_by(models, partial(answer_recorded, runner), asked)
         assert runner.reason is None and len(runner.recordings) == count
         all_close(found, gradients_by(models, partial(compute_answers, models), asked))
     assert all(shape.same_positions for shape in runner.recordings)  # although some seeds' rows are narrower
 
 
-MANY = 20 if LONG else 6  # steps: the first records, the moving average begins, and later ones replay it too
-STILL = replace(RICH, model=replace(RICH.model, dropout=0.0))  # its seeds differ in their loops without gradients
+STEPS = 20 if LONG else 6  # the first records, then the moving average begins, and later steps replay it too
+DETERMINISTIC = replace(RICH, model=replace(RICH.model, dropout=0.0))  # seeds differ in no-gradient loops
 NAMES = ["paper-fop-loop-adaptive-parity", "looped-parity", "halting-parity", "abacus-addition", "retran-small"]
-RECIPES = [*map(small, NAMES), STILL, LARGE, MASTERED]
+RECIPES = [*map(small, NAMES), DETERMINISTIC, LARGE, MASTERED]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_many_steps_give_the_same_weights(recipe):
-    """With clipping, the optimizers and moving averages, which are replayed together."""
-    recipe = replace(recipe, steps=MANY, clip=0.5, ema=0.9, ema_start=3)
+    """Clipping, optimizers and moving averages are replayed together."""
+    recipe = replace(recipe, steps=STEPS, clip=0.5, ema=0.9, ema_start=3)
     stacks = [[Trainer(one, CPU) for one in seeds(recipe, 3)] for _ in range(2)]
     steps = RecordedSteps(stacks[0])
-    for _ in range(MANY):
+    for _ in range(STEPS):
         for one in advance_together(stacks[0], steps) + advance_together(stacks[1]):
             one.take_exam()
     assert steps.graphs.reason is None and steps.replayed.captured
@@ -121,7 +121,7 @@ def test_many_steps_give_the_same_weights(recipe):
         assert one.optimizer.param_groups[0]["lr"] == other.optimizer.param_groups[0]["lr"]
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's compiler meets warnings of its own
+@pytest.mark.filterwarnings("ignore")  # warnings from torch's compiler
 @pytest.mark.parametrize("bf16", [False, True][: 1 + LONG])
 def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
     monkeypatch.setattr(stacked_graphs, "BACKEND", "aot_eager")
@@ -134,7 +134,7 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
     for skipped, each in [((1, 1), False), ((0, 2), False), ((0, 0), True)][: 1 if bf16 else 3]:
         asked = [Query(rows.inputs, loops + 1, rows.loss_mask, first, each)
                  for (rows, loops), first in zip(batches, skipped, strict=True)]  # fmt: skip
-        found = gradients_by(models, partial(recorded, runner), asked)
+        found = gradients_by(models, partial(answer_recorded, runner), asked)
         assert runner.compiles and runner.reason is None
         for one, exact in zip(found, gradients_by(models, partial(compute_answers, models), asked), strict=True):
             torch.testing.assert_close(one, exact, rtol=0, atol=(0.05 if bf16 else 1e-5) * float(exact.abs().max()))
@@ -142,8 +142,8 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
 
 
 @dataclass(frozen=True)
-class Trusting(lw.Final):
-    """Supervises some logits by what they say, and others after a change: neither is known in advance."""
+class SelfSupervised(lw.Final):
+    """An objective that uses the logits' argmax as targets, and supervises changed logits: neither is known ahead."""
 
     def __call__(self, runner, batch, loops, generator):
         logits = runner.last(batch.inputs, loops, batch.loss_mask)
@@ -151,9 +151,9 @@ class Trusting(lw.Final):
         return lw.Loss(value + supervise(2 * logits, batch.targets[batch.loss_mask])[0], {"loss": value.detach()})
 
 
-@pytest.mark.parametrize(("objective", "ahead"), [(lw.Final(), 3), (lw.Progressive(), 6), (Trusting(), 0)])
+@pytest.mark.parametrize(("objective", "ahead"), [(lw.Final(), 3), (lw.Progressive(), 6), (SelfSupervised(), 0)])
 def test_losses_of_all_seeds_are_computed_together(objective, ahead, monkeypatch):
-    """Where they are those of the logits that were read and of targets that were known."""
+    """This requires that the objective supervises unchanged logits with known targets."""
     recalled = []
     monkeypatch.setattr(runners, "_reuse_result", lambda *given, recall=runners._reuse_result: (
         recalled.append(recall(*given)), recalled[-1])[1])  # fmt: skip
@@ -169,9 +169,9 @@ def test_losses_of_all_seeds_are_computed_together(objective, ahead, monkeypatch
 
 
 def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
-    """A CPU stands for a GPU. A checkpoint holds the weights of one seed, not of all."""
+    """A CPU stands in for the GPU. A checkpoint holds the weights of one seed only."""
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
-    recipes = seeds(replace(STILL, steps=7, ema_start=0), 3)
+    recipes = seeds(replace(DETERMINISTIC, steps=7, ema_start=0), 3)
     whole = train_stacked(recipes)
     assert [run.about()["runner"] for run in whole] == ["StackedGraphs"] * 3
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "parts"))
@@ -193,8 +193,8 @@ def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
     assert [run.about()["runner"] for run in train_stacked(recipes, graphs=False)] == ["Stacked"] * 3
 
 
-def test_seeds_that_stay_go_on_when_one_leaves(monkeypatch):
-    """Their stack is built anew, and so it is after weights were moved to other memory."""
+def test_a_stack_is_recorded_again_after_a_seed_leaves(monkeypatch):
+    """So it is after weights were moved to other memory; the weights equal the unrecorded ones."""
     monkeypatch.setattr(Trainer, "log", lambda self, run: [])
     stacks = [[Trainer(one, CPU) for one in seeds(replace(PLAIN, clip=0.5), 3)] for _ in range(2)]
     stack = Stack([Member(None, one) for one in stacks[0]], Progress(quiet=True), graphs=True)
@@ -212,7 +212,7 @@ def test_seeds_that_stay_go_on_when_one_leaves(monkeypatch):
             torch.testing.assert_close(weight, exact, rtol=0, atol=1e-5)
 
 
-def test_what_cannot_be_recorded_trains_as_before(monkeypatch):
+def test_a_stack_that_cannot_be_recorded_trains_unrecorded_with_a_note(monkeypatch):
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
     monkeypatch.setattr(Recording, "_run_passes", lambda self, times: 1 / 0)
     notes = []
@@ -231,8 +231,8 @@ WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengt
     [([], 1e12, 2), (["--no-graphs"], 1e12, 2), (["--no-stack"], 1e12, 1), (["--jobs", "1"], 1e12, 1), ([], 1e3, 1),
      (["model.dropout=0.1"], 1e12, 1), (["accumulate=2"], 1e12, 1)],
 )  # fmt: skip
-def test_a_gpu_with_the_memory_stacks_seeds(options, memory, count, monkeypatch, tmp_path):
-    """Unless told otherwise, and where they can be stacked. A CPU stands for it."""
+def test_a_gpu_with_enough_memory_stacks_seeds_by_default(options, memory, count, monkeypatch, tmp_path):
+    """It does so only if they can be stacked and no option forbids it. A CPU stands in for the GPU."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, memory))

@@ -1,5 +1,5 @@
-"""Recurrent models at fixed shapes. That values and gradients equal the plain runner's is tested with recorded steps
-(``test_graphs``), of which this is a part."""
+"""Recurrent models at fixed shapes. ``test_graphs`` checks recorded steps, which use them, against the plain runner's
+values and gradients."""
 
 from functools import partial
 
@@ -21,8 +21,8 @@ def model(request):
 
 
 @pytest.fixture
-def halving(monkeypatch):
-    """Dropout that halves all values, so that models which drop the same values give the same results."""
+def halving_dropout(monkeypatch):
+    """Replace dropout by a factor of one half, so that the results of two models are comparable."""
     monkeypatch.setattr(nn.functional, "dropout", lambda x, p, training=True, inplace=False: 0.5 * x if training else x)
 
 
@@ -31,8 +31,8 @@ def embedded(model):
     return model.embedding(tokens).detach().requires_grad_()
 
 
-@pytest.mark.usefixtures("halving")
-def test_the_same_values_are_dropped(model):
+@pytest.mark.usefixtures("halving_dropout")
+def test_dropout_is_applied_to_the_same_values(model):
     x = embedded(model)
     close(waves.advance(model, x), model.advance(x, x))
 
@@ -46,22 +46,22 @@ def test_dropout_draws_new_numbers_for_each_wave_and_call(model):
     assert torch.equal(first, waves.advance(model, x))
 
 
-@pytest.mark.filterwarnings("ignore")  # torch's compiler meets warnings of its own
-@pytest.mark.usefixtures("halving", "no_type_checks")
+@pytest.mark.filterwarnings("ignore")  # warnings from torch's compiler
+@pytest.mark.usefixtures("halving_dropout", "no_type_checks")
 def test_a_step_compiles_once_for_all_waves(model):
     x, steps = embedded(model), []
 
-    def compiled(step):
+    def compile_once(step):
         steps.append(compile_function(step, "eager"))
         return steps[-1]
 
-    close(waves.advance(model, x, compiled), model.advance(x, x))
+    close(waves.advance(model, x, compile_once), model.advance(x, x))
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    waves.advance(model, x, compiled)
+    waves.advance(model, x, compile_once)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before and steps[0] is steps[1]
 
 
-def test_only_known_models_are_claimed(model):
+def test_only_unmodified_recurrent_models_are_supported(model):
     assert waves.can_advance(model)
     assert not waves.can_advance(load("looped-parity").model)
     part = next(part for part in model.modules() if isinstance(part, nn.Linear))
