@@ -1,4 +1,4 @@
-"""Rows of single answers: those of the scores beside them."""
+"""Rows of single answers agree with the scores that they belong to."""
 
 import json
 
@@ -13,7 +13,7 @@ from lengthwise.cli import entry
 @pytest.mark.parametrize(
     ("weights", "stopping"), [("looped-parity", None), ("looped-pairs", ["Oracle", "MaxConfidence(per=batch)"])]
 )
-def test_rows_are_the_problems_and_answers_of_the_scores(weights, stopping):
+def test_rows_hold_the_problems_and_answers_that_the_scores_count(weights, stopping):
     scores = lw.evaluate(weights, [4, 30], samples=12, stopping=stopping, families=True, rows=True, quiet=True)
     assert len(scores.answers) == sum(score.count for score in scores)
     for score in scores:
@@ -44,8 +44,8 @@ def test_the_command_line_writes_a_row_per_problem(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("precision", [None, 0.2])
-def test_rows_are_those_of_the_scores_own_run(precision):
-    """The model runs as often as without rows; with a precision, only over the problems that the score counts."""
+def test_rows_need_no_further_runs_of_the_model(precision):
+    """With ``rows=True`` the model runs as often as without, and there is one row per counted problem."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Embedding(9, 8), nn.Linear(8, 9))
     calls = []

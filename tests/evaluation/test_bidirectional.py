@@ -1,4 +1,4 @@
-"""Models that see the whole row: they train on every task, and have nothing to copy."""
+"""Bidirectional models train on every task; their rows do not show the answer."""
 
 from dataclasses import dataclass, replace
 
@@ -18,7 +18,7 @@ WHOLE = lw.FullOutput(causal=False)
 
 
 class Encoder(nn.Module):
-    """torch's own encoder, with sines for positions; it is told where padding is."""
+    """torch's own encoder with sinusoidal positions and a padding mask."""
 
     def __init__(self, reads, writes, width=16):
         super().__init__()
@@ -34,7 +34,7 @@ class Encoder(nn.Module):
 
 
 def bert(reads, writes):
-    """A small BERT of transformers, as it is: its vocabulary is of what is read and what is predicted."""
+    """Build a small BERT of transformers, unchanged; its vocabulary serves inputs and outputs."""
     from transformers import BertConfig, BertForMaskedLM  # takes seconds
 
     assert reads == writes
@@ -46,7 +46,7 @@ PAIRS = [(task, build) for task in shipped("tasks") if WHOLE.accepts(task) for b
 
 
 class Copying(nn.Module):
-    """Says what stands one position on."""
+    """A model that predicts the next input token."""
 
     def __init__(self, count):
         super().__init__()
@@ -57,7 +57,7 @@ class Copying(nn.Module):
         return self.scale * 9 * nn.functional.one_hot(following, self.count).float()
 
 
-@pytest.mark.filterwarnings("ignore")  # torch and transformers warn of their own plans
+@pytest.mark.filterwarnings("ignore")  # deprecation warnings of torch and transformers
 @pytest.mark.parametrize(("task", "build"), PAIRS if LONG else [*PAIRS[::4], *PAIRS[3::4]])
 def test_an_encoder_of_torch_or_one_of_transformers_trains_on_every_task(task, build, runs):
     reads, writes = WHOLE.vocabs(task)
@@ -68,8 +68,8 @@ def test_an_encoder_of_torch_or_one_of_transformers_trains_on_every_task(task, b
     assert score.count == 8
 
 
-def test_it_learns_what_a_causal_model_cannot_say_at_once(runs):
-    """The whole row is seen: at the equals sign, where the first symbol is predicted, and at every slot."""
+def test_a_bidirectional_model_learns_to_copy_short_rows(runs):
+    """A bidirectional model learns to copy with the whole row visible in every answer slot."""
     torch.manual_seed(0)
     task = lw.Copy()
     module = Encoder(*map(len, WHOLE.vocabs(task)), width=32)
@@ -79,7 +79,7 @@ def test_it_learns_what_a_causal_model_cannot_say_at_once(runs):
 
 
 def test_a_module_that_copies_the_answer_is_refused_or_has_nothing_to_copy(runs):
-    """Next-token rows hold the answer, so looking ahead is refused, and the message names a layout without it."""
+    """Next-token rows hold the answer, so looking ahead is refused; the message names a layout without it."""
     task = lw.Addition()
     module = Copying(len(WHOLE.vocabs(task)[0]))
     with pytest.raises(lw.UsageError, match=r"layout=FullOutput\(causal=false\)"):
@@ -89,8 +89,8 @@ def test_a_module_that_copies_the_answer_is_refused_or_has_nothing_to_copy(runs)
 
 
 @dataclass(frozen=True)
-class Shown(lw.FullOutput):
-    """Rows that hold their answer, though every position sees them whole."""
+class AnswerShown(lw.FullOutput):
+    """A layout whose rows hold their answer although every position sees the whole row."""
 
     decodes = False
 
@@ -102,7 +102,7 @@ def test_a_layout_that_shows_the_answer_is_refused(runs):
     module = Copying(len(WHOLE.vocabs(lw.Addition())[0]))
     for call in (lw.train, lambda module, **options: lw.evaluate(module, [5], **options)):
         with pytest.raises(lw.UsageError, match="shows the answer: tokens changes with the answer"):
-            call(module, task=lw.Addition(), layout=Shown(causal=False), quiet=True)
+            call(module, task=lw.Addition(), layout=AnswerShown(causal=False), quiet=True)
 
 
 def test_training_rows_do_not_show_how_long_the_answer_is():
@@ -112,7 +112,7 @@ def test_training_rows_do_not_show_how_long_the_answer_is():
     slots = recipe.task.answer_slots(written.sizes) + 1
     assert torch.equal(written.answer_slots.sum(1), slots)
     trimmed, _ = draw_batch(recipe.change(layout=lw.FullOutput()), 0)
-    assert (trimmed.answer_slots.sum(1) < slots).any()  # which is what a causal model does not see
+    assert (trimmed.answer_slots.sum(1) < slots).any()  # a causal model cannot see this
 
 
 MODELS = [
@@ -137,4 +137,4 @@ def test_fast_runners_equal_the_plain_one(model):
     seen.tokens[:, -1] = 0
     with torch.no_grad():
         changed = Plain(built).last(seen, loops, written.answer_slots)
-    assert not torch.allclose(changed, plain)  # it does see what comes later
+    assert not torch.allclose(changed, plain)  # earlier outputs depend on later tokens

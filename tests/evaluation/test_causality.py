@@ -1,4 +1,4 @@
-"""Models of a user's own that look ahead, or at their neighbours, are refused before they are trained or measured."""
+"""User-defined models that look ahead, or read padding or other rows, are refused before training and evaluation."""
 
 import random
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from lengthwise.training.loop import train
 
 
 class Encoder(nn.Module):
-    """Attention over the whole row; ``hides`` padding if it is told where it is."""
+    """Attention over the positions in ``seen``; subclasses choose the mask."""
 
     def __init__(self, reads, writes):
         super().__init__()
@@ -50,7 +50,7 @@ class Causal(Encoder):
 
 
 class Random(Causal):
-    """Drops a tenth of its numbers, in evaluation too."""
+    """A causal model that also applies dropout in evaluation."""
 
     def mixed(self, tokens, seen):
         return nn.functional.dropout(super().mixed(tokens, seen), 0.1)
@@ -81,7 +81,7 @@ class Own(lw.ModelSpec):
 
 
 def recipe(layout, kind):
-    """A recipe whose model is the user's."""
+    """Return a small addition recipe with a user-defined model."""
     task = catalog.task("addition", ["equal_lengths=true", "leading_zeros=true", "order=least"])
     base = catalog.recipe("looped-parity", ["steps=2", "batch=4", "watch.every=0", "loops=Constant"])
     return base.change([], model=Own(kind), task=task, layout=layout)
@@ -106,7 +106,7 @@ def recipe(layout, kind):
         (lw.Pairs(), "Masked", None),
     ],
 )
-def test_who_looks_where_it_may_not_is_neither_trained_nor_measured(layout, kind, said):
+def test_models_that_leak_are_neither_trained_nor_measured(layout, kind, said):
     own = recipe(layout, kind)
     weights = Weights("own", own, own.build())
     if said is None:
@@ -117,7 +117,7 @@ def test_who_looks_where_it_may_not_is_neither_trained_nor_measured(layout, kind
         with pytest.raises(lw.UsageError, match=said) as error:
             work()
         assert "\n" not in str(error.value)
-    assert not runs_folder().exists()  # nothing is left of it
+    assert not runs_folder().exists()  # no run folder remains
 
 
 def test_a_module_that_normalizes_over_the_batch_reads_its_neighbours():
@@ -131,14 +131,14 @@ def test_a_module_that_normalizes_over_the_batch_reads_its_neighbours():
         check_model(SinglePass(Norm(100, 10)), own)
 
 
-def test_who_trains_on_one_length_is_looked_at_beside_others():
+def test_a_model_trained_on_one_length_is_checked_beside_other_lengths():
     own = recipe(lw.Pairs(), "Unmasked").change([], lengths=lw.Uniform(8, 8))
     with pytest.raises(lw.UsageError, match="Unmasked reads padding"):
         check_model(own.build(), own)
 
 
 class Deep(nn.Module):
-    """Four causal layers of torch's own, at most in 16 bits."""
+    """Four of torch's encoder layers, causal unless ``ahead``, optionally in 16 bits."""
 
     def __init__(self, reads, writes, *, autocast=None, stubborn=False, ahead=0, positions=99):
         super().__init__()
@@ -146,7 +146,7 @@ class Deep(nn.Module):
         self.layers = nn.TransformerEncoder(layer, 4)
         self.embedding, self.head = nn.Embedding(reads, 32), nn.Linear(32, writes)
         self.positions, self.autocast, self.ahead = nn.Embedding(positions, 32), autocast, ahead
-        self.stubborn = stubborn  # casts to 16 bits, whatever its weights are in
+        self.stubborn = stubborn  # casts to 16 bits whatever the dtype of the weights
 
     def forward(self, tokens):
         index = torch.arange(tokens.shape[1])
@@ -157,7 +157,7 @@ class Deep(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Its logits in bfloat16 differ by more than 1e-3 between rows that stand alone and beside others."""
+    """A GRU whose bfloat16 logits differ by more than 1e-3 between a row alone and the same row in a batch."""
 
     def __init__(self, reads, writes):
         super().__init__()
@@ -173,7 +173,7 @@ NARROW = [{}, {"kind": BF16}, {"kind": torch.half}, {"autocast": BF16}, {"kind":
 
 
 @pytest.mark.parametrize("how", NARROW, ids=str)
-def test_rounding_is_no_leak_and_hides_none(how):
+def test_rounding_is_not_reported_as_a_leak_and_hides_no_leak(how):
     own, kind = recipe(lw.NextToken(), "Causal"), how.get("kind", torch.float32)
     form = {name: value for name, value in how.items() if name != "kind"}
     reads, writes = (len(vocab) for vocab in own.layout.vocabs(own.task))
@@ -192,7 +192,7 @@ def test_rounding_is_no_leak_and_hides_none(how):
 
 
 class Carries(Causal):
-    """Adds what it computed the last time."""
+    """A model that adds a value that it computed in the last call."""
 
     last = 0.0
 
@@ -203,7 +203,7 @@ class Carries(Causal):
 
 
 class Caches(Causal):
-    """Keeps its embedded tokens, which later calls add to theirs or put before them."""
+    """A model that keeps its embedded tokens and joins them to those of later calls."""
 
     kept = None
 
@@ -219,7 +219,7 @@ class Caches(Causal):
 
 
 class Converges(Causal):
-    """Adds a state that it keeps, as a gated recurrence does, and that soon no longer changes."""
+    """A model that adds a state kept between calls, which converges as in a gated recurrence."""
 
     state = 9.0
 
@@ -247,7 +247,7 @@ def test_a_module_that_carries_a_state_is_not_called_random(form):
 
 
 @pytest.mark.parametrize("join", [torch.add, *(lambda *pair, axis=axis: torch.cat(pair, axis) for axis in (0, 1))])
-def test_a_cache_of_another_shape_is_one_line(join):
+def test_a_cache_of_another_shape_is_refused_in_one_line(join):
     own = recipe(lw.NextToken(), "Causal")
     reads, writes = (len(vocab) for vocab in own.layout.vocabs(own.task))
     message = (
@@ -258,8 +258,8 @@ def test_a_cache_of_another_shape_is_one_line(join):
 
 
 @pytest.mark.parametrize("positions", [5, 30])
-def test_rows_longer_than_a_module_s_positions_are_one_line(positions):
-    """In training, and at test alone."""
+def test_rows_longer_than_the_position_table_are_refused_in_one_line(positions):
+    """Rows longer than a module's position table give one clear error, in training and in evaluation."""
     own = lw.Parity()
     for lost in (Deep(4, 4, positions=positions), Sliced(4, 4, positions)):
         with pytest.raises(
@@ -272,7 +272,7 @@ def test_rows_longer_than_a_module_s_positions_are_one_line(positions):
 
 
 def short_words():
-    """The changes of a recipe whose table of positions ends at 14 bits."""
+    """Return changes to a recipe so that its position table ends at 14 bits."""
     words = "layout=NextToken model.positions=Learned(size=16) lengths=Uniform(top=4) loops=Constant steps=2 batch=4"
     return [*words.split(), "watch.every=0"]
 
@@ -298,7 +298,7 @@ def test_a_size_beyond_the_table_of_positions_is_refused_before_training(stack, 
 
 
 class Sliced(Causal):
-    """Adds as many learned vectors as there are positions, while there are."""
+    """A model that adds a slice of a learned position table, which fails on longer rows."""
 
     def __init__(self, reads, writes, positions):
         super().__init__(reads, writes)
@@ -308,7 +308,7 @@ class Sliced(Causal):
         return super().forward(tokens) + self.positions[: tokens.shape[1]]
 
 
-def test_a_part_of_ones_own_is_looked_at_too():
+def test_a_replaced_block_is_checked_too():
     class Swapped(Block):
         def forward(self, x, context, injected=None, cache=None):
             return super().forward(x, context, injected, cache) + x.flip(1)
@@ -322,7 +322,7 @@ def test_a_part_of_ones_own_is_looked_at_too():
 
 
 class Peeks(Causal):
-    """Sees one token ahead from the = on, which is the eleventh symbol from 0, and none before."""
+    """A model that sees one token ahead from the = (symbol 11) on, and none before."""
 
     def forward(self, tokens):
         answering = (tokens == 11).cummax(1).values
@@ -332,7 +332,7 @@ class Peeks(Causal):
 
 @pytest.mark.parametrize("pauses", [0, 4])
 @pytest.mark.parametrize("lengths", [lw.Uniform(8), lw.Uniform(8, 8), lw.Uniform(20, 16), lw.Uniform(30, 20)], ids=repr)
-def test_who_looks_ahead_within_the_answer_alone_is_refused(lengths, pauses):
+def test_a_model_that_looks_ahead_within_the_answer_only_is_refused(lengths, pauses):
     own = recipe(lw.NextToken(pauses), "Causal").change([], lengths=lengths)
     reads, writes = own.layout.vocabs(own.task)
     check_model(SinglePass(Causal(len(reads), len(writes))), own)
@@ -342,7 +342,7 @@ def test_who_looks_ahead_within_the_answer_alone_is_refused(lengths, pauses):
 
 
 class FromPosition(Causal):
-    """Correct up to position 32; then it has one of the faults that a chunk of 32 positions brings."""
+    """A model that is correct up to position 32, and has one of several faults from there on."""
 
     def __init__(self, reads, writes, fault):
         super().__init__(reads, writes)
@@ -370,7 +370,7 @@ class FromPosition(Causal):
     ],
 )
 def test_faults_in_long_rows_are_found_when_those_are_trained_or_measured(fault, message):
-    """Rows of a copy have 2 n + 2 positions; short rows show none of these faults."""
+    """Faults that only long rows show are found if such rows are used; copy rows have 2 n + 2 positions."""
     reads, writes = lw.NextToken().vocabs(lw.Copy())
     torch.manual_seed(0)
     net = FromPosition(len(reads), len(writes), fault)
@@ -403,7 +403,7 @@ def test_the_check_is_quick():
     model = own.build()
     start = time.process_time()
     check_model(SinglePass(model) if not isinstance(model, lw.Model) else model, own)
-    assert time.process_time() - start < 1  # types are checked here, which takes most of it; without, a hundredth
+    assert time.process_time() - start < 1  # most of it checks types; without these, a hundredth
 
 
 class Chaotic(nn.Module):
@@ -416,7 +416,7 @@ class Chaotic(nn.Module):
 
     def forward(self, tokens):
         x, states = self.embedding(tokens), []
-        x = x * (1 + len(x) * torch.finfo(x.dtype).eps)  # as some machines round by the number of rows
+        x = x * (1 + len(x) * torch.finfo(x.dtype).eps)  # on some machines rounding depends on the row count
         state = torch.zeros_like(x[:, 0])
         for inputs in x.unbind(1):
             state = torch.sin(state @ self.weight + inputs)
@@ -424,13 +424,13 @@ class Chaotic(nn.Module):
         return self.head(torch.stack(states, 1))
 
 
-def test_rounding_errors_that_grow_along_a_row_are_no_leak():
+def test_rounding_errors_that_grow_along_a_row_are_not_reported_as_a_leak():
     torch.manual_seed(0)
     reads, writes = lw.NextToken().vocabs(lw.Copy())
     net = Chaotic(len(reads), len(writes))
     known = {"task": lw.Copy(), "layout": lw.NextToken()}
     rows = torch.randint(len(reads), (6, 160))
     alone, together = (net.double()(part)[0] for part in (rows[:1], rows))
-    assert (alone - together).abs().max() > 1e-3  # otherwise it tests nothing
+    assert (alone - together).abs().max() > 1e-3  # otherwise the test would be vacuous
     net.float()
     assert lw.evaluate(net, [10, 80], trained_to=10, samples=4, quiet=True, **known)

@@ -1,4 +1,4 @@
-"""Rows that stop early are no longer computed, and their answers are those of the full trace."""
+"""Rows that stop early are no longer computed, and their answers equal those of the full trace."""
 
 import pytest
 import torch
@@ -18,7 +18,7 @@ from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import load
 
 LOOPS = torch.tensor([5, 2, 6])
-# Few loops: where states move chaotically, rounding becomes another answer after hundreds.
+# Few loops: after hundreds, rounding errors in chaotic states change answers.
 RULES = [
     Settled(0.3, most=40), Settled(0.02, period=2, most=40), Settled(1e-6, most=9), Converged(), Converged(1, most=12),
     Halted(), Halted(more=2, most=15),
@@ -30,11 +30,11 @@ WEIGHTS = ["looped-pairs", "looped-parity", "looped-multiplication", "looped-uni
 
 FEW = EVERY if LONG else covering({pair: choices(*pair) for pair in EVERY})
 LEAVING = [(movement, *pair) for movement in (False, True) for pair in FEW]
-LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows go
+LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows leave
 
 
 def by_row(runner, inputs, at, leave, movement):
-    """Logits and movement by loop and row; ``leave`` has the loop after which each row goes."""
+    """Return logits and movement by loop and row; ``leave`` has the loop after which each row leaves."""
     found, stay = {}, None
     steps = runner.steps(inputs, LOOPS, at, movement=movement)
     while True:
@@ -50,7 +50,7 @@ def by_row(runner, inputs, at, leave, movement):
 
 @pytest.mark.parametrize(("movement", "spec", "causal"), LEAVING, ids=str)
 @torch.no_grad()
-def test_the_other_rows_go_on_as_if_none_had_left(movement, spec, causal):
+def test_remaining_rows_are_unaffected_by_rows_that_left(movement, spec, causal):
     model, inputs = built(spec, causal).eval(), some(width=10)
     at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
     whole = by_row(Plain(model), inputs, at, LOOPS, movement)
@@ -72,7 +72,7 @@ def batch_of(recipe, sizes, each):
 
 @pytest.mark.parametrize("name", WEIGHTS)
 def test_answers_are_those_of_the_full_trace(name, monkeypatch):
-    """Rows may leave one by one or together."""
+    """Answers equal those of the full trace, whether rows leave one by one or together."""
     model, recipe = (weights := load(name)).model.double(), weights.recipe
     batch, end = batch_of(recipe, [2, 5, 9], 6 if LONG else 2), recipe.layout.end(recipe.task)
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
@@ -94,8 +94,8 @@ def test_answers_are_those_of_the_full_trace(name, monkeypatch):
             assert torch.equal(getattr(found, field), getattr(beside, field)), (rule, field)
 
 
-def test_what_is_not_looked_at_is_not_computed(monkeypatch):
-    """A loop beyond a row's own costs nothing: neither time nor memory."""
+def test_loops_after_a_row_has_stopped_are_not_computed(monkeypatch):
+    """Loops after a row has stopped are not computed."""
     weights, ran = load("looped-pairs"), []
     plain = type(choose_runner(weights.model)).steps
 
@@ -120,7 +120,7 @@ def test_what_is_not_looked_at_is_not_computed(monkeypatch):
 @given(st.data())
 def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
     class Hasty(Converged):
-        """Does not wait."""
+        """A rule that stops every row after the first loop."""
 
         def done(self, trace, planned):
             return torch.ones_like(planned, dtype=torch.bool)

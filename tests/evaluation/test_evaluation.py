@@ -1,4 +1,4 @@
-"""Laws of evaluation: scores are what a plain loop over rows counts, and answers are the model's own."""
+"""Evaluation: scores equal a plain count of rows, one at a time."""
 
 from dataclasses import dataclass, replace
 
@@ -28,16 +28,16 @@ from lengthwise.report.tables import detail_table
 from lengthwise.runs.run import Weights, load
 
 RECIPES = [PARITY, SUMS, PAIRS, NEXT]
-READING = [MaxConfidence(extra=3), Converged(1, extra=3)]
+ANSWER_RULES = [MaxConfidence(extra=3), Converged(1, extra=3)]
 WAYS = [(r, s) for r in RECIPES for s in (Oracle(), After(3))] + [(PAIRS, Oracle(-1))]
-WAYS += [(r, s) for r in RECIPES[:3] for s in READING]
+WAYS += [(r, s) for r in RECIPES[:3] for s in ANSWER_RULES]
 every_way = pytest.mark.parametrize(
     ("recipe", "stopping"), WAYS, ids=lambda v: v.name if hasattr(v, "limit") else f"{v.task.name}-{v.layout!r}"
 )
 
 
-def several(recipe, count=16, top=4):
-    """Problems of mixed sizes."""
+def mixed_problems(recipe, count=16, top=4):
+    """Return problems of mixed sizes."""
     draw = lw.stream(0, "several")
     return recipe.task.sample(torch.randint(1, top + 1, (count, len(recipe.task.axes)), generator=draw), draw)
 
@@ -47,7 +47,7 @@ def one_by_one(problems):
 
 
 def plain_loops(model, recipe, problem, limit):
-    """What each loop says in one row's slots, and the mean log probability of that up to its own first end."""
+    """Return each loop's predictions for one row, and their mean log probability up to the first end symbol."""
     batch = recipe.layout.write(problem, recipe.task)
     end = recipe.layout.end(recipe.task)
     context = model.embed(batch.inputs)
@@ -64,7 +64,7 @@ def plain_loops(model, recipe, problem, limit):
 
 @torch.no_grad()
 def plain_answer(model, recipe, problem, stopping):
-    """Symbols, confidence and loops of one row that was run alone."""
+    """Return symbols, confidence and loops of one row that is run alone."""
     model.eval()
     limit = int(stopping.limit(recipe.loops.planned(problem.rounds)))
     predicted, sure = plain_loops(model, recipe, problem, limit)
@@ -77,7 +77,7 @@ def plain_answer(model, recipe, problem, stopping):
 
 
 def plain_counts(weights, problems, stopping):
-    """Rows right in full, symbols right, symbols asked for, loops: counted one row at a time."""
+    """Count right rows, right symbols, supervised symbols and loops, one row at a time."""
     recipe = weights.recipe
     task, end = recipe.task, recipe.layout.end(recipe.task)
     exact = right = loss_mask = loops = 0
@@ -95,8 +95,8 @@ def plain_counts(weights, problems, stopping):
     return exact, right, loss_mask, loops
 
 
-def given_problems(monkeypatch, problems):
-    """Evaluation is handed these problems, and a module that says what it is told to: it would be refused."""
+def use_problems(monkeypatch, problems):
+    """Make evaluation use these problems, and skip the causality check, which would refuse the scripted modules."""
     monkeypatch.setattr(evaluation, "evaluation_problems", lambda *_, **__: problems)
     monkeypatch.setattr(evaluation, "check_model", lambda *_: None)
 
@@ -106,8 +106,8 @@ def given_problems(monkeypatch, problems):
 
 @every_way
 def test_answers_equal_those_of_rows_run_alone(recipe, stopping):
-    """Mixed sizes, so that rows leave the loop at different times and stand in different places."""
-    weights, problems = half_trained(recipe), several(recipe)
+    """Rows of mixed sizes, which leave the loop at different times, get the answers that they get alone."""
+    weights, problems = half_trained(recipe), mixed_problems(recipe)
     predicted = predict(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
     seen = set()
     for i, problem in enumerate(one_by_one(problems)):
@@ -117,13 +117,13 @@ def test_answers_equal_those_of_rows_run_alone(recipe, stopping):
         assert float(predicted.confidence[i]) == pytest.approx(sure, abs=1e-5)
         assert int(predicted.loops[i]) == loops
         seen.add(tuple(symbols))
-    assert len(seen) > 1  # the model says something else to other prompts
+    assert len(seen) > 1  # answers differ between prompts
 
 
-@pytest.mark.parametrize("stopping", [Oracle(), *READING], ids=repr)
+@pytest.mark.parametrize("stopping", [Oracle(), *ANSWER_RULES], ids=repr)
 @pytest.mark.parametrize("recipe", RECIPES[:3], ids=lambda r: f"{r.task.name}-{r.layout!r}")
-def test_what_is_said_never_depends_on_the_true_answer(recipe, stopping):
-    problems, weights = several(recipe), half_trained(recipe)
+def test_predictions_never_depend_on_the_true_answer(recipe, stopping):
+    problems, weights = mixed_problems(recipe), half_trained(recipe)
     other = Problems(
         **{**vars(problems), "answer": 1 - problems.answer, "answer_length": torch.ones_like(problems.rounds)}
     )
@@ -137,7 +137,7 @@ def test_what_is_said_never_depends_on_the_true_answer(recipe, stopping):
 
 def test_dropout_is_off_and_gradients_are_not_kept():
     recipe = replace(PARITY, model=replace(MODEL, dropout=0.5))
-    model, batch = recipe.build().train(), PARITY.layout.write(several(PARITY), PARITY.task)
+    model, batch = recipe.build().train(), PARITY.layout.write(mixed_problems(PARITY), PARITY.task)
     one, two = (predict(model, recipe, batch, Oracle()) for _ in range(2))
     assert torch.equal(one.confidence, two.confidence)
     assert not one.confidence.requires_grad
@@ -148,10 +148,10 @@ def test_dropout_is_off_and_gradients_are_not_kept():
 
 @every_way
 def test_scores_equal_a_plain_count_however_the_rows_are_batched(recipe, stopping, monkeypatch):
-    """Batches of 50 tokens: there are several, and the last is partial."""
+    """Scores equal a plain count of rows, also in batches of 50 tokens, where the last batch is partial."""
     size, count = (2,) * len(recipe.task.axes), 13
     weights, problems = half_trained(recipe), data.fresh_problems(recipe.task, size, count, seed=5)
-    given_problems(monkeypatch, problems)
+    use_problems(monkeypatch, problems)
     exact, right, loss_mask, loops = plain_counts(weights, problems, stopping)
     for tokens in (evaluation.MAX_POSITIONS, 50):
         monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
@@ -163,15 +163,15 @@ def test_scores_equal_a_plain_count_however_the_rows_are_batched(recipe, stoppin
         assert exact_match(weights.model, ruled, size, count) == pytest.approx(exact / count)
 
 
-def test_some_of_these_are_right_and_some_are_wrong():
-    """Or else the counts above would hold little."""
+def test_half_trained_models_are_sometimes_right():
+    """The half-trained models have some answers right and some wrong, so the counts above can differ."""
     for recipe in RECIPES:
         (score,) = evaluate(half_trained(recipe), [2], samples=200)
         assert 0 < score.exact < score.token_accuracy < 1
 
 
-class Says(nn.Module):
-    """A module that predicts the same symbol after every equals sign, with any probability."""
+class Scripted(nn.Module):
+    """A module that predicts the same symbols after every equals sign, with a given probability."""
 
     def __init__(self, recipe, script, chance=0.9):
         super().__init__()
@@ -209,8 +209,8 @@ class Says(nn.Module):
 @pytest.mark.parametrize("layout", [lw.FullOutput(), lw.NextToken()], ids=repr)
 def test_an_answer_that_ends_early_or_late_is_wrong(predicted, right, layout, monkeypatch):
     recipe = replace(PARITY, task=lw.Addition(), layout=layout, loops=lw.Constant())
-    given_problems(monkeypatch, recipe.task.parse("12+34"))
-    (score,) = evaluate(Weights("says", recipe, SinglePass(Says(recipe, predicted))), [2], samples=1)
+    use_problems(monkeypatch, recipe.task.parse("12+34"))
+    (score,) = evaluate(Weights("says", recipe, SinglePass(Scripted(recipe, predicted))), [2], samples=1)
     assert score.exact == right
     assert score.token_accuracy == pytest.approx(sum(a == b for a, b in zip(predicted, "46$", strict=False)) / 3)
 
@@ -218,10 +218,10 @@ def test_an_answer_that_ends_early_or_late_is_wrong(predicted, right, layout, mo
 @pytest.mark.parametrize(
     ("predicted", "counted"), [("46$$", 3), ("4$46", 2), ("$$$$", 1), ("4646", 4), ("464$", 4)], ids=lambda v: str(v)
 )
-def test_confidence_is_counted_up_to_the_first_end_that_was_said(predicted, counted):
-    """The first symbol has another probability than the rest, so each count has its own mean."""
+def test_confidence_counts_up_to_the_first_predicted_end(predicted, counted):
+    """The first symbol has a higher probability than the rest, so each count gives a different mean."""
     recipe = replace(PARITY, task=lw.Addition(), layout=lw.FullOutput(), loops=lw.Constant())
-    module = Says(recipe, predicted, 0.5)
+    module = Scripted(recipe, predicted, 0.5)
 
     class _First(nn.Module):
         def __init__(self):
@@ -251,7 +251,7 @@ RULES = [Oracle(), MaxConfidence(extra=3), After(3), Converged(1, extra=2), Afte
 
 @dataclass(frozen=True)
 class Seen(OutputRule):
-    """As many loops as it sees rows, which are three."""
+    """A rule that chooses as many loops as it sees rows, which are three."""
 
     extra: int = 20
     together = 3
@@ -261,7 +261,7 @@ class Seen(OutputRule):
 
 
 @pytest.mark.parametrize("precision", [None, 0.2])
-def test_rules_that_see_several_rows_see_as_many_beside_each_other(precision):
+def test_batch_wise_rules_see_as_many_rows_beside_other_rules_as_alone(precision):
     weights, rules = half_trained(PARITY), [MaxConfidence(per="batch"), Oracle(), Seen()]
     asked = {"samples": 50, "precision": precision}
     beside = list(evaluate(weights, [5, 9], stopping=rules, **asked))
@@ -273,7 +273,7 @@ def test_rules_that_see_several_rows_see_as_many_beside_each_other(precision):
 
 @pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=lambda r: f"{r.task.name}-{r.layout!r}")
 def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
-    """A rule looks no further than it would alone, whatever the others make the model run."""
+    """A rule looks at no more loops than it would alone, however many the other rules make the model run."""
     weights = half_trained(recipe)
     for tokens in (evaluation.MAX_POSITIONS, 50):
         monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
@@ -281,7 +281,7 @@ def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
         alone = [evaluate(weights, [2, 3], samples=25, stopping=rule) for rule in RULES]
         assert together == [score for size in zip(*alone, strict=True) for score in size]
         assert len({score.exact for score in together}) > 2
-    batch = recipe.layout.write(several(recipe), recipe.task)
+    batch = recipe.layout.write(mixed_problems(recipe), recipe.task)
     for rule, predicted in zip(RULES, predict_by_rules(weights.model, recipe, batch, RULES), strict=True):
         alone = predict(weights.model, recipe, batch, rule)
         assert torch.equal(predicted.symbols, alone.symbols)
@@ -289,17 +289,17 @@ def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
         assert torch.allclose(predicted.confidence, alone.confidence, atol=1e-6)
 
 
-def test_one_rule_that_is_refused_refuses_all():
+def test_one_refused_rule_refuses_the_evaluation():
     with pytest.raises(UsageError, match="use Oracle or After"):
         list(evaluate(half_trained(NEXT), [2], stopping=[Oracle(), MaxConfidence()]))
 
 
 @pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
-def test_what_each_loop_gets_right_is_what_stopping_there_scores(recipe, monkeypatch):
+def test_exact_match_traced_after_each_loop_equals_the_score_of_stopping_there(recipe, monkeypatch):
     weights = half_trained(recipe)
     problems = data.fresh_problems(recipe.task, (2,) * len(recipe.task.axes), 25, seed=0)
     batch = recipe.layout.write(problems, recipe.task)
-    given_problems(monkeypatch, problems)
+    use_problems(monkeypatch, problems)
     scores = [next(evaluate(weights, [2], samples=25, stopping=After(k))).exact for k in range(1, 5)]
     assert len(set(scores)) > 1
     for tokens in (evaluation.MAX_POSITIONS, 50):
@@ -314,9 +314,9 @@ def test_what_each_loop_gets_right_is_what_stopping_there_scores(recipe, monkeyp
 
 
 @pytest.mark.parametrize("recipe", [*RECIPES, COPY], ids=lambda r: f"{r.task.name}-{r.layout!r}")
-def test_a_row_right_in_full_is_right_and_without_a_tail_the_other_way_round(recipe):
+def test_whole_row_accuracy_is_at_most_exact_match_and_equal_without_a_tail(recipe):
     weights = half_trained(recipe)
-    tailless = recipe is not SUMS  # a sum with its leading zeros left out may be shorter than its room
+    tailless = recipe is not SUMS  # a sum without leading zeros may be shorter than its slots
     for score in evaluate(weights, [1, 2, 3], samples=100, stopping=[Oracle(), After(2)]):
         assert score.whole_row <= score.exact
         assert score.whole_row == score.exact or not tailless
@@ -326,11 +326,11 @@ def test_a_row_right_in_full_is_right_and_without_a_tail_the_other_way_round(rec
     ("prompt", "predicted", "exact", "whole"),
     [("12+34", "46$$", 1, 1), ("12+34", "46$5", 1, 0), ("12+34", "4$$$", 0, 0), ("99+99", "198$", 1, 1)],
 )
-def test_a_wrong_tail_makes_the_whole_row_wrong_and_nothing_else(prompt, predicted, exact, whole, monkeypatch):
+def test_a_wrong_tail_lowers_whole_row_accuracy_only(prompt, predicted, exact, whole, monkeypatch):
     for layout in (lw.FullOutput(), lw.FullOutput(whole_tail=True), lw.NextToken()):
         recipe = replace(PARITY, task=lw.Addition(), layout=layout, loops=lw.Constant())
-        given_problems(monkeypatch, recipe.task.parse(prompt))
-        weights = Weights("says", recipe, SinglePass(Says(recipe, predicted)))
+        use_problems(monkeypatch, recipe.task.parse(prompt))
+        weights = Weights("says", recipe, SinglePass(Scripted(recipe, predicted)))
         (score,) = evaluate(weights, [2], samples=1)
         assert (score.exact, score.whole_row) == (exact, whole)
         assert score.token_accuracy == (1 if exact else 2 / 3)
@@ -391,7 +391,7 @@ def test_test_problems_are_not_those_of_training():
     assert str(tested.inputs.tokens.tolist()) not in trained
 
 
-def test_a_score_says_what_was_measured():
+def test_a_score_names_what_it_measured():
     weights = half_trained(SUMS)
     (one,) = evaluate(weights, [3], samples=7, stopping=After(2))
     (two,) = evaluate(weights, [(1, 4)], samples=7, kind="hard")
@@ -411,7 +411,7 @@ def test_the_recipe_s_own_stopping_rule_is_used_unless_another_is_given():
 @pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=lambda recipe: recipe.name)
 @pytest.mark.parametrize("tokens", [1, 200, 100_000])
 def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
-    """One by one, some at a time, or all at once: in the order in which they were asked for."""
+    """Sizes measured one by one, some at a time or all at once give equal scores, in the order requested."""
     monkeypatch.setattr("lengthwise.evaluation.scores.MAX_POSITIONS", tokens)
     weights, sizes = half_trained(recipe), [3, 1, 4, 2, 5]
     together = list(evaluate(weights, sizes, samples=8, stopping=[Oracle(), After(2)]))
@@ -421,7 +421,7 @@ def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
 
 
 def test_one_loop_for_many_rows_is_chosen_among_rows_of_one_length(monkeypatch):
-    """Whatever else is measured beside them, and however many rows fit a forward pass."""
+    """Batch-wise rules see rows of one length only, whatever shares their forward pass."""
     monkeypatch.setattr("lengthwise.experiment.stopping.PUBLISHED_BATCH", 4)
     weights, rule = half_trained(SUMS), MaxConfidence(extra=3, per="batch")
     for tokens in (1, 100_000):
@@ -445,21 +445,21 @@ def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
     monkeypatch.setattr(evaluation, "predict_by_rules", counted)
     monkeypatch.setattr(evaluation, "MAX_POSITIONS", 100)
     list(evaluate(weights, [1, 2, 3, 30], samples=8))
-    assert passes == [24, 3, 3, 2]  # rows of 2 to 4 places; then those of 31, three at a time
+    assert passes == [24, 3, 3, 2]  # rows of 2 to 4 positions; then those of 31, three at a time
     passes.clear()
     monkeypatch.setattr(evaluation, "CACHE_POSITIONS", 50)
     list(evaluate(weights, [1, 2, 3], samples=8))
     assert passes == [12, 12]
     passes.clear()
     list(evaluate(weights, [1, 2, 3], samples=8, stopping=MaxConfidence(extra=1)))
-    assert passes == [24]  # a rule that looks at what was said may look at all rows together
+    assert passes == [24]  # rules that read the answers need no cache, so all rows fit one pass
 
 
 # Next-token layouts
 
 
 def greedy(model, recipe, problem):
-    """Decoding as plain as can be: the likeliest next symbol is written down and read again, up to the end."""
+    """Decode greedily without a cache: append the likeliest symbol and read the row again, up to the end."""
     task, layout = recipe.task, recipe.layout
     vocab = layout.vocabs(task)[0]
     end = vocab.id("$")
@@ -481,12 +481,12 @@ def greedy(model, recipe, problem):
     "recipe", [NEXT, replace(SUMS, layout=lw.NextToken(2))], ids=lambda r: f"{r.task.name}-{r.layout!r}"
 )
 @torch.no_grad()
-def test_exact_match_with_the_answer_fed_in_is_that_of_greedy_decoding(recipe, monkeypatch):
+def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, monkeypatch):
     with torch.enable_grad():
         weights, total = half_trained(recipe), 0
-    problems = several(recipe, 24)
+    problems = mixed_problems(recipe, 24)
     for problem in one_by_one(problems):
-        given_problems(monkeypatch, problem)
+        use_problems(monkeypatch, problem)
         (score,) = evaluate(weights, [2], samples=1)
         wanted = [*problem.answer[0, : int(problem.answer_length)].tolist(), recipe.layout.end(recipe.task)]
         assert score.exact == (greedy(weights.model, recipe, problem) == wanted)
@@ -494,8 +494,8 @@ def test_exact_match_with_the_answer_fed_in_is_that_of_greedy_decoding(recipe, m
     assert 0 < total < len(problems)
 
 
-@pytest.mark.parametrize("stopping", READING, ids=repr)
-def test_rules_that_read_answers_are_refused_where_answers_are_fed_in(stopping):
+@pytest.mark.parametrize("stopping", ANSWER_RULES, ids=repr)
+def test_rules_that_read_answers_are_refused_with_next_token_layouts(stopping):
     with pytest.raises(
         UsageError, match=f"{type(stopping).__name__} looks at the model's own answer.*use Oracle or After"
     ):
@@ -505,7 +505,7 @@ def test_rules_that_read_answers_are_refused_where_answers_are_fed_in(stopping):
 
 
 @pytest.mark.parametrize("changes", [{"objective": Halting()}, {"stopping": Halted()}], ids=repr)
-def test_what_tells_empty_answers_is_refused_where_none_is_empty(changes):
+def test_parts_that_need_an_end_symbol_are_refused_where_the_layout_writes_none(changes):
     (part,) = changes.values()
     rows = replace(SUMS, steps=2, **changes)
     assert list(evaluate(half_trained(rows), [2], samples=3))
@@ -554,7 +554,7 @@ def test_a_span_of_sizes_is_inclusive(low, more, step):
     ["", "x", "8,", ",8", "-3", "1.5", "8;9", "1-2-3", "2x", "x2", "2x2x2", "0", "0-3", "3,0", "0x2", "5-3", "8,5-3",
      "5-0", "1-9:0", "2,0x2"],
 )  # fmt: skip
-def test_what_names_no_sizes_is_refused(text):
+def test_malformed_sizes_are_refused(text):
     with pytest.raises(UsageError) as error:
         parse_sizes(text)
     assert "\n" not in str(error.value)
@@ -570,7 +570,7 @@ def test_what_names_no_sizes_is_refused(text):
         ([3], 0, "samples must be 1 or more"),
     ],
 )
-def test_what_cannot_be_measured_is_refused(sizes, samples, message):
+def test_impossible_sizes_and_samples_are_refused(sizes, samples, message):
     with pytest.raises(UsageError, match=message):
         list(evaluate(half_trained(SUMS), sizes, samples=samples))
 
@@ -585,16 +585,16 @@ def test_default_sizes_end_where_the_task_does():
     assert default_sizes(replace(PARITY, lengths=lw.Uniform(1))) == [1, 2, 3, 5]
 
 
-# As many problems as an interval takes
+# Sampling until the interval is narrow
 
 
-def drawn(share, seed, count=12_000):
-    """How many of the first n problems are right, n = 1, 2, …, by a coin of this share."""
+def cumulative_successes(share, seed, count=12_000):
+    """Return how many of the first n problems are right, n = 1, 2, …, each with probability ``share``."""
     return (torch.rand(count, generator=torch.Generator().manual_seed(seed)) < share).cumsum(0).tolist()
 
 
 def counted(right, precision, most=10_000):
-    """Where a count ends, and how many were right by then."""
+    """Return the sample size at which sampling ends, and how many problems were right by then."""
     count = evaluation.smallest_sample(precision)
     while (more := min(most, evaluation.needed_sample(right[count - 1], count, precision))) > count:
         count = more
@@ -603,36 +603,36 @@ def counted(right, precision, most=10_000):
 
 @pytest.mark.parametrize("precision", [0.02, 0.1])
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.97, 1.0])
-def test_a_count_that_ends_early_still_covers(share, precision):
-    """Its interval is as narrow as was asked for, and holds the share as often as one of a fixed count, about."""
-    ends = [counted(drawn(share, seed), precision) for seed in range(200)]
+def test_an_interval_of_a_sample_that_ends_early_still_covers(share, precision):
+    """The interval is as narrow as requested, and covers the true share in at least 90 % of the draws."""
+    ends = [counted(cumulative_successes(share, seed), precision) for seed in range(200)]
     intervals = [wilson(right / count, count) for count, right in ends]
     assert all(high - low <= 2 * precision for low, high in intervals)
     assert sum(low - 1e-9 <= share <= high + 1e-9 for low, high in intervals) >= 0.9 * len(ends)
-    fixed = 0.97 / precision**2  # what the worst share takes, about
+    fixed = 0.97 / precision**2  # about what a share of 0.5 takes
     assert share == 0.3 or sum(count for count, _ in ends) / len(ends) < fixed / 4
 
 
-def test_precision_decides_how_many_problems_are_looked_at():
+def test_precision_decides_how_many_problems_are_measured():
     weights = load("looped-parity")
     (easy,) = evaluate(weights, [3], samples=1000, precision=0.1)
     assert (easy.exact, easy.count, easy.precision) == (1.0, evaluation.smallest_sample(0.1), 0.1)
     (few,) = evaluate(weights, [3], samples=10, precision=0.1)
-    assert (few.count, few.precision) == (10, None)  # it has not ended early: there are no more
+    assert (few.count, few.precision) == (10, None)  # it used all samples
     (same,) = evaluate(weights, [3], samples=easy.count)
     assert same.row() == {name: value for name, value in easy.row().items() if name != "precision"}
     hard, other = evaluate(weights, [3], samples=600, precision=0.1, stopping=[After(1), Oracle()])
     assert hard.count == other.count > easy.count  # all rules see the same problems
-    assert evaluation.needed_sample(256, 512, 0.1, batch_rows=512) == 1024  # one choice for all is one trial
+    assert evaluation.needed_sample(256, 512, 0.1, batch_rows=512) == 1024  # one choice for a batch is one trial
     for wrong in (0, 0.5, -1):
         with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 0 and 0\.5"):
             list(evaluate(weights, [3], precision=wrong))
 
 
 @pytest.mark.parametrize("precision", [None, 0.02])
-def test_scores_tell_how_many_problems_differ(precision):
-    """From the few test problems that a fixed set leaves, repeats add nothing to what the interval counts; fresh
-    problems are draws from a distribution, whose repeats count."""
+def test_scores_count_distinct_problems(precision):
+    """Repeats among the few test problems of a fixed set do not narrow the interval; repeats among freshly drawn
+    problems do."""
     fixed = replace(NEXT, batch=8, source=Finite(8))
     for recipe, size in ((fixed, 8), (PARITY, 3)):
         weights = replace(half_trained(PARITY if recipe is PARITY else NEXT), recipe=recipe)
@@ -647,7 +647,7 @@ def test_scores_tell_how_many_problems_differ(precision):
     assert score.distinct is None and "distinct" not in score.row()
 
 
-def test_a_table_tells_how_many_problems_differ():
+def test_a_table_shows_the_number_of_distinct_problems():
     weights = half_trained(PARITY)
     rows = [score.row() for score in evaluate(weights, [2], samples=50)]
     table = detail_table(rows)
@@ -659,5 +659,5 @@ def test_a_table_tells_how_many_problems_differ():
 
 
 def bare(rows):
-    """Rows without the interval, which a Score computes."""
+    """Return rows without the interval, which a Score computes."""
     return [{name: value for name, value in row.items() if name not in ("low", "high")} for row in rows]

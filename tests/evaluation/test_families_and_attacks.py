@@ -39,7 +39,7 @@ from lengthwise.tasks.bits import BinarySum
 MANY = {"count": 1000}
 
 
-def printed(table, width=100):
+def render(table, width=100):
     console = Console(width=width, file=io.StringIO())
     console.print(table)
     return console.file.getvalue()
@@ -50,7 +50,7 @@ def printed(table, width=100):
 
 @pytest.mark.parametrize("trained", [PARITY, SUMS, PAIRS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
 def test_a_family_scores_as_it_does_alone(trained):
-    """Answering equal problems once, and all families together, changes nothing."""
+    """Answering equal problems once, and measuring all families together, changes no score."""
     weights = half_trained(trained)
     size = 12 if len(trained.task.axes) == 1 else 9
     found = {score.problems: score for score in evaluate_families(weights, [size], samples=30, seed=3)}
@@ -76,7 +76,7 @@ def test_a_small_size_is_measured_on_all_its_problems():
     assert (score.problems, score.count, score.exact) == ("every", 32, right / 32)
     assert short_sizes(PARITY) == list(range(1, 12))
     assert short_sizes(replace(PARITY, lengths=lw.Uniform(6, bottom=4))) == list(range(4, 12))
-    assert short_sizes(replace(PARITY, lengths=lw.Curriculum(20, 1, most=(2,)))) == [1, 2]  # no longer ones are named
+    assert short_sizes(replace(PARITY, lengths=lw.Curriculum(20, 1, most=(2,)))) == [1, 2]  # without unnamed sizes
 
 
 def test_a_task_of_few_problems_at_every_size_has_a_longest_short_size(monkeypatch):
@@ -85,7 +85,7 @@ def test_a_task_of_few_problems_at_every_size_has_a_longest_short_size(monkeypat
     assert short_sizes(replace(PARITY, lengths=lw.Uniform(3))) == list(range(1, 16))
 
 
-def test_named_families_alone_are_measured_where_they_are_asked_for():
+def test_only_named_families_are_measured_if_names_are_given():
     found = list(evaluate_families(half_trained(PARITY), [3, 9], samples=4, names=("palindrome", "runs")))
     assert [(score.sizes, score.problems) for score in found] == [
         (size, name) for size in ((3,), (9,)) for name in ("palindrome", "runs")
@@ -152,13 +152,13 @@ def test_without_a_share_of_families_nothing_changes():
         (["families=0.1", "family_names=(twce,)"], "did you mean twice"),
     ],
 )
-def test_a_share_of_families_that_cannot_be_is_refused(changes, message):
+def test_an_impossible_share_of_families_is_refused(changes, message):
     with pytest.raises(lw.UsageError, match=message):
         lw.find("looped-pairs", *changes)
 
 
 def test_families_and_the_harder_set_may_share_all_of_a_batch():
-    """However their shares are rounded."""
+    """Shares of families and hard problems that add up to 1 are accepted, however they are rounded."""
     for share in range(0, 101, 1 if LONG else 7):
         recipe = lw.find("looped-pairs", f"hard={share / 100}", f"families={1 - share / 100}")
         assert recipe.families + recipe.hard <= 1
@@ -166,7 +166,7 @@ def test_families_and_the_harder_set_may_share_all_of_a_batch():
 
 @pytest.mark.parametrize("marked", [False, True], ids=["alone", "marked"])
 def test_a_window_cannot_tell_the_first_of_equal_columns_from_the_next_without_a_mark(marked):
-    """It averages its neighbours, and an average of equal values is the same however many they are."""
+    """Local attention averages equal columns to equal states; only ``Mark`` separates the first column."""
     own = lw.find("looped-pairs").model
     assert Mark() in own.positions  # the shipped recipe needs it: 99999999 + 99999999
     recipe = lw.find("looped-pairs", f"model.positions=(Local(reach=1),{'Mark()' * marked})")
@@ -178,7 +178,7 @@ def test_a_window_cannot_tell_the_first_of_equal_columns_from_the_next_without_a
     assert apart > 1e-2 if marked else apart < 1e-5
 
 
-def test_one_family_asked_for_by_name_is_not_drawn_as_the_worst():
+def test_a_family_measured_by_name_is_not_drawn_as_the_worst():
     scores = lw.evaluate("looped-parity", [4, 9], samples=20, kind="one-symbol", quiet=True)
     assert {score.family for score in scores} == {"alone"}
     texts = [text.get_text() for text in scores.plot().findobj(Text)]
@@ -189,7 +189,7 @@ def test_one_family_asked_for_by_name_is_not_drawn_as_the_worst():
 
 
 @pytest.mark.parametrize(("trained", "size"), [(NEXT, 9), (PAIRS, 12)], ids=["copy", "addition"])
-def test_an_attack_finds_what_is_wrong_and_the_same_again(trained, size):
+def test_an_attack_finds_wrong_answers_and_is_reproducible(trained, size):
     weights = half_trained(trained)
     found = attack(weights, [size], tries=200, seed=1)
     assert found == attack(weights, [size], tries=200, seed=1)
@@ -205,7 +205,7 @@ def test_an_attack_finds_what_is_wrong_and_the_same_again(trained, size):
     assert lengths == sorted(lengths)
 
 
-def test_an_attack_changes_what_it_has_tried():
+def test_an_attack_mutates_problems_that_it_has_tried():
     found = attack(half_trained(PAIRS), [12], tries=900)
     origins = {row["origin"]: row["tries"] for row in found["origins"]}
     assert origins["mutation"] > 40
@@ -224,14 +224,14 @@ def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
     assert found["failed"] == sum(not lw.Solver(untrained).solve(prompt).correct for prompt in rows)
 
 
-def test_changes_stay_within_what_was_asked_for_on_each_axis():
+def test_mutations_stay_within_the_largest_size_on_each_axis():
     search = Attempts(unsure=[Attempt("10*110", "uniform", True, -1.0), Attempt("1*1011", "uniform", True, -1.0)])
     tried = list(_generate_mutations(Multiplication(), search, Random(0), torch.tensor([2, 4])))
     assert len(tried) > 20
     assert torch.cat([problems.sizes for problems in tried]).amax(0).tolist() == [2, 4]
 
 
-def test_an_attack_that_finds_nothing_says_so():
+def test_an_attack_that_finds_nothing_reports_no_failures():
     found = attack(lw.load("looped-parity").weights, [6], tries=300)
     assert (found["failed"], found["shortest"]) == (0, [])
 
@@ -243,7 +243,7 @@ def test_an_attack_refuses_sizes_of_another_task(sizes):
 
 
 def test_an_attack_ends_near_its_limit_however_slow_the_model(monkeypatch):
-    """A first round has 48 problems; each takes 50 ms here."""
+    """An attack ends near its time limit; here, a first round of 48 problems takes 50 ms each."""
 
     def slow(model, recipe, batch, rules):
         time.sleep(0.05 * len(batch))
@@ -271,7 +271,7 @@ def test_an_attack_needs_time():
 # Reports
 
 
-def with_family(run, name, *rows):
+def add_family(run, name, *rows):
     for size, exact in rows:
         sizes = [size] if isinstance(size, int) else list(size)
         old = run.rows("scores")[0]
@@ -281,8 +281,8 @@ def with_family(run, name, *rows):
 
 def two_families(**changes):
     run = scored(recipe(**changes), (8, 1.0, MANY), (16, 1.0, MANY), (24, 1.0, MANY))
-    with_family(run, "runs", (8, 1.0), (16, 1.0), (24, 0.5))
-    return with_family(run, "palindrome", (8, 1.0), (16, 0.995), (24, 1.0), (1, 1.0))
+    add_family(run, "runs", (8, 1.0), (16, 1.0), (24, 0.5))
+    return add_family(run, "palindrome", (8, 1.0), (16, 0.995), (24, 1.0), (1, 1.0))
 
 
 def test_the_worst_family_is_a_line_beside_uniform_problems():
@@ -291,7 +291,7 @@ def test_the_worst_family_is_a_line_beside_uniform_problems():
     points = {point.sizes: (point.mean, point.families) for point in lines[1].points()}
     assert points[16,] == (0.995, ("palindrome",))
     assert points[24,] == (0.5, ("runs",))
-    shown = printed(score_table(lines))
+    shown = render(score_table(lines))
     assert "worst family palindrome at 16; runs at 24" in " ".join(shown.split())
     assert name_curves(lines)[1] == "looped-parity, worst family"
     styles = [line.get_linestyle() for line in length_figure(lines).axes[0].get_lines() if len(line.get_xdata()) >= 3]
@@ -302,14 +302,14 @@ def test_the_longest_length_needs_the_worst_family_too():
     (row,) = score_card([two_families()])
     assert (row["longest"], row["longest_uniform"], row["generalise"]) == (["16"], ["24"], 1)
     assert row["worst"] == {"family": "runs", "size": "24", "exact": 0.5}
-    assert "runs 0.50 at 24" in " ".join(printed(card_table([row]), width=160).split())
+    assert "runs 0.50 at 24" in " ".join(render(card_table([row]), width=160).split())
     (bare,) = score_card([scored(recipe("other"), (16, 1.0, MANY))])
     assert (bare["longest"], bare["longest_uniform"], bare["worst"]) == (["16"], ["16"], None)
-    assert "not measured" in printed(card_table([bare]), width=160)
+    assert "not measured" in render(card_table([bare]), width=160)
 
 
-def test_a_family_that_was_asked_for_alone_is_not_all_of_them():
-    """The worst may be one that nobody asked for: such a size is known of uniform problems alone."""
+def test_a_family_measured_by_name_does_not_stand_for_all_families():
+    """One family measured by name is not reported as the worst, as other families may be worse."""
     run = scored(recipe(), (8, 1.0, MANY), (16, 1.0, MANY))
     row = run.rows("scores")[0] | {"problems": "runs", "sizes": [8], "family": "alone"}
     run.append("scores", row)
@@ -318,16 +318,16 @@ def test_a_family_that_was_asked_for_alone_is_not_all_of_them():
     assert [line.problems for line in curves([first])] == ["uniform", "runs"]
     (card,) = score_card([run])
     assert (card["longest"], card["worst"]) == (["16"], None)
-    # Beside all families it counts as one of them.
-    with_family(run, "palindrome", (8, 0.5), (16, 1.0))
+    # Among all families it counts as one of them.
+    add_family(run, "palindrome", (8, 0.5), (16, 1.0))
     run.append("scores", row | {"exact": 0.2, "count": 2000})
     assert score_card([run])[0]["worst"] == {"family": "runs", "size": "8", "exact": 0.2}
 
 
-def test_a_longest_length_passes_over_no_failure():
-    """Nor where families were measured at other lengths."""
+def test_the_longest_solved_length_ends_before_a_failure():
+    """The longest solved length ends before a failure, also if families were measured at other lengths."""
     run = scored(recipe(), (8, 1.0, MANY), (16, 0.3, MANY), (24, 1.0, MANY))
-    with_family(run, "runs", (8, 1.0), (24, 1.0))
+    add_family(run, "runs", (8, 1.0), (24, 1.0))
     (card,) = score_card([run])
     assert card["longest"] == card["longest_uniform"] == ["8"]
 
@@ -336,39 +336,39 @@ def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere()
     runs = [scored(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)), scored(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY))]
     lines, said = curves(runs), "not fitted: 0.600 at 8"
     assert name_curves(lines) == [f"looped-parity, {said}", "other"]
-    shown = " ".join(printed(score_table(lines)).split())
+    shown = " ".join(render(score_table(lines)).split())
     assert "not fitted:" in shown
-    assert said in " ".join(printed(summary_table(summary_rows("p", lines, (16,)))).split())
+    assert said in " ".join(render(summary_table(summary_rows("p", lines, (16,)))).split())
     texts = [text.get_text() for text in length_figure(lines).axes[0].texts]
     assert any(said in text for text in texts)
     first, second = score_card(runs)
     assert (first["fit"], second["fit"]) == (0.6, 1.0)
-    assert said in " ".join(printed(card_table([first, second]), width=200).split())
+    assert said in " ".join(render(card_table([first, second]), width=200).split())
 
 
 def test_tables_of_families_name_the_worst_and_count_the_rest():
     rows = two_families().rows("scores")
     every = rows[0] | {"problems": "every", "sizes": [2], "exact": 0.5, "count": 2}
-    shown = printed(worst_table([*rows, every], (8,)))
+    shown = render(worst_table([*rows, every], (8,)))
     assert "every problem" in shown and "1 of 2 wrong" in shown
     assert "runs" in shown and "1 of 2" in shown
-    shown = printed(worst_table([every, every | {"sizes": [9], "exact": 1.0}], (8,)))
-    assert "▪2 " in shown and "1 of 2 wrong" in shown  # beyond the training range there is no mark
+    shown = render(worst_table([every, every | {"sizes": [9], "exact": 1.0}], (8,)))
+    assert "▪2 " in shown and "1 of 2 wrong" in shown  # only sizes within the training range are marked
     assert "\n9 " in shown and "0 of 2 wrong" in shown
-    assert printed(family_table(rows, (8,))).index("runs") < printed(family_table(rows, (8,))).index("palindrome")
+    assert render(family_table(rows, (8,))).index("runs") < render(family_table(rows, (8,))).index("palindrome")
 
 
 # Protocol
 
 
-def test_what_chose_a_recipe_is_no_part_of_what_it_is():
+def test_the_lengths_a_recipe_was_chosen_on_do_not_change_its_id():
     one = recipe()
     other = one.change(chosen_on=ChosenOn((8, 10)), watch=Watch())
     assert one.id == other.id
     assert type(other).read(other.json()) == other
     assert replace(other, watch=Watch(every=5, sizes=(9,))).looked_at == (8, 9, 10)
     run = scored(other, (8, 1.0, MANY), (16, 1.0, MANY))
-    assert "chosen on 8, 10" in printed(score_table(curves([run])))
+    assert "chosen on 8, 10" in render(score_table(curves([run])))
     assert score_card([run])[0]["chosen_on"] == [8, 10]
 
 
@@ -387,14 +387,14 @@ def test_the_shortest_failures_are_kept_in_whatever_order_they_come():
     assert attacking.SHOWN_FAILURES <= attacking.KEPT_FAILURES < len(wrong)
 
 
-def tiny(seed=0):
+def untrained_run(seed=0):
     run = Run.of(replace(PARITY, seed=seed, name="tiny"))
     save_weights(run.folder, run.recipe, run.recipe.build().state_dict())
     return run
 
 
 def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
-    run, other = tiny(), tiny(seed=1)
+    run, other = untrained_run(), untrained_run(seed=1)
     assert derive_sealed_seed(run.weights()) == derive_sealed_seed(run.weights()) != derive_sealed_seed(other.weights())
     asked = {"samples": 20, "family_samples": 5, "kinds": ("uniform",)}
     first = measure_sealed(run, [12, 14], **asked)
@@ -408,12 +408,12 @@ def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
     assert exact.exact == uniform[0]["exact"]
 
 
-def test_rules_that_are_sealed_together_find_what_each_finds_alone(monkeypatch):
-    """Whether one was sealed before or not; a model answers for all that are missing in one run."""
+def test_rules_give_the_same_sealed_scores_together_and_alone(monkeypatch):
+    """Rules measured before or not give equal sealed scores; one run of the model measures all missing ones."""
     rules, asked, found, calls = [lw.Oracle(), lw.MaxConfidence(extra=3)], {"samples": 20, "family_samples": 2}, [], []
     monkeypatch.setattr(families, "evaluate", lambda *given, **how: calls.append(how) or evaluate(*given, **how))
     for groups in ([rules], [rules[:1], rules], [[rule] for rule in rules]):
-        run = tiny()
+        run = untrained_run()
         for group in groups:
             measure_sealed(run, [6, 9], rules=group, **asked)
         rows = [row for row in run.rows("scores") if row["problems"] == "uniform"]
@@ -423,9 +423,9 @@ def test_rules_that_are_sealed_together_find_what_each_finds_alone(monkeypatch):
     assert len(calls) == 1 + 2 + 2
 
 
-def test_families_are_kept_size_by_size(monkeypatch):
-    run, keep = tiny(), Folder.append_new
-    run.append("metrics", {"step": 1, "loss": 1.0})  # it was trained here
+def test_family_scores_are_stored_size_by_size(monkeypatch):
+    run, keep = untrained_run(), Folder.append_new
+    run.append("metrics", {"step": 1, "loss": 1.0})  # marks the run as trained here
 
     def dying(self, name, *rows):
         if rows[0]["sizes"] == [9] and rows[0]["problems"] != "uniform":
@@ -440,7 +440,7 @@ def test_families_are_kept_size_by_size(monkeypatch):
 
 @pytest.mark.parametrize("written", [1, 12])
 def test_sealed_problems_are_all_measured_whenever_the_process_dies(written, monkeypatch):
-    run, append = tiny(), Run.append
+    run, append = untrained_run(), Run.append
     asked = {"samples": 5, "family_samples": 2}
 
     def dying(self, name, *rows):
@@ -457,13 +457,13 @@ def test_sealed_problems_are_all_measured_whenever_the_process_dies(written, mon
     assert again == measure_sealed(Run.of(run.recipe), [8, 9], **asked)
 
 
-def test_sealed_scores_stand_before_all_others():
+def test_sealed_scores_are_reported_instead_of_others():
     run = scored(recipe(), (8, 1.0, MANY), (16, 0.9, MANY))
-    assert "sealed" not in printed(score_table(curves([run])))
+    assert "sealed" not in render(score_table(curves([run])))
     run.append("scores", *(row | {"exact": 0.5, "count": 10, "sealed": "0" * 10} for row in run.rows("scores")))
     run.append("scores", run.rows("scores")[0])
     assert {row["exact"] for row in select_reported_rows(run.rows("scores"))} == {0.5}
-    assert "final: on sealed problems" in printed(score_table(curves([run])))
+    assert "final: on sealed problems" in render(score_table(curves([run])))
 
 
 # The command line
@@ -476,7 +476,7 @@ def said(capsys, *words):
     return capsys.readouterr().out
 
 
-def test_evaluate_shows_families_unless_told_not_to(capsys):
+def test_evaluate_shows_families_unless_uniform_only(capsys):
     words = ["evaluate", "looped-parity", "--lengths", "13", "--samples", "20", "--json"]
     rows = json.loads(said(capsys, *words))
     assert {row["problems"] for row in rows if row["sizes"] == [13]} == {"uniform", *lw.families("parity")}
@@ -562,13 +562,13 @@ def test_a_rule_for_whole_batches_measures_families_where_there_is_no_other(caps
 
 @dataclass(frozen=True)
 class _FirstIsOne(lw.Source):
-    """Tests on prompts that start with 1."""
+    """A source that tests on prompts that start with 1."""
 
     def mask_part(self, purpose, problems):
         return (problems.prompt[:, 0] == 1) == (purpose == "test")
 
 
-def test_nothing_is_proven_where_an_attack_tries_problems_of_training_too():
+def test_an_attack_that_also_tries_training_problems_proves_nothing():
     parity = lw.find("looped-parity")
     assert attacking.has_tried_all(parity, [4], 30) and not attacking.has_tried_all(parity, [4], 29)
     assert not attacking.has_tried_all(parity.change(source=_FirstIsOne()), [4], 15)

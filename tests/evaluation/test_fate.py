@@ -1,4 +1,4 @@
-"""Looped weights beyond T(n): measurements equal loops run one by one, and the verdicts."""
+"""`depth`: measurements of looped models beyond T(n) loops equal loops run one by one; verdicts and figures."""
 
 import csv
 import math
@@ -16,7 +16,7 @@ from lengthwise.runs.run import load
 
 
 @pytest.mark.parametrize(("name", "size"), [("looped-parity", 6), ("halting-parity", 5), ("looped-pairs", 4)])
-def test_exact_match_is_that_of_evaluate_after_as_many_loops(name, size):
+def test_exact_match_equals_evaluate_after_the_same_loops(name, size):
     (fate,) = lw.depth(name, size, more=6, samples=20)
     weights, rules = load(name), [lw.Oracle(k) for k in (0, 1, 2, 6)]
     scores = evaluate(weights, [size], samples=20, stopping=rules)
@@ -27,13 +27,13 @@ def test_exact_match_is_that_of_evaluate_after_as_many_loops(name, size):
 
 
 def test_problems_are_aligned_at_their_own_rounds():
-    """Sums of one size that take different numbers of rounds."""
+    """Problems of one size with different T(n) are aligned at their own T(n)."""
     (fate,) = lw.depth("looped-unique-set", 5, more=3, samples=16)
     (score,) = evaluate(load("looped-unique-set"), [5], samples=16, stopping=lw.Oracle(3))
     assert fate.exact_after(3) == pytest.approx(score.exact)
 
 
-def made(moved, over_two, exact=1.0, seed=0, recipe="r"):
+def fate_of(moved, over_two, exact=1.0, seed=0, recipe="r"):
     weights = (f"w{seed}", recipe, seed, "parity", (4,), 8, 0, 4.0)
     course = ([0, 1], [1.0, exact], [None, moved], [None, over_two], [1.0, 1.0])
     return Fate(*weights, *course, [[1.0]] * 5, [[0.0, 1.0]] * 5, 4)
@@ -50,13 +50,13 @@ def made(moved, over_two, exact=1.0, seed=0, recipe="r"):
         (None, None, 1.0, "drifts"),
     ],
 )
-def test_a_verdict_is_its_rule(moved, over_two, exact, verdict):
-    fates = Fates([made(moved, over_two, exact)])
+def test_verdicts_follow_from_movement_and_accuracy(moved, over_two, exact, verdict):
+    fates = Fates([fate_of(moved, over_two, exact)])
     assert fates[0].verdict == verdict
     assert verdict in str(fates) and verdict in fates._repr_html_()
 
 
-def test_the_verb_writes_a_row_per_loop_and_a_figure(tmp_path, capsys):
+def test_the_command_writes_a_row_per_loop_and_a_figure(tmp_path, capsys):
     words = ["depth", "looped-pairs", "looped-parity", "--lengths", "4", "--more", "5", "--samples", "4"]
     assert entry._run(entry.parse([*words, "--out", str(tmp_path)])) == 0
     assert "settles" in capsys.readouterr().out
@@ -65,12 +65,12 @@ def test_the_verb_writes_a_row_per_loop_and_a_figure(tmp_path, capsys):
     assert {row["weights"] for row in rows} == {"looped-pairs", "looped-parity"}
     assert [row["after"] for row in rows][-1] == "5"
     assert (tmp_path / "depth.png").stat().st_size > 10_000
-    assert len(Fates([made(0.1, 0.1, recipe=str(k)) for k in range(5)]).plot().axes) == 10
+    assert len(Fates([fate_of(0.1, 0.1, recipe=str(k)) for k in range(5)]).plot().axes) == 10
 
 
-def test_seeds_of_a_recipe_stand_in_one_line_and_one_panel():
-    seeds = [made(1e-4, 1e-4, exact, seed) for seed, exact in enumerate((1.0, 0.5, 1.0))]
-    fates = Fates([*seeds, made(0.5, 0.4, recipe="other")])
+def test_seeds_of_a_recipe_share_one_table_row_and_one_panel():
+    seeds = [fate_of(1e-4, 1e-4, exact, seed) for seed, exact in enumerate((1.0, 0.5, 1.0))]
+    fates = Fates([*seeds, fate_of(0.5, 0.4, recipe="other")])
     several, one = fates.table()[1]
     assert several == ["r, 3 seeds", "4", "4", "1.00", "0.50 to 1.00", "", "", "", "0.50 to 1.00", "1e-04", "1e-04",
                        "settles right 2, settles wrong 1"]  # fmt: skip
@@ -81,7 +81,7 @@ def test_seeds_of_a_recipe_stand_in_one_line_and_one_panel():
 
 
 def test_the_map_counts_loops_from_one_and_its_parts_are_named():
-    figure = Fates([made(1e-4, 1e-4)]).plot()
+    figure = Fates([fate_of(1e-4, 1e-4)]).plot()
     (shown,) = (axes for axes in figure.axes if axes.images)
     assert shown.images[0].get_extent() == [-0.5, 0.5, 5.5, 0.5]  # five loops, one position
     assert list(shown.lines[0].get_ydata()) == [4, 4]  # T(n) = 4
@@ -112,7 +112,7 @@ def looped_once():
         (lambda: Fates().plot(), "there is nothing to draw"),
     ],
 )
-def test_what_has_no_fate_is_refused(work, message):
+def test_unsupported_weights_and_options_are_refused(work, message):
     with pytest.raises(lw.UsageError, match=message):
         work()
 
@@ -133,7 +133,7 @@ def test_movement_is_a_mean_over_real_positions():
         ([5, 6], "depth: give one size, not 2"),
     ],
 )
-def test_another_size_than_one_whole_number_is_refused(size, message):
+def test_a_size_must_be_one_positive_whole_number(size, message):
     with pytest.raises(lw.UsageError, match=message):
         lw.depth("looped-parity", size, more=1, samples=1)
 

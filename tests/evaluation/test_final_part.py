@@ -10,7 +10,7 @@ MARK_ID, EQUALS_ID, END_ID = 2, 3, 4
 
 
 class Scratch(nn.Module):
-    """Writes the wrong running parities, then the parity; or, ``copying``, what it reads as the last of them."""
+    """A model that writes wrong running parities, then the parity or, if ``copying``, its own last one."""
 
     def __init__(self, copying):
         super().__init__()
@@ -32,8 +32,8 @@ class Scratch(nn.Module):
 @pytest.mark.parametrize("layout", [lw.NextToken(), lw.FullOutput()], ids=repr)
 @pytest.mark.parametrize("copying", [False, True])
 def test_a_final_answer_is_scored_apart_from_its_scratchpad(layout, copying, tmp_path):
-    """A wrong scratchpad makes an answer wrong, and its final part right or wrong as it was decoded: a model that reads
-    its scratchpad reads its own, not the right one."""
+    """An answer with a wrong scratchpad is wrong; its final part is scored as decoded, so a model that copies from its
+    scratchpad copies its own error."""
     rows = []
     for number in range(256):
         prompt = f"{number:08b}"

@@ -1,4 +1,4 @@
-"""95 % intervals hold the true value about as often as they say: over batches, and of differences over pairs."""
+"""95 % intervals cover the true value about as often as they claim: over batches, and for paired differences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def score(right, problems=b"the same"):
 @pytest.mark.parametrize("share", [0.1, 0.263, 0.5, 0.9])
 @pytest.mark.parametrize("count", [1000, 6400])
 def test_an_interval_over_batches_covers(share, count):
-    """Batches are right or wrong as a whole. An interval over problems covers the truth far less often."""
+    """If batches are right or wrong as a whole, intervals over batches cover the truth; over problems, not."""
     drawn = random.Random(0)
     over_batches = over_problems = 0
     for _ in range(DRAWS):
@@ -47,7 +47,7 @@ def test_an_interval_over_batches_covers(share, count):
     assert over_problems < 0.6 * DRAWS
 
 
-def test_none_of_a_thousand_by_batches_does_not_refute_a_quarter():
+def test_batch_intervals_of_0_of_1000_and_of_a_quarter_overlap():
     (low, high), (few, many) = (
         Score("t", "w", "r", "uniform", (1,), count, share, None, 1.0, 1.0, together=512).interval
         for count, share in ((1000, 0.0), (6400, 0.263))
@@ -76,12 +76,12 @@ def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_
     assert len(said) == 2 and "over batches" in said[0] and "each problem once" in said[1]
 
 
-def test_more_batches_are_looked_at_until_the_interval_is_narrow():
+def test_batches_are_added_until_the_interval_is_narrow():
     assert needed_sample(1000, 1000, 0.1) == 1000
     assert needed_sample(1024, 1024, 0.1, batch_rows=512) > 1024
 
 
-def test_scores_by_batch_say_so():
+def test_scores_of_batch_wise_rules_are_marked():
     rules = ["Oracle", "MaxConfidence(per=batch)"]
     found = lw.evaluate("looped-parity", [3], samples=20, stopping=rules, quiet=True)
     alone, batch = found
@@ -94,10 +94,10 @@ def test_scores_by_batch_say_so():
 # Differences
 
 
-JOINT = {  # probabilities that both, the first alone, the second alone, none is right
-    "errors apart": (0.05, 0.45, 0.45, 0.05),
-    "errors together": (0.70, 0.05, 0.10, 0.15),
-    "no connection": (0.42, 0.28, 0.18, 0.12),
+JOINT = {  # probabilities that both are right, only the first, only the second, neither
+    "disjoint errors": (0.05, 0.45, 0.45, 0.05),
+    "shared errors": (0.70, 0.05, 0.10, 0.15),
+    "independent errors": (0.42, 0.28, 0.18, 0.12),
     "nearly solved": (0.96, 0.02, 0.01, 0.01),
 }
 
@@ -114,15 +114,15 @@ def coverage(joint, pairing, count=120):
 
 @pytest.mark.parametrize("kind", JOINT)
 def test_a_paired_interval_covers(kind):
-    assert 0.93 <= coverage(JOINT[kind], "paired") <= 0.995  # few problems that differ are few values
+    assert 0.93 <= coverage(JOINT[kind], "paired") <= 0.995  # few discordant problems give few possible intervals
 
 
 def test_an_interval_of_independent_samples_does_not_cover_pairs():
-    assert coverage(JOINT["errors apart"], "independent") < 0.88
+    assert coverage(JOINT["disjoint errors"], "independent") < 0.88
 
 
 @pytest.mark.parametrize("kind", JOINT)
-def test_where_pairs_are_unknown_the_interval_is_wide_enough(kind):
+def test_an_interval_for_unknown_pairing_is_wide_enough(kind):
     assert coverage(JOINT[kind], "unknown") >= 0.93
 
 
@@ -142,7 +142,7 @@ def test_the_same_problems_are_compared_in_pairs(tmp_path):
 def test_a_comparison_with_itself_has_no_difference():
     right = [1] * 30 + [0] * 20
     difference, low, high = newcombe_interval(score(right), score(right), "paired")
-    assert difference == 0 and -0.05 < low <= 0 <= high < 0.05  # independent samples: 0.19
+    assert difference == 0 and -0.05 < low <= 0 <= high < 0.05  # 0.19 for independent samples
 
 
 @pytest.mark.parametrize("path", sorted(RESULTS.rglob("scores.csv")), ids=lambda path: "-".join(path.parts[-3:-1]))

@@ -1,4 +1,4 @@
-"""Restarts: which answers are kept, that a problem's random initial states are its own, and what is refused."""
+"""Restarts keep the best answer, and give each problem its own random initial states; misuse is refused."""
 
 import json
 
@@ -18,13 +18,13 @@ BOTH = pytest.mark.parametrize("pick", ["confidence", "residual"])
 
 
 def evaluate(words):
-    """The exit status of the command."""
+    """Run ``evaluate`` at size 4 and return its exit status."""
     return entry._run(entry.parse(["evaluate", *words.split(), "--lengths", "4"]))
 
 
 @pytest.fixture(scope="module")
 def sudoku():
-    """Weights that start from noise, and a batch of puzzles of two sizes, one longer than the other."""
+    """Return a model that starts from noise, its recipe, and a batch of puzzles of two sizes."""
     weights = load("looped-sudoku")
     weights.model.double()
     draw, task = stream(0, "restarts"), weights.recipe.task
@@ -56,7 +56,7 @@ def test_keeps_the_best_of_the_answers_from_each_initial_state(sudoku, rule, pic
 
 @BOTH
 def test_a_problem_s_answer_does_not_depend_on_its_neighbours(sudoku, pick):
-    """It depends neither on the number, order or width of other rows nor on other rules."""
+    """A problem's answer depends neither on the number, order or width of other rows nor on other rules."""
     model, recipe, batch = sudoku
     rule, order = Restarts(After(3), 4, pick), torch.tensor([4, 0, 5, 2, 1, 3])
     together = predict(model, recipe, batch, rule)
@@ -70,7 +70,7 @@ def test_a_problem_s_answer_does_not_depend_on_its_neighbours(sudoku, pick):
             assert torch.equal(found.symbols[at], together.symbols[row, :width])
 
 
-def test_first_states_are_normal_differ_and_are_those_of_training_in_size(sudoku):
+def test_initial_states_are_normal_independent_and_scaled_as_in_training(sudoku):
     model, _, batch = sudoku
     starts = torch.stack(
         [one.start(one.embed(batch.inputs)) for one in (with_initial_state(model, n) for n in range(1, 9))]
@@ -81,7 +81,7 @@ def test_first_states_are_normal_differ_and_are_those_of_training_in_size(sudoku
     assert (torch.corrcoef(flat) - torch.eye(8)).abs().max() < 0.1
 
 
-def test_one_first_state_is_the_model_s_own(sudoku):
+def test_a_single_restart_equals_the_plain_rule(sudoku):
     model, recipe, batch = sudoku
     one, own = predict(model, recipe, batch, Restarts(After(3), 1)), predict(model, recipe, batch, After(3))
     assert torch.equal(one.symbols, own.symbols) and torch.equal(one.loops, own.loops) and not one.start.any()
@@ -112,13 +112,13 @@ def test_shown_confidence_is_that_of_the_kept_answer():
         ("looped-sudoku --restarts 2 --stopping Restarts", "Restarts takes another rule than Restarts"),
     ],
 )
-def test_what_cannot_restart_is_refused_in_one_line(words, line, capsys):
+def test_unsupported_restarts_are_refused_in_one_line(words, line, capsys):
     assert evaluate(f"{words} --samples 1") == 2
     said = capsys.readouterr().err.strip()
     assert said.startswith(f"lengthwise: {line}") and "\n" not in said
 
 
-def test_a_model_with_one_first_state_is_refused_unless_it_is_the_only_one_asked_for():
+def test_a_model_with_a_fixed_initial_state_accepts_a_single_restart_only():
     with pytest.raises(UsageError, match="starts from one state"):
         lw.evaluate("looped-parity", [4], samples=2, stopping=[lw.Oracle(), Restarts(count=2)])
     (score,) = lw.evaluate("looped-parity", [4], samples=2, stopping=Restarts(lw.Oracle(), count=1))

@@ -1,4 +1,4 @@
-"""Answers to prompts, decoded and read off at once."""
+"""Decoding: answers to prompts, their perplexity, and the cache of earlier positions."""
 
 from dataclasses import replace
 
@@ -46,8 +46,8 @@ def test_every_accepted_layout_answers(task, layout):
     assert answered.perplexity >= 1
 
 
-def test_perplexity_is_of_the_right_answer_whatever_was_said():
-    """exp(−mean log p) of its symbols and its end, each given the right ones before it."""
+def test_perplexity_is_that_of_the_right_answer_not_of_the_decoded_one():
+    """Perplexity is exp(−mean log p) of the right symbols and end, each given the right symbols before it."""
     made = weights("task=Addition(order=least)", "NextToken")
     recipe = made.recipe
     problems = Problems.join([recipe.task.parse(text) for text in ("12+9", "7+1", "99+99")])
@@ -65,27 +65,27 @@ def test_perplexity_is_of_the_right_answer_whatever_was_said():
         assert abs(Solver(made).solve(("12+9", "7+1", "99+99")[row]).perplexity - float(by_hand)) < 1e-5
 
 
-def test_perplexity_is_of_the_answer_whatever_is_supervised_after_it():
-    told = [
+def test_perplexity_ignores_the_tail_after_the_answer():
+    perplexities = [
         Solver(weights("task=UniqueSet", f"FullOutput(whole_tail={tail})")).solve("aab").perplexity
         for tail in ("false", "true")
     ]
-    assert told[0] == pytest.approx(told[1])
+    assert perplexities[0] == pytest.approx(perplexities[1])
 
 
 def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
-    """Models are untrained, so in every second row the truth is made to be what decoding says."""
+    """In every second row the decoded answer is made the target, as the untrained models are never right."""
     right = 0
     for seed in range(6):
         made = weights("task=Copy", "NextToken", seed)
         task, layout = made.recipe.task, made.recipe.layout
         problems = fresh_problems(task, (3,), 24, seed=seed)
-        spoken = decode(made.model, made.recipe, layout.write(problems, task), Oracle()).symbols
-        length = mask_before_end(spoken, layout.end(task)).sum(1)
+        decoded_symbols = decode(made.model, made.recipe, layout.write(problems, task), Oracle()).symbols
+        length = mask_before_end(decoded_symbols, layout.end(task)).sum(1)
         ours = (torch.arange(24) % 2 == 0) & (length <= 3)  # an answer of four symbols would leave no room for its end
         problems = replace(
             problems,
-            answer=torch.where(ours[:, None], spoken[:, :3], problems.answer),
+            answer=torch.where(ours[:, None], decoded_symbols[:, :3], problems.answer),
             answer_length=torch.where(ours, length, problems.answer_length),
         )
         batch = layout.write(problems, task)
@@ -103,7 +103,7 @@ def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
     assert 0 < right < 6 * 24
 
 
-REMEMBERED = {
+CACHED = {
     "looped, rows of different loops": ["loops=PerRound(times=2)"],
     "two layers, three loops": ["model.layers=2", "loops=Constant(count=3)"],
     "every kind of position": ["model.positions=(Learned(size=40), RoPE, ALiBi, Abacus(at=attention))"],
@@ -121,12 +121,12 @@ FOUND = {part_text(position): position for position in shipped("positions")}
 
 
 @pytest.mark.usefixtures("fast_runners")
-@pytest.mark.parametrize("name", [*REMEMBERED, *FOUND])
-def test_decoding_with_a_memory_is_decoding_without(name):
-    """Of causal rows, for every encoding there is."""
+@pytest.mark.parametrize("name", [*CACHED, *FOUND])
+def test_decoding_with_a_cache_equals_decoding_without(name):
+    """Decoding with a cache and without gives equal answers on causal rows, for every positional encoding."""
     predicted = set()
-    for seed in range(3 if name in REMEMBERED else 1):
-        changes = ["model.positions=(NoPE,)", *REMEMBERED.get(name, [])]
+    for seed in range(3 if name in CACHED else 1):
+        changes = ["model.positions=(NoPE,)", *CACHED.get(name, [])]
         made = weights("task=Addition(order=least)", "NextToken", seed, changes)
         recipe, model = made.recipe, made.model.double()
         if name in FOUND:
@@ -147,7 +147,7 @@ def test_decoding_with_a_memory_is_decoding_without(name):
     assert len(predicted) > 3 or name in FOUND
 
 
-def test_who_is_claimed_by_no_runner_reads_the_row_again_for_every_symbol(fast_runners):
+def test_a_model_without_a_cached_runner_rereads_the_row_for_every_symbol(fast_runners):
     made = weights("task=Copy", "NextToken")
     problems = fresh_problems(made.recipe.task, (3,), 8, seed=0)
     batch = made.recipe.layout.write(problems, made.recipe.task)
@@ -162,7 +162,7 @@ def test_who_is_claimed_by_no_runner_reads_the_row_again_for_every_symbol(fast_r
     assert len(seen) == 2 * int(batch.answer_slots.sum(1).max())  # two loops for each symbol
 
 
-def test_decoding_sees_nothing_of_the_answer():
+def test_decoding_does_not_depend_on_the_answer():
     made = weights("task=Copy", "NextToken")
     problems = fresh_problems(made.recipe.task, (4,), 8, seed=0)
     batch = made.recipe.layout.write(problems, made.recipe.task)
@@ -172,7 +172,7 @@ def test_decoding_sees_nothing_of_the_answer():
     assert torch.equal(first.symbols, decode(made.model, made.recipe, batch, Oracle()).symbols)
 
 
-def test_rules_that_look_at_the_answer_are_refused_where_it_is_fed_in():
+def test_rules_that_read_the_answer_are_refused_with_next_token_layouts():
     made = weights("task=Copy", "NextToken")
     problems = made.recipe.task.parse("01")
     with pytest.raises(UsageError, match="Oracle or After"):
@@ -194,7 +194,7 @@ def test_python_interface(tmp_path):
 @pytest.mark.parametrize(
     "positions", ["Learned(size=8)", "Coupling(size=8,offset=1,at=attention)", "Abacus(size=8,offset=1)"]
 )
-def test_a_prompt_that_does_not_fit_is_refused_before_anything_large_is_computed(positions, monkeypatch):
+def test_a_prompt_that_is_too_long_is_refused_before_any_attention_bias_is_computed(positions, monkeypatch):
     monkeypatch.setattr(LocalHeadsEncoding, "attention_bias", lambda *_: pytest.fail("a bias was computed"))
     change = f"model.positions=(LocalHeads(count=1),{positions})"
     solver = Solver(weights("task=Addition(order=least)", "NextToken", changes=[change]))
