@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from forms import BASE, some, with_noise
+from forms import BASE, noisy, some
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -21,7 +21,7 @@ SPEC = Timed(answers=replace(BASE, layers=2), clock=BASE)
 
 def whole(spec=SPEC, reads=READS, writes=WRITES):
     torch.manual_seed(0)
-    return with_noise(spec.build(reads, writes, causal=True))
+    return noisy(spec.build(reads, writes, causal=True))
 
 
 def test_at_the_equals_sign_the_end_is_the_clocks_and_the_rest_the_answers():
@@ -55,7 +55,7 @@ def test_a_row_that_stops_early_teaches_the_clock_alone(early):
 def test_a_blind_clock_sees_signs_and_how_long_rows_are(name):
     recipe = catalog.recipe(name, ["model.blind=true"])
     torch.manual_seed(0)
-    model = with_noise(recipe.build())
+    model = noisy(recipe.build())
     sizes = torch.tensor([recipe.sizes(5)]).repeat(6, 1)
     inputs = recipe.layout.write(recipe.task.sample(sizes, lw.stream(0, "rows")), recipe.task).inputs
     assert len({*map(str, inputs.tokens.tolist())}) > 1
@@ -70,7 +70,7 @@ def test_a_blind_clock_sees_signs_and_how_long_rows_are(name):
 
 def test_a_blind_clock_is_run_fast_as_it_is_written():
     torch.manual_seed(0)
-    model, inputs = with_noise(replace(SPEC, blind=True).build(READS, WRITES, causal=True)), some([9, 7])
+    model, inputs = noisy(replace(SPEC, blind=True).build(READS, WRITES, causal=True)), some([9, 7])
     fast, plain = (compute_logits(one, inputs, [3, 2]) for one in (choose_runner(model), Plain(model)))
     assert type(choose_runner(model)).__name__ == "Twice"
     torch.testing.assert_close(fast, plain)

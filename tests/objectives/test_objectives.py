@@ -8,7 +8,7 @@ from itertools import takewhile
 import pytest
 import torch
 from conftest import LONG
-from forms import FOUND, accepted, shipped, with_noise
+from forms import FOUND, accepted, noisy, shipped
 from torch.nn import functional as F
 
 import lengthwise as lw
@@ -78,7 +78,7 @@ every_way = pytest.mark.parametrize(
 def setting(spec, task, layout):
     """A model in float64 whose every parameter matters, and a batch of answers of several lengths."""
     torch.manual_seed(0)
-    model = with_noise(spec.build(*layout.vocabs(task), causal=layout.causal))
+    model = noisy(spec.build(*layout.vocabs(task), causal=layout.causal))
     draw = lw.stream(0, "setting")
     sizes = torch.randint(1, 4, (len(LOOPS), len(task.axes)), generator=draw)
     return model, layout.write(task.sample(sizes, draw), task)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG, call_in_fork, force_fast_paths
-from forms import BASE, EVERY, READS, WRITES, all_close, built, names, some, with_gradients, with_noise
+from forms import BASE, EVERY, READS, WRITES, all_close, built, names, noisy, some, with_gradients
 from hypothesis import given
 from hypothesis import strategies as st
 from runner_changes import (
@@ -111,7 +111,7 @@ def test_logits_of_any_rows_equal_the_plain_runner(fast_paths, rows, spec, causa
 def test_gradients_of_frozen_and_shared_weights_equal_the_plain_runner(fast_paths):
     inputs, loops = some(LENGTHS), torch.tensor(LOOPS)
     for change in ("embedding.weight", "blocks.0.mlp.widen.weight", "norm.weight", "shared"):
-        model = with_noise(BASE.build(READS, READS, causal=True))
+        model = noisy(BASE.build(READS, READS, causal=True))
         if change == "shared":
             model.readout.weight = model.embedding.weight
         else:
@@ -308,7 +308,7 @@ def test_a_users_own_block_has_the_same_loss_in_training_and_evaluation():
     problems = RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows"))
     trained, evaluated = [], []
     for kind in (Block, DoubledBlock):
-        model = with_noise(RECIPE.build())
+        model = noisy(RECIPE.build())
         for block in model.blocks:
             block.__class__ = kind
         trained.append(float(training_loss(cpu.choose_runner(model)).detach()))
@@ -352,9 +352,7 @@ def test_rows_with_little_padding_equal_the_plain_runner(position):
     inputs = layout.write(problems, task).inputs
     assert 0.9 < float(inputs.padding_mask.double().mean()) < 1
     torch.manual_seed(0)
-    model = with_noise(
-        Transformer(width=8, heads=2, positions=(position,)).build(*layout.vocabs(task), causal=True)
-    ).eval()
+    model = noisy(Transformer(width=8, heads=2, positions=(position,)).build(*layout.vocabs(task), causal=True)).eval()
     loops, at = torch.full((4,), 2), inputs.padding_mask
     (runner,) = supporting_runners(model)
     torch.testing.assert_close(runner.last(inputs, loops, at), Plain(model).last(inputs, loops, at))

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 import torch
 from conftest import LONG, command_in_fork
-from forms import BASE, built, close, some, with_noise
+from forms import BASE, built, close, noisy, some
 from torch import nn
 
 import lengthwise as lw
@@ -102,7 +102,7 @@ TWO_SIZES = (3, 1, 0), (13, 2, 3)  # as ``sizes`` above; fewer, as the module is
 def test_the_traced_module_equals_the_model(name):
     """The recipes cover windows, a clock, Abacus positions, a decoder, a grid and a scan."""
     recipe = lw.find(name, f"model.width={2 * getattr(lw.find(name).model, 'heads', 4)}")
-    weights = lw.Weights(name, recipe, with_noise(recipe.build()).eval())
+    weights = lw.Weights(name, recipe, noisy(recipe.build()).eval())
     module = Exported(weights.model)
     with torch.no_grad():
         assert_equal(weights, lambda given: module(*given.values()), sizes=TWO_SIZES)

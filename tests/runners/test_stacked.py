@@ -11,7 +11,7 @@ import torch
 from conftest import LONG, command, run_through_crashes
 from devices import Reads, on_meta
 from devices import small as small_form
-from forms import EVERY, READS, SPECS, WRITES, all_close, every_loop, names, some, with_noise
+from forms import EVERY, READS, SPECS, WRITES, all_close, every_loop, names, noisy, some
 from torch import nn
 from trainings import LARGE, ODD, PLAIN, RECIPES, RICH, SEGMENTED, outcome, seeds, stop_at
 
@@ -59,7 +59,7 @@ def test_answers_of_a_stack_equal_those_of_each_model(spec, causal):
     models = []
     for seed in range(3):
         torch.manual_seed(seed)
-        models.append(with_noise(spec.build(READS, WRITES, causal=causal)).train())
+        models.append(noisy(spec.build(READS, WRITES, causal=causal)).train())
     for each, no_grad_loops in [(False, [0, 2, 1]), (False, [1, 1, 1]), (True, [0, 0, 0])]:
         questions = [Query(rows, torch.tensor(loops), rows.padding_mask, first, each)
                      for rows, loops, first in zip(ROWS, LOOPS, no_grad_loops, strict=True)]  # fmt: skip

@@ -147,10 +147,10 @@ def build(spec, causal, writes=WRITES):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = spec.build(laws_of_models.choose_input_vocab(spec), writes, causal=causal)
-    return with_noise(model.double())
+    return noisy(model.double())
 
 
-def with_noise(model):
+def noisy(model):
     """Return the model in float64, with noise on parameters that may be zero."""
     return laws_of_models.add_noise(model.double())
 
