@@ -1,8 +1,8 @@
-"""The host never waits for the device while it trains, and reads once per batch while it measures; and the arithmetic
-of matrix products; with every shipped model.
+"""With every shipped model, the host never waits for the device in training and reads once per batch in evaluation;
+bf16 and TF32 training.
 
-The meta device stands for a GPU here. It computes nothing, so a number that is read from it is an error, and what is
-copied from it is counted, and so is what is copied to it while the host waits.
+The meta device stands in for a GPU. It computes nothing, so reading a number from it is an error; copies from it, and
+copies to it that make the host wait, are counted.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ from lengthwise.training.choice import Bf16
 from lengthwise.training.descent import EMA
 from lengthwise.training.loop import Trainer, train
 
-# Without LENGTHWISE_LONG few that have every encoding and objective; recurrent models take thousands of operations.
+# Without LENGTHWISE_LONG a few recipes with every encoding and objective; recurrent models take many operations.
 shipped = pytest.mark.parametrize("name", NAMES if LONG else FEW)
 
 
@@ -37,7 +37,7 @@ def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
     trainee = on_meta(recipe)
     with Reads() as reads:
         trainee.advance()
-        trainee.advance()  # the first is not like others: the moving average begins
+        trainee.advance()  # in the first step, the moving average starts
     assert not reads.found
     rows, _ = draw_batch(recipe, 0)
     for asked in [[lw.Oracle()]] + [[lw.MaxConfidence(1), lw.After(1)]] * (not recipe.layout.decodes):
@@ -46,8 +46,8 @@ def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
         assert reads.found == {"copy": 1}
 
 
-def test_a_read_is_seen():
-    """Of each kind that could stand in a step."""
+def test_every_kind_of_read_is_counted():
+    """``Reads`` counts every kind of read that a step could contain."""
     there, here = torch.zeros(3, device=META), torch.tensor([True, False, True])
     for read in (there.tolist, there.sum().item, lambda: bool(there.any()), there.nonzero, lambda: there[there > 0],
                  lambda: there.where(there > 0, 1).cpu(), lambda: there[here]):  # fmt: skip
@@ -59,7 +59,7 @@ def test_a_read_is_seen():
         assert sum(reads.found.values()) == 1
 
 
-def test_a_wait_is_seen():
+def test_copies_that_wait_are_counted():
     there, here = torch.zeros(3, device=META), torch.ones(3)
     for send, found in (
         (lambda: here.to(META), {"waits": 1}),
@@ -72,7 +72,7 @@ def test_a_wait_is_seen():
 
 
 def test_a_checkpoint_suits_any_device():
-    """It is on the CPU; what it is held against is where the model trains."""
+    """A checkpoint is on the CPU, and is validated against a trainer on any device."""
     recipe = small("looped-parity")
     trainee, there = Trainer(recipe, torch.device("cpu")), on_meta(recipe)
     trainee.advance()
@@ -84,7 +84,7 @@ def test_a_checkpoint_suits_any_device():
         checkpoint.validate_state(there.state(), trainee.state())
 
 
-def test_an_average_is_that_of_torch():
+def test_the_moving_average_equals_that_of_torch():
     recipe = small("looped-parity")
     models = [recipe.build() for _ in range(2)]
     ours, theirs = EMA(models[0], 0.9), AveragedModel(models[1], multi_avg_fn=get_ema_multi_avg_fn(0.9))
@@ -98,11 +98,11 @@ def test_an_average_is_that_of_torch():
     assert not all(map(torch.equal, ours.module.parameters(), models[0].parameters()))
 
 
-# How much is asked of the device
+# Number of operations
 
 
 class Operations(TorchDispatchMode):
-    """Counts operations that a device is given, which views are not."""
+    """A counter of the operations that a device is given, without views."""
 
     def __init__(self):
         super().__init__()
@@ -113,13 +113,13 @@ class Operations(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-MOST = {lw.Transformer: 135, lw.LSTM: 34, lw.ReTran: 108}  # forward and backward: in a loop; in a loop at a position
+MOST = {lw.Transformer: 135, lw.LSTM: 34, lw.ReTran: 108}  # forward and backward: per loop, or per loop and position
 
 
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", NAMES if LONG else [*FEW, "lstm-small", "retran-small"])
 def test_a_layer_takes_few_operations(name):
-    """A device works on most of them for less time than the host takes to ask for one."""
+    """A loop takes few operations, as most take a device less time than the host takes to launch them."""
     recipe = small(name)
     model, (rows, loops), kind = recipe.build(), draw_batch(recipe, 0), type(recipe.model)
     with Operations() as operations:
@@ -133,8 +133,8 @@ def test_a_layer_takes_few_operations(name):
 
 @pytest.mark.usefixtures("no_type_checks")
 @shipped
-def test_bf16_descends_the_same_loss(name):
-    """Nearly: logits and losses are in 32 bits, products in 16."""
+def test_bf16_gives_nearly_the_same_loss_and_gradient(name):
+    """bf16 gives nearly the same loss and gradient: products are in 16 bits, logits and losses in 32."""
     recipe = small(name)
     model = recipe.build()
     (loss, exact), (lower, near) = gradient_by(Plain(model), recipe), gradient_by(Bf16(Plain(model)), recipe)
@@ -146,8 +146,8 @@ def test_bf16_descends_the_same_loss(name):
 
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("loops", [1, 3])
-def test_bf16_loops_without_gradients_leave_those_of_later_ones(loops):
-    """What autocast keeps of weights in the first would be used in the others, without a gradient."""
+def test_bf16_loops_without_gradients_keep_the_gradients_of_later_loops(loops):
+    """Loops without gradients do not take those of later loops through autocast's cache of weights."""
     recipe = small("looped-parity")
     rows, _ = draw_batch(recipe, 0)
     runner = Bf16(Plain(recipe.build()))

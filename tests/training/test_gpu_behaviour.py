@@ -1,4 +1,4 @@
-"""What differs on a GPU alone; none of these tests needs one."""
+"""Behaviour that differs on a GPU, tested without one."""
 
 from dataclasses import replace
 
@@ -29,15 +29,15 @@ CUDA = torch.device("cuda")
 
 
 @pytest.mark.parametrize(("device", "meanwhile"), [("meta", True), ("mps", False)])
-def test_mps_copies_before_anything_is_freed(device, meanwhile, monkeypatch):
+def test_copies_to_mps_are_blocking(device, meanwhile, monkeypatch):
     asked = []
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device, non_blocking=False: asked.append(non_blocking) or self)
     to_device(torch.ones(2), torch.device(device))
     assert asked == [meanwhile]
 
 
-def test_parts_draw_dropout_again_on_their_device(monkeypatch):
-    """Torch keeps the generators of the devices of what it is given."""
+def test_recomputed_parts_draw_dropout_on_their_device(monkeypatch):
+    """Recomputed parts draw dropout again on their device: torch restores its generators for devices of arguments."""
     recipe = small("looped-parity")
     model, given = recipe.build().to(META), []
     monkeypatch.setattr(choice, "checkpoint", lambda function, *rest, use_reentrant: given.append(rest))
@@ -52,22 +52,22 @@ def test_operations_are_counted_alike_whatever_computes_attention(kernel):
         found = verification.count_operations(weights, (20,)), cost.count_operations(recipe, 2, 1)
     width, layers, positions = weights.recipe.model.width, weights.recipe.model.layers, 20
     linear = 2 * positions * sum(one.weight.numel() for one in weights.model.modules() if isinstance(one, nn.Linear))
-    assert found[0] - linear >= 2 * 2 * layers * width * positions**2  # products of queries and keys, and of values
+    assert found[0] - linear >= 2 * 2 * layers * width * positions**2  # queries times keys, and weights times values
     with sdpa_kernel(SDPBackend.MATH):
         assert found == (verification.count_operations(weights, (20,)), cost.count_operations(recipe, 2, 1))
 
 
 def settings():
-    """Of the user: of products, of cuDNN, and the newer ones of each backend."""
+    """Return torch's settings of matrix products, of cuDNN, and the newer ones of each backend."""
     cudnn = torch.backends.cudnn
     parts = torch.backends.cuda.matmul, *(getattr(cudnn, name, None) for name in ("conv", "rnn"))
     return torch.get_float32_matmul_precision(), cudnn.allow_tf32, [getattr(one, "fp32_precision", 0) for one in parts]
 
 
 def test_only_steps_are_taken_in_tf32():
-    """What is measured between them is not, whatever the user's own setting, which is left as it was."""
+    """TF32 is used in steps only, not in evaluation between them, and the user's settings are restored."""
     first = settings()
-    with computation_settings(1):  # after which all is as before
+    with computation_settings(1):  # which restores the settings
         torch.set_float32_matmul_precision("high")
         before = settings()
         with computation_settings(1):
@@ -81,7 +81,7 @@ def test_only_steps_are_taken_in_tf32():
     assert settings() == first
 
 
-def test_a_step_is_taken_in_the_arithmetic_asked_for(monkeypatch):
+def test_a_step_uses_the_requested_arithmetic(monkeypatch):
     recipe, seen = small("looped-parity"), []
     trainee = Trainer(recipe, torch.device("cpu"), matmul="tf32")
     steps = trainee.objective_losses
@@ -100,7 +100,7 @@ def test_the_newer_settings_of_precision_are_left_as_they_were():
     backend = torch.backends.cuda.matmul
     before = backend.fp32_precision
     try:
-        backend.fp32_precision = "tf32"  # beside which torch refuses to tell the older setting
+        backend.fp32_precision = "tf32"  # with it, torch refuses to read the older setting
         with computation_settings(1):
             assert backend.fp32_precision == "ieee"
         assert backend.fp32_precision == "tf32"
@@ -109,7 +109,7 @@ def test_the_newer_settings_of_precision_are_left_as_they_were():
 
 
 class Few(nn.Module):
-    """Knows three symbols, and counts how often it is asked."""
+    """A module with embeddings of three symbols that counts its calls."""
 
     asked = 0
 
@@ -123,7 +123,7 @@ class Few(nn.Module):
 
 
 def test_an_unknown_symbol_does_not_reach_a_gpu(monkeypatch):
-    """There it would stop all that the process computes later."""
+    """An unknown symbol is refused before it reaches a GPU, where it would break all later computations."""
     module = Few()
     monkeypatch.setattr(causality, "get_device", lambda model: CUDA)
     with pytest.raises(UsageError, match="has too few embeddings for the"):
@@ -138,12 +138,12 @@ def test_each_of_the_processes_has_its_own_gpu(monkeypatch):
     for name, value in {"TORCHELASTIC_RUN_ID": "x", "LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     assert choose_device("cuda") == choose_device("auto") == choose_device(CUDA) == torch.device("cuda:1")
-    assert asked == [torch.device("cuda:1")] * 3  # no context on another
+    assert asked == [torch.device("cuda:1")] * 3  # no context on another GPU
     with pytest.raises(UsageError, match="write cuda, not cuda:0"), join_processes(torch.device("cuda:0")):
         pass
 
 
-def test_what_processes_share_is_on_the_cpu_and_without_the_best_weights():
+def test_checkpoints_sent_between_processes_leave_out_the_best_weights():
     recipe = replace(small("looped-parity"), watch=catalog.recipe("looped-parity").watch, keep="best")
     first, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
     first.advance()
@@ -161,18 +161,18 @@ def remote(**changes):
 def test_a_machine_without_a_gpu_sends_trainings_to_those_with_one():
     assert local_device(remote()) == (torch.device("cpu"), "fp32")
     assert local_device(remote(matmul="bf16")) == (torch.device("cpu"), "bf16")
-    for nowhere in ({"device": "cpu"}, {"on": "local", "device": "cpu"}):  # a CPU has no tf32 anywhere
+    for nowhere in ({"device": "cpu"}, {"on": "local", "device": "cpu"}):  # tf32 is kept, so it is refused later
         assert local_device(remote(**nowhere)) == (torch.device("cpu"), "tf32")
     with pytest.raises(UsageError, match="'abacus' is not a device"):
         local_device(remote(device="abacus"))
 
 
-def test_a_step_of_a_gpu_is_not_guessed(monkeypatch):
+def test_the_time_of_a_gpu_step_is_not_estimated(monkeypatch):
     monkeypatch.setattr(cost, "_estimate_step", lambda recipe: 1e6)
     assert cost.gpu_step_seconds(small("looped-parity"), 1) is None
 
 
-def test_more_rows_at_a_time_where_no_cache_is_small(monkeypatch):
+def test_evaluation_on_a_gpu_uses_larger_batches(monkeypatch):
     weights, seen = load("looped-parity"), []
     parts = scores.split_batches
     monkeypatch.setattr(scores, "split_batches", lambda *asked, **more: seen.append(asked[2]) or parts(*asked, **more))
@@ -182,7 +182,7 @@ def test_more_rows_at_a_time_where_no_cache_is_small(monkeypatch):
     assert seen == [scores.CACHE_POSITIONS, scores.GPU_FACTOR * scores.MAX_POSITIONS]
 
 
-def test_what_is_measured_after_training_is_measured_on_its_device(monkeypatch):
+def test_measurements_after_training_use_its_device(monkeypatch):
     asked = []
 
     def weights(self, device="cpu"):
@@ -200,8 +200,8 @@ def test_what_is_measured_after_training_is_measured_on_its_device(monkeypatch):
     assert asked == [CUDA, CUDA]
 
 
-def test_an_average_copies_what_does_not_move():
-    """An integer weight, which is not trained, and a buffer."""
+def test_the_moving_average_copies_integers_and_buffers():
+    """The moving average copies integer weights and buffers instead of averaging them."""
     model = nn.Linear(2, 2)
     model.count = nn.Parameter(torch.tensor([3]), requires_grad=False)
     model.register_buffer("seen", torch.tensor([0.0]))
@@ -216,7 +216,7 @@ def test_an_average_copies_what_does_not_move():
     torch.testing.assert_close(average.module.weight.detach(), first / 2)
 
 
-def test_the_seed_of_a_gpu_that_nobody_uses_yet_is_kept(monkeypatch):
+def test_the_seed_of_an_unused_gpu_is_preserved(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     seeds = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)

@@ -1,4 +1,4 @@
-"""Training that goes on from another run, ends early, or accumulates gradients."""
+"""Training continued from another run, stopped early by patience, or with accumulated gradients."""
 
 import json
 import os
@@ -43,7 +43,7 @@ def same(first, second):
     ids=lambda changes: ",".join(changes) or "plain",
 )
 def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
-    """With the state kept, at a constant rate; also where the second half is stopped and resumed."""
+    """With the full state kept, at a constant rate; also if the second half is stopped and resumed."""
     recipe = replace(BASE, **changes)
     half = train(recipe, device="cpu", keep_state=True)
     whole = train(replace(recipe, steps=15), device="cpu")
@@ -53,7 +53,7 @@ def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
     assert same(on.model, whole.model)
     assert [row["loss"] for row in on.rows("metrics") if "rate" in row] == pytest.approx(
         [row["loss"] for row in whole.rows("metrics") if "rate" in row], rel=0.5
-    )  # the first row is of the steps since the seventh
+    )  # the first row averages the steps since the seventh
     with monkeypatch.context() as stopping:
         _stop_after(stopping, 3)
         with pytest.raises(lw.Interrupted):
@@ -65,13 +65,13 @@ def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
 
 
 def test_a_second_half_that_is_killed_ends_as_an_unbroken_training():
-    """By SIGKILL, right after it put its first, third, fifth or eighth file in place."""
+    """SIGKILL comes right after the first, third, fifth or eighth file is in place."""
     half = train(BASE, device="cpu", keep_state=True)
     whole = train(replace(BASE, steps=15), device="cpu")
     rest = continue_from(half.folder, replace(BASE, steps=15))
     kills = 0
     for files in (1, 3, 5, 8):
-        with warnings.catch_warnings(action="ignore"):  # of other threads, which the fork does not need
+        with warnings.catch_warnings(action="ignore"):  # about other threads, which the fork does not need
             child = os.fork()
         if not child:
             _kill_after(files)
@@ -95,10 +95,10 @@ def _kill_after(files):
 
 def _stop_after(monkeypatch, steps):
     taken = iter(range(steps))
-    monkeypatch.setattr("lengthwise.training.loop.stop_signal", lambda: _stops(lambda: next(taken, None) is None))
+    monkeypatch.setattr("lengthwise.training.loop.stop_signal", lambda: _StopSignal(lambda: next(taken, None) is None))
 
 
-class _stops:
+class _StopSignal:
     def __init__(self, stopped):
         self.stopped = stopped
 
@@ -109,7 +109,7 @@ class _stops:
         pass
 
 
-def test_weights_alone_go_on_on_another_task_at_another_rate():
+def test_training_continues_from_weights_on_another_task_at_another_rate():
     parent = train(BASE, device="cpu")
     recipe = continue_from(
         parent.folder, BASE.change(["task=Parity", "steps=12", "optimizer.rate=0.01", "lengths.top=9"])
@@ -124,7 +124,7 @@ def test_weights_alone_go_on_on_another_task_at_another_rate():
     assert on.rows("metrics")[0]["step"] == 10 and on.about()["steps"] == 12 and not same(on.model, parent.model)
 
 
-def test_the_schedule_begins_anew():
+def test_the_schedule_restarts():
     recipe = continue_from(train(BASE, device="cpu").folder, BASE.change(["steps=17", "schedule.shape=linear"]))
     trainee = trainer.Trainer(recipe, torch.device("cpu"))
     trainee.restore_checkpoint(Run.of(recipe))
@@ -135,13 +135,13 @@ def test_the_schedule_begins_anew():
     assert trainee.optimizer.param_groups[0]["lr"] == pytest.approx(recipe.optimizer.rate * 0.1)
 
 
-def test_what_cannot_go_on_is_said_in_one_line(tmp_path):
+def test_impossible_continuations_are_refused_in_one_line(tmp_path):
     parent = train(BASE, device="cpu", keep_state=True)
-    for changes, told in [
+    for changes, message in [
         (["steps=7"], "includes the 7 steps .* write steps=14"),
         (["steps=20", "model.width=16"], "do not fit this recipe's model"),
     ]:
-        with pytest.raises(lw.UsageError, match=told):
+        with pytest.raises(lw.UsageError, match=message):
             continue_from(parent.folder, BASE.change(changes))
     recipe = continue_from(parent.folder, BASE.change(["steps=12"]))
     other = train(BASE.with_seed(3), device="cpu", keep_state=True)
@@ -153,7 +153,7 @@ def test_what_cannot_go_on_is_said_in_one_line(tmp_path):
         train(recipe, device="cpu")
 
 
-def test_the_command_line_goes_on_and_says_what_it_does(capsys):
+def test_the_command_line_continues_a_run_and_says_so(capsys):
     few = ["batch=4", "model.width=16", "watch.every=0", "lengths=Uniform(top=6)"]
     words = ["--lengths", "6", "--samples", "4", "--quiet"]
     assert entry._run(entry.parse(["train", "looped-parity", "name=early", "steps=3", *few, *words])) == 0
@@ -176,7 +176,7 @@ def test_the_command_line_goes_on_and_says_what_it_does(capsys):
 
 
 @given(st.integers(1, 4), st.integers(1, 3))
-def test_patience_ends_training_after_so_many_measurements_without_a_better_one(patience, every):
+def test_patience_ends_training_after_measurements_without_improvement(patience, every):
     recipe = replace(
         BASE, steps=40, patience=patience, watch=lw.Watch(every=every, sizes=(6,), count=4), keep="best", name="patient"
     )
@@ -188,7 +188,7 @@ def test_patience_ends_training_after_so_many_measurements_without_a_better_one(
     assert run.about()["kept_step"] == (best + 1) * every
 
 
-def test_patience_needs_something_to_compare():
+def test_patience_needs_watched_scores():
     with pytest.raises(lw.UsageError, match="patience needs keep=best"):
         replace(BASE, patience=3)
     with pytest.raises(lw.UsageError, match="a batch has at most 6 parts"):

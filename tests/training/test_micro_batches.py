@@ -1,4 +1,4 @@
-"""A batch that memory does not hold runs in parts, with the same result; and several runs share a machine's GPUs."""
+"""Batches too large for memory run in parts with the same result; several runs are spread over a machine's GPUs."""
 
 import io
 import os
@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 
 def exhaust_memory(*_, **__):
-    """Raise what torch's allocator for the CPU raises."""
+    """Raise the error of torch's CPU allocator."""
     torch.empty(2**50)
 
 
@@ -46,8 +46,8 @@ def raise_python(*_, **__):
     raise MemoryError
 
 
-class Little(Plain):
-    """A runner whose memory holds two rows."""
+class TwoRowMemory(Plain):
+    """A runner that runs out of memory above two rows."""
 
     def _held(self, loops):
         if len(loops) > 2:
@@ -64,7 +64,7 @@ class Little(Plain):
 
 @pytest.mark.parametrize("name", ["ntp-pause-parity", "gpt-small", "looped-pairs", "abacus-addition"])
 def test_the_runners_for_a_cpu_run_in_parts(name):
-    """As a checkpoint from a GPU, which was too small for a batch, goes on here."""
+    """The CPU runners train in parts, as when a checkpoint from a GPU with too little memory resumes here."""
     recipe = catalog.recipe(name, ["batch=4", "source=Fresh", "watch.every=0", "keep=last", "model.dropout=0"])
     whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     parted.parts = 2
@@ -76,8 +76,8 @@ def test_the_runners_for_a_cpu_run_in_parts(name):
 
 
 @pytest.mark.parametrize("name", RECIPES if LONG else ["every"])
-def test_in_parts_is_the_same(name, monkeypatch):
-    """In float64: every objective, whatever it sums over."""
+def test_training_in_parts_gives_the_same_weights(name, monkeypatch):
+    """Training in parts gives the same weights and sums in float64, with every objective."""
     recipe, steps = RECIPES[name]
     whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     for trainee in (whole, parted):
@@ -87,7 +87,7 @@ def test_in_parts_is_the_same(name, monkeypatch):
     for _ in range(steps):
         whole.advance()
         with monkeypatch.context() as patch:
-            patch.setattr(cpu, "choose_runner", lambda model, kinds: Little(model))
+            patch.setattr(cpu, "choose_runner", lambda model, kinds: TwoRowMemory(model))
             parted.advance()
     assert (whole.parts, parted.parts) == (1, 2 if recipe.batch == 3 else 4)
     for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
@@ -96,8 +96,8 @@ def test_in_parts_is_the_same(name, monkeypatch):
         torch.testing.assert_close(one, other, atol=1e-9, rtol=0)
 
 
-def test_parts_keep_less():
-    """What backpropagation keeps of a batch until it begins: hardly more than the logits."""
+def test_parts_keep_less_memory_for_backpropagation():
+    """With parts, what backpropagation keeps of a batch is little more than its logits."""
     rows, loops = data.draw_batch(replace(PLAIN, batch=16), 0)
     model, kept = PLAIN.build(), []
     for runner in (Plain(model), MicroBatches(Plain(model), 4)):
@@ -109,9 +109,9 @@ def test_parts_keep_less():
 
 
 def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
-    """After a stop too: so its weights are those of a run that nobody stopped, to the bit."""
+    """A run stays in parts after it resumes, so its weights equal those of an unbroken run to the bit."""
     recipe = replace(PLAIN, steps=4)
-    monkeypatch.setattr(cpu, "choose_runner", lambda model, kinds: Little(model))
+    monkeypatch.setattr(cpu, "choose_runner", lambda model, kinds: TwoRowMemory(model))
     whole, _ = train(recipe, runs / "whole"), capsys.readouterr()
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
@@ -128,7 +128,7 @@ EXHAUSTED = [exhaust_memory, raise_cuda, raise_python]
 
 
 @pytest.mark.parametrize("exhausted", EXHAUSTED)
-def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
+def test_a_single_row_that_does_not_fit_gives_one_line(monkeypatch, exhausted):
     trainee = Trainer(PLAIN, CPU)
     monkeypatch.setattr(Trainer, "objective_losses", exhausted)
     with pytest.raises(UsageError, match="plain: memory does not hold 1 of 6 rows at a time: reduce batch"):
@@ -152,16 +152,16 @@ def test_what_no_part_makes_fit_is_said_in_a_line(monkeypatch, exhausted):
         ("verify looped-parity --lengths 4 --samples 2", "--lengths, --samples"),
     ],
 )
-def test_a_verb_that_runs_out_of_memory_says_what_to_reduce(words, reduce, monkeypatch, capsys, runs):
+def test_a_command_that_runs_out_of_memory_says_what_to_reduce(words, reduce, monkeypatch, capsys, runs):
     for module, exhausted in zip(("answers", "scores", "attack"), EXHAUSTED, strict=True):
         monkeypatch.setattr(f"lengthwise.evaluation.{module}.predict_by_rules", exhausted)
     assert entry._run(entry.parse(words.split())) == 2
     kept = "; the same command continues from here" if words.startswith("train") else ""
-    *_, last = capsys.readouterr().err.splitlines()  # on a slow machine progress is shown before
+    *_, last = capsys.readouterr().err.splitlines()  # a slow machine shows progress before it
     assert last == f"lengthwise: out of memory: reduce {reduce}{kept}"
 
 
-def test_another_runtime_error_is_no_lack_of_memory(monkeypatch):
+def test_other_runtime_errors_are_not_reported_as_lack_of_memory(monkeypatch):
     def fail(*_):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
@@ -177,11 +177,11 @@ def test_another_runtime_error_is_no_lack_of_memory(monkeypatch):
 def test_auto_takes_cuda_then_mps_then_the_cpu(cuda, mps, chosen, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda))
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: bool(mps))
-    monkeypatch.setattr(torch, "zeros", lambda *_, device: torch.ones(1))  # as if it were here
+    monkeypatch.setattr(torch, "zeros", lambda *_, device: torch.ones(1))  # as if the device existed
     assert choose_device("auto").type == chosen
 
 
-def test_the_gpu_that_fewest_have():
+def test_the_gpu_with_the_fewest_jobs_is_chosen():
     with pytest.MonkeyPatch.context() as patch:
         for count in (0, 1):
             patch.setattr(torch.cuda, "device_count", lambda count=count: count)
@@ -191,7 +191,7 @@ def test_the_gpu_that_fewest_have():
 
 
 def test_runs_are_spread_over_gpus(monkeypatch):
-    """Of seven runs at four a time on three GPUs never more than two share one; a GPU that is named stays."""
+    """Of seven runs, four at a time on three GPUs, at most two share a GPU; a GPU given by name is kept."""
     started = []
 
     def start(words, **_):

@@ -1,4 +1,4 @@
-"""Batches that are drawn ahead change nothing but time; a CPU is told here that it pays."""
+"""Batches drawn ahead change nothing but time; prefetching, which is for GPUs only, is turned on for the CPU here."""
 
 import os
 import signal
@@ -28,7 +28,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """It pays; the steps whose batches are drawn, each with the thread that draws it."""
+    """Turn prefetching on, and return a list of the drawn steps, each with its exams and its thread."""
     found, draw = [], data.draw_batch
 
     def noted(recipe, step, *, exams_passed=None):
@@ -53,7 +53,7 @@ def tensors(batch, loops):
     return {name: value for name, value in parts.items() if isinstance(value, torch.Tensor)}
 
 
-# The same
+# Equal results
 
 
 @pytest.mark.parametrize("name", NAMES if LONG else FEW)
@@ -79,7 +79,7 @@ def test_weights_of_shipped_recipes_are_the_same(name):
 
 
 def test_all_but_the_first_are_drawn_by_one_thread(drawn):
-    """Each once, and none beyond the last step."""
+    """One thread draws every batch after the first, each once, and none beyond the last step."""
     run = train(PLAIN)
     mine = threading.current_thread().name
     alone = [step for step, _, thread in drawn if thread == mine]
@@ -91,7 +91,7 @@ def test_all_but_the_first_are_drawn_by_one_thread(drawn):
 
 @pytest.mark.parametrize("recipe", [MASTERED, RICH] if LONG else [MASTERED], ids=lambda recipe: recipe.name)
 def test_stopped_and_resumed_equals_unbroken_to_the_bit(recipe, monkeypatch, drawn):
-    """Exams are passed between a batch that was drawn and its step."""
+    """A stopped and resumed training ends as an unbroken one, though exams are passed after batches are drawn."""
     stop_at(monkeypatch, [3, 4], lambda: os.kill(os.getpid(), signal.SIGTERM))
     for _ in range(2):
         with pytest.raises(Interrupted):
@@ -121,11 +121,11 @@ def test_a_stack_is_drawn_by_one_thread(drawn, monkeypatch):
     assert [outcome(run) for run in train_stacked(recipes)] == found
 
 
-# What ends it
+# Errors and interruption
 
 
-def test_what_goes_wrong_while_drawing_comes_out_where_the_batch_is_needed(monkeypatch, drawn):
-    """With the checkpoint of before, from which training goes on."""
+def test_an_error_while_drawing_is_raised_where_the_batch_is_needed(monkeypatch, drawn):
+    """An error while drawing is raised at the step that needs the batch; training resumes from the checkpoint."""
     draw = data.draw_batch
 
     def failing(recipe, step, *, exams_passed=None):
@@ -145,7 +145,7 @@ def test_what_goes_wrong_while_drawing_comes_out_where_the_batch_is_needed(monke
 
 
 @pytest.mark.parametrize("end", [Crash, KeyboardInterrupt])
-def test_no_thread_is_left_when_training_is_broken_off(end, monkeypatch, drawn):
+def test_no_thread_is_left_when_training_is_interrupted(end, monkeypatch, drawn):
     def broken():
         raise end
 
@@ -154,7 +154,7 @@ def test_no_thread_is_left_when_training_is_broken_off(end, monkeypatch, drawn):
         train(PLAIN)
 
 
-def test_a_cpu_draws_nothing_ahead(monkeypatch):
+def test_batches_are_not_prefetched_on_a_cpu(monkeypatch):
     monkeypatch.setattr(loop, "ThreadPoolExecutor", lambda *_: pytest.fail("a thread draws batches"))
     train(replace(PLAIN, steps=2))
     on_gpu = SimpleNamespace(device=torch.device("cuda"), draw=None)

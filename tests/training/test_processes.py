@@ -1,5 +1,5 @@
-"""Several processes that train one model do what one does: threads stand for them here, and with LENGTHWISE_LONG
-torchrun starts them."""
+"""Several processes train one model as one process does: threads stand in for processes, and with LENGTHWISE_LONG
+torchrun starts real ones."""
 
 import json
 import os
@@ -32,12 +32,12 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _generators_of_each_process(monkeypatch):
-    """Processes do not wait for each other's turn to draw, so the threads that stand for them must not."""
+    """Drop the lock around the global generators: each process has its own, so threads must not share one."""
     monkeypatch.setattr(rng, "_GENERATORS_LOCK", nullcontext())
 
 
 class Thread(Processes):
-    """A thread that stands for a process."""
+    """A thread that stands in for a process and exchanges values through a shared list."""
 
     def __init__(self, rank, count, box, barrier):
         super().__init__(rank, count)
@@ -60,8 +60,8 @@ class Thread(Processes):
         return self._exchanged(value)[0]
 
 
-def trained(recipe, count, steps, state=None):
-    """One trainee of each process after so many steps, in float64."""
+def train_in_threads(recipe, count, steps, state=None):
+    """Return the trainer of each of ``count`` processes after ``steps`` steps in float64."""
     barrier, box, faults = threading.Barrier(count, timeout=20), [None] * count, []
     trainees = []
     for rank in range(count):
@@ -80,7 +80,7 @@ def trained(recipe, count, steps, state=None):
             faults.append(error)
             barrier.abort()
 
-    # With this thread's context: the runner that it has chosen.
+    # With this thread's context, which holds the chosen runner.
     threads = [threading.Thread(target=copy_context().run, args=(work, trainee)) for trainee in trainees]
     for thread in threads:
         thread.start()
@@ -91,7 +91,7 @@ def trained(recipe, count, steps, state=None):
     return trainees
 
 
-def same(one, other):
+def assert_same(one, other):
     for name, value in one.model.state_dict().items():
         torch.testing.assert_close(value, other.model.state_dict()[name], atol=1e-6, rtol=0)
     for name, value in one.sums.items():
@@ -100,40 +100,40 @@ def same(one, other):
 
 
 @pytest.mark.parametrize(("name", "count"), [("final", 2), *((name, 3) for name in RECIPES)])
-def test_several_train_what_one_does(name, count):
+def test_several_processes_train_as_one_does(name, count):
     recipe, steps = RECIPES[name]
-    (alone,) = trained(recipe, 1, steps)
-    for one in trained(recipe, count, steps):
-        same(one, alone)
+    (alone,) = train_in_threads(recipe, 1, steps)
+    for one in train_in_threads(recipe, count, steps):
+        assert_same(one, alone)
 
 
-def test_without_faster_runners_too():
+def test_several_processes_train_as_one_does_with_the_plain_runner():
     with plain():
-        (alone,) = trained(RECIPES["every"][0], 1, 2)
-        for one in trained(RECIPES["every"][0], 2, 2):
-            same(one, alone)
+        (alone,) = train_in_threads(RECIPES["every"][0], 1, 2)
+        for one in train_in_threads(RECIPES["every"][0], 2, 2):
+            assert_same(one, alone)
 
 
-def test_their_number_may_change_on_the_way():
-    (alone,) = trained(ODD, 1, 6)
+def test_the_number_of_processes_may_change_during_training():
+    (alone,) = train_in_threads(ODD, 1, 6)
     state = None
     for count in (3, 1, 2):
-        first, *others = trained(ODD, count, 2, state)
+        first, *others = train_in_threads(ODD, count, 2, state)
         assert all(other.step == first.step for other in others)
         state = first.state()
-    same(first, alone)
+    assert_same(first, alone)
 
 
-def test_each_process_draws_a_dropout_of_its_own():
+def test_each_process_draws_its_own_dropout():
     recipe = replace(ODD, model=replace(ODD.model, dropout=0.5), steps=1)
     assert Processes(0, 2).rng_address == () != Processes(1, 2).rng_address != Processes(2, 3).rng_address
-    one, two = trained(recipe, 2, 1)
-    same(one, two)
+    one, two = train_in_threads(recipe, 2, 1)
+    assert_same(one, two)
 
 
 def test_too_few_rows_are_refused():
     with pytest.raises(UsageError, match="a batch of 2 rows is too few for 3 processes"):
-        trained(replace(PLAIN, batch=2), 3, 1)
+        train_in_threads(replace(PLAIN, batch=2), 3, 1)
 
 
 OWN = """
@@ -149,16 +149,16 @@ class Penalised(lw.Final):
 
 
 def test_an_objective_that_takes_the_model_is_refused():
-    """Each process would add the whole gradient of the penalty."""
+    """An objective that uses the model is refused, as each process would add the whole gradient of a penalty."""
     space = {}
     exec(OWN, space)
     recipe = replace(ODD, objective=space["Penalised"]())
-    trained(recipe, 1, 1)
+    train_in_threads(recipe, 1, 1)
     with pytest.raises(UsageError, match=r"^the objective uses runner.model, .*, or train in one process$"):
-        trained(recipe, 2, 1)
+        train_in_threads(recipe, 2, 1)
 
 
-def test_what_several_processes_cannot_do_is_refused_before_training(monkeypatch):
+def test_objectives_that_use_the_model_are_refused_before_training_in_several_processes(monkeypatch):
     space = {}
     exec(OWN, space)
     recipe = replace(ODD, objective=space["Penalised"]())
@@ -166,9 +166,9 @@ def test_what_several_processes_cannot_do_is_refused_before_training(monkeypatch
     monkeypatch.setattr(processes, "process_count", lambda: 2)
     with pytest.raises(UsageError, match=r"uses runner.model"):
         try_training(recipe, CPU)
-    one = try_training(ODD, CPU)  # whose rows are all its own
+    one = try_training(ODD, CPU)  # uses only its own rows
     monkeypatch.undo()
-    same(one, try_training(ODD, CPU))
+    assert_same(one, try_training(ODD, CPU))
 
 
 # Real processes

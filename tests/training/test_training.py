@@ -1,5 +1,5 @@
-"""Laws of training: data is a pure function of the step, a run that was stopped ends as one that was not, and files
-are whole, harmless, or refused."""
+"""Training: data is a pure function of the step, a resumed run ends as an unbroken one, and files are whole, safe, or
+refused."""
 
 import errno
 import json
@@ -42,7 +42,7 @@ each = pytest.mark.parametrize("recipe", [PLAIN, RICH], ids=lambda recipe: recip
 
 
 def finished(recipe):
-    """The folder of a finished run, put together from an earlier one's outcome."""
+    """Return the folder of a finished run, with an earlier run's weights."""
     folder = Run.of(recipe).folder
     (folder / "model.safetensors").write_bytes(unbroken(recipe)[0])
     return folder
@@ -104,11 +104,11 @@ def test_a_share_of_every_batch_is_hard_whatever_its_length(hard, count):
     assert longest == ({True, False} if count else set())
 
 
-# Training is the plain loop
+# Training equals a plain loop
 
 
 def plain_training(recipe):
-    """Weights, their moving average by its formula, and each step's loss; the loop as one would first write it."""
+    """Return weights, their moving average by its formula, and the loss of each step of a plain training loop."""
     model = recipe.build()
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=recipe.optimizer.weight_decay)
     average, losses = None, []
@@ -143,14 +143,14 @@ def test_training_is_the_plain_loop_and_ema_its_formula(ema):
     assert logged == pytest.approx(wanted, abs=1e-5)
 
 
-def test_a_run_says_by_which_runner_it_was_trained(fast_runners, tmp_path):
+def test_a_run_records_its_runner(fast_runners, tmp_path):
     assert train(replace(PLAIN, steps=1), tmp_path / "packed").about()["runner"] == "PackedTransformer"
     with plain():
         about = train(replace(PLAIN, steps=1), tmp_path / "plain").about()
     assert about["runner"] == "Plain: faster runners are turned off"
 
 
-def test_going_on_by_another_runner_is_told(fast_runners, monkeypatch, capsys):
+def test_continuing_with_another_runner_is_reported(fast_runners, monkeypatch, capsys):
     stop_at(monkeypatch, [2], lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(Interrupted):
         train(PLAIN)
@@ -161,8 +161,8 @@ def test_going_on_by_another_runner_is_told(fast_runners, monkeypatch, capsys):
     assert run.about()["resumed"] == [{"step": 2, "runner": "PackedTransformer"}]
 
 
-def test_a_set_that_leaves_nothing_to_watch_is_refused_before():
-    """There are two problems of one bit, and a set of 200 has both."""
+def test_a_fixed_set_that_leaves_no_validation_problems_is_refused_before_training():
+    """Size 1 has two problems, which a set of 200 may contain, so validation at size 1 is refused."""
     recipe = replace(
         PLAIN, task=lw.Parity(), lengths=lw.Uniform(10), source=lw.Finite(rows=200), hard=0.0, families=0.0
     )
@@ -172,8 +172,8 @@ def test_a_set_that_leaves_nothing_to_watch_is_refused_before():
 
 
 @pytest.mark.parametrize("kind", ["Abacus", "Coupling"])
-def test_digit_positions_that_some_batch_will_pass_are_refused_before(kind):
-    """Whatever is drawn: the longest number's, and the largest offset."""
+def test_digit_positions_beyond_the_table_are_refused_before_training(kind):
+    """A table is refused that is too small for the longest number at the largest offset."""
     words = [f"model.positions=({kind}(offset=100),)", "watch.every=0", "keep=last"]
     recipe = catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=20,every=300)"])
     try_training(recipe, torch.device("cpu"))
@@ -183,13 +183,13 @@ def test_digit_positions_that_some_batch_will_pass_are_refused_before(kind):
         )
 
 
-def test_an_average_that_has_not_begun_is_not_evaluated():
+def test_a_moving_average_that_has_not_started_is_not_used():
     late = replace(PLAIN, ema=0.9, ema_start=PLAIN.steps)
     assert outcome(train(late))[0] == unbroken(PLAIN)[0]
 
 
-def test_what_is_watched_are_the_weights_that_are_kept():
-    """The moving average, not the weights of the step: of 15 steps with a decay of 0.8 these are far apart."""
+def test_watching_measures_the_weights_that_are_kept():
+    """Watching measures the moving average, which after 15 steps with decay 0.8 is far from the current weights."""
     watch = lw.Watch(every=RICH.steps, sizes=(2,), count=40, probes=("12+21",), validation=40)
     run = train(replace(RICH, keep="last", watch=watch))
     *_, row = run.rows("metrics")
@@ -206,8 +206,8 @@ def test_what_is_watched_are_the_weights_that_are_kept():
     )
 
 
-def test_each_segment_starts_from_the_state_of_the_one_before_and_takes_a_step():
-    """By hand: descend after each segment, hand the detached state to the next."""
+def test_each_segment_continues_from_the_last_state_and_takes_a_step():
+    """Segments equal a loop by hand: step after each segment, and pass the detached state to the next."""
     recipe = replace(SEGMENTED, model=MODEL, ema=0.0, clip=None, optimizer=lw.AdamW(rate=1e-2))
     trainer, model = Trainer(recipe, torch.device("cpu")), recipe.build().double()
     trainer.model.double()
@@ -240,7 +240,7 @@ def test_training_learns():
     assert losses[-1] < 0.1 * losses[0]
 
 
-def test_a_run_tells_all_of_itself():
+def test_a_run_folder_describes_the_run():
     run = train(RICH)
     assert run.done and run.folder.name == f"rich-{RICH.id}"
     assert Run.open(run.folder).recipe == RICH == load(run.folder).recipe
@@ -272,7 +272,7 @@ def test_watching_changes_no_weight():
 
 
 def test_probes_are_watched():
-    """Perplexity of the right answers to a person's prompts, falling as they are learned; a bad one is said at once."""
+    """The perplexity of the right answers to probe prompts is logged; an invalid probe is refused at once."""
     watched = replace(PLAIN, steps=12, watch=lw.Watch(3, (2,), 5, probes=("1", "10")))
     run = train(watched)
     rows = [row for row in run.rows("metrics") if "perplexity" in row]
@@ -317,7 +317,7 @@ STOPPED = [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIG
 
 @pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["plain", "rich", "mastered", "segmented"])
 def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeypatch):
-    """Before and after rows are logged, weights watched, and the last step."""
+    """Stops fall before and after rows are logged, weights are watched, and the last step."""
     stops = [1, 4, 9, 10, 12, recipe.steps]
     stop_at(monkeypatch, stops, lambda: os.kill(os.getpid(), number))
     for stop in stops:
@@ -327,7 +327,7 @@ def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeyp
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_loop_that_passes_over_errors_stops_at_a_signal(number, monkeypatch):
+def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(number, monkeypatch):
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), number))
     begun = []
 
@@ -344,7 +344,7 @@ def test_a_loop_that_passes_over_errors_stops_at_a_signal(number, monkeypatch):
 
 @pytest.mark.parametrize("recipe", [PLAIN, RICH, LARGE], ids=lambda recipe: recipe.name)
 def test_a_crash_between_checkpoints_and_resumed_equals_unbroken(recipe, monkeypatch):
-    """What was logged after the checkpoint is logged again, once."""
+    """Rows logged after the last checkpoint are logged again, once."""
 
     def crash():
         raise Crash
@@ -383,7 +383,7 @@ def test_the_checkpoint_of_a_process_that_was_killed_at_its_very_end_is_removed(
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
-    """Each session dies at its fourth, fifth or sixth file, of which .owner is the first, right before or after."""
+    """Each session crashes right before or after its fourth, fifth or sixth file; .owner is the first."""
     recipe = replace(RICH, steps=8)
     wanted = unbroken(recipe)
     run, crashes = run_through_crashes(lambda: train(recipe, save_every=0), monkeypatch, 4, moment)
@@ -398,8 +398,8 @@ from lengthwise.runs.run import Run
 from lengthwise.training.loop import Interrupted, Trainer, choose_device, train
 folder, chance = sys.argv[1], random.Random(1)
 recipe = Run.open(folder).recipe
-Trainer(recipe, choose_device("cpu")).advance()  # so that what torch imports late is imported once, before the forks
-assert "torch._dynamo" not in sys.modules, "to train, nobody need wait for torch's compiler"
+Trainer(recipe, choose_device("cpu")).advance()  # torch imports some modules late: once, before the forks
+assert "torch._dynamo" not in sys.modules, "training must not import torch's compiler"
 
 def saved():
     try:
@@ -426,7 +426,7 @@ for number in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, None]:
 
 
 def test_killed_at_random_moments_and_resumed_equals_unbroken(tmp_path):
-    """Processes that are really killed; each goes on from the last one's checkpoint."""
+    """Real processes are killed, and each continues from the last one's checkpoint."""
     recipe = replace(RICH, steps=50)
     Run.of(recipe, tmp_path / "run")
     environment = {**os.environ, "PYTHONPATH": str(Path(lengthwise.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
@@ -439,8 +439,8 @@ def test_killed_at_random_moments_and_resumed_equals_unbroken(tmp_path):
     assert weights == wanted
 
 
-def test_a_second_signal_is_heeded_at_once():
-    # A shell starts what runs in the background with this signal ignored.
+def test_a_second_signal_stops_at_once():
+    # Shells start background jobs with this signal ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with stop_signal() as stopped:
@@ -453,11 +453,11 @@ def test_a_second_signal_is_heeded_at_once():
         signal.signal(signal.SIGINT, before)
 
 
-# Files that are damaged, foreign or hostile
+# Damaged, foreign or malicious files
 
 
 class Evil:
-    """Unpickled, it leaves a mark."""
+    """An object that creates a file when it is unpickled."""
 
     def __reduce__(self):
         return Path.touch, (Path("SEEN"),)
@@ -468,7 +468,7 @@ HALF = replace(PLAIN, ema=0.5)
 
 @cache
 def half_way():
-    """The state of a run after five steps."""
+    """Return the state of a run after five steps."""
     trainee = training.Trainer(HALF, torch.device("cpu"))
     for _ in range(5):
         trainee.advance()
@@ -532,7 +532,7 @@ STATES = [
 
 
 @pytest.mark.parametrize("change", STATES)
-def test_a_checkpoint_is_just_what_its_recipe_writes(change):
+def test_a_checkpoint_of_another_structure_is_refused(change):
     run = Run.of(HALF)
     trainee = training.Trainer(HALF, torch.device("cpu"))
     trainee.advance()
@@ -557,8 +557,8 @@ def test_settings_come_from_the_recipe_and_not_from_the_checkpoint():
     assert resumed.optimizer.state_dict()["param_groups"] == trainee.optimizer.state_dict()["param_groups"]
 
 
-def test_a_checkpoint_of_this_recipe_is_taken_and_a_deleted_one_starts_over(monkeypatch):
-    """The counterpart of the above: the same file, whole."""
+def test_an_intact_checkpoint_is_resumed_and_a_deleted_one_starts_over(monkeypatch):
+    """An intact checkpoint is resumed; after deletion, training starts over."""
     path = Run.of(HALF).folder / "state.pt"
     path.write_bytes(saved(half_way()))
     path.unlink()
@@ -575,7 +575,7 @@ def test_a_checkpoint_of_this_recipe_is_taken_and_a_deleted_one_starts_over(monk
             ),
         )
         train(run.recipe)
-    assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))  # others are of try_training
+    assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))  # others: by try_training
 
 
 @pytest.mark.parametrize(
@@ -591,7 +591,7 @@ def test_no_checkpoint_runs_code(content, monkeypatch, tmp_path):
         train(PLAIN)
     assert not Path("SEEN").exists()
     pickle.loads(content) if not content.startswith(b"PK") else torch.load(path, weights_only=False)
-    assert Path("SEEN").exists()  # it would have
+    assert Path("SEEN").exists()  # without the protection it would run
 
 
 @pytest.mark.parametrize(
@@ -638,11 +638,11 @@ def test_a_folder_with_another_recipe_is_refused(tmp_path):
         train(replace(PLAIN, steps=14), tmp_path)
 
 
-# Disks that refuse
+# Disk errors
 
 
 def whole(folder):
-    """Is every file here one that a run has, and whole?"""
+    """Check that every file in a run folder is known and complete."""
     for path in folder.iterdir():
         assert path.name in {".lock", "config.json", "metrics.jsonl", "model.safetensors", "state.pt", "about.json"}
         if path.suffix == ".json":
@@ -655,8 +655,8 @@ def whole(folder):
 
 
 @pytest.mark.parametrize("operation", ["replace", "fsync"])
-def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_half_written(operation, monkeypatch):
-    """It is full at each session's third write; once there is space again, the run goes on as if nothing had been."""
+def test_a_full_disk_gives_one_line_and_no_partial_file(operation, monkeypatch):
+    """The disk is full at each session's third write; once there is space, the run ends as an unbroken one."""
     recipe, times, original = replace(RICH, steps=6), [], getattr(os, operation)
 
     def full(*arguments):
@@ -678,7 +678,7 @@ def test_a_full_disk_is_said_in_one_line_and_leaves_nothing_half_written(operati
     assert outcome(train(recipe)) == unbroken(recipe)
 
 
-def test_a_folder_that_cannot_be_made_is_a_usage_error(tmp_path):
+def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(lw.UsageError, match="cannot be written to"):
         train(PLAIN, tmp_path / "file")
@@ -722,7 +722,7 @@ def test_rows_come_back_and_a_line_cut_short_does_not_count(tmp_path):
     assert run.rows("metrics") == rows[:2]
 
 
-def test_the_place_of_runs_is_read_when_it_is_needed(monkeypatch, tmp_path):
+def test_the_folder_of_runs_is_read_from_the_environment_at_each_use(monkeypatch, tmp_path):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "elsewhere"))
     assert folders.runs_folder() == tmp_path / "elsewhere"
     assert Run.of(PLAIN).folder == tmp_path / "elsewhere" / f"plain-{PLAIN.id}"
@@ -746,8 +746,8 @@ def test_lamb_scales_each_layer_s_step_to_its_weights():
         assert torch.equal(step.sign(), -weight.grad.sign())
 
 
-def test_lamb_s_weight_decay_is_part_of_the_step_that_is_scaled():
-    """You et al. 2020, algorithm 2: the step has the rate times the norm of the weights, decay included."""
+def test_lamb_scales_the_step_with_weight_decay_included():
+    """You et al. 2020, algorithm 2: the step, decay included, is scaled to the rate times the norm of the weights."""
     weight = torch.nn.Parameter(torch.tensor([3.0, 4.0, 0.0, 0.0]))
     before = weight.detach().clone()
     lamb = lw.LAMB(rate=0.1, weight_decay=0.5)
@@ -755,7 +755,7 @@ def test_lamb_s_weight_decay_is_part_of_the_step_that_is_scaled():
     weight.grad = torch.ones(4)
     optimizer.step()
     step = before - weight.detach()
-    # Adam's first step, whose moments the library does not correct for their start, and the decay.
+    # Adam's first step without bias correction, and the decay.
     along = (1 - lamb.betas[0]) / math.sqrt(1 - lamb.betas[1]) + 0.5 * before
     torch.testing.assert_close(step, 0.1 * 5 * along / along.norm(), rtol=1e-3, atol=1e-4)
 
@@ -781,7 +781,7 @@ def test_schedules_by_hand(schedule, factors):
     assert [schedule.factor(step, 10) for step in range(10)] == pytest.approx(factors, abs=1e-6)
 
 
-def test_an_exponential_decay_needs_somewhere_to_go():
+def test_an_exponential_decay_needs_a_positive_floor():
     with pytest.raises(lw.UsageError, match="floor above 0"):
         lw.Schedule("exponential")
 
@@ -802,6 +802,6 @@ def test_a_schedule_that_does_not_fit_is_refused(wrong):
     ],
     ids=str,
 )  # fmt: skip
-def test_a_recipe_that_cannot_be_trained_is_refused_before(wrong):
+def test_an_invalid_recipe_is_refused(wrong):
     with pytest.raises(lw.UsageError):
         replace(PLAIN, **wrong)

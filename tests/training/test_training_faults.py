@@ -1,4 +1,4 @@
-"""What must not happen to a run: foreign code, two writers, orphans, silent divergence, a study that one run stops."""
+"""Faults that a run must survive or refuse: foreign code, two writers, orphans, divergence, a failing run."""
 
 import json
 import math
@@ -32,24 +32,24 @@ ENDLESS = ["--quiet", "--lengths", "2", "--samples", "4", "--save-every", "0.2"]
 def lengthwise(*words, **options):
     command = [sys.executable, "-P", "-m", "lengthwise", *map(str, words)]
     options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, preexec_fn=heed_all, **options)
+    return subprocess.Popen(command, preexec_fn=reset_signals, **options)
 
 
-def heed_all():
-    """Whoever runs the tests may have had signals ignored, as nohup does."""
+def reset_signals():
+    """Restore default signal handling, as the tests may run with signals ignored (nohup)."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_DFL)
 
 
-def until(condition, seconds=90):
+def wait_until(condition, seconds=90):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not come to pass"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.05)
 
 
 def alive(number):
-    """Is there such a process, other than as a remnant that nobody has asked about?"""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -63,27 +63,27 @@ def children(number):
 # Foreign code
 
 
-def test_files_of_the_working_folder_are_no_libraries(runs, tmp_path):
-    """Neither in the process that is called nor in those that it starts; and ``--import`` finds them last. Those that
-    it starts end with it, after they have written their checkpoints, even if it is killed."""
+def test_files_of_the_working_folder_are_not_imported_as_libraries(runs, tmp_path):
+    """Neither the process nor its children import libraries from the working folder; ``--import`` searches it last.
+    Children write their checkpoints and end if the parent is killed."""
     for name in ("random", "matplotlib", "json", "safetensors"):
         (tmp_path / f"{name}.py").write_text("open('ran', 'w')")
     (tmp_path / "own.py").write_text("import random; assert 'tmp' not in str(random.__file__)")
     words = ["train", "looped-parity", "steps=1000000", "watch.every=0", "--seeds", "2", "--jobs", "2", *ENDLESS]
     parent = lengthwise(*words, "--import", "own", cwd=tmp_path)
-    until(lambda: len(list(runs.glob("*/state.pt"))) == 2)
+    wait_until(lambda: len(list(runs.glob("*/state.pt"))) == 2)
     known = children(parent.pid)
     assert len(known) == 2
     parent.kill()
     parent.communicate(timeout=90)
-    until(lambda: not any(map(alive, known)), 60)
+    wait_until(lambda: not any(map(alive, known)), 60)
     assert not (tmp_path / "ran").exists()
 
 
-# Two at once
+# Concurrent runs
 
 
-def test_whoever_waits_finds_the_run_done(monkeypatch):
+def test_a_lock_is_reentrant_and_waiting_for_it_trains_the_run(monkeypatch):
     run = Run.of(SMALL)
     with run.lock(), run.lock():  # the holder may lock it again
         assert (run.folder / ".owner").exists()
@@ -95,10 +95,10 @@ def test_whoever_waits_finds_the_run_done(monkeypatch):
 
 
 @pytest.mark.parametrize("number", process.STOP_SIGNALS, ids=lambda number: number.name)
-def test_whatever_asks_a_process_to_stop_is_as_ctrl_c(number):
+def test_stop_signals_act_as_ctrl_c(number):
     before = {known: signal.getsignal(known) for known in process.STOP_SIGNALS}
     try:
-        heed_all()
+        reset_signals()
         process.install_handlers()
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
@@ -107,8 +107,8 @@ def test_whatever_asks_a_process_to_stop_is_as_ctrl_c(number):
             signal.signal(known, handler)
 
 
-def test_signals_and_races_leave_no_trace(tmp_path):
-    """A few cases of ``make torture``."""
+def test_signals_and_races_cause_no_faults(tmp_path):
+    """A few cases of ``make torture`` show no faults."""
     for campaign, case in ((signal_cases, "parent-SIGTERM-later-0"), (races, "killed-looped-0")):
         assert campaign.play(case, Random(0), tmp_path / case / "work")["faults"] == []
 
@@ -121,13 +121,13 @@ class Poisoned(nn.Embedding):
         return super().forward(tokens) * (math.nan if self.training else 1)
 
 
-def test_a_module_whose_loss_was_never_finite_is_to_blame():
-    told = r"step \d+; none was finite before; look for NaN and infinity in your own code, or try a lower"
-    with pytest.raises(Diverged, match=told):
+def test_a_loss_that_was_never_finite_points_to_the_user_s_code():
+    message = r"step \d+; none was finite before; look for NaN and infinity in your own code, or try a lower"
+    with pytest.raises(Diverged, match=message):
         lw.train(Poisoned(4, 4), task="parity", lengths=4, steps=20, quiet=True)
 
 
-def test_divergence_is_said_at_once_and_leaves_what_was_finite():
+def test_divergence_is_reported_at_once_and_only_finite_values_are_stored():
     wild = replace(SMALL, name="wild", optimizer=AdamW(rate=1e30), steps=100)
     with pytest.raises(Diverged, match=r"not finite at step \d+; .*try a lower optimizer.rate than 1e\+30$"):
         train(wild, save_every=0)
@@ -139,17 +139,17 @@ def test_divergence_is_said_at_once_and_leaves_what_was_finite():
     assert state is None or all(tensor.isfinite().all() for tensor in state["model"].values())
 
 
-def test_no_file_of_rows_ever_holds_what_is_no_number():
+def test_rows_that_are_not_finite_are_not_written():
     with pytest.raises(UsageError, match="not finite"):
         Run.of(SMALL).append("metrics", {"loss": math.nan})
 
 
 @pytest.mark.usefixtures("jobs_in_process")
-def test_a_run_that_fails_stops_no_other():
+def test_a_failed_run_does_not_stop_other_runs():
     wild, tame = replace(SMALL, name="wild", optimizer=AdamW(rate=1e30)), SMALL
     both = [Run.of(wild), Run.of(tame)]
     with JobPool(both, lambda _: ["--lengths", "2", "--samples", "4"], jobs=1) as fleet:
-        until(lambda: not fleet.poll())
+        wait_until(lambda: not fleet.poll())
     assert not both[0].done
     assert both[1].done
     assert "not finite" in json.loads((both[0].folder / "failed.json").read_text())["reason"]
@@ -157,7 +157,7 @@ def test_a_run_that_fails_stops_no_other():
         fleet.check()
 
 
-def test_what_a_stopped_process_is_told_to_ignore_it_ignores():
+def test_ignored_signals_stay_ignored_in_training():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with loop.stop_signal() as stopped:
