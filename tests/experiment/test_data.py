@@ -1,4 +1,4 @@
-"""A fixed set: each problem once, none in two parts, the same on every machine; and rows cut where nothing is asked."""
+"""Training data: fixed sets with disjoint parts, the same on every machine; cut rows; the validation loss."""
 
 from dataclasses import dataclass, replace
 
@@ -61,25 +61,25 @@ def small_chunks(monkeypatch):
     data.fixed_set.cache_clear()
 
 
-def the_set(rows=500, seed=0, **changes):
+def draw_set(rows=500, seed=0, **changes):
     data.fixed_set.cache_clear()
     recipe = replace(RECIPE, **changes)
     return data.fixed_set(recipe.task, recipe.lengths, Finite(rows, seed))
 
 
 def test_a_set_has_each_problem_once():
-    found = texts(the_set(2000, lengths=lw.Uniform(2)))
+    found = texts(draw_set(2000, lengths=lw.Uniform(2)))
     assert len(found) == 2000 == len(set(found))
 
 
 def test_a_larger_set_begins_with_the_smaller_and_another_seed_gives_another():
-    whole = texts(the_set(2000))
-    assert texts(the_set(700)) == whole[:700]
-    assert len(set(texts(the_set(700, seed=1))) & set(whole)) < 100
+    whole = texts(draw_set(2000))
+    assert texts(draw_set(700)) == whole[:700]
+    assert len(set(texts(draw_set(700, seed=1))) & set(whole)) < 100
 
 
-def test_a_set_is_the_same_however_it_is_drawn_together():
-    """Chunk by chunk, each problem kept the first time that it comes."""
+def test_a_set_is_drawn_in_chunks_without_duplicates():
+    """A set is drawn chunk by chunk, and each problem is kept the first time that it is drawn."""
     wanted, number = [], 0
     while len(wanted) < 700:
         draw = rng.stream(0, "set", "addition", number)
@@ -87,12 +87,12 @@ def test_a_set_is_the_same_however_it_is_drawn_together():
         kept = texts(drawn.take(Finite(1).mask_part("train", drawn)))
         wanted = list(dict.fromkeys([*wanted, *kept]))
         number += 1
-    assert texts(the_set(700, lengths=lw.Uniform(2))) == wanted[:700]
+    assert texts(draw_set(700, lengths=lw.Uniform(2))) == wanted[:700]
 
 
 @pytest.mark.parametrize("count", [127, 128, 200, 40_000])
-def test_symbols_of_any_number_are_kept(count, monkeypatch):
-    """Ids up to the last one stand in fresh problems and in a fixed set, and answers are those of the prompts."""
+def test_tasks_may_have_any_number_of_symbols(count, monkeypatch):
+    """Ids up to the last occur in fresh problems and in a fixed set, and answers belong to their prompts."""
     letters = [chr(code) for code in range(0x4E00, 0x4E00 + count)] if count < 20_000 else map(str, range(count))
     monkeypatch.setattr(Mirrored, "symbols", tuple(letters))
     for source in (Fresh(), Finite(300)):
@@ -114,15 +114,15 @@ def test_a_model_learns_on_a_fixed_set_of_many_symbols(monkeypatch, tmp_path):
     assert train(recipe, tmp_path).done
 
 
-def test_a_set_s_problems_are_whole():
-    found = the_set()
+def test_a_set_s_answers_are_right():
+    found = draw_set()
     for i, text in enumerate(texts(found)):
         answer = found.answer[i, : int(found.answer_length[i])]
         assert lw.Addition().vocab.decode(answer) == lw.Addition().reference(text)
 
 
 @given(st.integers(0, 1000), st.integers(0, 6))
-def test_a_prompt_s_hash_is_its_own_whatever_stands_around_it(seed, more):
+def test_a_prompt_s_hash_depends_on_neither_padding_nor_dtype(seed, more):
     problems = lw.Copy(36).sample(torch.randint(1, 9, (50, 1)), rng.stream(seed, "hash"))
     padded = replace(problems, prompt=torch.nn.functional.pad(problems.prompt, (0, more), value=3))
     assert torch.equal(hash_prompts(problems), hash_prompts(padded))
@@ -135,7 +135,7 @@ def test_a_prompt_s_hash_is_its_own_whatever_stands_around_it(seed, more):
 
 
 def test_hashes_by_hand():
-    """FNV-1a, then MurmurHash3's finaliser, in whole numbers of Python."""
+    """Hashes are FNV-1a followed by MurmurHash3's finaliser, computed here with Python's integers."""
     problems = lw.Parity().parse("10110")
     code, most = 0xCBF29CE484222325, 2**64 - 1
     for symbol in (1, 0, 1, 1, 0):
@@ -146,7 +146,7 @@ def test_hashes_by_hand():
     assert hash_prompts(problems).tolist() == [code]
 
 
-def test_parts_share_nothing_and_leave_nothing_out():
+def test_parts_are_disjoint_and_complete():
     sizes = torch.randint(1, 9, (20_000, 2), generator=rng.stream(0, "sizes"))
     problems = lw.Addition().sample(sizes, rng.stream(0, "parts"))
     of = torch.stack([Finite(1).mask_part(part, problems) for part in SHARES])
@@ -156,8 +156,8 @@ def test_parts_share_nothing_and_leave_nothing_out():
     assert Fresh().mask_part("test", problems).all()
 
 
-def test_what_is_tested_and_watched_is_in_no_set():
-    known = set(texts(the_set(3000, lengths=lw.Uniform(2))))
+def test_test_and_validation_problems_are_in_no_training_set():
+    known = set(texts(draw_set(3000, lengths=lw.Uniform(2))))
     recipe = replace(RECIPE, lengths=lw.Uniform(2), source=Finite(3000))
     tested = texts(data.evaluation_problems(recipe, 2, 300, seed=0))
     watched = texts(data.evaluation_problems(recipe, 2, 300, seed=0, step=7)) + texts(
@@ -169,7 +169,7 @@ def test_what_is_tested_and_watched_is_in_no_set():
 
 @dataclass(frozen=True)
 class _OddStart(lw.Fresh):
-    """Trains on prompts that start with an odd symbol, and tests on the others."""
+    """A source that trains on prompts that start with an odd symbol, and tests on the others."""
 
     def mask_part(self, purpose, problems):
         return (problems.prompt[:, 0] % 2 == 1) == (purpose == "train")
@@ -187,7 +187,7 @@ def test_a_source_of_one_s_own_keeps_its_tests_out_of_training(families):
 
 @dataclass(frozen=True)
 class _Given(lw.Source):
-    """Returns one of ``MASKS``."""
+    """A source whose masks come from ``MASKS``."""
 
     name: str
 
@@ -214,7 +214,7 @@ MASKS = {
         ("error", r"AttributeError in test_data.py, line \d+.*it uses your own classes: _Given"),
     ],
 )
-def test_a_source_s_mistakes_are_told(name, message):
+def test_a_source_s_mistakes_are_reported(name, message):
     with pytest.raises(lw.UsageError, match=message):
         data.draw_batch(replace(RECIPE, source=_Given(name=name)), 0)
 
@@ -248,7 +248,7 @@ def test_an_id_that_is_no_symbol_is_named_before_training():
     with pytest.raises(lw.UsageError, match=message):
         data.check_problems(recipe, [3, 5])
     problems = _Counted().from_rows(torch.tensor([[2], [5]]), torch.zeros(2, 5, dtype=torch.long))
-    with pytest.raises(lw.UsageError, match=message):  # the size of the row that holds it
+    with pytest.raises(lw.UsageError, match=message):  # names the size of the row that holds it
         data._check_ids(_Counted(), problems)
 
 
@@ -281,12 +281,12 @@ def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
     ],
     ids=str,
 )
-def test_a_recipe_that_cannot_be_is_refused(changes, message):
+def test_an_invalid_recipe_is_refused(changes, message):
     with pytest.raises(lw.UsageError, match=message):
         replace(RECIPE, **changes)
 
 
-# Sizes as the task has them
+# Natural sizes
 
 
 def test_natural_sizes_are_uniform_where_a_task_has_no_others():
@@ -303,10 +303,10 @@ def test_natural_problems_are_measured_too():
     (score,) = evaluation.evaluate(lw.Weights("new", recipe, recipe.build()), [4], samples=20, kind="natural")
     assert (score.problems, score.sizes) == ("natural", (4, 4))
     beyond = data.evaluation_problems(recipe, 6, 500, seed=0, kind="natural")
-    assert set(beyond.sizes.flatten().tolist()) == {5, 6}  # what training does not reach
+    assert set(beyond.sizes.flatten().tolist()) == {5, 6}  # the sizes beyond training
 
 
-# Cut where nothing is asked
+# Cutting positions that are not supervised
 
 CUT = [
     (lw.Addition(10), lw.NextToken(), lw.Transformer(width=16, heads=2, layers=2)),
@@ -317,7 +317,7 @@ CUT = [
 
 
 @pytest.mark.parametrize(("task", "layout", "model"), CUT, ids=repr)
-def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
+def test_cutting_unsupervised_positions_changes_neither_loss_nor_gradient(task, layout, model):
     recipe = replace(RECIPE, task=task, layout=layout, model=model, source=Fresh(), loops=lw.PerRound())
     built = recipe.build().double()
     sizes = torch.randint(1, 5, (30, len(task.axes)), generator=rng.stream(0, "cut"))
@@ -336,7 +336,7 @@ def test_what_is_cut_off_changes_neither_loss_nor_gradient(task, layout, model):
     assert cut.targets.shape == cut.inputs.tokens.shape == cut.answer_slots.shape
 
 
-def test_rows_of_two_directions_are_left_whole():
+def test_bidirectional_rows_are_not_cut():
     recipe = replace(RECIPE, layout=lw.Pairs(), task=lw.Addition(10, "least"), model=lw.Transformer(width=8, heads=2))
     batch, _ = data.draw_batch(replace(recipe, source=Fresh()), 0)
     assert torch.equal(batch.answer_slots, batch.inputs.padding_mask)

@@ -1,4 +1,4 @@
-"""Laws of every layout on every task that it accepts: what a row shows, hides, asks for and leaves room for."""
+"""Laws of every layout on every task that it accepts: inputs, targets, hidden answers, and answer slots."""
 
 from dataclasses import dataclass
 
@@ -59,7 +59,7 @@ ROWS = [
 FORMS = [*ROWS, Pairs(), Pairs(carry=False)]
 LAYOUTS = [*FORMS, *(layout for layout in shipped("layouts") if type(layout) not in map(type, FORMS))]
 TASKS = [*NAMED, *(task for task in shipped("tasks") if type(task) not in map(type, NAMED))]
-# Every layout on the tasks named here, and on all others in its plainest form.
+# Every layout on the tasks named here, and its default form on all others.
 EVERY = [
     (task, layout)
     for task in TASKS
@@ -86,12 +86,12 @@ def text(vocab, ids):
 
 
 def with_answer(problems, answer):
-    """The same problems, with other answers of the same lengths."""
+    """Return the same problems with other answers of the same lengths."""
     return lw.Problems(**{**vars(problems), "answer": answer})
 
 
 def wanted(task, layout, problem):
-    """The right answer as a person reads it; without a carry, modulo base^n."""
+    """Return the right answer as text; without a carry, modulo base^n."""
     answer = task.format(problem.answer[0, : int(problem.answer_length)])
     if layout == Pairs(carry=False):
         value, answer = int(answer, task.base) % task.base ** int(problem.rounds), ""
@@ -108,7 +108,7 @@ def test_the_laws_of_layouts_hold_on_every_task(task, layout, monkeypatch):
 
 
 def test_each_layout_accepts_what_it_can_write():
-    """Rows every task, pairs those of two numbers; and no task or layout is left out."""
+    """Rows accept every task, and pairs accept sums; every task and layout is covered."""
     assert {type(task) for task, layout in EVERY if isinstance(layout, Pairs)} == {lw.Addition}
     for layout in ROWS:
         assert [task.name for task in TASKS if not layout.accepts(task)] in ([], ["maze"])  # a grid has its own layout
@@ -116,7 +116,7 @@ def test_each_layout_accepts_what_it_can_write():
     assert len({type(task) for task, _ in EVERY}) >= len(shipped("tasks"))
 
 
-# What a row shows
+# Inputs
 
 
 @rows_only
@@ -133,7 +133,7 @@ def test_a_row_reads_prompt_equals_pauses(task, layout):
         assert shown[first + 1 :] == ["$"] * len(shown[first + 1 :]) or isinstance(layout, NextToken)
 
 
-def test_what_has_ended_reads_as_nothing_else():
+def test_padding_has_its_own_symbol():
     task, layout = lw.Addition(), NextToken(framed=True)
     batch = layout.write(sample(task), task)
     pad = layout.vocabs(task)[0].id("_")
@@ -158,8 +158,8 @@ def test_pairs_stack_the_operands_and_end_blank(task, layout):
 
 
 @every
-def test_a_row_gives_prompt_and_answer_back(task, layout):
-    """Different problems are different rows, and what is asked for is the answer."""
+def test_rows_preserve_prompt_and_answer(task, layout):
+    """Different problems give different rows, and the targets are the answer."""
     problems = sample(task)
     batch = layout.write(problems, task)
     for problem, row in zip(one_by_one(problems), one_by_one(batch), strict=True):
@@ -176,11 +176,11 @@ def test_a_row_gives_prompt_and_answer_back(task, layout):
         assert len(rows) == len(prompts)
 
 
-# Asked, room, present
+# Supervised positions, answer slots, padding
 
 
 @every
-def test_asked_lies_in_room_lies_in_present(task, layout):
+def test_supervised_positions_are_answer_slots_and_slots_are_not_padding(task, layout):
     batch = layout.write(sample(task), task)
     padding_mask = batch.inputs.padding_mask
     assert not (batch.loss_mask & ~batch.answer_slots).any()
@@ -192,14 +192,14 @@ def test_asked_lies_in_room_lies_in_present(task, layout):
     assert padding_mask[:, 0].all()
     assert int(padding_mask.sum(1).max()) == padding_mask.shape[1]
     assert torch.equal(batch.answer_slots.long().argmax(1), batch.loss_mask.long().argmax(1))
-    if not isinstance(layout, Grid):  # whose positions are columns
+    if not isinstance(layout, Grid):  # a grid counts positions by column
         assert torch.equal(batch.inputs.position, torch.arange(batch.targets.shape[1]).expand(len(batch), -1))
 
 
 @every
-def test_room_is_known_without_the_answer(task, layout):
-    """All problems of one size leave the same room, behind prompts of one length at the same position, whatever their
-    answers' lengths."""
+def test_answer_slots_do_not_depend_on_the_answer(task, layout):
+    """Problems of one size have the same answer slots, after prompts of one length at the same position, whatever the
+    lengths of their answers."""
     problems = task.sample(torch.full((100, len(task.axes)), max(3, task.smallest)), lw.stream(0, "room"))
     batch = layout.write(problems, task)
     for length in problems.prompt_length.unique():
@@ -212,8 +212,8 @@ def test_room_is_known_without_the_answer(task, layout):
 
 @pytest.mark.parametrize("pauses", [0, 2])
 @pytest.mark.parametrize("task", [task for task in TASKS if FullOutput().accepts(task)], ids=repr)
-def test_the_whole_tail_is_asked_for_and_nothing_else_changes(task, pauses):
-    """All of the room is supervised; after the answer, for the end symbol."""
+def test_whole_tail_changes_supervision_only(task, pauses):
+    """All answer slots are supervised; those after the answer have the end symbol as target."""
     problems = sample(task)
     own, tail = (FullOutput(pauses, whole_tail=whole).write(problems, task) for whole in (False, True))
     assert torch.equal(tail.loss_mask, own.answer_slots)
@@ -223,7 +223,7 @@ def test_the_whole_tail_is_asked_for_and_nothing_else_changes(task, pauses):
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if FullOutput().accepts(task)], ids=repr)
-def test_level_rows_are_all_as_long_as_the_longest_and_else_the_same(task):
+def test_level_rows_are_extended_to_the_longest(task):
     """The additional positions hold end symbols; they are inputs, answer slots, and supervised."""
     problems = sample(task)
     layouts = [FullOutput(whole_tail=True, level=level) for level in (False, True)]
@@ -243,15 +243,15 @@ def test_level_rows_without_a_supervised_tail_are_refused():
         FullOutput(level=True)
 
 
-def test_only_answers_shorter_than_their_room_have_a_tail():
+def test_only_answers_shorter_than_their_slots_have_a_tail():
     for task, prompts, tails in ((lw.Addition(), ("10+11", "99+99"), [1, 0]), (lw.Parity(), ("1", "101"), [0, 0])):
         batches = [FullOutput().write(task.parse(prompt), task) for prompt in prompts]
         assert [int((batch.answer_slots & ~batch.loss_mask).sum()) for batch in batches] == tails
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=5), st.integers(0, 7))
-def test_runs_are_counted_as_a_loop_counts_them(rows, middle):
-    """Forwards; and before ``mirrored``, backwards from the run's end, which is a sign or the row's."""
+def test_digit_positions_against_a_plain_loop(rows, middle):
+    """Digits count forwards; where ``mirrored``, backwards from the number's end, a sign or the row's end."""
     signs = torch.tensor(rows)
     forwards, backwards = [], []
     for row in rows:
@@ -265,13 +265,13 @@ def test_runs_are_counted_as_a_loop_counts_them(rows, middle):
     assert digit_positions(signs, (torch.arange(7) < middle).expand(len(rows), -1)).tolist() == backwards
 
 
-LONGEST = {Expression: 1, Sorting: 20}  # what these tasks have sizes for
+LONGEST = {Expression: 1, Sorting: 20}  # the largest sizes of these tasks
 
 
 @pytest.mark.parametrize("top", [6, 90])
 @pytest.mark.parametrize(("task", "layout"), [pair for pair in IN_ROWS if not pair[0].mirrored], ids=repr)
 def test_a_symbol_s_position_is_counted_in_its_own_number(task, layout, top):
-    """From 1 behind each sign; the answer's from the position where its first symbol is read off."""
+    """Positions count from 1 after each sign; the answer's from the position that predicts its first symbol."""
     batch = layout.write(sample(task, top=min(top, LONGEST.get(type(task), top))), task)
     signs = {*task.signs, "^", "=", "#"}
     for row, tokens in enumerate(batch.inputs.tokens):
@@ -282,25 +282,25 @@ def test_a_symbol_s_position_is_counted_in_its_own_number(task, layout, top):
         assert batch.inputs.digit_position[row].tolist() == positions
 
 
-def test_the_digits_of_a_sum_stand_below_those_of_its_operands():
-    """Most significant digit first, with leading zeros: those of equal weight have one place."""
+def test_digits_of_a_sum_have_the_positions_of_its_operands():
+    """With the most significant digit first and leading zeros, digits of equal weight have equal positions."""
     task = lw.Addition(2, "most", True, True)
     inputs = FullOutput().write(task.parse("1011+0110"), task).inputs
     assert inputs.digit_position[0].tolist() == [1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]
 
 
-def test_the_digits_of_a_product_stand_where_those_of_its_operands_do():
-    """Operands are written most significant bit first, so their places are counted from the end."""
+def test_digits_of_a_product_have_the_positions_of_its_operands():
+    """Operands have the most significant bit first, so their positions count from the end."""
     task = Multiplication()
     inputs = FullOutput().write(task.parse("10*011"), task).inputs
     assert inputs.digit_position[0].tolist() == [2, 1, 0, 3, 2, 1, 0, 1, 2, 3, 4, 5]
 
 
-# What inputs hide
+# Hidden answers
 
 
 @pytest.mark.parametrize(("task", "layout"), [p for p in EVERY if p[1].decodes], ids=repr)
-def test_a_next_token_row_shows_no_symbol_before_it_is_said(task, layout):
+def test_a_next_token_row_shows_a_symbol_only_after_predicting_it(task, layout):
     problems = sample(task)
     batch = layout.write(problems, task)
     for j in range(problems.answer.shape[1]):
@@ -321,7 +321,7 @@ def test_a_next_token_row_feeds_the_right_answer_in(task, layout):
     batch = layout.write(sample(task), task)
     fed = (
         batch.answer_slots & torch.nn.functional.pad(batch.answer_slots, (1, 0))[:, :-1]
-    )  # all of the room but its first place
+    )  # all answer slots but the first
     before = torch.nn.functional.pad(fed, (0, 1))[:, 1:]
     assert torch.equal(batch.inputs.tokens[fed], batch.targets[before])
     reads, writes = layout.vocabs(task)
@@ -341,7 +341,7 @@ def test_a_task_need_not_be_hashable():
 
 
 @pytest.mark.parametrize("task", [lw.Parity(), lw.Copy()], ids=repr)
-def test_pairs_refuse_what_cannot_be_stacked(task):
+def test_pairs_refuse_tasks_without_two_operands(task):
     with pytest.raises(lw.UsageError, match=r"Pairs does not accept the task .*; these do: .*NextToken"):
         Pairs().write(sample(task), task)
 
@@ -379,8 +379,8 @@ def test_up_to_end_takes_the_end_too(predicted, end):
     assert mask_through_end(torch.tensor(predicted), None).all()
 
 
-def test_what_is_said_is_read_up_to_its_first_end_symbol_by_symbol():
-    """Symbols that are no task's are kept: an answer with one is wrong, and must not be shown as a right one."""
+def test_an_answer_ends_before_its_first_end_symbol():
+    """Symbols outside the task are kept: an answer with one is wrong, and must not be shown as right."""
     task, layout = lw.Copy(3), NextToken(1)
     vocab = layout.vocabs(task)[1]
     for predicted, answer in (("1=#2$01", "1=#2"), ("12$$", "12"), ("$12", ""), ("120", "120")):

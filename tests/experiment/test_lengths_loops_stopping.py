@@ -1,4 +1,4 @@
-"""Sizes, loops and stopping rules: pure functions with inclusive bounds, held to plain loops over rows."""
+"""Sizes, loops and stopping rules are pure functions with inclusive bounds; plain loops over rows check them."""
 
 import re
 
@@ -26,7 +26,7 @@ def counts(values, top):
 
 
 @pytest.mark.parametrize("bottom", [1, 3])
-def test_log_uniform_sizes_are_as_rare_as_they_are_large(bottom):
+def test_log_uniform_sizes_have_probability_inverse_to_size(bottom):
     sizes = lw.LogUniform(20, bottom).draw(0, 20_000, 2, lw.stream(0, "log-uniform"))
     weights = 1 / torch.arange(bottom, 21)
     wanted = torch.cat([torch.zeros(bottom), weights / weights.sum()])
@@ -66,26 +66,26 @@ def test_uniform_is_uniform_and_its_axes_independent():
 
 @pytest.mark.parametrize(("share", "rows", "count"), [(0.5, 10, 5), (1.0, 10, 10), (0.25, 8, 2), (0.0, 8, 0)])
 def test_a_share_of_the_rows_has_the_longest_size_on_every_axis(share, rows, count):
-    """Sizes of 1 … 10⁶ never reach the top by themselves."""
+    """Exactly the share has the longest size; sizes of 1 … 10⁶ never reach it by chance."""
     for lengths in (lw.Uniform(10**6, longest=share), lw.Mastery(10**6, start=10**6, longest=share)):
         sizes = lengths.draw(0, rows, 2, lw.stream(0, "x"))
         assert int((sizes == 10**6).all(1).sum()) == int((sizes == 10**6).any(1).sum()) == count
 
 
 def test_rows_of_the_longest_size_stand_anywhere_in_a_batch():
-    """Its first rows may be of the harder set, and are no longer than others."""
+    """The first rows of a batch, which may be hard problems, are no longer than the others."""
     sizes = lw.Uniform(40, longest=0.5).problems(lw.Parity(), 0, 64, lw.stream(0, "x")).sizes[:, 0]
     assert 8 < int((sizes[:32] == 40).sum()) < 24
 
 
-def test_an_axis_that_is_kept_short_is_so_in_rows_of_the_largest_size_too():
+def test_rows_of_the_largest_size_respect_most():
     sizes = lw.Mastery(11, start=5, most=(2, 11), longest=0.5).draw(3, 8, 2, lw.stream(0, "x"))
     assert sizes[:4].tolist() == [[2, 8]] * 4 and sizes.amax(0).tolist() == [2, 8]
 
 
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 60))
 def test_a_curriculum_against_counting_up(bottom, more, further, every, step):
-    """The maximum starts at ``start``, grows by one every so many steps, and stays at ``top``."""
+    """The maximum starts at ``start``, grows by one every ``every`` steps, and stays at ``top``."""
     hold = 7 * (step % 2)
     lengths = lw.Curriculum(top=bottom + more + further, every=every, start=bottom + more, bottom=bottom, hold=hold)
     maximum = bottom + more
@@ -123,8 +123,8 @@ def test_axes_that_stopped_growing_are_uniform_and_independent():
 
 
 @given(st.integers(1, 4), st.integers(0, 8), st.integers(1, 3), st.integers(0, 40))
-def test_without_most_the_draw_is_as_before(bottom, further, axes, step):
-    """One draw for all axes; so too with a ``most`` that is not yet in the way."""
+def test_a_most_that_is_not_reached_does_not_change_the_draw(bottom, further, axes, step):
+    """One draw serves all axes, also with a ``most`` that no size reaches yet."""
     lengths = lw.Curriculum(top=bottom + further, every=4, start=bottom, bottom=bottom)
     draw = lw.stream(0, "x", step)
     before = torch.randint(bottom, lengths.maximum(step) + 1, (50, axes), generator=draw)
@@ -188,7 +188,7 @@ def test_without_extra_loops_training_runs_the_planned_ones(loops, rounds):
 
 @pytest.mark.parametrize("extra", [1, 3, 5])
 @pytest.mark.parametrize("more", [-3, 0, 2])
-def test_extra_loops_are_uniform_up_to_and_with_extra_a_number_per_row(extra, more):
+def test_extra_loops_are_uniform_from_0_to_extra(extra, more):
     loops, rounds = ExtraLoops(more, extra), torch.arange(6000) % 7 + 1
     added = loops.draw(rounds, lw.stream(0, "x")) - loops.planned(rounds)
     share = torch.bincount(added, minlength=extra + 1) / 6000
@@ -201,7 +201,7 @@ def test_extra_loops_are_uniform_up_to_and_with_extra_a_number_per_row(extra, mo
 
 @st.composite
 def traces(draw):
-    """Planned loops, and a trace of rows that ran 1 to 6 loops each; loops that were not run hold rubbish."""
+    """Draw planned loops, and a trace of rows that ran 1 to 6 loops each, with noise in loops that were not run."""
     rows, width = draw(st.integers(1, 4)), draw(st.integers(1, 3))
 
     def several(values, count):
@@ -219,7 +219,7 @@ def traces(draw):
 
 
 def plain(stopping, trace, planned, i):
-    """The loop that answers row i, in plain Python."""
+    """Return the loop that answers row i, in plain Python."""
     ran = int(trace.loops[i])
     confidence = trace.confidence[:ran, i].tolist()
     predicted = [trace.predictions[k, i, : int(trace.ends[k, i])].tolist() for k in range(ran)]
@@ -261,7 +261,7 @@ RULES = [
     Settled(),
     Settled(0.3, period=2, most=7),
 ]
-# Rules of a new file are held to the laws that need no reference.
+# Rules without a reference here are checked by the general laws only.
 EVERY = [*RULES, *(rule for rule in shipped("stopping") if type(rule) not in map(type, RULES))]
 every_rule = pytest.mark.parametrize("stopping", EVERY, ids=repr)
 
@@ -286,14 +286,14 @@ def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
 
 @every_rule
 @given(drawn=traces())
-def test_what_is_chosen_was_run(stopping, drawn):
-    """Up to the limit if the choice is made without looking, else up to what the row ran."""
+def test_the_chosen_loop_was_run(stopping, drawn):
+    """The chosen loop is at most the limit, or for rules that read outputs, the loops that the row ran."""
     check_chosen_loop_ran(stopping, *drawn)
 
 
 @every_rule
 @given(drawn=traces(), rubbish=st.integers(2, 9))
-def test_what_was_not_run_or_not_said_does_not_matter(stopping, drawn, rubbish):
+def test_loops_that_were_not_run_do_not_matter(stopping, drawn, rubbish):
     check_unrun_loops(stopping, *drawn, rubbish)
 
 
@@ -304,7 +304,7 @@ def test_a_row_s_choice_does_not_depend_on_its_neighbours(stopping, drawn):
 
 
 def test_the_batch_variant_does_depend_on_neighbours():
-    """The published variant, by name only: the mean over rows decides for all."""
+    """The published variant chooses one loop for all rows, by the mean over rows."""
     confidence = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]])
     predicted, ends = torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long)
     trace = lw.Trace(predicted, ends, confidence, torch.tensor([2, 2]))
@@ -324,7 +324,7 @@ def test_limits(planned, extra):
         assert rule.limit(planned).tolist() == [7] * len(planned)
 
 
-def test_names_tell_every_setting():
+def test_names_contain_every_setting():
     names = [rule.name for rule in (*RULES, MaxConfidence(extra=3))]
     assert len(set(names)) == len(names)
     assert MaxConfidence(extra=3).name == "MaxConfidence(extra=3)"
@@ -343,7 +343,7 @@ def test_names_tell_every_setting():
         (lambda trace: None, "for each of 2 rows, not NoneType"),
     ],
 )
-def test_a_rule_of_ones_own_names_a_loop_that_was_run(found, message, monkeypatch):
+def test_a_user_s_rule_must_choose_a_loop_that_was_run(found, message, monkeypatch):
     monkeypatch.setattr(Converged, "choose", lambda self, trace, planned: found(trace))
     loops = torch.tensor([3, 3])
     ends = torch.ones(3, 2, dtype=torch.long)
@@ -366,8 +366,8 @@ def test_a_rule_of_ones_own_names_a_loop_that_was_run(found, message, monkeypatc
     ],
 )
 @pytest.mark.parametrize("rule", [Oracle(), Converged()], ids=str)
-def test_every_row_runs_a_loop_whatever_the_rule(rule, limit, message, monkeypatch):
-    """Said of the rule, and of ``limit``, wherever it is asked: in measuring, solving, and estimates of memory."""
+def test_an_invalid_limit_is_refused(rule, limit, message, monkeypatch):
+    """An invalid ``limit`` is reported with the rule, in evaluation, decoding, and estimates of memory."""
     monkeypatch.setattr(type(rule), "limit", lambda self, planned: limit(planned))
     weights = load("looped-parity")
     recipe = weights.recipe
@@ -384,7 +384,7 @@ def test_every_row_runs_a_loop_whatever_the_rule(rule, limit, message, monkeypat
 
 
 def test_a_rule_chooses_alone_as_beside_others(monkeypatch):
-    """Also one that looks at nothing: here half of the planned loops."""
+    """This also holds for a rule that reads no outputs, here one that takes half of the planned loops."""
     monkeypatch.setattr(Oracle, "choose", lambda self, trace, planned: (planned + 1) // 2)
     assert Oracle().reads_output and not After(1).reads_output
     weights = load("looped-parity")
@@ -393,7 +393,7 @@ def test_a_rule_chooses_alone_as_beside_others(monkeypatch):
     assert alone == beside and alone.loops == 5 and alone.exact < 0.9
 
 
-def test_rules_that_read_the_output_say_so():
+def test_reads_output_is_set_for_rules_that_read_outputs():
     assert [rule.reads_output for rule in RULES] == [False] * 4 + [True] * (len(RULES) - 4)
 
 

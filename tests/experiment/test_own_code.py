@@ -1,4 +1,4 @@
-"""A run keeps names of parts: what a user's own part does may change between two calls, and its name may be taken."""
+"""Changes of a user's own code between calls are detected, and names and errors of user-defined parts are handled."""
 
 import contextlib
 import importlib
@@ -76,7 +76,7 @@ CHANGES = [
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """Write a module of a user's own, and import it anew."""
+    """Return a function that writes a user's module and imports it again."""
     monkeypatch.syspath_prepend(tmp_path)
 
     def written(text):
@@ -94,12 +94,12 @@ def recipe(model):
         "stopping=Oracle", "layout=NextToken", "families=0", "name=own"]).change(model=model)  # fmt: skip
 
 
-def test_the_package_s_own_parts_have_no_code_of_ones_own():
+def test_the_package_s_own_parts_have_no_user_code():
     assert not any(hash_user_code(one, one.build()) for one in (lw.find("looped-pairs"), lw.find("retran-small")))
 
 
 @pytest.mark.parametrize(("old", "new"), HARMLESS, ids=repr)
-def test_what_changes_nothing_is_no_change(write, old, new):
+def test_comments_and_unused_functions_do_not_change_the_hash(write, old, new):
     one = recipe(write("# a comment\n" + SOURCE))
     before = hash_user_code(one, one.build())
     assert set(before) == {"my_scaled.Scaled", "my_scaled.Net"}
@@ -109,12 +109,12 @@ def test_what_changes_nothing_is_no_change(write, old, new):
 
 @pytest.mark.parametrize(("old", "new"), CHANGES, ids=repr)
 @pytest.mark.parametrize("stacked", [False, True], ids=["alone", "stacked"])
-def test_a_run_does_not_go_on_with_other_code(write, old, new, stacked, capsys):
+def test_a_run_does_not_continue_with_changed_code(write, old, new, stacked, capsys):
     one = recipe(write(SOURCE))
     run = train_stacked([one.with_seed(0), one.with_seed(1)])[0] if stacked else train(one)
     before = hash_user_code(one, run.model)
     assert json.loads((run.folder / "code.json").read_text()) == before
-    train(one)  # it is done
+    train(one)  # the run is already finished
     changed = recipe(write(SOURCE.replace(old, new)))
     with pytest.raises(lw.UsageError, match=r"my_scaled\.Net.* changed since this run was trained; name=…"):
         train(changed)
@@ -155,7 +155,7 @@ def as_script():
 
 
 def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path):
-    """In either order; another file of the same name is not."""
+    """The order does not matter; a changed file of the same name is other code."""
     changes = ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final", "stopping=Oracle",
         "layout=NextToken", "families=0", "name=own"]  # fmt: skip
     script = SOURCE + AS_SCRIPT.format(changes=changes)
@@ -165,7 +165,7 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path
     assert str(run.folder) == said.strip()
     kept = json.loads((run.folder / "code.json").read_text())
     assert set(kept) == {"my_scaled.Scaled", "my_scaled.Net"} and not run.changed_code()
-    # Of a run that an earlier version began as a script.
+    # As an earlier version stored it when the file ran as a script.
     (run.folder / "code.json").write_text(json.dumps(kept).replace("my_scaled", "__main__"))
     assert not run.changed_code()
     changed = recipe(write(script.replace(*CHANGES[0])))
@@ -175,7 +175,7 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path
     assert call_in_fork(as_script, tmp_path) == said
 
 
-def test_of_other_code_no_loops_are_kept_and_none_of_before_are_shown(write, tmp_path, capsys):
+def test_with_changed_code_depth_rows_are_neither_stored_nor_shown(write, tmp_path, capsys):
     one = recipe(write(SOURCE)).change(layout=lw.FullOutput(), task=lw.find("looped-parity").task)
     run = train(one)
     words = parse(["report", str(run.folder), "--stopping", "--lengths", "2", "--samples", "2", "--out", str(tmp_path)])
@@ -190,8 +190,8 @@ def test_of_other_code_no_loops_are_kept_and_none_of_before_are_shown(write, tmp
     assert "my_scaled.Net" in told.err and "0.125" not in told.out and len(run.rows("depth")) == 1
 
 
-def test_a_run_of_which_nothing_is_trained_yet_takes_the_code_as_it_is_now(write):
-    """As one that was killed before its first checkpoint."""
+def test_an_untrained_run_records_the_current_code(write):
+    """This is the state of a run that was killed before its first checkpoint."""
     one = recipe(write(SOURCE))
     run = Run.of(one)
     run.record_code(one.build())
@@ -201,7 +201,7 @@ def test_a_run_of_which_nothing_is_trained_yet_takes_the_code_as_it_is_now(write
     assert train(changed).done
 
 
-def test_a_class_that_stands_in_no_file_is_known_by_its_functions():
+def test_a_class_without_a_file_is_hashed_by_its_functions():
     def made(times):
         code = f"class Cell(Module):\n    def forward(self, tokens):\n        return {times} * tokens\n"
         space = {"Module": nn.Module, "__name__": "__notebook__"}
@@ -222,12 +222,12 @@ def test_a_part_may_not_take_the_name_of_one_of_the_package():
         with pytest.raises(lw.UsageError, match=r"test_own_code\.RoPE: the package has a part of this name"):
             lw.find("looped-parity", "model.positions=RoPE")
     finally:
-        RoPE.__name__ = "_Gone"  # a class stays among its base's as long as anything names it
+        RoPE.__name__ = "_Gone"  # the class stays a subclass while anything refers to it
     assert fields.part_classes(lw.Position)["RoPE"] is lw.RoPE
     assert torch.is_tensor(lw.find("looped-parity", "model.positions=RoPE").build().readout.weight)
 
 
-SLIPS = {
+MISTAKES = {
     "def my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', steps=3)\n":
     "recipe my-parity: TypeError in my_slip.py, line 7: find: got an unexpected keyword argument 'steps'",
     "def my_parity() -> lw.Recipe:\n    lw.find('looped-parity')\n": "its function must return a recipe, not None",
@@ -253,18 +253,18 @@ SLIPS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "message"), SLIPS.items(), ids=list(SLIPS.values()))
-def test_a_slip_in_ones_own_code_is_said_in_one_line(text, message, tmp_path):
+@pytest.mark.parametrize(("text", "message"), MISTAKES.items(), ids=list(MISTAKES.values()))
+def test_an_error_in_user_code_gives_one_line(text, message, tmp_path):
     (tmp_path / "my_slip.py").write_text(f"from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n{text}")
     name = "looped-parity" if "looped_parity" in text else "my-parity"
     words = ["train", name, "steps=2", "--import", "my_slip"]
     done = command_in_fork(*words, folder=tmp_path)
-    *_, last = done.stderr.splitlines()  # before it may stand how long it would take
+    *_, last = done.stderr.splitlines()  # an estimate of the time may come first
     assert done.returncode == 2 and message in last and "Traceback" not in done.stderr
     assert not runs_folder().exists()
 
 
-def test_a_helper_may_name_what_a_type_checker_alone_imports(tmp_path):
+def test_annotations_may_name_imports_under_type_checking(tmp_path):
     (tmp_path / "my_helped.py").write_text(
         "from __future__ import annotations\n\nfrom typing import TYPE_CHECKING\n\nimport lengthwise as lw\n\n"
         "if TYPE_CHECKING:\n    from pathlib import Path\n\n\n"
@@ -347,7 +347,7 @@ class Failing(nn.Embedding):
 
 @dataclass(frozen=True)
 class FailingModel(lw.ModelSpec):
-    """Its model."""
+    """The spec of a ``Failing`` module."""
 
     after: int = 0
     error: str = "SystemExit"
@@ -363,22 +363,22 @@ class FailingModel(lw.ModelSpec):
 
 @pytest.mark.parametrize("error", ["SystemExit", "Odd", "ValueError"])
 @pytest.mark.parametrize("after", [0, 3])
-def test_a_model_that_fails_in_any_way_is_told_in_one_line(error, after, tmp_path):
-    """In try_training and later, whatever it raises: a ``SystemExit`` would end the process as if all were well."""
+def test_a_model_that_fails_in_any_way_gives_one_line(error, after, tmp_path):
+    """Any error in training is reported; a ``SystemExit`` would end the process with status 0."""
     recipe = lw.find("looped-parity", "watch.every=0", "keep=last", "steps=6", "batch=2")
     recipe = recipe.change(model=FailingModel(after, error), layout=lw.NextToken(), loops=lw.Constant(1))
     with pytest.raises(lw.UsageError, match=rf"^looped-parity: {error} in test_own_code.py, line \d+: .*FailingModel$"):
         lw.train(recipe, folder=tmp_path / "run", quiet=True)
 
 
-def test_a_module_that_ends_the_process_is_told_in_one_line():
+def test_a_module_that_raises_system_exit_gives_one_line():
     found = Failing(4, 4)
     found.after, found.error = 0, SystemExit(0)
     with pytest.raises(lw.UsageError, match=r"SystemExit in test_own_code\.py"):
         lw.train(found, task="parity", steps=2, batch=2, quiet=True)
 
 
-def test_what_own_code_prints_is_no_result(tmp_path, monkeypatch):
+def test_prints_of_user_code_go_to_standard_error(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("chatty.py").write_text(CHATTY, encoding="utf-8")
@@ -405,7 +405,7 @@ class Chatty(lw.Parity):
 
 @dataclass(frozen=True)
 class ReadsMovement(lw.Stopping):
-    """Reads the movement without setting ``needs_movement``."""
+    """A rule that reads the movement without setting ``needs_movement``."""
 
     def limit(self, planned):
         return planned + 2
@@ -416,7 +416,7 @@ class ReadsMovement(lw.Stopping):
 
 @dataclass(frozen=True)
 class ReadsEarlierLoops(lw.Stopping):
-    """Compares with the loop before, without setting ``window``."""
+    """A rule that compares with the previous loop without setting ``window``."""
 
     def limit(self, planned):
         return planned + 2
@@ -427,14 +427,14 @@ class ReadsEarlierLoops(lw.Stopping):
 
 @dataclass(frozen=True)
 class FailsAtItsLimit(lw.Stopping):
-    """Raises in ``limit``."""
+    """A rule that raises in ``limit``."""
 
     def limit(self, planned):
         return planned + {}["extra"]
 
 
 @pytest.mark.parametrize("rule", [ReadsMovement(), ReadsEarlierLoops(), FailsAtItsLimit()])
-def test_an_error_of_ones_own_rule_is_one_line_and_breaks_a_law(rule):
+def test_an_error_in_a_user_s_rule_gives_one_line_and_breaks_a_law(rule):
     with pytest.raises(lw.UsageError, match=rf"^{rule.name}: \w+Error in test_own_code.py, line \d+: .*"):
         lw.evaluate("looped-parity", 4, samples=4, stopping=rule, quiet=True)
     assert lw.check(rule).broken

@@ -1,4 +1,4 @@
-"""Problems for other programs: the same from everywhere, and no prompt in two parts."""
+"""Problems for other programs: equal through every interface, and without a prompt in two parts."""
 
 import hashlib
 import itertools
@@ -32,7 +32,7 @@ def _small_chunks(monkeypatch):
     monkeypatch.setattr(problem_set, "CHUNK", 64)
 
 
-def said(capsys, *words):
+def call(capsys, *words):
     assert entry._run(entry.parse(list(map(str, words)))) == 0
     return capsys.readouterr()
 
@@ -42,7 +42,7 @@ def said(capsys, *words):
 def test_the_digest_is_the_same_from_the_command_line_python_a_loader_and_a_file(task, split, tmp_path, capsys):
     found = lw.problems(task, range(3, 8), 150, split=split)
     words = ["sample", task, "--lengths", "3-7", "--count", 150, "--jsonl", *(["--split", split] if split else [])]
-    shell = said(capsys, *words)
+    shell = call(capsys, *words)
     digest = hashlib.sha256(shell.out.encode()).hexdigest()[:16]
     assert digest == found.digest and f"150 problems, digest {digest}" in shell.err
     loader = torch.utils.data.DataLoader(found, batch_size=32)
@@ -58,7 +58,7 @@ def test_the_digest_is_the_same_from_the_command_line_python_a_loader_and_a_file
 
 @pytest.mark.parametrize("count", [3_000, pytest.param(1_000_000, marks=long)])
 def test_a_million_problems_take_at_most_a_minute_each_way(count, monkeypatch):
-    """Drawn, written and digested by the command line, from Python, and through a DataLoader."""
+    """The command line, Python and a DataLoader each draw, write and digest a million problems within a minute."""
     monkeypatch.setattr(problem_set, "CHUNK", 65_536)
     words = ["addition", "--lengths", "1-20", "--count", str(count), "--split", "train", "--jsonl"]
     before = os.times()
@@ -83,7 +83,7 @@ def catalog_task(name):
 
 
 @given(st.integers(1, 300), st.integers(0, 3))
-def test_fewer_problems_are_the_beginning_of_more(count, seed):
+def test_fewer_problems_are_a_prefix_of_more(count, seed):
     more = lw.problems("parity", [3, 9], 300, seed=seed)
     assert [*lw.problems("parity", [3, 9], count, seed=seed)] == [*more][:count] == [*more[:count]]
     assert more[-1] == [*more][-1]
@@ -101,7 +101,7 @@ def test_no_prompt_is_in_two_parts():
 
 def test_problems_of_a_kind_are_those_of_the_command_line(capsys):
     found = lw.problems("addition", range(3, 8), 70, kind="long-carry")
-    shell = said(capsys, "sample", "addition", "--lengths", "3-7", "--family", "long-carry", "--count", 70, "--jsonl")
+    shell = call(capsys, "sample", "addition", "--lengths", "3-7", "--family", "long-carry", "--count", 70, "--jsonl")
     assert [*found] == [json.loads(line) for line in shell.out.splitlines()]
     assert [*found] != [*lw.problems("addition", range(3, 8), 70)]
     for kind in ("long-cary", "natural", 3):
@@ -122,7 +122,7 @@ def test_batches_are_those_of_a_layout():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["parity", "5", "--lengths", "3"], "not both"),
         (["parity"], "give a size"),
@@ -132,25 +132,25 @@ def test_batches_are_those_of_a_layout():
         (["binary-sum", "--lengths", "3,20", "--family", "15-ones"], "start at size 15, not 3"),
     ],
 )
-def test_what_does_not_go_together_is_said(words, told, capsys):
+def test_conflicting_options_are_refused(words, message, capsys):
     assert entry._run(entry.parse(["sample", *words])) == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 def test_families_are_drawn_at_several_lengths_too(capsys):
-    shell = said(capsys, "sample", "binary-sum", "--family", "15-ones", "--lengths", "16-20", "--jsonl")
+    shell = call(capsys, "sample", "binary-sum", "--family", "15-ones", "--lengths", "16-20", "--jsonl")
     rows = [json.loads(line) for line in shell.out.splitlines()]
     assert {row["prompt"].count("1") for row in rows} == {15} and len({row["size"] for row in rows}) > 1
 
 
 @pytest.mark.parametrize(("weights", "sizes"), [("looped-parity", "20,40"), ("looped-addition", "4,30")])
 def test_a_harness_task_scores_a_model_as_evaluate_does(weights, sizes, tmp_path, capsys):
-    """By what the harness does with such a task: texts in, generated text out, filters, exact match."""
+    """Done as the harness does: prompt in, generated text out, filters, exact match."""
     solver, count = lw.load(weights), 12
     task = solver.weights.recipe.task
     changes = [f"{name}={value}" for name, value in fields.changed_fields(task)]
     words = ["export", "--lm-eval", task.name, *changes, "--lengths", sizes, "--count", count]
-    assert str(tmp_path) in said(capsys, *words, "--out", tmp_path).out
+    assert str(tmp_path) in call(capsys, *words, "--out", tmp_path).out
     group = yaml.safe_load((tmp_path / f"lengthwise_{task.name}.yaml").read_text())
     asked = [int(size) for size in sizes.split(",")]
     rule = lw.After(loops=max(asked) // 2)  # too few for some problems
@@ -164,7 +164,7 @@ def test_a_harness_task_scores_a_model_as_evaluate_does(weights, sizes, tmp_path
 
 
 def harness_score(config, generate):
-    """exact_match of a generate_until task, after the harness's filters remove_whitespace and take_first."""
+    """Return exact_match of a generate_until task after the harness's filters remove_whitespace and take_first."""
     file = Path(config["dataset_kwargs"]["data_files"][config["test_split"]])
     rows, right = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()], 0
     for row in rows:

@@ -1,4 +1,4 @@
-"""Estimates of a recipe's resources are near the measured ones, and too large recipes are refused."""
+"""Estimates of a recipe's resources are close to measured ones, and recipes that are too large are refused."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ from lengthwise.training.cost import count_operations
 @pytest.mark.parametrize(
     "name", ["ntp-parity", "fop-copy", "fop-loop-fixed-parity", "fop-loop-adaptive-addition", "looped-pairs"]
 )
-def test_operations_are_foreseen_to_within_a_few_times(name):
-    """Counted at the end of the training, where rows are longest; foreseen ones are of rows half as long."""
+def test_estimated_operations_are_within_a_factor_of_ten(name):
+    """The counted step is the last one, whose rows are longest; estimates assume rows half as long."""
     recipe = catalog.recipe(name, ["watch.every=0", "keep=last"])
-    foreseen = resources.estimate_training(recipe).seconds / recipe.steps * resources.SPEED
-    assert 0.1 < foreseen / count_operations(recipe, rows=2, n_steps=1) < 10
+    estimated = resources.estimate_training(recipe).seconds / recipe.steps * resources.SPEED
+    assert 0.1 < estimated / count_operations(recipe, rows=2, n_steps=1) < 10
 
 
-def test_models_that_are_applied_once_take_no_loops():
+def test_estimates_grow_with_loops():
     once, looped = (catalog.recipe("looped-parity", [f"loops=Constant(count={count})"]) for count in (1, 20))
     assert resources.estimate_training(looped).seconds == pytest.approx(20 * resources.estimate_training(once).seconds)
     assert resources.estimate_training(looped).memory > 5 * resources.estimate_training(once).memory
@@ -32,20 +32,20 @@ def test_a_published_recipe_that_a_workstation_holds_is_not_refused():
     assert resources.estimate_training(catalog.recipe("paper-fop-addition")).memory < 20e9
 
 
-def test_every_segment_of_a_batch_takes_time():
+def test_estimated_time_is_proportional_to_segments():
     one, four = (catalog.recipe("looped-sudoku", [f"objective.count={count}"]) for count in (1, 4))
     assert resources.estimate_training(four).seconds == pytest.approx(4 * resources.estimate_training(one).seconds)
 
 
-def test_a_wide_model_is_not_surely_small():
+def test_a_wide_model_is_refused_for_its_memory():
     recipe = catalog.recipe("looped-parity", ["model.width=100000"])
     assert not resources.is_small_model(recipe.model) and resources.estimate_model(recipe).memory > 1e11
     with pytest.raises(lw.UsageError, match=r"takes about .* of memory; this machine has"):
         lw.train(recipe)
 
 
-class Curious(nn.Module):
-    """Looks at its own numbers while it is built, as no module without memory lets it."""
+class ReadsWeights(nn.Module):
+    """A module that reads its weights while it is built, which fails on the meta device."""
 
     def __init__(self):
         super().__init__()
@@ -53,7 +53,7 @@ class Curious(nn.Module):
         assert self.table.weight.detach().numpy().sum() != 7
 
 
-class Slip(nn.Module):
+class Broken(nn.Module):
     def __init__(self):
         super().__init__()
         self.table = self.nothing
@@ -61,16 +61,16 @@ class Slip(nn.Module):
 
 @dataclass(frozen=True)
 class Large(lw.models.ModelSpec):
-    module: str = "Curious"
+    module: str = "ReadsWeights"
 
     def build(self, reads, writes, *, causal):
         return globals()[self.module]()
 
 
-def test_a_module_of_ones_own_is_counted_as_it_is_built(monkeypatch):
+def test_parameters_of_a_user_s_module_are_counted_by_building_it(monkeypatch):
     monkeypatch.setattr(resources, "is_small_model", lambda spec: False)
     recipe = catalog.recipe("looped-parity").change(model=Large())
     assert resources.count_parameters(recipe) == 7 * 7 + 7
     assert torch.get_default_device() == torch.device("cpu")
     with pytest.raises(lw.UsageError, match=r"AttributeError in test_resources\.py.*; it uses your own classes: Large"):
-        resources.count_parameters(recipe.change(model=Large("Slip")))
+        resources.count_parameters(recipe.change(model=Large("Broken")))

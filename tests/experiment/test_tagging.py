@@ -1,4 +1,4 @@
-"""An output at every position, and one class for a row: what is written, how it is scored, what is refused."""
+"""Layouts with an output at every position (Tagged) or one class per row (Labelled): rows, scores and refusals."""
 
 import json
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def test_a_tagged_row_is_the_prompt_and_asks_for_a_symbol_at_each_position(examp
 
 
 def test_a_labelled_row_reads_and_writes_symbols_of_its_own():
-    """The class is predicted at the equals sign, among the symbols that answers hold; it is read back as the task's."""
+    """The class is predicted at the equals sign among the answers' symbols, and mapped back to the task's."""
     task, layout = _Balanced(), lw.Labelled()
     reads, writes = layout.vocabs(task)
     assert (reads.symbols, writes.symbols) == (("(", ")", "="), ("y", "n"))
@@ -63,10 +63,10 @@ def test_a_labelled_row_reads_and_writes_symbols_of_its_own():
         assert reads.decode(row[batch.inputs.padding_mask[i]]) == f"{prompt}="
         asked = batch.targets[i][batch.loss_mask[i]]
         assert writes.decode(asked) == task.reference(prompt) == task.vocab.decode(layout.answer(asked, task))
-    assert task.vocab.decode(layout.answer(torch.tensor([2]), task)) == "�"  # an id of no symbol
+    assert task.vocab.decode(layout.answer(torch.tensor([2]), task)) == "�"  # an id without a symbol
 
 
-def test_symbols_that_are_neither_read_nor_written_are_caught():
+def test_symbols_missing_from_reads_or_writes_are_reported():
     class _Wrong(_Balanced):
         writes = ("y",)
 
@@ -93,8 +93,8 @@ def test_tasks_that_do_not_fit_are_refused():
             lw.find("looped-parity").change(task=task, layout=layout)
 
 
-class Right(nn.Module):
-    """Running parity, computed; or the opposite at positions from ``wrong_from`` on."""
+class Parities(nn.Module):
+    """A model that computes running parity, inverted at positions from ``wrong_from`` on."""
 
     def __init__(self, wrong_from=1000):
         super().__init__()
@@ -107,9 +107,9 @@ class Right(nn.Module):
 
 
 def test_exact_per_symbol_and_scaled_scores(example):
-    """Exact match counts whole rows, accuracy per token each position, and the scaled score starts at guessing."""
+    """Exact match counts whole rows, token accuracy each position, and the scaled score is 0 at chance."""
     task = example.RunningParity()
-    for module, exact, per_token in ((Right(), 1, 1), (Right(6), 0, 0.75), (Right(2), 0, 0.25)):
+    for module, exact, per_token in ((Parities(), 1, 1), (Parities(6), 0, 0.75), (Parities(2), 0, 0.25)):
         (score,) = lw.evaluate(module, [8], task=task, layout=lw.Tagged(), samples=50)
         assert (score.exact, score.token_accuracy, score.chance) == (exact, per_token, 0.5)
         assert score.scaled == score.row()["scaled"] == 2 * per_token - 1
@@ -119,7 +119,7 @@ def test_exact_per_symbol_and_scaled_scores(example):
 
 
 class Walker(nn.Module):
-    """Follows an automaton; from position ``wrong_from`` on, its states are off by one."""
+    """A model that follows an automaton; from position ``wrong_from`` on, its states are off by one."""
 
     def __init__(self, next_state, wrong_from=10**9):
         super().__init__()
@@ -136,7 +136,7 @@ class Walker(nn.Module):
 
 @pytest.mark.parametrize("name", ["RunningParity", "S3Words"])
 def test_families_are_scored_as_uniform_problems_are(example, name):
-    """Prefix parity and words of S3, uniform and of every family: exact, per symbol and scaled scores."""
+    """Exact, per-token and scaled scores are right for uniform problems and every family."""
     task = getattr(example, name)()
     for wrong_from, exact, per_token in ((99, 1, 1), (6, 0, 0.75)):
         module = Walker(task.next_state, wrong_from)
@@ -167,7 +167,7 @@ def test_a_tagging_task_goes_from_its_file_to_scores_of_families(name, tmp_path,
         assert row["scaled"] == pytest.approx((row["token_accuracy"] - row["chance"]) / (1 - row["chance"]))
 
 
-def test_a_task_may_know_a_better_guess():
+def test_a_task_may_define_its_own_chance_level():
     class _Mostly(_Balanced):
         chance = 0.75
 
@@ -176,7 +176,7 @@ def test_a_task_may_know_a_better_guess():
     assert lw.FullOutput().chance(_Mostly()) is None
 
 
-def test_solve_tells_how_sure_each_symbol_is(example, runs):
+def test_solve_returns_the_confidence_of_each_symbol(example, runs):
     recipe = lw.find("looped-parity", "steps=2", "watch.every=0", "lengths=Uniform(top=4)", "name=tagged")
     run = lw.train(recipe.change(task=example.RunningParity(), layout=lw.Tagged()), quiet=True)
     answer = lw.load(run).solve("1011")
@@ -188,7 +188,7 @@ def test_solve_tells_how_sure_each_symbol_is(example, runs):
 
 @dataclass(frozen=True)
 class _MineAlone(lw.Layout):
-    """A layout of one's own, for a task of one's own only."""
+    """A user-defined layout that accepts a user-defined task only."""
 
     causal, decodes, ends = False, False, False
 
@@ -213,7 +213,7 @@ class _Mine(lw.Copy):
     """Write these symbols again, as they stand."""
 
 
-def test_a_layout_for_a_task_of_one_s_own_is_tried_on_that(monkeypatch):
+def test_a_layout_for_a_user_s_task_is_checked_on_that_task(monkeypatch):
     monkeypatch.setattr(laws_of_layouts, "part_classes", lambda base: {"_Mine": _Mine})
     (of_its_name,) = lw.check(_MineAlone()).broken  # the only law that it breaks
     assert "starts with _" in of_its_name.told
