@@ -1,4 +1,4 @@
-"""The command line as a user meets it, bad input included."""
+"""Commands run as a user runs them, with good and bad input."""
 
 import json
 import subprocess
@@ -25,14 +25,13 @@ from lengthwise.training.trainer import Trainer
 TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
 
 
-def process(*words, stdin=""):
-    """A command as a process of its own."""
+def run_process(*words, stdin=""):
     line = [sys.executable, "-m", "lengthwise", *map(str, words)]
     return subprocess.run(line, input=stdin, capture_output=True, text=True, timeout=240)
 
 
-def fails(done, *parts, code=2):
-    """One clear line on standard error, nothing on standard output, and the exit status."""
+def check_error(done, *parts, code=2):
+    """Check the exit status, one line on standard error that contains ``parts``, and an empty standard output."""
     lines = done.stderr.strip().splitlines()
     assert done.returncode == code, done.stderr
     assert len(lines) == 1, done.stderr
@@ -44,24 +43,24 @@ def fails(done, *parts, code=2):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run, trained by command."""
-    position = tmp_path_factory.mktemp("place")
+    """Train a run by the ``train`` command and return its folder."""
+    folder = tmp_path_factory.mktemp("place")
     words = ["train", "looped-pairs", *TINY, "--lengths", "2,3", "--samples", "20", "--quiet", "--json"]
-    done = command(*words, env={"LENGTHWISE_RUNS": str(position)})
+    done = command(*words, env={"LENGTHWISE_RUNS": str(folder)})
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)
     assert [row["sizes"] for row in result["scores"]] == [[2], [3]]
     return Path(result["run"])
 
 
-# What works
+# Commands that succeed
 
 
-def test_help_is_quick():
+def test_help_takes_less_than_a_second():
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        done = process("--help")
+        done = run_process("--help")
         seconds.append(time.perf_counter() - start)
     assert "demo" in done.stdout
     assert min(seconds) < 1  # importing torch alone takes longer
@@ -77,20 +76,19 @@ def test_prompts_may_start_with_a_minus_sign():
 
 
 def test_solve_from_arguments_and_standard_input_agree(run):
-    """The second as a process of its own; other commands are called in this one."""
     words = command("solve", run, "12+9", "5+5")
-    lines = process("solve", run, stdin="12+9\n5+5\n")
+    lines = run_process("solve", run, stdin="12+9\n5+5\n")
     assert words.returncode == lines.returncode == 0
     assert words.stdout == lines.stdout
     assert len(words.stdout.splitlines()) == 2
 
 
-def test_solve_json_tells_answer_correctness_loops_and_confidence(run):
+def test_solve_json_has_answer_correctness_loops_and_confidence(run):
     row = json.loads(command("solve", run, "--json", "--stopping", "Oracle", "12+9").stdout)
     assert row["prompt"] == "12+9"
     assert row["right"] == "21"
     assert row["correct"] == (row["text"] == "21")
-    assert row["loops"] == 5  # of two digits, and three more
+    assert row["loops"] == 5  # two for the digits, and three more
     assert 0 < row["confidence"] <= 1
     done = command("solve", run, "--stopping", "Oracle", "12+9")
     assert done.stdout == f"{row['text']}\n" and not row["correct"]
@@ -98,7 +96,7 @@ def test_solve_json_tells_answer_correctness_loops_and_confidence(run):
     assert command("solve", "looped-pairs", "12+9").stderr == ""
 
 
-def test_a_bad_prompt_among_good_ones_keeps_its_line(run):
+def test_a_bad_prompt_among_good_ones_gets_an_empty_line(run):
     done = command("solve", run, stdin="1+2\nx+1\n3+4\n")
     assert done.returncode == 1
     assert [bool(line) for line in done.stdout.splitlines()] == [True, False, True]
@@ -111,8 +109,8 @@ def test_a_bad_prompt_among_good_ones_keeps_its_line(run):
         st.tuples(st.sampled_from([4, 6, 9]), st.integers(0, 99), st.sampled_from(["drawn", "spaced", "/", "unbroken"]))
     )
 )
-def test_grids_in_a_file_may_be_drawn_line_after_line(puzzles):
-    """Beside others on one line, with and without empty lines between."""
+def test_grids_in_a_file_may_span_several_lines(puzzles):
+    """Grids of a file are joined line by line, with or without spaces and empty lines, next to grids on one line."""
     task, lines, wanted = Sudoku(), [], []
     for side, seed, form in puzzles:
         typed = task.to_text(task.sample(torch.tensor([[side]]), lw.stream(seed, "file")).prompt[0])
@@ -125,15 +123,15 @@ def test_grids_in_a_file_may_be_drawn_line_after_line(puzzles):
     assert list(_join_grids(iter(lines), lw.Addition())) == lines
 
 
-def test_what_is_no_grid_is_refused_by_itself():
+def test_an_incomplete_grid_is_refused_and_the_next_is_solved():
     done = command("solve", "looped-sudoku", stdin="41..\n....\n\n41..\n....\n....\n..34\n")
     assert [bool(line) for line in done.stdout.splitlines()] == [False, True]
     assert "prompt 1: sudoku: write a square of 4, 6 or 9 lines" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_training_again_goes_on_where_it_was(run):
+def test_training_again_measures_nothing_twice(run):
     again = command("train", run, "--lengths", "2,3", "--samples", "20", "--quiet", "--json")
-    assert len(json.loads(again.stdout)[0]["scores"]) == 2  # nothing was measured twice
+    assert len(json.loads(again.stdout)[0]["scores"]) == 2  # the stored scores were used
 
 
 @pytest.mark.usefixtures("blank_figures")
@@ -150,11 +148,11 @@ def test_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
 
 
 def test_a_list_says_why_a_run_cannot_be_read(run, tmp_path, monkeypatch):
-    """The file's content is shown literally, terminal escape codes included."""
+    """``list`` shows why a recipe cannot be read; markup in the file is printed literally."""
     for name, text in (
         ("odd", '{"kind": "[/bold]"}'),
         ("cut[b]", '{"kind": '),
-        ("of-another-time", '{"kind": "Recipe"}'),
+        ("outdated", '{"kind": "Recipe"}'),
     ):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
@@ -162,15 +160,15 @@ def test_a_list_says_why_a_run_cannot_be_read(run, tmp_path, monkeypatch):
     (tmp_path / "good").symlink_to(run)
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
     monkeypatch.setattr(console.out, "width", 200)
-    shown, told = command("list"), command("list", "--json")
-    assert (shown.returncode, shown.stderr, told.returncode) == (0, "", 0)
-    runs = json.loads(told.stdout)["runs"]
-    assert sorted(runs) == ["cut[b]", "good", "odd", "of-another-time"]
+    shown, as_json = command("list"), command("list", "--json")
+    assert (shown.returncode, shown.stderr, as_json.returncode) == (0, "", 0)
+    runs = json.loads(as_json.stdout)["runs"]
+    assert sorted(runs) == ["cut[b]", "good", "odd", "outdated"]
     assert runs["good"] == "done"
     assert "'[/bold]' is not one of" in runs["odd"]
     assert "not a recipe in JSON" in runs["cut[b]"]
-    assert "needs name" in runs["of-another-time"]
-    for part in ("'[/bold]' is not one of", "cut[b]", "of-another-time", "good"):
+    assert "needs name" in runs["outdated"]
+    for part in ("'[/bold]' is not one of", "cut[b]", "outdated", "good"):
         assert part in shown.stdout
 
 
@@ -185,10 +183,10 @@ def test_sizes_on_two_axes_reach_every_seed(tmp_path):
         assert [row["sizes"] for row in run["scores"]] == [[1, 2]]
 
 
-# What does not
+# Commands that fail
 
 
-WRONG = [  # commands, and what the one line has to say
+WRONG = [  # commands, and parts of the line that each must print
     ("train looped-party", "looped-party", "did you mean looped-parity"),
     ("train looped-parity modl.width=3", "modl", "did you mean model"),
     ("train looped-parity model.widht=3", "widht", "did you mean width"),
@@ -232,19 +230,19 @@ WRONG = [  # commands, and what the one line has to say
 @pytest.mark.parametrize(
     ("words", "parts"), [(words, parts) for words, *parts in WRONG], ids=[words for words, *_ in WRONG]
 )
-def test_wrong_words(run, words, parts):
-    fails(command(*words.replace("RUN", str(run)).split()), *parts)
+def test_wrong_commands_fail_with_one_line(run, words, parts):
+    check_error(command(*words.replace("RUN", str(run)).split()), *parts)
 
 
 @pytest.mark.parametrize("prompt", ["1+", "1+2+3", "12", "1 - 2", "１+2", "1+2;ls"])
-def test_wrong_prompts(run, prompt):
+def test_invalid_prompts_get_an_empty_answer_and_one_line(run, prompt):
     done = command("solve", run, prompt)
     assert (done.returncode, done.stdout) == (1, "\n")  # an empty answer, on its line
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_wrong_words_end_a_process():
-    fails(process("solv", "x"), "no verb 'solv' (did you mean solve?)", "--help")
+def test_an_unknown_verb_ends_the_process_with_an_error():
+    check_error(run_process("solv", "x"), "no verb 'solv' (did you mean solve?)", "--help")
 
 
 @pytest.mark.parametrize(
@@ -255,14 +253,16 @@ def test_wrong_words_end_a_process():
         ("train looped-parity --lengths 5000 --on foo", "--on: 'foo' is not one of: Local"),
     ],
 )
-def test_what_is_wrong_is_said_before_what_takes_long(words, part):
-    fails(command(*words.split()), part)
+def test_wrong_options_are_refused_before_long_work_begins(words, part):
+    check_error(command(*words.split()), part)
 
 
-def test_a_study_refuses_a_choice_that_it_does_not_have():
-    config.update("jaxtyping_disable", True)  # which would refuse it first
-    fails(command("reproduce", "looped", "--scale", "big", "--dry-run"), "scale: 'big' is not one of: cpu, half, paper")
-    fails(command("reproduce", "formal", "--scale", "half", "--dry-run"), "'half' is not one of: cpu, paper, long")
+def test_a_study_refuses_an_unknown_scale():
+    config.update("jaxtyping_disable", True)  # type checks would refuse it first
+    done = command("reproduce", "looped", "--scale", "big", "--dry-run")
+    check_error(done, "scale: 'big' is not one of: cpu, half, paper")
+    done = command("reproduce", "formal", "--scale", "half", "--dry-run")
+    check_error(done, "'half' is not one of: cpu, paper, long")
 
 
 @pytest.mark.parametrize(
@@ -275,11 +275,11 @@ def test_a_study_refuses_a_choice_that_it_does_not_have():
         (["check", "one", "--quiet", "two"], "import_", ["one", "two"]),
     ],
 )
-def test_words_may_stand_behind_options(words, name, value):
+def test_positional_arguments_may_follow_options(words, name, value):
     assert getattr(parse(words), name) == value
 
 
-def test_a_task_of_ones_own_is_made_with_what_it_needs(tmp_path, monkeypatch):
+def test_a_custom_task_needs_its_fields_without_defaults(tmp_path, monkeypatch):
     (tmp_path / "own_needs.py").write_text(
         "from dataclasses import dataclass\nimport lengthwise as lw\n\n"
         "@dataclass(frozen=True, kw_only=True)\nclass Needing(lw.Copy):\n    times: int\n"
@@ -290,7 +290,7 @@ def test_a_task_of_ones_own_is_made_with_what_it_needs(tmp_path, monkeypatch):
     assert command("sample", "needing", "3", "times=2", "--import", "own_needs").returncode == 0
 
 
-def test_a_seed_that_diverges_stops_no_other_in_one_process(monkeypatch):
+def test_a_diverging_seed_does_not_stop_others_in_one_process(monkeypatch):
     words = ["train", "looped-parity", "steps=3", "batch=2", "model.width=8", "watch.every=0", "lengths.top=4"]
     words += ["--seeds", 2, "--jobs", 1, "--lengths", 4, "--samples", 4, "--quiet"]
     done = command(*words, "optimizer.rate=1e30", "clip=none")
@@ -332,7 +332,7 @@ def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
     assert done.stderr == f"lengthwise: skipped, not runs: {runs / 'demo'}, {runs / 'sweep-x'}\n"
 
 
-def test_a_grid_is_measured_again_where_more_precision_is_asked_for():
+def test_a_grid_is_measured_again_for_more_precision():
     words = ["columns-addition", "task.equal_lengths=false", "steps=2", "batch=2", "model.width=8", "watch.every=0"]
     run = lw.train(*words, "lengths.top=4", quiet=True)
     words = ["evaluate", run.folder, "--grid", "1x2", "--uniform-only", "--json", "--quiet"]
@@ -341,21 +341,21 @@ def test_a_grid_is_measured_again_where_more_precision_is_asked_for():
     assert min(counts) > 1000
 
 
-def test_a_read_only_run_is_refused_with_what_to_do_instead(run, monkeypatch):
+def test_a_read_only_run_is_refused_with_advice(run, monkeypatch):
     monkeypatch.setattr(evaluate.os, "access", lambda folder, mode: Path(folder) != run)
     done = command("evaluate", run, "--lengths", "2", "--samples", "2")
-    fails(done, f"{run} is read-only", f"copy it, or measure without saving, in Python: lw.evaluate('{run}')")
+    check_error(done, f"{run} is read-only", f"copy it, or measure without saving, in Python: lw.evaluate('{run}')")
 
 
-def test_all_sizes_are_looked_at_before_any_is_measured(monkeypatch):
-    """Expressions longer than 128 characters cannot be drawn."""
+def test_all_sizes_are_checked_before_any_is_measured(monkeypatch):
+    """A list of sizes that includes expressions longer than 128 characters is refused before the first is measured."""
     monkeypatch.delattr(evaluate, "_measure_and_print")
     done = command("evaluate", "retran-small", "--lengths", "30,200", "--uniform-only", "--samples", "4")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "lengthwise: expression: at most 128 characters can be drawn, not 200\n"
 
 
-def test_a_size_that_no_machine_holds_is_refused_wherever_it_stands():
+def test_an_impossibly_large_size_is_refused_anywhere_in_a_list():
     done = command("evaluate", "looped-parity", "--lengths", "8,1000000000000", "--samples", "2")
     assert done.returncode == 2 and done.stderr.startswith("lengthwise: measuring 2 sizes takes about")
     done = command("train", "looped-parity", *TINY, "--lengths", "8,1000000000000")
@@ -370,14 +370,14 @@ def test_a_grid_has_two_sizes():
         parse_grid("0x4")
 
 
-def test_help_says_what_an_attack_looks_at_and_what_a_seed_is_of():
+def test_help_explains_the_defaults_of_sizes_and_seeds():
     said = " ".join(command("attack", "--help").stdout.split())
     assert "(default: half the training length, all of it, and one and a half)" in said
     assert "seed of the problems (default: 0)" in said and "(default: the recipe's" not in said
     assert "seed of weights and problems (default: the recipe's)" in " ".join(command("train", "--help").stdout.split())
 
 
-def test_a_run_with_changes_is_said_to_be_another_run(tmp_path, monkeypatch):
+def test_training_a_changed_run_says_that_it_is_another_recipe(tmp_path, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
     words = ["train", "looped-pairs", *TINY, "steps=2", "--lengths", "2", "--samples", "2", "--quiet"]
     assert command(*words).stderr == ""
@@ -388,7 +388,7 @@ def test_a_run_with_changes_is_said_to_be_another_run(tmp_path, monkeypatch):
         done = command(*again, *changes)
         (line,) = done.stderr.splitlines()
         assert f"{old} is another recipe, trained from step 0 in {tmp_path}" in line and f"train --from {old}" in line
-        assert command(*again, *changes).stderr == ""  # it is there
+        assert command(*again, *changes).stderr == ""  # the changed run exists now
     (old / "model.safetensors").unlink()
     assert f"omit the changes: lengthwise train {old}" in command(*again, "steps=4").stderr
 
@@ -408,7 +408,7 @@ def test_a_run_with_changes_is_said_to_be_another_run(tmp_path, monkeypatch):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_habits_of_other_programs_are_answered(words, advice):
+def test_usage_of_other_programs_is_refused_with_advice(words, advice):
     done = command(*words)
-    fails(done, advice)
+    check_error(done, advice)
     assert "did you mean" not in done.stderr

@@ -1,4 +1,4 @@
-"""The demo and a study, from end to end, with a few steps of training."""
+"""The demo, from end to end with a few steps of training, and the plan of a study."""
 
 import json
 
@@ -15,8 +15,8 @@ from lengthwise.viewer import report
 
 
 @pytest.mark.usefixtures("jobs_in_process")
-def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
-    monkeypatch.setattr(report, "TRIES", 1)  # of an attack
+def test_the_demo_shows_its_results_and_can_be_repeated(runs, monkeypatch):
+    monkeypatch.setattr(report, "TRIES", 1)  # of the attack in the report
     words = ["demo", "--steps", "2", "--samples", "2"]
     shown = command(*words)
     assert shown.returncode == 0, shown.stderr
@@ -29,27 +29,27 @@ def test_demo_shows_its_pictures_and_can_be_given_again(runs, monkeypatch):
     scores = json.loads(again.stdout)["scores"]
     alone = [row for row in scores["looped-pairs"] if row["problems"] in ("uniform", "hard")]
     assert {row["sizes"][0] for row in alone} == {4, 8, 12, 16, 20, 24, 50, 100}
-    assert len(alone) == 16  # nothing was measured twice
+    assert len(alone) == 16  # no size was measured twice
     names = [row["problems"] for row in scores["looped-pairs"] if row["sizes"] == [16]]
     assert {"all-highest", "twice"} < set(names) and len(names) == len(set(names))
     assert "worst family" in shown.stdout
 
 
-def test_the_demo_draws_enough_problems_to_be_sure():
-    """Else its card would call no size solved, though every answer is right."""
+def test_the_demo_samples_enough_problems_to_call_a_size_solved():
+    """The default sample is large enough for the card to call a size solved if every answer is right."""
     samples = build_parser().parse_args(["demo"]).samples
     assert wilson(1.0, SURE_COUNT)[0] >= SOLVED > wilson(1.0, SURE_COUNT - 1)[0]
     assert samples >= SURE_COUNT
 
 
-def test_an_answer_with_a_digit_too_many_shows_it():
+def test_wrong_digits_are_counted_in_answers_of_another_length():
     said = _mark_wrong_digits("standard-pairs", Answer("60+40", "1100", "100", False, 1, 0.9, 1.2), "100")
     assert said.plain.split(maxsplit=1) == ["standard-pairs", "1100  1 of 4 digits wrong"]
     said = _mark_wrong_digits("standard-pairs", Answer("60+40", "10", "100", False, 1, 0.9, 1.2), "100")
     assert "2 of 3 digits wrong" in said.plain
 
 
-def test_a_study_says_its_plan():
+def test_a_dry_run_prints_the_plan_of_a_study():
     done = command("reproduce", "pairs", "--seeds", "2", "--dry-run", "--json")
     plan = json.loads(done.stdout)["recipes"]
     assert [(row["recipe"], row["missing"]) for row in plan] == [("looped-pairs", 2), ("standard-pairs", 2)]

@@ -1,4 +1,4 @@
-"""Tests of `list` and `show`: names, sentences and fields, found quickly."""
+"""Tests of ``list`` and ``show``: names, summaries and fields, read from the source without importing torch."""
 
 import dataclasses
 import json
@@ -24,8 +24,8 @@ WIDTHS = (60, 80, 200)
 
 
 @pytest.fixture
-def told(capsys, monkeypatch):
-    """A command's output at a width."""
+def run(capsys, monkeypatch):
+    """Return a function that runs a command at a terminal width and returns its output."""
 
     def at(width, *words):
         monkeypatch.setattr(console.out, "width", width)
@@ -35,7 +35,7 @@ def told(capsys, monkeypatch):
     return at
 
 
-# Sources say what imported code says
+# Parsed sources agree with imported code
 
 
 def test_sources_and_imported_code_agree():
@@ -64,16 +64,16 @@ def test_every_field_has_its_type_its_default_and_a_comment():
         declared = {field.name: field for field in sources.find_class(recorded_name(cls)).fields}
         assert list(declared) == [field.name for field in dataclasses.fields(cls)]
         for field in dataclasses.fields(cls):
-            told = declared[field.name]
-            assert told.about, f"{cls.__name__}.{field.name} says nowhere what it is: write a comment beside it"
-            assert told.type == field.type.replace('"', "'")
+            found = declared[field.name]
+            assert found.about, f"{cls.__name__}.{field.name} has no description: write a comment beside it"
+            assert found.type == field.type.replace('"', "'")
             if field.default is dataclasses.MISSING:
-                assert told.default is None
+                assert found.default is None
             else:
-                assert told.default.partition("(")[0] == repr(field.default).partition("(")[0]
+                assert found.default.partition("(")[0] == repr(field.default).partition("(")[0]
 
 
-def test_changed_recipes_are_asked_themselves(tmp_path, monkeypatch):
+def test_an_outdated_cache_of_families_is_not_used(tmp_path, monkeypatch):
     """The cached list of families is valid only for the files it was built from."""
     monkeypatch.setattr(sources, "MEMBERS", tmp_path / "members.json")
     assert sources.list_systems() is None
@@ -84,8 +84,8 @@ def test_changed_recipes_are_asked_themselves(tmp_path, monkeypatch):
     )
 
 
-def test_a_list_waits_for_nothing(tmp_path):
-    """Nor does it where runs are kept; and so does a part that is shown."""
+def test_list_and_show_import_no_large_package(tmp_path):
+    """``list``, also of stored runs, and ``show`` of a part or a field import neither torch, numpy nor matplotlib."""
     (tmp_path / "a-run").mkdir()
     (tmp_path / "a-run" / "config.json").write_text(catalog.recipe("looped-parity").json())
     code = """
@@ -105,55 +105,55 @@ assert not {"torch", "numpy", "matplotlib"} & set(sys.modules)
 
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_list_fits_a_screen(width):
-    """In a process of its own, which knows no parts of other tests."""
+    """``list`` keeps to the width; it runs in a process of its own, as other tests register parts."""
     words, env = [sys.executable, "-m", "lengthwise", "list"], {**os.environ, "COLUMNS": str(width)}
     text = subprocess.run(words, check=True, timeout=60, capture_output=True, text=True, env=env).stdout
     assert max(map(len, text.splitlines())) <= width
     assert len(text.splitlines()) <= {60: 83, 80: 58, 200: 40}[width]
     for name in ("looped-pairs*", "ntp-parity … (48)", "looped-unique-set*", "Transformer"):
-        assert name in text  # whole, whatever the width
+        assert name in text  # not cut at any width
 
 
 @pytest.mark.parametrize("words", ["addition", "rope", "parity"])
-def test_matches_fit_a_screen(told, words):
-    """At 80 × 24, whole names first; narrower words name them all, and of few matches all is said."""
-    text = told(80, "list", words)
+def test_matches_fit_a_screen(run, words):
+    """Matches fit 80 × 24: families are folded unless filtered to one, and few matches are described fully."""
+    text = run(80, "list", words)
     assert len(text.splitlines()) <= 24 and max(map(len, text.splitlines())) <= 80
     if words == "addition":
         assert "looped-addition  " in text and "control-addition-both … (4)" in text and "abacus-addition  " in text
-    assert all(f"control-addition-{one}" in told(80, "list", "control-addition") for one in ("both", "loops", "window"))
-    assert "it does not learn all sums of 8" in " ".join(told(80, "list", "standard-pairs").split())
+    assert all(f"control-addition-{one}" in run(80, "list", "control-addition") for one in ("both", "loops", "window"))
+    assert "it does not learn all sums of 8" in " ".join(run(80, "list", "standard-pairs").split())
 
 
 @pytest.mark.parametrize("width", WIDTHS)
-def test_words_filter(told, width):
-    text = told(width, "list", "rope")
+def test_words_filter_the_list(run, width):
+    text = run(width, "list", "rope")
     assert "abacus-positions-rope" in text.split() and "RoPE" in text
     assert "looped-pairs" not in text and "studies" not in text
-    found = json.loads(told(width, "list", "rope", "addition", "--json"))
+    found = json.loads(run(width, "list", "rope", "addition", "--json"))
     assert list(found["recipes"]) == ["ablation-addition-rope"]
     assert found["parts"] == {}
 
 
-def test_a_part_is_explained(told):
-    text = told(80, "show", "Transformer")
+def test_a_part_is_explained(run):
+    text = run(80, "show", "Transformer")
     assert "lengthwise/models/transformer.py:" in text
     for field in sources.find_class("Transformer").fields:
         assert field.name in text and f"= {field.default}" in text
-    told_of = json.loads(told(80, "show", "NextToken", "--json"))["fields"]
-    assert [field["name"] for field in told_of] == ["pauses", "framed"]  # those of its base
+    fields = json.loads(run(80, "show", "NextToken", "--json"))["fields"]
+    assert [field["name"] for field in fields] == ["pauses", "framed"]  # inherited
 
 
-def test_a_field_is_explained_with_what_may_stand_there(told):
-    text = told(80, "show", "model.positions")
+def test_a_field_is_explained_with_its_possible_values(run):
+    text = run(80, "show", "model.positions")
     assert "tuple[Position, ...] = (NoPE(),)" in text
     for name in sources.declared_parts()["positions"]:
         assert f"  {name} " in text
-    assert told(80, "show", "positions").count("RoPE ") == 1
+    assert run(80, "show", "positions").count("RoPE ") == 1
 
 
-def test_all_fields_of_a_recipe(told):
-    rows = told(200, "show", "looped-parity", "--all").splitlines()
+def test_show_all_lists_the_fields_of_a_recipe(run):
+    rows = run(200, "show", "looped-parity", "--all").splitlines()
     names = [row.split()[0] for row in rows if row.startswith("  ") and not row.startswith("   ")]
     assert {"task", "optimizer.weight_decay", "model.mixer", "watch.count", "keep"} <= set(names)
 
@@ -175,7 +175,7 @@ def test_every_path_is_a_field():
         assert recipe.change([f"{path}=8"]) != recipe
 
 
-def test_a_run_of_one_s_own_part_names_the_way_to_it(tmp_path, capsys):
+def test_a_run_with_an_unknown_part_gets_the_advice_to_import_it(tmp_path, capsys):
     text = catalog.recipe("looped-parity").json().replace('"Parity"', '"MyTask"')
     (tmp_path / "config.json").write_text(text)
     for verb in ("report", "train"):
@@ -188,13 +188,13 @@ def test_a_run_of_one_s_own_part_names_the_way_to_it(tmp_path, capsys):
         lambda: lw.Run.open(tmp_path),
         lambda: find_recipe(str(tmp_path / "recipe.json"), []),
     ):
-        with pytest.raises(lw.UsageError, match=r"if it is your own, import its module first$"):  # Python has no option
+        with pytest.raises(lw.UsageError, match=r"if it is your own, import its module first$"):  # no option in Python
             way()
 
 
-# Classes that are called like others
+# Classes with the name of another class
 
-LIKE_ITS_BASE = """from dataclasses import dataclass
+SAME_NAME_AS_BASE = """from dataclasses import dataclass
 
 from torch import nn
 
@@ -212,7 +212,7 @@ class Gated(lw.ModelSpec):
     def build(self, reads, writes, *, causal):
         return GRU(len(reads), len(writes))
 """
-LIKE_THE_PACKAGE_S = """from dataclasses import dataclass
+SAME_NAME_AS_SHIPPED = """from dataclasses import dataclass
 
 import lengthwise as lw
 
@@ -221,42 +221,42 @@ import lengthwise as lw
 class Parity(lw.Parity):
     \"\"\"Mine.\"\"\"
 """
-WAYS = ["list", "list parts", "list recipes", "show model"]
+COMMANDS = ["list", "list parts", "list recipes", "show model"]
 
 
-def own(folder, words, **modules):
-    """What a command says that imports these modules, in a process of its own: classes stay where they are made."""
+def run_with(folder, words, **modules):
+    """Write modules to ``folder`` and run a command that imports them in a fork, hidden from other tests."""
     for name, text in modules.items():
         (folder / f"{name}.py").write_text(text)
     named = [word for name in modules for word in ("--import", name)]
     return command_in_fork(*words.split(), *named, folder=folder)
 
 
-@pytest.mark.parametrize("words", WAYS)
-def test_a_class_may_be_called_like_its_base(words, tmp_path):
-    done = own(tmp_path, words, gates=LIKE_ITS_BASE, doors=LIKE_ITS_BASE.replace("Gated", "Doors"))
+@pytest.mark.parametrize("words", COMMANDS)
+def test_a_class_may_have_the_name_of_its_base(words, tmp_path):
+    done = run_with(tmp_path, words, gates=SAME_NAME_AS_BASE, doors=SAME_NAME_AS_BASE.replace("Gated", "Doors"))
     assert done.returncode == 0 and not done.stderr
     assert words == "list recipes" or {"Gated", "Doors"} <= {*re.findall(r"\w+", done.stdout)}
 
 
-@pytest.mark.parametrize("words", [*WAYS, "sample parity 3"])
-def test_a_part_with_the_name_of_one_of_the_package_s_is_refused(words, tmp_path):
-    done = own(tmp_path, words, mine=LIKE_THE_PACKAGE_S)
+@pytest.mark.parametrize("words", [*COMMANDS, "sample parity 3"])
+def test_a_part_with_the_name_of_a_shipped_part_is_refused(words, tmp_path):
+    done = run_with(tmp_path, words, mine=SAME_NAME_AS_SHIPPED)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "lengthwise: mine.Parity: the package has a part of this name; rename yours\n"
 
 
-def test_two_modules_that_define_a_part_of_one_name_are_refused(tmp_path):
-    done = own(tmp_path, "sample parity 3", gates=LIKE_ITS_BASE, doors=LIKE_ITS_BASE)
+def test_two_modules_that_define_a_part_with_the_same_name_are_refused(tmp_path):
+    done = run_with(tmp_path, "sample parity 3", gates=SAME_NAME_AS_BASE, doors=SAME_NAME_AS_BASE)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "lengthwise: Gated: gates and doors each define it: rename one\n"
-    again = own(tmp_path, "sample parity 3", gates=LIKE_ITS_BASE, doors="from gates import Gated")
+    again = run_with(tmp_path, "sample parity 3", gates=SAME_NAME_AS_BASE, doors="from gates import Gated")
     assert again.returncode == 0 and not again.stderr
 
 
 @pytest.mark.parametrize("name", ["copy", "random", "test", "numpy", "sys", "lengthwise"])
 def test_a_file_that_another_module_hides_is_refused(name, tmp_path):
-    done = own(tmp_path, "list", **{name: LIKE_ITS_BASE})
+    done = run_with(tmp_path, "list", **{name: SAME_NAME_AS_BASE})
     assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"lengthwise: --import {name}: Python has another module of this name (")
     assert done.stderr.endswith(f"), which hides your {name}.py: rename yours\n")
@@ -265,12 +265,12 @@ def test_a_file_that_another_module_hides_is_refused(name, tmp_path):
 def test_a_folder_that_another_module_hides_is_refused(tmp_path):
     (tmp_path / "copy").mkdir()
     (tmp_path / "copy" / "__init__.py").touch()
-    done = own(tmp_path, "check copy")
+    done = run_with(tmp_path, "check copy")
     assert done.returncode == 2 and "which hides your copy/__init__.py: rename yours" in done.stderr
 
 
-def test_an_error_of_the_package_is_told_with_the_line_of_ones_own_that_led_to_it(tmp_path):
-    done = own(tmp_path, "list", mine="import lengthwise as lw\n\nONE = lw.find('looped-paritx')\n")
+def test_an_error_during_import_names_the_line_of_the_imported_module(tmp_path):
+    done = run_with(tmp_path, "list", mine="import lengthwise as lw\n\nONE = lw.find('looped-paritx')\n")
     assert "--import mine: UsageError in mine.py, line 3: recipe: 'looped-paritx' is not one of" in done.stderr
 
 
@@ -290,7 +290,7 @@ COMPLETED = [
 
 
 @pytest.mark.parametrize(("typed", "wanted"), COMPLETED)
-def test_a_shell_can_complete(typed, wanted):
+def test_shell_completion_finds_names_and_options(typed, wanted):
     *before, last = ["lengthwise", *typed.split()]
     finder = argcomplete.CompletionFinder(add_completers(entry.build_parser()), always_complete_options=True)
     assert wanted in [found.strip() for found in finder._get_completions(before, last, "", None)]

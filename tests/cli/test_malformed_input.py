@@ -1,4 +1,4 @@
-"""Foreign text, damaged files, extreme values, odd surroundings: a result or one clean line, and nothing half done."""
+"""Malformed text, damaged files, extreme values, closed pipes: a result or one line of error, and no partial file."""
 
 import dataclasses
 import io
@@ -29,7 +29,6 @@ from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.training.loop import try_training
 
-# As for a user, whose types nobody checks.
 pytestmark = pytest.mark.usefixtures("no_type_checks")
 
 CPU = torch.device("cpu")
@@ -37,20 +36,20 @@ TINY = lw.find("looped-parity", *fuzz.TINY, *fuzz.SMALL)
 
 
 @pytest.fixture
-def typed(capsys, monkeypatch):
-    """Return a command's output and exit status, run in this process."""
+def cli(capsys, monkeypatch):
+    """Return a function that runs a command in this process and returns its exit status and output."""
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def typed(*words):
+    def cli(*words):
         with pytest.raises(SystemExit) as left:
             main([*map(str, words)])
         return left.value.code, *capsys.readouterr()
 
-    return typed
+    return cli
 
 
-def refused(done, *parts):
-    """One clean line."""
+def check_error(done, *parts):
+    """Check for exit status 2, no output, and one printable line of error that contains ``parts``."""
     status, out, err = done
     assert (status, out) == (2, "")
     assert err.startswith("lengthwise") and err.endswith("\n") and err[:-1].isprintable()
@@ -60,7 +59,7 @@ def refused(done, *parts):
 
 # Values of fields
 
-# What makes a part valid, where its defaults are not enough; and what it takes beside it.
+# Arguments that parts need beyond their defaults, and settings that they need in the rest of the recipe.
 VALID = {
     "Uniform": "Uniform(top=3)", "Curriculum": "Curriculum(top=3,every=2)", "Mastery": "Mastery(top=3,every=1)",
     "LogUniform": "LogUniform(top=3)", "Natural": "Natural(top=3)",
@@ -71,7 +70,7 @@ VALID = {
     "Transformer": "Transformer(width=8,heads=2)", "ReTran": "ReTran(width=8,heads=2,hidden=4,layers=1)",
     "LSTM": "LSTM(width=8,hidden=4)",
 }  # fmt: skip
-BESIDE = {
+SETTINGS = {
     "Pairs": ["task=Addition(equal_lengths=true)"],
     "NextToken": ["stopping=Oracle"],
     "Expression": ["lengths=Uniform(top=4,bottom=3)"],
@@ -83,23 +82,23 @@ BESIDE = {
     "Maze": ["layout=Grid", "lengths=Uniform(top=3,bottom=2)"],
     "Sudoku": ["layout=Grid", "lengths=OneOf(sizes=(4,))"],
 }
-ELSEWHERE = {"ExternalModule"}  # it stands for a module from Python: no recipe can name one
-WHERE = {"positions": "model.positions.0", "mixers": "model.mixer", "tasks": "task", "layouts": "layout",
+UNNAMEABLE = {"ExternalModule"}  # it wraps a module from Python, which no text can name
+FIELD_PATHS = {"positions": "model.positions.0", "mixers": "model.mixer", "tasks": "task", "layouts": "layout",
          "sources": "source", "models": "model", "objectives": "objective", "optimizers": "optimizer"}  # fmt: skip
 EXTREME = ("-1", "nan", "1e400", "1" + "0" * 18, "9" * 5000, "word", "(1,2,3)", "'\x1b[31m'")
 FIELDS = [("name", name, kind) for name in ("watch", "schedule", "chosen_on", "") for kind in [None]] + [
     ("kind", name, type(part).__name__)
     for name in catalog.parts()
     for part in shipped(name)
-    if type(part).__name__ not in ELSEWHERE
+    if type(part).__name__ not in UNNAMEABLE
 ]
 
 
 @pytest.mark.parametrize(("sort", "name", "kind"), FIELDS, ids=lambda value: str(value))
-def test_a_field_takes_what_training_takes_and_refuses_the_rest_in_one_line(sort, name, kind):
-    """Each field of each part is given extreme values; what passes must survive the first steps of training."""
-    where = WHERE.get(name, name) if sort == "kind" else name
-    first = [*BESIDE.get(kind, []), f"{where}={VALID.get(kind, kind)}"] if kind else []
+def test_a_field_accepts_only_values_that_training_survives(sort, name, kind):
+    """Each field of each part refuses an extreme value in one line, or training survives its first steps with it."""
+    where = FIELD_PATHS.get(name, name) if sort == "kind" else name
+    first = [*SETTINGS.get(kind, []), f"{where}={VALID.get(kind, kind)}"] if kind else []
     part = catalog.parts()[name][kind] if kind else type(getattr(TINY, name) if name else TINY)
     base, wrong = TINY.change(first), 0
     for field in dataclasses.fields(part):
@@ -111,18 +110,19 @@ def test_a_field_takes_what_training_takes_and_refuses_the_rest_in_one_line(sort
                 assert str(error).isprintable()
     assert wrong >= 5 * len(dataclasses.fields(part))
     if kind:
-        try_training(base, CPU)  # it is the value that was refused
+        try_training(base, CPU)  # the part is valid: only values were refused
 
 
-def bare(hint):
-    """Is there a number in it without a range?"""
-    return hint in (int, float) or (get_origin(hint) is not Annotated and any(map(bare, get_args(hint))))
+def lacks_range(hint):
+    """Return whether a type hint contains a number without a range."""
+    return hint in (int, float) or (get_origin(hint) is not Annotated and any(map(lacks_range, get_args(hint))))
 
 
 def test_every_number_states_its_range():
     parts = [type(part) for name in catalog.parts() for part in shipped(name)]
     parts += [lw.Recipe, lw.Schedule, lw.Watch, ChosenOn, Inquiry]
-    assert [f"{part.__name__}.{name}" for part in parts for name, hint in field_types(part).items() if bare(hint)] == []
+    fields = [(part, *field) for part in parts for field in field_types(part).items()]
+    assert [f"{part.__name__}.{name}" for part, name, hint in fields if lacks_range(hint)] == []
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_range_says_what_would_be_right(low, high, ends, fits, not_):
     assert "1000000000" not in bounds.broken_requirement(not_)  # a bound that only keeps absurd values away
 
 
-LATE = {
+LATE_FAILURES = {
     "optimizer.rate=-1": "optimizer.rate must be 0 or more",
     "optimizer.betas=(0.9,1.5)": "optimizer.betas.1 must be",
     "hard=0.5": "no harder set",
@@ -149,10 +149,10 @@ LATE = {
 }
 
 
-@pytest.mark.parametrize("change", LATE)
-def test_what_would_fail_late_fails_before_a_folder_is_made(change, typed, runs):
+@pytest.mark.parametrize("change", LATE_FAILURES)
+def test_recipes_that_would_fail_late_are_refused_before_a_folder_is_made(change, cli, runs):
     words = ["train", "looped-parity", *fuzz.TINY, *fuzz.SMALL, *change.split(), "--quiet"]
-    refused(typed(*words), LATE[change])
+    check_error(cli(*words), LATE_FAILURES[change])
     assert not runs.exists()
 
 
@@ -167,12 +167,12 @@ def test_what_would_fail_late_fails_before_a_folder_is_made(change, typed, runs)
         ["--seeds", "1000000", "--dry-run"],
     ],
 )
-def test_what_could_not_be_measured_is_said_before_training(options, typed, runs):
-    refused(typed("train", "looped-parity", *fuzz.TINY, *fuzz.SMALL, "--quiet", *options))
+def test_options_that_cannot_be_measured_are_refused_before_training(options, cli, runs):
+    check_error(cli("train", "looped-parity", *fuzz.TINY, *fuzz.SMALL, "--quiet", *options))
     assert not runs.exists()
 
 
-# Closed sets, in Python too
+# Arguments in Python
 
 
 @pytest.mark.parametrize(
@@ -210,13 +210,13 @@ def test_what_could_not_be_measured_is_said_before_training(options, typed, runs
         lambda weights: lw.Recipe.read(None),
     ],
 )  # fmt: skip
-def test_python_is_answered_as_the_command_line_is(act):
+def test_invalid_arguments_in_python_give_one_printable_line(act):
     with pytest.raises(lw.UsageError) as error:
         act(lw.load("looped-parity").weights)
     assert str(error.value).isprintable()
 
 
-def test_python_may_name_parts_as_the_command_line_does():
+def test_parts_can_be_given_by_name_in_python():
     assert dataclasses.replace(TINY, stopping="Oracle").stopping == lw.Oracle()
     assert lw.Watch(every=1, sizes=[2, 3]).sizes == lw.Watch(1, (2, 3)).sizes == (2, 3)
 
@@ -231,10 +231,10 @@ def test_python_may_name_parts_as_the_command_line_does():
         twice(2, rul="Converged")
 
 
-# Foreign text
+# Untrusted text
 
 
-def test_a_terminal_shows_foreign_text_and_never_obeys_it():
+def test_a_terminal_prints_markup_literally_and_drops_control_codes():
     screen = io.StringIO()
     Terminal(file=screen, force_terminal=True, width=200, highlight=False).print(
         f"[bold]a[/red] :smile: {damage.ESCAPES}end"
@@ -250,23 +250,23 @@ def test_an_error_is_one_line_whatever_it_quotes():
 
 
 @pytest.mark.parametrize("name", ["[bold]", "a[b]*?", "\x1b[31mred", "two\nlines", "é→", "x" * 200])
-def test_folders_may_have_any_name(name, typed, runs, monkeypatch):
+def test_folders_may_have_any_name(name, cli, runs, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(runs / name))
     run = Run.of(TINY)
     odd = runs / name / name
     odd.mkdir()
     (odd / "config.json").write_text(json.dumps({"kind": damage.ESCAPES}))
-    status, out, err = typed("list")
+    status, out, err = cli("list")
     assert (status, err) == (0, "")
     assert run.folder.name in out
     assert all(line.isprintable() for line in out.split("\n"))
 
 
-# Surroundings
+# The environment: terminals, pipes, signals, imports, devices
 
 
 @pytest.mark.parametrize("words", [["sample", "parity", "3"], ["list"], ["show", "halting-parity", "steps=2"]])
-def test_a_terminal_may_know_ascii_alone(words, monkeypatch):
+def test_an_ascii_terminal_gets_ascii_output(words, monkeypatch):
     shown = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", shown)
     with pytest.raises(SystemExit) as left:
@@ -275,7 +275,7 @@ def test_a_terminal_may_know_ascii_alone(words, monkeypatch):
     assert shown.buffer.getvalue().isascii()
 
 
-def test_a_full_disk_behind_the_output(monkeypatch, capsys):
+def test_a_full_disk_at_the_output_is_reported(monkeypatch, capsys):
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr(sys, "stdout", full)
         with pytest.raises(SystemExit) as left:
@@ -285,7 +285,7 @@ def test_a_full_disk_behind_the_output(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("words", [["sample", "parity", "3"], ["list"]])
-def test_a_reader_that_goes(words, monkeypatch, capsys):
+def test_a_closed_pipe_ends_a_command_silently(words, monkeypatch, capsys):
     ends = os.pipe()
     os.close(ends[0])
     with os.fdopen(ends[1], "w") as pipe:
@@ -296,9 +296,9 @@ def test_a_reader_that_goes(words, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
-def test_ctrl_c_while_torch_is_imported(tmp_path):
+def test_ctrl_c_during_the_import_of_torch_prints_one_line(tmp_path):
     words = [sys.executable, "-P", "-m", "lengthwise", "train", "looped-parity"]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path, preexec_fn=_heeding)
+    process = subprocess.Popen(words, stderr=subprocess.PIPE, text=True, cwd=tmp_path, preexec_fn=_restore_sigint)
     deadline = time.monotonic() + 60
     while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8"):
         assert time.monotonic() < deadline
@@ -309,8 +309,8 @@ def test_ctrl_c_while_torch_is_imported(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-def _heeding():
-    """Whoever runs the tests may have had it ignored."""
+def _restore_sigint():
+    """Restore the default handler of SIGINT, which the parent process may ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -325,33 +325,33 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("code", [*IMPORTS, None])
-def test_a_module_that_cannot_be_imported(code, typed, tmp_path, monkeypatch):
+def test_a_module_that_cannot_be_imported_is_refused(code, cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = f"module_{abs(hash(code))}"
     if code:
         Path(f"{name}.py").write_text(code, encoding="utf-8")
-    refused(typed("sample", "parity", "3", "--import", name), f"--import {name}: ", IMPORTS.get(code, "no module"))
+    check_error(cli("sample", "parity", "3", "--import", name), f"--import {name}: ", IMPORTS.get(code, "no module"))
 
 
 @pytest.mark.parametrize("device", ["meta", "abacus", "cuda:99", "", None, 3.5])
-def test_a_device_that_computes_nothing(device):
+def test_an_unusable_device_is_refused(device):
     with pytest.raises(lw.UsageError, match="available are: auto, cpu"):
         choose_device(device)
 
 
 @pytest.mark.parametrize("verb", ["train", "evaluate", "solve", "report", "show", "attack"])
-def test_names_longer_than_any_file_s(verb, typed):
-    refused(typed(verb, "x" * 5000))
+def test_names_too_long_for_a_file_are_refused(verb, cli):
+    check_error(cli(verb, "x" * 5000))
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"[]"])
-def test_a_report_of_a_damaged_recipe_is_refused_in_one_line(content, typed, tmp_path, runs):
+def test_a_report_of_a_damaged_recipe_is_refused_in_one_line(content, cli, tmp_path, runs):
     run = lw.train(TINY, quiet=True)
     (run.folder / "config.json").write_bytes(content)
-    refused(typed("report", run.folder, "--out", tmp_path / "out"), "config.json")
+    check_error(cli("report", run.folder, "--out", tmp_path / "out"), "config.json")
 
 
-def test_a_folder_that_nobody_may_read(typed, monkeypatch, runs):
+def test_an_unreadable_folder_is_reported(cli, monkeypatch, runs):
     Run.of(TINY)
 
     def closed(method):
@@ -363,19 +363,19 @@ def test_a_folder_that_nobody_may_read(typed, monkeypatch, runs):
         return call
 
     monkeypatch.setattr(Path, "is_dir", closed(Path.is_dir))
-    refused(typed("evaluate", runs / "any"), "neither a folder nor one of the shipped")
+    check_error(cli("evaluate", runs / "any"), "neither a folder nor one of the shipped")
     monkeypatch.undo()
     monkeypatch.setenv("LENGTHWISE_RUNS", str(runs))
     monkeypatch.setattr(Path, "open", closed(Path.open))
-    assert "cannot be read (Permission denied)" in " ".join(typed("list")[1].split())
+    assert "cannot be read (Permission denied)" in " ".join(cli("list")[1].split())
 
 
 # Files
 
 
 @pytest.fixture
-def spoilt(tmp_path):
-    """A finished run with rows of every kind, and one that is begun."""
+def stored(tmp_path):
+    """Build a finished run with rows of every kind, and an unfinished one."""
     with fuzz.Place.made() as place:
         yield place
 
@@ -388,56 +388,56 @@ ROWS = {
 }
 
 
-def test_each_file_has_one_schema(spoilt, typed):
-    """A damaged row is named by file and line, with what to do."""
+def test_damaged_rows_are_reported_by_file_and_line(stored, cli):
     for name, (change, said) in ROWS.items():
-        path = spoilt.done / name
+        path = stored.done / name
         text = path.read_text()
         first, *rest = text.splitlines()
         for damaged, reason in ((json.dumps(json.loads(first) | change), said), ("[1]", "not a JSON object"),
                                 ("{", "not JSON"), ('{"step": NaN}', ""), ("\udcff", "not JSON")):  # fmt: skip
             path.write_bytes("\n".join([damaged, *rest, ""]).encode(errors="surrogateescape"))
             with pytest.raises(lw.UsageError, match=rf"{name}: line 1.*; delete that line$") as error:
-                RunFolder(spoilt.done).rows(path.stem)
+                RunFolder(stored.done).rows(path.stem)
             assert reason in str(error.value)
         path.write_text(text)
-    about = spoilt.done / "about.json"
+    about = stored.done / "about.json"
     about.write_text(json.dumps(json.loads(about.read_text()) | {"cpu_s": None}))
-    refused(typed("report", spoilt.done, "--out", spoilt.folder / "out"), "about.json: ", "cpu_s", "delete about.json")
-    assert not (spoilt.folder / "out").exists()
+    done = cli("report", stored.done, "--out", stored.folder / "out")
+    check_error(done, "about.json: ", "cpu_s", "delete about.json")
+    assert not (stored.folder / "out").exists()
 
 
-def test_no_name_in_a_file_leads_out_of_the_folder_of_results(spoilt, typed):
-    about = spoilt.done / "about.json"
+def test_a_stored_name_cannot_lead_out_of_the_results_folder(stored, cli):
+    about = stored.done / "about.json"
     tree = json.loads(about.read_text())
     tree["outline"]["name"] = "../../up"
     about.write_text(json.dumps(tree))
-    refused(typed("report", spoilt.done, "--out", spoilt.folder / "a" / "b" / "out"), "outline.name must be letters")
+    check_error(cli("report", stored.done, "--out", stored.folder / "a" / "b" / "out"), "outline.name must be letters")
 
 
-def test_a_short_campaign(spoilt):
-    """The long one is ``python -m tests.torture.fuzz``."""
-    assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play(spoilt, number, 0)] == []
+def test_a_short_fuzzing_campaign_finds_no_fault(stored):
+    """Fuzzed commands show no fault; ``python -m tests.torture.fuzz`` runs the long campaign."""
+    assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play(stored, number, 0)] == []
 
 
 @pytest.mark.parametrize("change", ["model=Belt", "task=Backward"])
-def test_an_unknown_part_may_be_one_s_own(change, typed):
-    refused(typed("train", "looped-parity", change), "if it is your own, import its module first: --import MODULE")
-    refused(typed("train", "looped-parity", "model=Transformr"), "(did you mean Transformer?)")
+def test_an_unknown_part_gets_the_advice_to_import_its_module(change, cli):
+    check_error(cli("train", "looped-parity", change), "if it is your own, import its module first: --import MODULE")
+    check_error(cli("train", "looped-parity", "model=Transformr"), "(did you mean Transformer?)")
 
 
-def test_weights_that_have_to_be_trained_first_are_told_so(typed):
+def test_recipes_without_shipped_weights_ask_for_training_first(cli):
     for verb in ("evaluate", "depth", "attack"):
-        refused(typed(verb, "/nothing"), "other recipes are trained first: `lengthwise train RECIPE`")
-        for name in ("standard-pairs", "fop-loop-adaptive-parity"):  # the second is like the shipped looped-parity
-            refused(
-                typed(verb, name),
+        check_error(cli(verb, "/nothing"), "other recipes are trained first: `lengthwise train RECIPE`")
+        for name in ("standard-pairs", "fop-loop-adaptive-parity"):  # the second resembles the shipped looped-parity
+            check_error(
+                cli(verb, name),
                 f"{name}: this recipe has no shipped weights: train it first: `lengthwise train {name}`",
             )
     run = Run.of(lw.find("standard-pairs", *fuzz.SMALL))
-    refused(typed("depth", "standard-pairs"), f"standard-pairs: name one of its runs: {run.folder}\n")
+    check_error(cli("depth", "standard-pairs"), f"standard-pairs: name one of its runs: {run.folder}\n")
 
 
-def test_two_names_of_one_option_do_not_replace_each_other(typed):
+def test_two_names_of_one_option_cannot_be_combined(cli):
     words = "reproduce", "formal", "--methods", "deltanet", "--mixer", "attention", "--dry-run"
-    refused(typed(*words), "--methods and --mixer are one option")
+    check_error(cli(*words), "--methods and --mixer are one option")

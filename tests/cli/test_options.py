@@ -1,4 +1,4 @@
-"""The options of verbs: declared once, in the verb's file, and passed on to the processes that a verb starts."""
+"""Options of verbs: declared once, in the verb's file, and passed on to the processes that the verb starts."""
 
 import dataclasses
 import importlib
@@ -15,7 +15,7 @@ from lengthwise.cli.train import Options
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_what_is_read_from_the_source_is_what_is_declared(verb):
+def test_options_read_from_the_source_equal_the_declared_ones(verb):
     _, read = read_options(verb)
     options = importlib.import_module(f"lengthwise.cli.{verb}").Options
     declared = {field.name: field for field in dataclasses.fields(options)}
@@ -38,7 +38,7 @@ GIVEN = {
 
 
 @given(st.fixed_dictionaries(GIVEN))
-def test_passed_on_words_are_parsed_as_the_same_options(given):
+def test_option_words_are_parsed_to_the_same_options(given):
     options = Options(recipe="looped-parity", **given)
     args = entry.parse(["train", options.recipe, *option_words(options, {"recipe", "changes"})])
     parsed = {field.name: getattr(args, field.name) for field in dataclasses.fields(Options)}

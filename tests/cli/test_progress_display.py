@@ -1,4 +1,4 @@
-"""Progress display: long work prints what it does, how far it is, and when it ends."""
+"""Progress display: long work shows what it does, how far it is, and when it will end."""
 
 import io
 import itertools
@@ -28,7 +28,7 @@ FEW = ["steps=20", "batch=4", "model.width=16", "watch.every=10", "watch.sizes=2
 
 @pytest.fixture
 def seen(monkeypatch):
-    """All lines of progress that are begun, with what they said."""
+    """Record every progress line that is added, with the fractions and notes it shows."""
     begun = {}
     begin = Progress.add_line
 
@@ -54,23 +54,23 @@ def rises_to_one(said):
     [
         ([{"loss": 0.5}], "step 3 of 9  loss 0.5000"),
         ([{"loss": None, "length": 4}], "step 3 of 9  length 4  diverged"),
-        ([{"mine": 0.5}], "step 3 of 9"),  # an objective of one's own, which reports no loss
+        ([{"mine": 0.5}], "step 3 of 9"),  # a custom objective that reports no loss
         ([{"exact": {}, "validation_loss": 1.0}, {"loss": 0.5}], "step 3 of 9  loss 0.5000"),
         ([{"exact": {"8": 0.25}}, {"loss": 0.5}], "step 3 of 9  loss 0.5000  exact match 8: 0.25"),
     ],
 )
-def test_a_training_tells_what_its_rows_hold(rows, said):
+def test_training_progress_shows_the_values_of_its_rows(rows, said):
     course = TrainingProgress(ProgressLine("x", 9))
     for row in rows:
         course.show(3, row)
     assert course.line.note == said
 
 
-# A line
+# Text of a line
 
 
-def test_a_line_tells_what_is_left(monkeypatch):
-    now = itertools.count(0, 10)  # every look at the clock takes ten seconds
+def test_a_line_shows_the_remaining_time(monkeypatch):
+    now = itertools.count(0, 10)  # each reading is ten seconds after the last
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(now)))
     line = ProgressLine("digging", 100)
     assert line.describe() == "0%  10 s so far"
@@ -78,10 +78,10 @@ def test_a_line_tells_what_is_left(monkeypatch):
     assert line.describe() == "25%  60 s left  at 4"  # a quarter in 20 seconds
     begun = ProgressLine("digging", 1000)
     begun.update(4)
-    assert begun.describe() == "0%  10 s so far"  # too little is done to tell
+    assert begun.describe() == "0%  10 s so far"  # too early for an estimate
     resumed = ProgressLine("digging", 100, done=80)
     resumed.update(90)
-    assert resumed.describe() == "90%  10 s left"  # what an earlier call did took no time of this one
+    assert resumed.describe() == "90%  10 s left"  # work of an earlier call took no time of this one
     resumed.update(100)
     assert resumed.describe().startswith("done in ")
     assert ProgressLine("digging", None).describe() == "10 s so far"
@@ -92,10 +92,10 @@ def test_durations_are_short(seconds, said):
     assert duration_text(seconds) == said
 
 
-# Where it is shown
+# Terminals, pipes and notebooks
 
 
-def written(monkeypatch, *, terminal, width=80):
+def show_briefly(monkeypatch, *, terminal, width=80):
     """Return the output while a progress line is shown briefly."""
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.01)
     console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
@@ -106,21 +106,21 @@ def written(monkeypatch, *, terminal, width=80):
     return console.file.getvalue()
 
 
-def test_a_pipe_gets_a_line_now_and_then(monkeypatch):
-    lines = written(monkeypatch, terminal=False).splitlines()
+def test_a_pipe_gets_a_line_at_intervals(monkeypatch):
+    lines = show_briefly(monkeypatch, terminal=False).splitlines()
     assert len(lines) > 1
     assert all(line.startswith("looped-parity [b]: ") for line in lines)
     assert lines[-1] == "looped-parity [b]: 50%  0 s left  loss 0.1234"
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_a_terminal_shows_it_whole(monkeypatch, width):
-    text = written(monkeypatch, terminal=True, width=width)
+def test_a_terminal_shows_the_line_uncut(monkeypatch, width):
+    text = show_briefly(monkeypatch, terminal=True, width=width)
     assert "loss 0.1234" in text and "50%" in text and "…" not in text
 
 
 def test_a_notebook_gets_plain_html(monkeypatch):
-    """A bar that is replaced in its place, without widgets."""
+    """A notebook shows a bar that is replaced in place, without widgets."""
     pages = []
     handle = types.SimpleNamespace(update=pages.append)
     shown = types.SimpleNamespace(HTML=str, display=lambda page, display_id: pages.append(page) or handle)
@@ -136,18 +136,18 @@ def test_a_notebook_gets_plain_html(monkeypatch):
     assert format_bar(ProgressLine("x", None)).count("<progress>") == 1
 
 
-def test_the_quiet_say_nothing(capsys):
+def test_quiet_progress_prints_nothing(capsys):
     with Progress(quiet=True) as shown:
         shown.add_line("x", 1).update(1)
     assert capsys.readouterr() == ("", "")
 
 
-# What says how far it is
+# Commands and functions that show progress
 
 
-def test_training_and_evaluation_stand_in_one_display(seen, capsys):
+def test_training_and_evaluation_share_one_display(seen, capsys):
     words = ["train", "looped-parity", *FEW, "lengths=Curriculum(top=4, every=2)", "--lengths", "2,4", "--samples", "4"]
-    assert entry._run(entry.parse([*words, "--hard"])) == 2  # parity has no harder set: said before anything is trained
+    assert entry._run(entry.parse([*words, "--hard"])) == 2  # parity has no harder set: refused before training
     assert not seen
     assert entry._run(entry.parse([*words, "--families"])) == 0
     assert list(seen) == ["looped-parity", "looped-parity: exact match, uniform", "looped-parity: families"]
@@ -157,13 +157,13 @@ def test_training_and_evaluation_stand_in_one_display(seen, capsys):
         assert part in last
 
 
-def test_a_course_shows_the_length_beside_the_loss():
+def test_training_progress_shows_the_length_beside_the_loss():
     line = ProgressLine("x", 100)
     TrainingProgress(line).show(50, {"loss": 0.5, "length": 7})
     assert line.note == "step 50 of 100  length 7  loss 0.5000"
 
 
-SAYS = [
+LONG_COMMANDS = [
     (["evaluate", "looped-parity", "--lengths", "2,8", "--samples", "4", "--anatomy", "--stopping", "Oracle"],
      ["looped-parity: exact match", "looped-parity: families", "looped-parity: how answers go wrong"]),
     (["show", "looped-parity", "model.width=8", "batch=4", "--measure"],
@@ -174,8 +174,8 @@ SAYS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "said"), SAYS, ids=[words[0] for words, _ in SAYS])
-def test_every_verb_that_takes_long_says_what_it_does(seen, capsys, words, said):
+@pytest.mark.parametrize(("words", "said"), LONG_COMMANDS, ids=[words[0] for words, _ in LONG_COMMANDS])
+def test_long_commands_show_progress(seen, capsys, words, said):
     assert entry._run(entry.parse(words)) == 0
     assert list(seen) == said
 
@@ -194,7 +194,7 @@ def test_many_problems_are_written_as_they_are_decoded(more, monkeypatch, capsys
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_reports_say_what_they_do(seen, capsys, tmp_path):
+def test_reports_show_progress(seen, capsys, tmp_path):
     run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)", folder=tmp_path / "run", quiet=True)
     run.append("scores", *(score.row() | {"seed": 0} for score in lw.evaluate(run, [2, 3], samples=4, quiet=True)))
     seen.clear()
@@ -206,14 +206,14 @@ def test_reports_say_what_they_do(seen, capsys, tmp_path):
     assert list(seen) == ["looped-parity: every loop"]
 
 
-def test_python_says_it_too(seen, capsys):
+def test_python_functions_show_progress(seen, capsys):
     run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)")
     lw.evaluate(run, [2, 3], samples=4, families=True)
     assert [what.partition(": ")[2] for what in seen] == ["", "exact match", "families"]
     assert all(rises_to_one(said) for said in seen.values())
 
 
-def test_show_counts_the_evaluation(capsys):
+def test_show_measure_adds_the_time_of_the_evaluation(capsys):
     assert entry._run(entry.parse(["show", "looped-parity", "model.width=8", "batch=4", "--measure"])) == 0
     assert "min more, on 1,000 problems of each default length" in " ".join(capsys.readouterr().out.split())
 
@@ -221,7 +221,7 @@ def test_show_counts_the_evaluation(capsys):
 # Cost
 
 
-def test_cost_grows_as_loops_and_positions_do():
+def test_cost_grows_with_loops_and_positions():
     looped, standard = catalog.recipe("looped-pairs"), catalog.recipe("standard-pairs")
     assert (
         relative_cost(looped, 40) / relative_cost(looped, 10)
@@ -231,7 +231,7 @@ def test_cost_grows_as_loops_and_positions_do():
     )
 
 
-def test_what_is_followed_is_as_it_was():
+def test_progress_does_not_change_scores_or_sizes():
     recipe, shown = catalog.recipe("looped-parity"), Progress(quiet=True)
     weights = load("looped-parity", torch.device("cpu"))
     followed = scores_with_progress(weights, [2, 3], [recipe.stopping], shown, label="", samples=4)
@@ -243,7 +243,7 @@ def test_what_is_followed_is_as_it_was():
     ([lw.Oracle()], {}), ([lw.Oracle()], {"precision": 0.1}), ([lw.Oracle(), lw.MaxConfidence()], {})
 ])  # fmt: skip
 def test_progress_moves_within_a_size(rules, more, monkeypatch):
-    """A long size takes many batches: the line moves with each."""
+    """A long size is measured in many batches, and the line advances with each."""
     monkeypatch.setattr(scores, "MAX_POSITIONS", 200)
     monkeypatch.setattr(scores, "CACHE_POSITIONS", 200)
     weights, seen = load("looped-parity", torch.device("cpu")), []

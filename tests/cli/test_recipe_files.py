@@ -14,7 +14,7 @@ yaml = pytest.importorskip("yaml")
 
 @pytest.mark.parametrize("name", ["looped-parity", "abacus-addition", "lstm-small"])
 @pytest.mark.parametrize("suffix", ["json", "yaml", "yml"])
-def test_what_show_prints_is_a_recipe_as_a_whole_or_alone(name, suffix, tmp_path, capsys):
+def test_the_json_of_show_and_its_recipe_alone_are_read_as_the_recipe(name, suffix, tmp_path, capsys):
     assert entry._run(entry.parse(["show", name, "--json"])) == 0
     shown = json.loads(capsys.readouterr().out)
     for tree in (shown, shown["recipe"]):
@@ -23,7 +23,7 @@ def test_what_show_prints_is_a_recipe_as_a_whole_or_alone(name, suffix, tmp_path
         assert find_recipe(str(path), ["steps=7"]) == catalog.recipe(name, ["steps=7"])
 
 
-def test_a_file_may_name_a_recipe_and_what_changes(tmp_path):
+def test_a_file_may_name_a_recipe_and_changes_to_it(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(
         "recipe: looped-parity\nname: mine\nmodel.width: 32\noptimizer.rate: 1e-3\nclip: null\n"
@@ -38,7 +38,7 @@ def test_a_file_may_name_a_recipe_and_what_changes(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("file", "text", "told"),
+    ("file", "text", "message"),
     [
         ("a.yaml", "a: [", "not YAML"),
         ("a.yaml", "- 1", "is not one of: Recipe"),
@@ -47,8 +47,8 @@ def test_a_file_may_name_a_recipe_and_what_changes(tmp_path):
         ("a.json", "nonsense", "not JSON"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_said_in_one_line(file, text, told, tmp_path):
+def test_faults_of_a_recipe_file_are_reported_in_one_line(file, text, message, tmp_path):
     (tmp_path / file).write_text(text, encoding="utf-8")
-    with pytest.raises(UsageError, match=told) as error:
+    with pytest.raises(UsageError, match=message) as error:
         find_recipe(str(tmp_path / file), [])
     assert "\n" not in str(error.value) and file in str(error.value)
