@@ -1,4 +1,4 @@
-"""The abacus system: decoders as published, and the study of them."""
+"""The recipes of the abacus system: decoders as published, and the study of them."""
 
 import json
 
@@ -13,26 +13,26 @@ from lengthwise.recipes import abacus
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.training.trainer import try_training
 
-LAYER = 4 * 1024**2 + 3 * 1024**2 + 4 * 1024  # attention, gated MLP, two norms
-ENDS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # places, the norm of what is embedded, the readout
+LAYER_PARAMETERS = 4 * 1024**2 + 3 * 1024**2 + 4 * 1024  # attention, gated MLP, two norms
+OUTER_PARAMETERS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # digit positions, embedding norm, readout
 
 
 @pytest.mark.parametrize(
     ("name", "layers"), [("16x1", 16), ("16x1-injection", 16), ("8x2", 8), ("4x4", 4), ("1x16", 1)]
 )
-def test_published_decoders_have_their_parameters(name, layers):
-    """Counted by hand, and 122.5M for 16 × 1 with the 120 symbols or so of the published vocabulary."""
+def test_published_decoders_have_the_published_parameter_counts(name, layers):
+    """The count by hand is 122.5M for 16 × 1 with about as many symbols (120) as the published vocabulary."""
     recipe = abacus.paper()[f"paper-abacus-{name}"]
     symbols = lw.Vocab(tuple(chr(200 + i) for i in range(120)))
     with torch.device("meta"):
         model = recipe.model.build(symbols, symbols, causal=True)
     count = sum(parameter.numel() for parameter in model.parameters())
-    assert count == layers * LAYER + ENDS + 2 * 120 * 1024
+    assert count == layers * LAYER_PARAMETERS + OUTER_PARAMETERS + 2 * 120 * 1024
     assert layers < 16 or round(count / 1e6, 1) == 122.5
     assert layers * recipe.loops.count == 16
 
 
-def test_published_decoders_loop_from_noise_and_are_asked_early():
+def test_published_decoders_start_from_noise_with_truncated_loops():
     recipes = abacus.paper()
     assert recipes["paper-abacus-16x1"].model.noise == 0
     for name in ("8x2", "4x4", "1x16"):
@@ -43,8 +43,8 @@ def test_published_decoders_loop_from_noise_and_are_asked_early():
     assert blog.model.positions[0].at == "attention"
 
 
-def test_probes_fit_the_tables_of_those_that_watch_them():
-    """789 fifty times is 150 digits: places up to 151."""
+def test_probes_fit_the_position_tables_of_their_recipes():
+    """The longest probe, 789 fifty times, has 150 digits and needs digit positions up to 151."""
     for make in catalog.recipes().values():
         recipe = make()
         for position in getattr(recipe.model, "positions", ()):
@@ -55,15 +55,14 @@ def test_probes_fit_the_tables_of_those_that_watch_them():
 @pytest.mark.parametrize(
     ("family", "depth", "budget"), [(abacus.positions, 4, (4000, 64, 5)), (abacus.splits, 16, (3000, 64, 6))]
 )
-def test_what_is_compared_has_one_budget(family, depth, budget):
-    """And one effective depth."""
+def test_compared_recipes_have_the_same_budget_and_depth(family, depth, budget):
     recipes = family().values()
     assert {recipe.model.layers * recipe.loops.count for recipe in recipes} == {depth}
     assert {(recipe.steps, recipe.batch, recipe.lengths.top) for recipe in recipes} == {budget}
 
 
-def test_places_beyond_the_training_lengths_are_trained():
-    """By the offset: in ten batches of sums of up to 20 digits, places up to 100 have gradients."""
+def test_digit_positions_beyond_the_training_lengths_are_trained():
+    """Random offsets give gradients to positions up to 100, although sums have at most 20 digits."""
     recipe = catalog.recipe("abacus-addition", ["model.width=16", "batch=8"])
     model, seen = recipe.build(), torch.zeros(161, dtype=torch.bool)
     for step in range(30):
@@ -82,8 +81,8 @@ def test_places_beyond_the_training_lengths_are_trained():
         "model=Timed(answers=Transformer(positions=(Abacus,)),clock=Transformer(positions=(Coupling,)))",
     ],
 )
-def test_digit_positions_are_moved_once(change):
-    """The second offset would be added to the first, and no table holds what neither of them draws alone."""
+def test_only_one_encoding_may_offset_digit_positions(change):
+    """Two offsets would add up to positions that exceed both tables."""
     small = ["model.width=16", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"]
     with pytest.raises(lw.UsageError, match="set offset=1"):
         try_training(
@@ -93,7 +92,7 @@ def test_digit_positions_are_moved_once(change):
     try_training(catalog.recipe("abacus-addition", one + small), torch.device("cpu"))
 
 
-def test_the_study_has_a_map_and_asks_after_further_loops():
+def test_the_study_has_its_panels_map_and_stopping_rules():
     panels = {panel.name: panel for panel in catalog.study("abacus").panels}
     assert set(panels) == {"addition", "positions", "splits", "multiplication", "sorting", "bitwise-or"}
     assert panels["addition"].grid == (40, 40)
@@ -111,8 +110,8 @@ def test_the_study_has_a_map_and_asks_after_further_loops():
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
-def test_a_study_measures_a_map(monkeypatch, tmp_path, capsys):
-    """Every pair of sizes under every rule, once; published with its picture."""
+def test_a_study_measures_and_draws_a_map(monkeypatch, tmp_path, capsys):
+    """Each pair of sizes is measured once under each rule, and the picture of the map is published."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
     tiny = catalog.recipe("abacus-split-8x2", ["steps=1", "batch=2", "model.width=8", "watch.every=0", "name=tiny"])
     panel = lw.Panel("Tiny", (tiny,), (3,), grid=(2, 2), loops=(1,), name="tiny")

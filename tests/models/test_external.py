@@ -1,4 +1,4 @@
-"""Torch modules that Python hands over: which training is whose, and what becomes of the module itself."""
+"""Torch modules passed in from Python: which run belongs to which module, and what happens to the module itself."""
 
 import contextlib
 import copy
@@ -52,7 +52,7 @@ class Stateful(Heads):
         self.extra = state
 
 
-def made(*args, **kwargs):
+def build_heads(*args, **kwargs):
     torch.manual_seed(0)
     return Heads(*args, **kwargs)
 
@@ -61,10 +61,10 @@ def weights_of(run):
     return {name: value.tolist() for name, value in run.model.state_dict().items()}
 
 
-def test_modules_that_differ_in_a_plain_attribute_alone_are_two_trainings():
-    one, two = (lw.train(made(heads), **FEW) for heads in (1, 2))
+def test_modules_that_differ_only_in_a_plain_attribute_are_separate_runs():
+    one, two = (lw.train(build_heads(heads), **FEW) for heads in (1, 2))
     assert one.folder != two.folder and weights_of(one) != weights_of(two)
-    layers = [made() for _ in range(2)]
+    layers = [build_heads() for _ in range(2)]
     for layer, heads in zip(layers, (2, 4), strict=True):
         torch.manual_seed(0)
         layer.add_module("torchs", nn.TransformerEncoderLayer(8, heads))
@@ -84,7 +84,7 @@ class Slotted:
         self.gain, self._cache = gain, [gain]
 
 
-class Kept:
+class WithCache:
     def __init__(self, gain):
         self.gain, self._seen = gain, []
 
@@ -133,17 +133,17 @@ class Kept:
     ],
 )
 @pytest.mark.parametrize("name", ["gain", "config"])
-def test_what_a_module_holds_beside_its_weights_tells_it_from_others(gains, name):
-    one, two = made(), made()
+def test_attributes_beside_the_weights_are_part_of_a_modules_identity(gains, name):
+    one, two = build_heads(), build_heads()
     for module, gain in ((one, gains[0]), (two, gains[1])):
         setattr(module, name, gain)
     of = lw.models.external.ExternalModule.of
     assert of(one) == of(copy.deepcopy(one)) != of(two)
 
 
-def test_private_numbers_count_and_caches_and_what_others_share_do_not():
-    of, module = lw.models.external.ExternalModule.of, made()
-    module.kept, module.listed = kept, (listed,) = Kept(1), [nn.Dropout()]
+def test_private_numbers_count_for_identity_but_caches_and_shared_objects_do_not():
+    of, module = lw.models.external.ExternalModule.of, build_heads()
+    module.kept, module.listed = kept, (listed,) = WithCache(1), [nn.Dropout()]
     module.log, module.library = logging.getLogger("mine"), nn.functional
     before = of(module)
     module._cache = {"seen": torch.ones(3)}
@@ -155,11 +155,11 @@ def test_private_numbers_count_and_caches_and_what_others_share_do_not():
     assert of(module) != before
 
 
-def test_what_holds_itself_is_told():
-    module = made()
+def test_modules_with_reference_cycles_have_an_identity():
+    module = build_heads()
     module.around = around = SimpleNamespace()
     around.around = around
-    module.embedding.whole = [module]  # as a part does that wants to know its model, and not to own it
+    module.embedding.whole = [module]  # in a list, so that it is not registered as a submodule
     nodes = [SimpleNamespace(number=number) for number in range(20)]
     for node in nodes:
         node.others = nodes
@@ -170,8 +170,8 @@ def test_what_holds_itself_is_told():
     assert lw.models.external.ExternalModule.of(module) != before
 
 
-class Sometimes(Heads):
-    """It has weights that no row of try_training uses, as an expert to which none is sent."""
+class PartlyUnused(Heads):
+    """A module with weights that no step uses, such as an expert that receives no token."""
 
     def __init__(self):
         super().__init__()
@@ -179,19 +179,19 @@ class Sometimes(Heads):
         self.steps = nn.Parameter(torch.zeros(1, dtype=torch.long), requires_grad=False)
 
 
-def test_a_module_goes_on_whose_weights_some_steps_do_not_use():
+def test_a_module_with_weights_that_no_step_uses_resumes():
     torch.manual_seed(0)
-    module = Sometimes()
+    module = PartlyUnused()
     recipe = lw.train(module, **FEW).recipe.change(steps=5)
     trainee, run = Trainer(recipe, torch.device("cpu")), Run.of(recipe)
     trainee.advance()
-    trainee.full_state()  # the optimizer keeps something of each
-    run.save_state(trainee.state() | {"sums": {"now and then": torch.zeros(())}})
+    trainee.full_state()  # the optimizer has a state for each weight
+    run.save_state(trainee.state() | {"sums": {"occasional": torch.zeros(())}})
     assert train(recipe).done
 
 
-def test_a_recipe_builds_the_module_as_it_was_given():
-    module = made()
+def test_a_recipe_builds_the_module_with_its_original_weights():
+    module = build_heads()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     run = lw.train(module, **FEW)
     lw.evaluate(module, 2, task="parity", samples=2, quiet=True)
@@ -200,19 +200,19 @@ def test_a_recipe_builds_the_module_as_it_was_given():
     assert any(not torch.equal(module.state_dict()[name], value) for name, value in before.items())
 
 
-def test_a_module_trains_whatever_mode_it_is_given_in():
+def test_training_does_not_depend_on_the_mode_a_module_is_given_in():
     trained = []
     for name, mode in (("in", True), ("out", False)):
-        run = lw.train(made(drop=0.5).train(mode), f"name={name}", "watch.every=0", **FEW)
+        run = lw.train(build_heads(drop=0.5).train(mode), f"name={name}", "watch.every=0", **FEW)
         trained.append(weights_of(run))
     assert trained[0] == trained[1]
-    plain = weights_of(lw.train(made(drop=0.0), "name=plain", "watch.every=0", **FEW))
+    plain = weights_of(lw.train(build_heads(drop=0.0), "name=plain", "watch.every=0", **FEW))
     assert plain != trained[0]
 
 
 @pytest.mark.parametrize("mode", [True, False])
-def test_measuring_leaves_each_part_in_training_or_not_as_it_was(mode):
-    module = made(drop=0.5).train(mode)
+def test_evaluation_restores_the_mode_of_each_part(mode):
+    module = build_heads(drop=0.5).train(mode)
     module.mix.train(not mode)
     lw.evaluate(module, 2, task="parity", samples=2, quiet=True)
     assert (module.training, module.dropout.training, module.mix.training) == (mode, mode, not mode)
@@ -225,13 +225,13 @@ def test_measuring_leaves_each_part_in_training_or_not_as_it_was(mode):
         (torch.zeros(1, dtype=torch.complex128), r"module\._extra_state: .* cannot hold numbers of torch\.complex128"),
     ],
 )
-def test_what_cannot_be_kept_is_said_before_training(state, said):
+def test_weights_that_cannot_be_stored_are_refused_before_training(state, said):
     with pytest.raises(lw.UsageError, match=said):
         lw.train(Stateful(extra=state), **FEW)
 
 
-def test_logits_without_a_symbol_are_shown_as_such():
-    module = made(logits=16)
+def test_logits_beyond_the_symbols_are_shown_as_replacement_characters():
+    module = build_heads(logits=16)
     with torch.no_grad():
         module.head.bias[9] = 100.0
     run = lw.train(module, "optimizer.rate=1e-9", **FEW)
@@ -240,10 +240,10 @@ def test_logits_without_a_symbol_are_shown_as_such():
     assert found["failed"] == found["tries"] > 0
 
 
-def test_weights_go_back_into_a_module_as_the_error_says():
-    run = lw.train(made(), **FEW)
+def test_trained_weights_can_be_loaded_into_the_original_module():
+    run = lw.train(build_heads(), **FEW)
     kept = load(run.folder).model.state_dict()
-    made().load_state_dict({name.removeprefix("module."): value for name, value in kept.items()})
+    build_heads().load_state_dict({name.removeprefix("module."): value for name, value in kept.items()})
 
 
 NOTEBOOK = """
@@ -256,8 +256,8 @@ print(_hash_class(Chosen))
 """
 
 
-def test_a_class_of_a_notebook_has_one_digest_in_every_process():
-    """In this one, and in one whose sets have another order."""
+def test_a_notebook_class_has_the_same_hash_in_every_process():
+    """It is hashed in this process and in one whose sets iterate in another order."""
     seed = str(int(os.environ.get("PYTHONHASHSEED", "random") == "1") + 1)
     code, env = [sys.executable, "-"], {"PYTHONHASHSEED": seed}
     there = subprocess.run(code, input=NOTEBOOK, env=env, capture_output=True, text=True).stdout
@@ -266,7 +266,7 @@ def test_a_class_of_a_notebook_has_one_digest_in_every_process():
     assert there == here.getvalue() != ""
 
 
-class Asks(Heads):
+class WithStyle(Heads):
     def forward(self, tokens, style):
         return super().forward(tokens)
 
@@ -282,33 +282,33 @@ class Unfinished(nn.Module):
         self.head = nn.Linear(8, SYMBOLS)
 
 
-def lazily():
+def build_lazy():
     return nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS))
 
 
-def frozen():
-    return made().requires_grad_(False)
+def build_frozen():
+    return build_heads().requires_grad_(False)
 
 
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (Asks, "Asks.forward also takes style"),
+        (WithStyle, "WithStyle.forward also takes style"),
         (Unfinished, "Unfinished has no forward: define forward"),
         (Fixed, "no trainable weights"),
-        (frozen, "no trainable weights"),
-        (lazily, "lazy layers without weights"),
+        (build_frozen, "no trainable weights"),
+        (build_lazy, "lazy layers without weights"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_in_one_line(make, why, runs):
-    with pytest.raises(lw.UsageError, match=why) as told:
+def test_untrainable_modules_are_refused_in_one_line(make, why, runs):
+    with pytest.raises(lw.UsageError, match=why) as error:
         lw.train(make(), **FEW)
-    assert len(str(told.value).splitlines()) == 1 and not runs.exists()
+    assert len(str(error.value).splitlines()) == 1 and not runs.exists()
 
 
 @dataclass(frozen=True)
 class Smooth(lw.Objective):
-    """The usual loss, and how much it changes with the weights."""
+    """An objective that adds the squared gradient of the loss to the loss."""
 
     def __call__(self, runner, batch, loops, generator):
         loss = lw.Final()(runner, batch, loops, generator)
@@ -317,7 +317,7 @@ class Smooth(lw.Objective):
 
 
 @pytest.mark.parametrize("name", ["looped-parity", "lstm-small", "retran-small"])
-def test_an_objective_may_differentiate_twice_plainly(name):
+def test_an_objective_with_second_derivatives_trains_only_with_plain_runners(name):
     few = ["steps=1", "batch=2", "watch.every=0", "keep=last", "loops=PerRound", "source=Fresh"]
     recipe = lw.find(name).change(few)
     recipe = recipe.change(model=shrunk(recipe.model), objective=Smooth(), stopping=lw.Oracle(), name="smooth")
@@ -328,7 +328,7 @@ def test_an_objective_may_differentiate_twice_plainly(name):
 
 
 class Complex(nn.Module):
-    """Adds a mean of rotated states to each position: of all positions, or of those up to it."""
+    """A module that adds cumulative sums of rotated states, up to each position or from it on."""
 
     def __init__(self, *, looks_ahead=False):
         super().__init__()
@@ -355,7 +355,7 @@ def test_complex_weights_are_checked_trained_and_loaded(runs):
 
 
 class BuiltLater(Heads):
-    """Builds a layer in its first call, after the optimizer has listed the weights."""
+    """A module that builds a layer in its first call, after the optimizer has listed the weights."""
 
     def __init__(self):
         super().__init__()

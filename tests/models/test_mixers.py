@@ -1,4 +1,4 @@
-"""Mixers: what a transformer asks of them, plain modules among them, hybrids, and blocks without an MLP."""
+"""Mixers: their interface with a transformer, plain modules as mixers, hybrids, and blocks without an MLP."""
 
 from dataclasses import dataclass, replace
 
@@ -20,7 +20,7 @@ SMALL = lw.Transformer(width=8, heads=2, layers=1)
 
 
 class Mean(nn.Module):
-    """The mean of the positions up to each one."""
+    """A module that returns the mean of the positions up to each one."""
 
     def __init__(self, width):
         super().__init__()
@@ -48,22 +48,22 @@ class Masked(Mean):
         return (self.scale(x) * real).sum(1, keepdim=True) / real.sum(1, keepdim=True) + 0 * x
 
 
-MODULES = {one.__name__: one for one in (Mean, Peeking, Pair, Masked)}
+MODULES_BY_NAME = {one.__name__: one for one in (Mean, Peeking, Pair, Masked)}
 
 
 @dataclass(frozen=True)
 class _Plain(MixerSpec):
-    """A module of these tests."""
+    """A mixer specification that builds a plain module by name."""
 
     of: str = "Mean"
 
     def build(self, width, heads):
-        return MODULES[self.of](width)
+        return MODULES_BY_NAME[self.of](width)
 
 
 @dataclass(frozen=True)
 class _Numbered(MixerSpec):
-    """A mixer that knows its layer."""
+    """A mixer specification that receives the number of its layer."""
 
     def build(self, width, heads, *, layer, **_):
         module = Mean(width)
@@ -71,8 +71,8 @@ class _Numbered(MixerSpec):
         return module
 
 
-def broken(spec):
-    """The laws that a model breaks; the parts here have names that no file can hold."""
+def broken_laws(spec):
+    """Return the laws that a model breaks, except JSON: the parts of this file are not registered by name."""
     return check_laws(spec, "", [law for law in list_laws(type(spec)) if law is not it_is_equal_after_json]).broken
 
 
@@ -82,17 +82,17 @@ def built(causal=True, **changes):
 
 def test_a_plain_module_is_a_mixer_and_keeps_the_laws():
     assert isinstance(built(mixer=_Plain()).blocks[0].mixer, PlainMixer)
-    assert not broken(replace(SMALL, mixer=_Plain()))
-    assert broken(replace(SMALL, mixer=_Plain("Masked")))  # in a causal layout it sees later positions
+    assert not broken_laws(replace(SMALL, mixer=_Plain()))
+    assert broken_laws(replace(SMALL, mixer=_Plain("Masked")))  # in a causal layout it sees later positions
 
 
-def test_a_plain_module_that_does_not_know_padding_needs_a_causal_layout():
+def test_a_plain_module_without_a_padding_mask_needs_a_causal_layout():
     with pytest.raises(lw.UsageError, match="takes no padding_mask: it fits a causal layout"):
         built(causal=False, mixer=_Plain())
     built(causal=False, mixer=_Plain("Masked"))
 
 
-def test_what_is_no_mixer_is_refused_in_one_line():
+def test_modules_that_cannot_be_mixers_are_refused_in_one_line():
     changes = "layout=NextToken", "model.positions=NoPE", "loops=Constant(count=1)", "objective=Final"
     recipe = lw.find("looped-parity", *changes)
 
@@ -113,23 +113,23 @@ def test_a_mixer_keeps_its_own_initial_weights():
     assert block.mlp.widen.weight.std().item() == pytest.approx(0.5, rel=0.2)
 
 
-def test_mixers_take_turns_over_the_layers():
+def test_mixers_alternate_over_the_layers():
     model = built(layers=5, mixers=(Attention(), _Numbered()))
     kinds = [type(block.mixer) for block in model.blocks]
     assert kinds == [SoftmaxAttention, PlainMixer] * 2 + [SoftmaxAttention]
     assert [block.mixer.module.layer for block in model.blocks if type(block.mixer) is PlainMixer] == [1, 3]
-    assert not broken(replace(SMALL, layers=2, mixers=(Attention(), _Plain())))
+    assert not broken_laws(replace(SMALL, layers=2, mixers=(Attention(), _Plain())))
 
 
-def test_an_encoding_within_attention_needs_one_layer_that_attends():
+def test_an_attention_encoding_needs_at_least_one_attention_layer():
     built(layers=2, mixers=(_Plain(), Attention()), positions=(lw.Local(1),))
     with pytest.raises(lw.UsageError, match="_Plain, _Numbered has no attention for Local to act on"):
         built(layers=2, mixers=(_Plain(), _Numbered()), positions=(lw.Local(1),))
 
 
-def test_a_block_without_an_mlp_is_its_mixer():
+def test_a_block_may_have_no_mlp():
     spec = replace(SMALL, mlp=0, layers=2)
-    assert not broken(spec) and not broken(replace(spec, norm="post"))
+    assert not broken_laws(spec) and not broken_laws(replace(spec, norm="post"))
     model = spec.build(READS, WRITES, causal=True)
     assert not [name for name in model.state_dict() if "mlp" in name]
     assert cpu.describe_choice(model) == "Plain: blocks.0 has no module as its mlp"
@@ -150,7 +150,7 @@ def test_parameters_may_be_exempt_from_weight_decay(optimizer):
 
 
 class Sum(Mixer):
-    """The sum of the positions so far; ``step`` goes on from it."""
+    """A mixer that returns the sum of the positions so far; ``step`` continues it."""
 
     def __init__(self, wrong=0.0):
         super().__init__()
@@ -166,26 +166,26 @@ class Sum(Mixer):
 
 @dataclass(frozen=True)
 class _Sums(MixerSpec):
-    """A mixer with a state."""
+    """A specification of a mixer with a state."""
 
     wrong: float = 0.0
 
     def build(self, width, heads, *, causal):
         if not causal:
-            raise lw.UsageError("from left to right")
+            raise lw.UsageError("needs a causal layout")
         return Sum(self.wrong)
 
 
-def test_decoding_by_steps_is_held_to_the_whole_row():
-    assert not broken(replace(SMALL, mixer=_Sums()))
-    (found,) = broken(replace(SMALL, mixer=_Sums(wrong=0.1)))
+def test_the_laws_check_stepwise_decoding_against_the_whole_row():
+    assert not broken_laws(replace(SMALL, mixer=_Sums()))
+    (found,) = broken_laws(replace(SMALL, mixer=_Sums(wrong=0.1)))
     assert "decoded separately" in found.told
     hybrid = replace(SMALL, layers=3, mixers=(_Sums(), Attention()), positions=(lw.Local(2),), mlp=0)
-    assert not broken(hybrid)
-    assert broken(replace(hybrid, mixers=(_Sums(0.1), Attention())))
+    assert not broken_laws(hybrid)
+    assert broken_laws(replace(hybrid, mixers=(_Sums(0.1), Attention())))
 
 
-def test_only_mixers_that_go_on_are_decoded_by_steps():
+def test_only_mixers_with_a_step_method_are_decoded_stepwise():
     inputs = build_rows([5])
     assert choose_reader(built(mixer=_Sums()), inputs) is not None
     assert choose_reader(built(mixer=_Plain()), inputs) is None

@@ -1,5 +1,5 @@
-"""Laws of every model, under the plain runner and under the chosen one: padding, neighbours and order change nothing,
-causal means causal, a window is a window, and rows that leave early end as if they had stayed."""
+"""Laws of every model, with the plain and the fast runner: padding, other rows, later positions and positions outside a
+window change nothing, and rows that stop early equal those that stay."""
 
 import math
 from dataclasses import dataclass, replace
@@ -60,7 +60,7 @@ from lengthwise.testing.laws_of_models import (
 )
 from lengthwise.testing.laws_of_parts import Broken
 
-both = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+causal_and_full = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 every_model = pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY))
 
 
@@ -68,35 +68,35 @@ LAWS = [
     logits_do_not_depend_on_other_rows,
     padding_is_ignored,
     the_order_of_rows_does_not_matter,
-]  # of a runner, whatever it makes of rows
+]  # of every runner
 
 
-def test_what_stands_in_the_padding_of_these_rows_differs():
+def test_tokens_in_the_padding_of_these_rows_depend_on_the_seed():
     assert not torch.equal(some(width=10).tokens, some(width=10, seed=1).tokens)
     assert not torch.equal(*(some(width=10, seed=seed).tokens[~some(width=10).padding_mask] for seed in (0, 1)))
 
 
-# The plain runner of a part by itself is held to these laws where every part is.
+# The plain runner is tested with single parts elsewhere, by the laws of each part.
 RUN = [("plain", *pair) for pair in EVERY if LONG or pair[0] in [*SPECS, *RECURRENT]]
 RUN += [("fast", *pair) for pair in (EVERY if LONG else covering({pair: choices(*pair) for pair in EVERY}))]
 
 
 @pytest.mark.parametrize(("run", "spec", "causal"), RUN, ids=str, indirect=["run"])
-def test_rows_know_nothing_of_what_stands_around_them(run, spec, causal):
-    """And a position of what comes after it, where a model is causal."""
+def test_rows_do_not_depend_on_padding_other_rows_or_later_positions(run, spec, causal):
+    """Later positions may have an influence only if the model is not causal."""
     for law in [*LAWS, check_causality] if causal else LAWS:
         law(run(built(spec, causal)))
 
 
-# Others are held to their laws where every part is; one whose heads see one key has no use for a bias.
-WRITTEN = [spec for spec in [*SPECS, *RECURRENT] if Local(0) not in getattr(spec, "positions", ())]
-OF_RUNNERS = (every_parameter_affects_logits, evaluation_is_deterministic, long_rows_have_finite_logits)
-FURTHER = [weights_come_from_the_seed, *map(apply_to_models, OF_RUNNERS)]
+# Other parts are tested elsewhere; a bias has no effect if each head sees only one key.
+SPECS_TO_CHECK = [spec for spec in [*SPECS, *RECURRENT] if Local(0) not in getattr(spec, "positions", ())]
+MODEL_LAWS = (every_parameter_affects_logits, evaluation_is_deterministic, long_rows_have_finite_logits)
+OTHER_LAWS = [weights_come_from_the_seed, *map(apply_to_models, MODEL_LAWS)]
 
 
-@pytest.mark.parametrize("law", FURTHER, ids=lambda law: law.__name__)
-@pytest.mark.parametrize("spec", WRITTEN, ids=short)
-def test_every_model_keeps_the_other_laws(spec, law):
+@pytest.mark.parametrize("law", OTHER_LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("spec", SPECS_TO_CHECK, ids=short)
+def test_every_model_satisfies_the_other_laws(spec, law):
     law(spec)
 
 
@@ -110,13 +110,13 @@ SEE_ALL = [(spec, causal) for spec, causal in EVERY if sees_all(spec)]
 
 
 @pytest.mark.parametrize(("spec", "causal"), SEE_ALL, ids=names(SEE_ALL))
-def test_without_windows_everything_allowed_is_seen(spec, causal, run):
+def test_without_windows_all_allowed_positions_have_influence(spec, causal, run):
     full = torch.ones(9, 9, dtype=torch.bool)
     assert torch.equal(find_influences(run(built(spec, causal)), some([9]), 1), full.tril() if causal else full)
 
 
 class Peeking(lw.Model):
-    """Each position adds the whole row's mean: under a causal layout that is a look at the answer."""
+    """A model that looks ahead: each position adds the mean of the whole row."""
 
     def __init__(self):
         super().__init__()
@@ -136,17 +136,17 @@ class Peeking(lw.Model):
         return self.readout(state)
 
 
-class Batched(Peeking):
-    """Each row adds what the batch says."""
+class MixingRows(Peeking):
+    """A model in which each row adds the mean over the batch."""
 
     def advance(self, state, context):
         return state + state.mean(0)
 
 
 @pytest.mark.parametrize(
-    ("model", "laws"), [(Peeking, [check_causality]), (Batched, LAWS[:2])], ids=["peeks", "batched"]
+    ("model", "laws"), [(Peeking, [check_causality]), (MixingRows, LAWS[:2])], ids=["looks-ahead", "mixes-rows"]
 )
-def test_these_laws_catch_who_breaks_them(model, laws, run):
+def test_the_laws_detect_models_that_break_them(model, laws, run):
     for law in laws:
         with pytest.raises(Broken):
             law(run(model().double()))
@@ -157,8 +157,8 @@ def test_these_laws_catch_who_breaks_them(model, laws, run):
 @pytest.mark.parametrize("reach", [0, 1, 2])
 @pytest.mark.parametrize("loops", [1, 2])
 @pytest.mark.parametrize("layers", [1, 2])
-@both
-def test_a_window_reaches_exactly_so_far(reach, loops, layers, causal, run):
+@causal_and_full
+def test_a_window_reaches_exactly_its_reach_per_loop_and_layer(reach, loops, layers, causal, run):
     spec = replace(BASE, layers=layers, positions=(Local(reach),))
     distance = torch.arange(11)[:, None] - torch.arange(11)
     wanted = distance.abs() <= reach * loops * layers
@@ -168,17 +168,17 @@ def test_a_window_reaches_exactly_so_far(reach, loops, layers, causal, run):
 
 
 @pytest.mark.parametrize("further", [Local(2), ALiBi(), RoPE(), LocalHeads(2, reach=2)], ids=repr)
-@both
-def test_of_several_windows_each_head_sees_what_all_let_it_see(further, causal, run):
+@causal_and_full
+def test_several_windows_are_intersected(further, causal, run):
     distance = torch.arange(9)[:, None] - torch.arange(9)
     wanted = (distance.abs() <= 1) & ((distance >= 0) | (not causal))
     spec = replace(BASE, positions=(Local(1), further))
     assert torch.equal(find_influences(run(build(spec, causal)), some([9]), 1), wanted)
 
 
-@both
-def test_of_local_heads_the_others_see_all(causal, run):
-    """With all heads local, the reach is theirs; with one less, nothing is out of reach."""
+@causal_and_full
+def test_heads_that_are_not_local_see_all_positions(causal, run):
+    """If all heads are local, the window limits the model; with one other head, every position has an influence."""
     distance = torch.arange(9)[:, None] - torch.arange(9)
     allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
     for count, wanted in ((2, distance.abs() <= 1), (1, distance.abs() <= 9)):
@@ -187,8 +187,8 @@ def test_of_local_heads_the_others_see_all(causal, run):
 
 
 @pytest.mark.parametrize(("reach", "ahead"), [(0, 0), (1, 0), (0, 1), (1, 2), (0, 9)])
-@both
-def test_coupled_heads_see_one_position_of_every_number_and_their_own(reach, ahead, causal, run):
+@causal_and_full
+def test_coupled_heads_see_equal_digit_positions_and_themselves(reach, ahead, causal, run):
     position = torch.tensor([1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
     wanted = (position - position[:, None] - ahead).abs() <= reach
     wanted |= torch.eye(10, dtype=torch.bool)
@@ -198,9 +198,9 @@ def test_coupled_heads_see_one_position_of_every_number_and_their_own(reach, ahe
     assert torch.equal(find_influences(run(build(spec, causal)), inputs, 1), wanted)
 
 
-@both
-def test_coupled_and_local_heads_stand_side_by_side(causal):
-    """The first head sees neighbours, the last its own position; of three, the one between sees all."""
+@causal_and_full
+def test_coupled_and_local_heads_can_be_combined(causal):
+    """Of three heads the first sees neighbours, the second all positions and the last equal digit positions."""
     inputs = some([9])
     encodings = [LocalHeads(1).build(12, 3), CoupledHeads(1).build(12, 3)]
     bias = lw.AttentionContext.of(encodings, inputs, causal=causal).bias
@@ -209,7 +209,7 @@ def test_coupled_and_local_heads_stand_side_by_side(causal):
     assert torch.equal(bias[0] == 0, wanted.tril() if causal else wanted)
 
 
-def test_earlier_heads_start_by_finding_their_like():
+def test_earlier_heads_initially_attend_to_equal_symbols():
     """At the start, a repeated symbol attends most to its earlier position, and a new symbol attends little to any."""
     torch.manual_seed(0)
     spec = lw.Transformer(width=64, heads=4, init_std=0.1, positions=(LocalHeads(2), EarlierHeads(2)))
@@ -224,14 +224,14 @@ def test_earlier_heads_start_by_finding_their_like():
     assert (like[..., None] > scores + 1e-4).sum() == 2 * 6 * 5
 
 
-# Attention against every score written out: as its module computes it, and as runners do without padding
+# Attention compared with all scores written out: by its module, and by runners without padding
 
 SORTED = [9, 7, 5, 2]
 select_rows = pytest.mark.parametrize("lengths", [SORTED, [6, 6]], ids=str)
 
 
-def dense(attention, x, bias, angles, padding_mask, causal):
-    """Every score, then −inf where nothing may be seen."""
+def dense_attention(attention, x, bias, angles, padding_mask, causal):
+    """Compute attention from all scores, with −inf where nothing may be seen."""
     b, t, d = x.shape
     heads, reach = attention.heads, bias.shape[1] // 2
     query, key, value = attention.project(x).view(b, t, 3, heads, d // heads).permute(2, 0, 3, 1, 4)
@@ -254,8 +254,8 @@ def dense(attention, x, bias, angles, padding_mask, causal):
     return attention.out((scores.softmax(-1) @ value).transpose(1, 2).reshape(b, t, d))
 
 
-def ways(attention, x, encodings, inputs, causal):
-    """What each position that is present finds: by the module, and packed, with and without kernels for small heads."""
+def attention_results(attention, x, encodings, inputs, causal):
+    """Yield the attention of real positions: by the module, and packed, without and with the small-head kernel."""
     yield attention(x, lw.AttentionContext.of(encodings, inputs, causal=causal))[inputs.padding_mask]
     projected = attention.project(Ragged.from_mask(inputs.padding_mask).pack(x)).unflatten(-1, (3, attention.heads, -1))
     pattern = build_pattern(encodings, inputs, causal, attention)
@@ -267,18 +267,18 @@ def ways(attention, x, encodings, inputs, causal):
             yield attention.out(mix_values(attention, projected, pattern).flatten(1))
 
 
-def given_to(attention, lengths):
-    """Rows, and what attention is given of them."""
+def draw_rows(attention, lengths):
+    """Return rows, and random inputs of the attention for them."""
     inputs, draw = some(lengths), lw.stream(0, "x")
     return inputs, torch.randn(*inputs.tokens.shape, 8, generator=draw, dtype=torch.double, requires_grad=True)
 
 
 @select_rows
-@both
+@causal_and_full
 def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
-    """The second of two heads sees strictly what came before, and a key of score 0 whose value is 0."""
+    """The second of two heads sees only earlier positions, and a blank key with score 0 and value 0."""
     attention = SoftmaxAttention(8, 2).double()
-    inputs, x = given_to(attention, lengths)
+    inputs, x = draw_rows(attention, lengths)
     query, key, value = attention.project(x).view(*x.shape[:2], 3, 2, 4).permute(2, 0, 3, 1, 4)
     scores = query @ key.mT / 2
     index = torch.arange(x.shape[1])
@@ -289,17 +289,17 @@ def test_earlier_heads_equal_dense_attention_with_a_blank(lengths, causal):
     weights = (scores[:, 1].exp() * (seen & (index < index[:, None]))).double()
     second = weights / (1 + weights.sum(-1, keepdim=True))
     mixed = torch.cat([first @ value[:, 0], second @ value[:, 1]], -1)
-    for found in ways(attention, x, [EarlierHeads(1).build(8, 2)], inputs, causal):
+    for found in attention_results(attention, x, [EarlierHeads(1).build(8, 2)], inputs, causal):
         close(found, attention.out(mixed)[inputs.padding_mask])
 
 
 @pytest.mark.parametrize("windows", [(), (LocalHeads(2, reach=1),)], ids=repr)
 @select_rows
-@both
-def test_with_a_blank_a_head_can_tell_how_many_equal_values_it_sees(windows, lengths, causal):
-    """Of k equal ones it finds w / (1 + w) of one, with w = k · exp(score). Without a blank it finds one, for any k."""
+@causal_and_full
+def test_with_a_blank_attention_depends_on_the_number_of_equal_values(windows, lengths, causal):
+    """For k equal keys it is w / (1 + w) of their value, with w = k · exp(score); without a blank, k has no effect."""
     attention = SoftmaxAttention(8, 2).double()
-    inputs, x = given_to(attention, lengths)
+    inputs, x = draw_rows(attention, lengths)
     x = x[:1, :1].expand_as(x).detach()
     query, key, value = attention.project(x[0, 0]).view(3, 2, 4)
     seen = inputs.padding_mask[:, None, :].expand(-1, x.shape[1], -1)
@@ -311,43 +311,43 @@ def test_with_a_blank_a_head_can_tell_how_many_equal_values_it_sees(windows, len
     found = (weight / (1 + weight))[..., None] * value
     wanted = attention.out(found.flatten(-2))[inputs.padding_mask]
     encodings = [position.build(8, 2) for position in (*windows, Blank())]
-    for one in ways(attention, x, encodings, inputs, causal):
+    for one in attention_results(attention, x, encodings, inputs, causal):
         close(one, wanted)
 
 
 @pytest.mark.parametrize("reach", [0, 1, 3, 12])
 @pytest.mark.parametrize("rope", [False, True], ids=["", "rope"])
 @select_rows
-@both
+@causal_and_full
 def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
     attention = SoftmaxAttention(8, 2).double()
-    inputs, x = given_to(attention, lengths)
+    inputs, x = draw_rows(attention, lengths)
     encodings = [position.build(8, 2).double() for position in (Local(reach), *[RoPE()] * rope)]
     bias = encodings[0].bias
     bias.data.copy_(torch.randn(bias.shape, generator=lw.stream(0, "bias")))
     angles = encodings[1].angles(inputs) if rope else None
-    wanted = dense(attention, x, bias, angles, inputs.padding_mask, causal)[inputs.padding_mask]
+    wanted = dense_attention(attention, x, bias, angles, inputs.padding_mask, causal)[inputs.padding_mask]
     probe = torch.randn(wanted.shape, generator=lw.stream(0, "probe"), dtype=torch.double)
     parts = [x, bias, *attention.parameters()]
     slow = torch.autograd.grad((wanted * probe).sum(), parts, retain_graph=True)
-    assert reach == 0 or all(gradient.any() for gradient in slow)  # alone in its window, a position needs no scores
-    for found in ways(attention, x, encodings, inputs, causal):
+    assert reach == 0 or all(gradient.any() for gradient in slow)  # with reach 0 scores have no effect
+    for found in attention_results(attention, x, encodings, inputs, causal):
         close(found, wanted)
         for one, two in zip(torch.autograd.grad((found * probe).sum(), parts, retain_graph=True), slow, strict=True):
             close(one, two)
 
 
 @select_rows
-@both
+@causal_and_full
 def test_alibi_and_local_heads_equal_dense_attention(lengths, causal):
     attention = SoftmaxAttention(8, 2).double()
-    inputs, x = given_to(attention, lengths)
+    inputs, x = draw_rows(attention, lengths)
     encodings = [ALiBi(3.0).build(8, 2).double(), LocalHeads(1).build(8, 2)]
-    # Of two heads, the second's slope is a sixteenth of the first's (2⁻⁸ over both); the first sees neighbours alone.
+    # The second head's slope is a sixteenth of the first's (2⁻⁸ over both); the first sees only neighbours.
     offset = torch.arange(-40, 41).abs()
     bias = torch.stack([(-3.0 * offset).masked_fill(offset > 1, -torch.inf), -3.0 / 16 * offset]).double()
-    wanted = dense(attention, x, bias, None, inputs.padding_mask, causal)[inputs.padding_mask]
-    for found in ways(attention, x, encodings, inputs, causal):
+    wanted = dense_attention(attention, x, bias, None, inputs.padding_mask, causal)[inputs.padding_mask]
+    for found in attention_results(attention, x, encodings, inputs, causal):
         close(found, wanted)
 
 
@@ -366,20 +366,20 @@ def shifted(inputs, by):
 @pytest.mark.parametrize(
     "positions", [(RoPE(),), (RoPE(100.0), Local(2)), (Local(1),), (ALiBi(),), (NoPE(),), ()], ids=repr
 )
-@both
-def test_relative_positions_do_not_know_where_a_row_starts(positions, causal, run):
+@causal_and_full
+def test_relative_positions_do_not_depend_on_the_start_of_a_row(positions, causal, run):
     runner, inputs = run(build(replace(BASE, positions=positions), causal)), some()
     close(logits(runner, inputs), logits(runner, shifted(inputs, 7)), 1e-6)
 
 
-@both
-def test_learned_positions_do(causal, run):
+@causal_and_full
+def test_learned_positions_depend_on_the_start_of_a_row(causal, run):
     runner, inputs = run(build(replace(BASE, positions=(Learned(40),)), causal)), some()
     assert (logits(runner, inputs) - logits(runner, shifted(inputs, 7))).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("positions", [(RoPE(),), (Learned(40),)], ids=repr)
-def test_order_is_known_from_the_index(positions, run):
+def test_order_follows_the_position_index(positions, run):
     runner, inputs = run(build(replace(BASE, positions=positions), False)), some([6])
     turned = replace(inputs, position=inputs.position.flip(1))
     stretched = replace(inputs, position=inputs.position * 2)
@@ -413,8 +413,8 @@ def test_fire_as_published(length):
             close(bias[:, i, j], second.weight @ hidden + second.bias, 1e-5)
 
 
-def test_fire_of_rows_with_positions_of_their_own():
-    """Each row's bias is what it would be alone."""
+def test_fire_with_different_positions_per_row():
+    """Each row's bias equals that of the row alone."""
     torch.manual_seed(0)
     encoding, inputs = FIRE().build(8, 2), some([6, 6])
     inputs = replace(inputs, position=torch.stack([torch.arange(6), 3 * torch.arange(6)]))
@@ -425,7 +425,7 @@ def test_fire_of_rows_with_positions_of_their_own():
     assert (bias[0] - bias[1]).abs().max() > 1e-3
 
 
-def test_equal_places_share_an_abacus_vector_and_signs_another():
+def test_equal_digit_positions_share_an_abacus_vector_and_signs_have_one():
     encoding, inputs = Abacus(9).build(8, 2), some([9])
     added = encoding.vectors(inputs)[0]
     same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
@@ -433,7 +433,7 @@ def test_equal_places_share_an_abacus_vector_and_signs_another():
     assert added.abs().min() > 0
 
 
-def test_one_linear_map_leads_from_each_sine_to_its_neighbour():
+def test_one_linear_map_maps_each_sine_vector_to_the_next():
     table = Abacus(60, start="sines", std=0.3).build(16, 2).table
     vectors = table.weight.detach().double()
     assert vectors.shape == (61, 16) and float(vectors.std()) == pytest.approx(0.3, rel=0.1)
@@ -445,8 +445,8 @@ def test_one_linear_map_leads_from_each_sine_to_its_neighbour():
 
 
 @pytest.mark.parametrize("each_row", [False, True])
-def test_abacus_offsets_are_for_training(each_row):
-    """Uniform over so many, alike in a batch or drawn for each row; signs keep their place; test has none."""
+def test_abacus_offsets_are_drawn_only_in_training(each_row):
+    """They are uniform, equal in a batch or drawn per row; signs are not moved, and evaluation has no offset."""
     model = replace(BASE, positions=(Abacus(30, 4, each_row),))
     recipe = replace(RECIPE, task=lw.Addition(), lengths=lw.Uniform(6), model=model)
     plain = replace(recipe, model=BASE)
@@ -466,23 +466,23 @@ def test_abacus_offsets_are_for_training(each_row):
     )
     problems = data.fresh_problems(recipe.task, (5, 5), 4, seed=0)
     written = recipe.layout.write(problems, recipe.task).inputs.digit_position
-    assert written.max() == 6  # what is solved and scored is written without an offset
+    assert written.max() == 6  # problems in evaluation have no offset
 
 
-def test_coupled_signs_share_a_vector_and_are_moved_with_the_digits():
-    """Unlike Abacus: signs stand in the place before the first, whatever the offset."""
+def test_coupled_signs_share_a_vector_and_are_offset_with_the_digits():
+    """Unlike in Abacus, signs take the digit position before the first, and have the same offset."""
     encoding, inputs = Coupling(30, 8).build(8, 2), some([9, 9])
     plain = encoding.vectors(inputs)
     same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
     assert torch.equal((plain[0][:, None] == plain[0]).all(-1), same)
-    told = Coupling(30, 8).vary(inputs, lw.stream(0, "offset"))
-    more = told.digit_position - inputs.digit_position
+    varied = Coupling(30, 8).vary(inputs, lw.stream(0, "offset"))
+    more = varied.digit_position - inputs.digit_position
     assert (more == more[:, :1]).all() and more[0, 0] != more[1, 0]
-    assert torch.equal((encoding.vectors(told) == plain).all(-1), more == 0)
+    assert torch.equal((encoding.vectors(varied) == plain).all(-1), more == 0)
 
 
 def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
-    """The formula, by hand: softmax((q + p)(k + p)ᵀ/√e) v, with the same p in every layer."""
+    """The result is softmax((q + p)(k + p)ᵀ/√e) v, with the same p in every layer."""
     model, inputs = build(replace(BASE, positions=(Abacus(9, at="attention"),)), False), some([6])
     context = model.embed(inputs)
     close(context.embedded, model.embedding(inputs.tokens))
@@ -494,16 +494,16 @@ def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
     close(attention(x, context.attention)[0], attention.out(mixed))
 
 
-def test_randomized_positions_grow_and_are_any_of_so_many():
-    """In training a batch draws its own, at test a row of given length is told the same at all times."""
+def test_randomized_positions_increase_and_cover_the_range():
+    """Training draws new positions for each batch; evaluation always gives a length the same ones."""
     position, inputs = Randomized(RoPE(), 20), some()
-    told = torch.stack([position.vary(inputs, lw.stream(0, "random", i)).position for i in range(200)])
+    varied = torch.stack([position.vary(inputs, lw.stream(0, "random", i)).position for i in range(200)])
     for i, length in enumerate(LENGTHS):
-        rows = told[:, i, :length]
+        rows = varied[:, i, :length]
         assert (rows.diff(dim=1) > 0).all()
         assert set(rows.flatten().tolist()) == set(range(20))
     encoding = position.build(8, 2)
-    assert torch.equal(encoding.train().angles(inputs), RoPE().build(8, 2).angles(inputs))  # told by the batch
+    assert torch.equal(encoding.train().angles(inputs), RoPE().build(8, 2).angles(inputs))  # drawn with the batch
     test = encoding.eval().angles(inputs)
     assert torch.equal(test[1, :9], encoding.angles(some([9, 9]))[1])
     assert not torch.equal(test, RoPE().build(8, 2).angles(inputs))
@@ -514,8 +514,8 @@ def test_randomized_positions_grow_and_are_any_of_so_many():
 
 
 @pytest.mark.parametrize("inner", [Blank(), EarlierHeads(1), LocalHeads(1)], ids=repr)
-def test_randomized_positions_keep_all_that_the_encoding_says(inner):
-    """What does not depend on positions is as it was: a blank key, and heads that start alike."""
+def test_randomized_keeps_the_other_properties_of_its_encoding(inner):
+    """Blank keys and tied heads do not depend on positions and are passed through."""
     own, randomized = inner.build(8, 2), Randomized(inner, 20).build(8, 2)
     assert randomized.attends == own.attends
     for name in ("blank", "tied_heads"):
@@ -524,14 +524,14 @@ def test_randomized_positions_keep_all_that_the_encoding_says(inner):
         assert one is None or torch.equal(one, two)
 
 
-def test_a_place_that_does_not_fit_is_said():
+def test_a_digit_position_beyond_the_table_is_refused():
     encoding = Abacus(2).build(8, 2)
     assert encoding.vectors(some([9])).shape == (1, 9, 8)
     with pytest.raises(lw.UsageError, match="digit position 5 does not fit the table of 2"):
         encoding.vectors(replace(some([9]), digit_position=torch.full((1, 9), 5)))
 
 
-def test_without_positions_a_row_seen_at_once_is_a_set(run):
+def test_a_full_layout_without_positions_is_permutation_equivariant(run):
     runner, inputs = run(build(BASE, False)), some([6])
     turned = replace(inputs, tokens=inputs.tokens.flip(1))
     close(logits(runner, inputs, [2]).flip(1), logits(runner, turned, [2]))
@@ -546,7 +546,7 @@ def test_a_learned_table_holds_exactly_its_size(run):
         logits(runner, some([10]), [1])
 
 
-def test_a_mixer_need_not_start_with_keys_like_its_queries(run):
+def test_a_mixer_may_start_without_tied_queries_and_keys(run):
     class Plain(SoftmaxAttention):
         tie_query_key = lw.Mixer.tie_query_key
 
@@ -560,7 +560,7 @@ def test_a_mixer_need_not_start_with_keys_like_its_queries(run):
 
 
 @pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), Blank())], ids=repr)
-def test_two_of_a_kind_are_refused(positions, run):
+def test_two_rotary_or_two_blank_encodings_are_refused(positions, run):
     with pytest.raises(lw.UsageError, match="at most one rotary encoding, and at most one with a blank"):
         logits(run(build(replace(BASE, positions=positions), True)), some())
 
@@ -576,7 +576,7 @@ def test_two_of_a_kind_are_refused(positions, run):
         lambda: RoPE().build(6, 2),
     ],
 )
-def test_what_cannot_be_built_is_refused(make):
+def test_invalid_heads_and_widths_are_refused(make):
     with pytest.raises(lw.UsageError):
         make()
 
@@ -592,7 +592,7 @@ def plain_mlp(mlp, x):
 
 
 def plain_attention(attention, x, context):
-    """Every score written out. Keys that are not seen, a blank and rotations as a batch's context has them."""
+    """Compute attention from all scores, with the mask, blank and rotations of the batch's context."""
     b, t, d = x.shape
     query, key, value = attention.project(x).view(b, t, 3, attention.heads, -1).permute(2, 0, 3, 1, 4)
     if context.keys is not None:
@@ -638,8 +638,8 @@ INJECTED = {
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=short)
-@both
-def test_looping_is_the_formula(spec, causal):
+@causal_and_full
+def test_looping_follows_its_formula(spec, causal):
     """With injection h_0 = 0 and h ← norm(blocks(inject(h, x))); without, h_0 = x and h ← norm(blocks(h))."""
     model, inputs = built(spec, causal), some()
     x, context, _ = model.embed(inputs)
@@ -654,9 +654,8 @@ def test_looping_is_the_formula(spec, causal):
         assert k <= 3 and rows.tolist() == [0, 1, 2]
 
 
-def test_a_looped_transformer_by_hand(run):
-    """From its weights alone: embedding, mask, softmax, norm, GELU and readout are written out. Rows have their own
-    lengths and loops."""
+def test_a_looped_transformer_equals_one_written_by_hand(run):
+    """Embedding, mask, softmax, norm, GELU and readout are written out, for rows of different lengths and loops."""
     model = build(lw.Transformer(width=8, heads=2, layers=2), True)
     weight = dict(model.named_parameters())
 
@@ -690,8 +689,8 @@ def test_a_looped_transformer_by_hand(run):
     all_close(ours, with_gradients(torch.cat(read), model))
 
 
-def test_the_readout_is_the_formula():
-    """Published (McLeish et al. 2024): an MLP, the final norm, a matrix, a matrix."""
+def test_the_readout_follows_its_formula():
+    """As published (McLeish et al. 2024), it is an MLP, the final norm and two matrices."""
     spec = replace(BASE, final_norm="readout", readout="mlp", gated=True)
     model, state = build(spec, True), torch.randn(1, 5, 8, dtype=torch.double)
     mlp, norm, extra, linear = model.readout
@@ -700,7 +699,7 @@ def test_the_readout_is_the_formula():
     close(plain.read(state), plain.readout[1](plain.readout[0](state)))
 
 
-def test_what_is_embedded_can_be_normalized():
+def test_embeddings_can_be_normalized():
     embedded = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True).embed(some([9])).embedded
     model = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True)
     bare = model.embedding(some([9]).tokens) + model.encodings[0].table.weight[:9]
@@ -709,7 +708,7 @@ def test_what_is_embedded_can_be_normalized():
     close(model.embed(some([9])).embedded.mean(-1), torch.zeros(1, 9), 1e-6)
 
 
-def test_loops_start_from_noise_in_training_and_from_its_mean_at_test():
+def test_loops_start_from_noise_in_training_and_from_zero_in_evaluation():
     model, inputs = build(replace(BASE, noise=0.02, width=64), True), some([40])
     context = model.embed(inputs)
     assert not model.start(context).any()
@@ -720,25 +719,25 @@ def test_loops_start_from_noise_in_training_and_from_its_mean_at_test():
     torch.manual_seed(3)
     one = model.start(context)
     torch.manual_seed(3)
-    assert torch.equal(one, model.start(context))  # training seeds it at every step
+    assert torch.equal(one, model.start(context))  # training sets the seed in every step
 
 
 @pytest.mark.parametrize(("injection", "share"), [("concat", 1.0), ("gate", 0.9)])
-def test_other_ways_to_inject_start_near_addition(injection, share):
+def test_concat_and_gate_injection_start_near_addition(injection, share):
     torch.manual_seed(0)
     model = replace(BASE, injection=injection).build(READS, WRITES, causal=True)
     state, x = torch.randn(2, 1, 3, 8)
     close(model.inject(state, x), state + share * x, 1e-6)
 
 
-@both
-def test_advanced_once_injection_makes_no_difference(causal, run):
+@causal_and_full
+def test_add_and_once_injection_are_equal_for_one_loop(causal, run):
     one, two = (run(build(replace(BASE, injection=injection), causal)) for injection in ("add", "once"))
     close(logits(one, some(), [1] * 3), logits(two, some(), [1] * 3))
 
 
 @pytest.mark.parametrize("positions", [(NoPE(),), (Local(1),)], ids=repr)
-def test_dropout_is_for_training_only_and_decided_by_the_seed(positions, run):
+def test_dropout_acts_only_in_training_and_follows_the_seed(positions, run):
     plain, model = (build(replace(BASE, positions=positions, dropout=share), False) for share in (0.0, 0.5))
     inputs = some()
     assert torch.equal(logits(run(model), inputs), logits(run(plain), inputs))
@@ -761,7 +760,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(share, dtype):
     zero = out == 0
     assert out.dtype == dtype and abs(float(zero.double().mean()) - share) < 3e-3
     close(out[~zero].double(), torch.full_like(out[~zero], 3 / (1 - share), dtype=torch.double), 0.01)
-    # Four values come of one draw: they know nothing of one another.
+    # Four values are taken from one draw; they must be uncorrelated.
     four = zero.flatten()[:999_000].view(-1, 4).double()
     assert (four.mean(0) - share).abs().max() < 5e-3
     assert share == 0 or (torch.corrcoef(four.T) - torch.eye(4)).abs().max() < 0.01
@@ -769,22 +768,22 @@ def test_dropout_drops_its_share_and_keeps_the_mean(share, dtype):
     assert torch.equal(gradient * 3, out)
 
 
-@both
+@causal_and_full
 @pytest.mark.parametrize(
     "positions", [(NoPE(),), (RoPE(),), (ALiBi(),), (Local(1),), (LocalHeads(1),), (EarlierHeads(1),)], ids=repr
 )
-def test_attention_with_dropout_is_attention_with_little_of_it(positions, causal, run):
-    """The ways that training with dropout takes, against one without."""
+def test_attention_with_negligible_dropout_equals_attention_without(positions, causal, run):
+    """This compares the code that training with dropout takes with the one without."""
     spec = replace(BASE, positions=positions)
     plain, model = build(spec, causal), build(replace(spec, dropout=1e-12), causal)
     close(logits(run(model.train()), some()), logits(Plain(plain), some()))
 
 
-# Rows leave the loop when they are done
+# Rows stop after their own loops
 
 
-class Counter(lw.Model):
-    """Its state says which row it is and how often it was advanced; it notes how many rows each advance took."""
+class LoopCounter(lw.Model):
+    """A model whose state holds the number of the row and of its loops; it records the rows of each advance."""
 
     def __init__(self):
         super().__init__()
@@ -810,16 +809,16 @@ class Counter(lw.Model):
 LOOP_LISTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 
 
-def numbered(loops):
-    """Rows whose one token is their own number."""
+def numbered_rows(loops):
+    """Return rows whose single token is their own number."""
     name = torch.arange(len(loops))[:, None]
     return lw.Inputs(name, name, name, torch.ones_like(name, dtype=torch.bool))
 
 
 @given(LOOP_LISTS)
-def test_rows_run_their_own_loops_and_no_more(loops):
-    """Each loop comes with the rows that run it, and the last ones in the batch's order."""
-    model, inputs, counts = Counter(), numbered(loops), torch.tensor(loops)
+def test_rows_run_exactly_their_own_loops(loops):
+    """Each loop yields the rows that run it, and ``last`` returns them in the batch's order."""
+    model, inputs, counts = LoopCounter(), numbered_rows(loops), torch.tensor(loops)
     yielded = 0
     for k, rows, (name, (count, all_alike)) in unroll(model, inputs, counts):
         yielded += 1
@@ -834,7 +833,7 @@ def test_rows_run_their_own_loops_and_no_more(loops):
         assert found.tolist() == [[row, k] for row in rows.tolist()]
 
 
-def test_the_first_rows_leave_what_all_rows_share():
+def test_taking_rows_keeps_what_all_rows_share():
     shared = torch.arange(3)[None]
     tensor, (kept, nothing), context = take_rows(
         (torch.arange(4), (shared, None), lw.AttentionContext(torch.ones(4, 2) > 0, True)), slice(2)
@@ -844,8 +843,8 @@ def test_the_first_rows_leave_what_all_rows_share():
     assert isinstance(context, lw.AttentionContext) and context.padding_mask.shape == (2, 2) and context.causal
 
 
-class Patient(lw.Runner):
-    """Every row is advanced as often as the longest; each one's own loops are then picked out."""
+class FullBatch(lw.Runner):
+    """A runner that advances every row as often as the longest, and selects the loops of each afterwards."""
 
     def each(self, inputs, loops, at, no_grad_loops=0):
         context = self.model.embed(inputs)
@@ -865,8 +864,8 @@ class Patient(lw.Runner):
 
 
 @every_model
-def test_each_row_ends_as_it_would_if_all_rows_stayed(spec, causal):
-    """In every loop, in its last, and where the first loops have no gradients."""
+def test_rows_that_finish_early_equal_those_of_a_full_batch(spec, causal):
+    """They are equal in every loop, in the last one, and if the first loops have no gradients."""
     model, inputs = built(spec, causal), some(width=10)
     at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
 
@@ -875,13 +874,13 @@ def test_each_row_ends_as_it_would_if_all_rows_stayed(spec, causal):
         for no_grad_loops in (0, 2):
             yield runner.last(inputs, torch.tensor(LOOPS), at, no_grad_loops=no_grad_loops)
 
-    for ours, theirs in zip(read(Plain(model)), read(Patient(model)), strict=True):
+    for ours, theirs in zip(read(Plain(model)), read(FullBatch(model)), strict=True):
         all_close(with_gradients(ours, model), with_gradients(theirs, model))
 
 
 @pytest.mark.parametrize("no_grad_loops", [0, 1, 2, 3])
-def test_no_grad_loops_carry_no_gradient(no_grad_loops, run):
-    """The gradient reaches the last loops alone: as if the state before them had been given."""
+def test_no_grad_loops_pass_no_gradient(no_grad_loops, run):
+    """Only the later loops have a gradient, as if the state before them were a constant."""
     model, inputs, loops = build(BASE, True), some([5, 5]), [4, 2]
     weight = model.blocks[0].mlp.widen.weight
     read = logits(run(model), inputs, loops, no_grad_loops=no_grad_loops)
@@ -894,7 +893,7 @@ def test_no_grad_loops_carry_no_gradient(no_grad_loops, run):
                 h = h.detach()
         wanted = model.read(h)[0]
         close(read[row].detach(), wanted.detach())
-        assert read.requires_grad  # of the readout, if of nothing else
+        assert read.requires_grad  # at least the readout's
         (gradient,) = torch.autograd.grad((read[row] ** 3).sum(), weight, retain_graph=True, allow_unused=True)
         if length > no_grad_loops:
             close(gradient, torch.autograd.grad((wanted**3).sum(), weight)[0])
@@ -902,11 +901,11 @@ def test_no_grad_loops_carry_no_gradient(no_grad_loops, run):
             assert gradient is None or not gradient.any()
 
 
-# A module of a user's own
+# A user's own module
 
 
 @dataclass(frozen=True)
-class _Own(lw.ModelSpec):
+class _Module(lw.ModelSpec):
     bad: bool = False
 
     def build(self, reads, writes, *, causal):
@@ -915,10 +914,12 @@ class _Own(lw.ModelSpec):
         return nn.Sequential(nn.Embedding(len(reads), 8), nn.GELU(), nn.Linear(8, len(writes)))
 
 
-RECIPE = lw.Recipe("own", lw.Parity(), lw.FullOutput(), lw.Uniform(4), lw.Constant(), _Own(), Final(), steps=3, batch=8)
+RECIPE = lw.Recipe(
+    "own", lw.Parity(), lw.FullOutput(), lw.Uniform(4), lw.Constant(), _Module(), Final(), steps=3, batch=8
+)
 
 
-def test_a_module_of_ones_own_is_a_model_advanced_once(run):
+def test_a_users_module_is_a_single_pass_model(run):
     model = RECIPE.build()
     assert isinstance(model, SinglePass)
     batch, once = lw.FullOutput().write(lw.Parity().parse("1011"), lw.Parity()), torch.tensor([1])
@@ -928,25 +929,27 @@ def test_a_module_of_ones_own_is_a_model_advanced_once(run):
     close(loss, nn.functional.cross_entropy(read[batch.loss_mask], batch.targets[batch.loss_mask]))
 
 
-def test_a_module_that_asks_is_told_where_padding_stands():
-    class Told(nn.Module):
+def test_a_module_with_a_padding_mask_parameter_receives_it():
+    class Masked(nn.Module):
         def forward(self, tokens, padding_mask):
             return nn.functional.one_hot(tokens * padding_mask, 6).double()
 
     inputs = some(width=10)
     assert torch.equal(
-        logits(Plain(SinglePass(Told())), inputs, [1] * 3)[inputs.padding_mask].argmax(-1),
+        logits(Plain(SinglePass(Masked())), inputs, [1] * 3)[inputs.padding_mask].argmax(-1),
         inputs.tokens[inputs.padding_mask],
     )
-    assert not SinglePass(Told()).advance(None, (inputs.tokens, inputs.padding_mask))[~inputs.padding_mask][:, 1:].any()
+    assert (
+        not SinglePass(Masked()).advance(None, (inputs.tokens, inputs.padding_mask))[~inputs.padding_mask][:, 1:].any()
+    )
 
 
-def test_a_module_of_another_shape_is_answered_in_one_line(run):
+def test_a_module_of_another_shape_is_refused_in_one_line(run):
     model = SinglePass(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
     with pytest.raises(lw.UsageError, match=r"must map tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
         logits(run(model), some(), [1] * 3)
     with pytest.raises(lw.UsageError, match="must return a torch module, not 'a model'"):
-        replace(RECIPE, model=_Own(bad=True)).build()
+        replace(RECIPE, model=_Module(bad=True)).build()
 
 
 def test_numbers_are_a_linear_map_of_a_symbol_s_digits():

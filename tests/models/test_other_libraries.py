@@ -1,4 +1,4 @@
-"""Modules of transformers, x-transformers and nanoGPT, as they are: trained, measured, loaded again, refused."""
+"""Unmodified modules of transformers, x-transformers and nanoGPT are trained, measured, loaded again or refused."""
 
 import importlib
 import json
@@ -14,7 +14,7 @@ import lengthwise as lw
 from lengthwise.models.single_pass import SinglePass, find_logits
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # both warn of torch's own plans when they are imported
+    warnings.simplefilter("ignore")  # both cause deprecation warnings when imported
     import transformers
     import x_transformers
 
@@ -27,7 +27,7 @@ NTP, FOP = lw.NextToken(), lw.FullOutput(causal=False)
 
 
 class NanoGPT(nn.Module):
-    """As nanoGPT: logits of all positions only with targets, of the last one without; and a loss beside them."""
+    """A module like nanoGPT: it returns all logits only with targets, else those of the last position; and a loss."""
 
     def __init__(self, width=16):
         super().__init__()
@@ -81,7 +81,7 @@ def x_encoder():
 
 MODULES = [(gpt2, NTP), (llama, NTP), (mamba, NTP), (bert, FOP), (t5, FOP), (NanoGPT, NTP)]
 MODULES += [(x_decoder, NTP), (x_encoder, FOP)]
-every = pytest.mark.parametrize(("build", "layout"), MODULES, ids=lambda one: getattr(one, "__name__", ""))
+every_module = pytest.mark.parametrize(("build", "layout"), MODULES, ids=lambda one: getattr(one, "__name__", ""))
 
 
 def built(build):
@@ -94,9 +94,9 @@ def trained(module, layout, *changes, **options):
     return lw.train(module, *changes, **options)
 
 
-@every
-def test_it_is_trained_and_measured_without_a_wrapper(build, layout, runs):
-    """Padding and neighbours are looked at too: ``train`` and ``evaluate`` refuse a module that reads them."""
+@every_module
+def test_modules_are_trained_and_measured_without_a_wrapper(build, layout, runs):
+    """``train`` and ``evaluate`` also check that no module reads padding or other rows."""
     module = built(build)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     run = trained(module, layout)
@@ -106,7 +106,7 @@ def test_it_is_trained_and_measured_without_a_wrapper(build, layout, runs):
     assert [score.exact for score in first] == [score.exact for score in again]
 
 
-@every
+@every_module
 def test_padding_changes_nothing(build, layout):
     """A row gets the same logits alone and beside a longer one, whatever stands in its padding."""
     model = SinglePass(built(build)).eval()
@@ -128,15 +128,15 @@ def test_weights_in_16_bits_are_trained_and_measured(build, layout, dtype, runs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_neither_small_weights_nor_16_bits_hide_who_looks_ahead(dtype):
-    """Weights of transformers start small, so a token that looks ahead changes a logit by .0002 at most."""
+def test_looking_ahead_is_found_despite_small_or_16_bit_weights(dtype):
+    """Weights of transformers start small, so that a later token changes a logit by at most .0002."""
     module = built(bert).to(dtype)
     with pytest.raises(lw.UsageError, match="looks ahead"):
         lw.evaluate(module, [5], task="parity", layout=NTP, samples=10)
 
 
 @pytest.mark.parametrize(("build", "layout"), [(gpt2, NTP), (bert, FOP), (NanoGPT, NTP), (x_decoder, NTP)])
-def test_rows_beyond_its_positions_are_refused_before_anything_is_measured(build, layout, monkeypatch, runs):
+def test_rows_longer_than_a_modules_positions_are_refused_before_measuring(build, layout, monkeypatch, runs):
     module = built(build)
     measured = []
     monkeypatch.setattr("lengthwise.evaluation.scores.results_of_groups", lambda *given: measured.append(given))
@@ -147,7 +147,7 @@ def test_rows_beyond_its_positions_are_refused_before_anything_is_measured(build
     assert not measured and not list(runs.glob("*"))
 
 
-def test_what_has_no_logits_is_told_so():
+def test_a_module_without_logits_is_refused_with_advice():
     config = transformers.T5Config(vocab_size=SYMBOLS, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
     with pytest.raises(lw.UsageError, match=r"without logits: take its class with a head, such as …ForToken"):
         lw.evaluate(transformers.T5EncoderModel(config), [5], task="parity", layout=FOP)
@@ -167,7 +167,7 @@ def test_logits_are_found_in_tensors_objects_dictionaries_and_tuples():
         assert find_logits(found, shape) is None
 
 
-def test_masks_are_passed_by_the_name_that_forward_has():
+def test_masks_are_passed_under_the_name_of_the_forward_parameter():
     assert [SinglePass(built(build)).mask for build, _ in MODULES] == [
         "attention_mask", "attention_mask", "attention_mask", "attention_mask", "attention_mask", None, None, "mask"
     ]  # fmt: skip
@@ -175,7 +175,7 @@ def test_masks_are_passed_by_the_name_that_forward_has():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_run_of_transformers_is_loaded_again_from_the_command_line(tmp_path, runs, dtype):
-    """Its configuration and the type of its weights are kept in the run; they are no part of its name, or its id."""
+    """The run stores the module's configuration and dtype, which are not part of the recipe."""
     run = trained(built(gpt2).to(dtype), NTP, steps=40)
     kept = json.loads(json.loads((run.folder / "config.json").read_text())["model"]["config"])
     assert kept["config"]["n_embd"] == 16 and kept["dtype"] == str(dtype).removeprefix("torch.")
@@ -208,8 +208,8 @@ OWN = """
 """
 
 
-def test_a_run_of_a_module_of_one_s_own_is_loaded_with_a_function_that_builds_it(tmp_path, runs, monkeypatch):
-    """The one of the imported functions whose module is built as the run's was; one of other settings is refused."""
+def test_a_run_of_a_users_module_is_loaded_with_a_function_that_builds_it(tmp_path, runs, monkeypatch):
+    """Of the imported functions, the one that builds the same module is used; other settings are refused."""
     (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN))
 
     def train():

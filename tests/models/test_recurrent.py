@@ -1,4 +1,4 @@
-"""The recurrent system's models: their published size, and how they are run against each of them written by hand."""
+"""The models of the recurrent system: their published sizes, and their runners compared with models written by hand."""
 
 import json
 import math
@@ -23,16 +23,16 @@ from lengthwise.runners.plain import Plain
 from lengthwise.studies.retran import retran
 
 SYMBOLS = lw.Vocab(tuple("0123456789+-*()=$^_"))
-GPT = build_models("small")["gpt"][0]
+GPT_SPEC = build_models("small")["gpt"][0]
 LENGTHS = [5, 9, 1, 7, 9]
 
 
-def build(spec, grown=False):
-    """In float64; ``grown``: every parameter matters."""
+def build(spec, perturbed=False):
+    """Build a model in float64; ``perturbed`` adds noise to every parameter, so that each affects the logits."""
     torch.manual_seed(0)
     model = spec.build(SYMBOLS, SYMBOLS, causal=True).double()
     draw = lw.stream(0, "more")
-    for parameter in model.parameters() if grown else ():
+    for parameter in model.parameters() if perturbed else ():
         parameter.data += 0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.double)
     return model
 
@@ -44,11 +44,11 @@ def rows():
     return lw.Inputs(tokens, position, position, position < torch.tensor(LENGTHS)[:, None])
 
 
-def read(runner, inputs, loops=1):
+def read_logits(runner, inputs, loops=1):
     return runner.last(inputs, torch.full((len(inputs),), loops), inputs.padding_mask)
 
 
-# As published
+# Published sizes and initialization
 
 
 PARAMETERS = {
@@ -65,76 +65,76 @@ def test_models_have_their_published_size(size):
             assert sum(parameter.numel() for parameter in recipe.build().parameters()) == parameters
 
 
-def spread(tensor):
+def std_of(tensor):
     return float(tensor.detach().std())
 
 
-def orthogonal(matrix):
-    """The shorter side's vectors have length 1 and right angles."""
+def is_orthogonal(matrix):
+    """Return whether the shorter side's vectors are orthonormal."""
     matrix = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     return torch.allclose(matrix @ matrix.T, torch.eye(len(matrix), dtype=matrix.dtype), atol=1e-5)
 
 
-def test_retran_starts_as_stated():
+def test_retran_has_the_published_initialization():
     model = build(lw.ReTran(64, 256, 6))
-    assert spread(model.embedding.weight) == pytest.approx(1, rel=0.1)
+    assert std_of(model.embedding.weight) == pytest.approx(1, rel=0.1)
     assert float(model.readout.weight.detach().abs().max()) <= 1 / 8
     for layer in model.layers:
         for linear in (layer.query, layer.key, layer.value):
-            assert spread(linear.weight) == pytest.approx(0.02, rel=0.1) and not linear.bias.any()
-        assert spread(layer.mix.weight) == pytest.approx(0.02 / math.sqrt(12), rel=0.1) and not layer.mix.bias.any()
+            assert std_of(linear.weight) == pytest.approx(0.02, rel=0.1) and not linear.bias.any()
+        assert std_of(layer.mix.weight) == pytest.approx(0.02 / math.sqrt(12), rel=0.1) and not layer.mix.bias.any()
         cell = layer.cell
         for linear in (cell.input, cell.out):
-            assert spread(linear.weight) == pytest.approx(0.02, rel=0.1)
+            assert std_of(linear.weight) == pytest.approx(0.02, rel=0.1)
 
 
 @pytest.mark.parametrize("spec", [lw.ReTran(64, 256, 6), lw.LSTM(64, 256, 6)], ids=repr)
-def test_cells_start_as_stated(spec):
+def test_cells_have_the_published_initialization(spec):
     model = build(spec)
     for cell in model.cells if isinstance(spec, lw.LSTM) else [layer.cell for layer in model.layers]:
         i, f, o, g = cell.input.bias.split(256)
         assert torch.equal(f, torch.ones_like(f)) and not torch.cat([i, o, g]).any()
-        assert orthogonal(cell.recurrent.weight) and orthogonal(cell.short.weight)
+        assert is_orthogonal(cell.recurrent.weight) and is_orthogonal(cell.short.weight)
         assert cell.recurrent.bias is None and not cell.short.bias.any() and not cell.out.bias.any()
         assert not cell.first_short.any() and not cell.first_long.any()
-        if isinstance(spec, lw.LSTM):  # uniform up to √3 · √(1/3) / √inputs, so spread 1 / √(3 · inputs)
+        if isinstance(spec, lw.LSTM):  # uniform up to √3 · √(1/3) / √inputs, so std is 1 / √(3 · inputs)
             for linear in (cell.input, cell.out):
-                assert spread(linear.weight) == pytest.approx(1 / math.sqrt(3 * linear.in_features), rel=0.1)
+                assert std_of(linear.weight) == pytest.approx(1 / math.sqrt(3 * linear.in_features), rel=0.1)
 
 
-def test_gpt_starts_as_stated():
-    model = build(replace(GPT, width=128, layers=6))
-    assert spread(model.embedding.weight) == pytest.approx(0.02, rel=0.1)
-    assert spread(model.readout[0].weight) == pytest.approx(0.02, rel=0.1)
+def test_gpt_has_the_published_initialization():
+    model = build(replace(GPT_SPEC, width=128, layers=6))
+    assert std_of(model.embedding.weight) == pytest.approx(0.02, rel=0.1)
+    assert std_of(model.readout[0].weight) == pytest.approx(0.02, rel=0.1)
     for block in model.blocks:
-        assert spread(block.mixer.out.weight) == pytest.approx(0.02 / math.sqrt(12), rel=0.1)
+        assert std_of(block.mixer.out.weight) == pytest.approx(0.02 / math.sqrt(12), rel=0.1)
         for linear in (block.mixer.project, block.mlp.widen, block.mlp.narrow):
-            assert spread(linear.weight) == pytest.approx(0.02, rel=0.1) and not linear.bias.any()
+            assert std_of(linear.weight) == pytest.approx(0.02, rel=0.1) and not linear.bias.any()
 
 
-@pytest.mark.parametrize("spec", [lw.LSTM(), lw.ReTran(), GPT], ids=lambda spec: type(spec).__name__)
+@pytest.mark.parametrize("spec", [lw.LSTM(), lw.ReTran(), GPT_SPEC], ids=lambda spec: type(spec).__name__)
 def test_logits_are_divided_by_the_root_of_the_width(spec):
     model = build(spec)
     state = torch.randn(1, 1, spec.width, dtype=torch.double)
-    weight = model.readout.get_parameter("0.weight" if spec is GPT else "weight")
+    weight = model.readout.get_parameter("0.weight" if spec is GPT_SPEC else "weight")
     torch.testing.assert_close(model.read(state), state @ weight.T / math.sqrt(spec.width))
 
 
-def test_a_model_of_one_direction_takes_a_causal_layout():
+def test_recurrent_models_need_a_causal_layout():
     for spec in (lw.LSTM(), lw.ReTran()):
         with pytest.raises(lw.UsageError, match="causal layout"):
             spec.build(SYMBOLS, SYMBOLS, causal=False)
 
 
 @pytest.mark.parametrize("wrong", [{"width": 12}, {"heads": 0}, {"dropout": 1.0}, {"layers": 0}], ids=str)
-def test_a_model_that_cannot_be_is_refused(wrong):
+def test_invalid_settings_are_refused(wrong):
     with pytest.raises(lw.UsageError):
         lw.ReTran(**wrong)
     with pytest.raises(lw.UsageError):
         lw.LSTM(**({"hidden": 0} if wrong.keys() & {"heads", "width"} else wrong))
 
 
-# Written by hand: symbol by symbol, layer by layer, keys and values in lists; one row at a time
+# Models written by hand: one row at a time, symbol by symbol, with keys and values in lists
 
 
 def attend(query, keys, values, heads):
@@ -147,10 +147,10 @@ def attend(query, keys, values, heads):
     return torch.cat(found)
 
 
-def turned(x, heads, position):
-    """Coordinate i of a head and i + half as one complex number, turned by the position's angle."""
+def rotate_by_position(x, heads, position):
+    """Rotate coordinates i and i + half of each head, as one complex number, by the position's angle."""
     first, second = x.view(heads, 2, -1).unbind(1)
-    rates = (10_000.0 ** (-torch.arange(first.shape[1]) / first.shape[1])).to(x.dtype)  # as models keep them
+    rates = (10_000.0 ** (-torch.arange(first.shape[1]) / first.shape[1])).to(x.dtype)  # in the dtype of the models
     found = torch.complex(first, second) * torch.polar(torch.ones_like(rates), position * rates)
     return torch.stack([found.real, found.imag], 1).flatten()
 
@@ -173,17 +173,17 @@ def lstm_by_hand(model, xs):
 
 
 def retran_by_hand(model, xs):
-    """A layer looks at its own outputs of before; they and its cell's states are all that it keeps."""
+    """Run ReTran on one row: each layer stores its own outputs, which it attends to, and the states of its cell."""
     heads = model.spec.heads
     for layer in model.layers:
         short, long, outputs = layer.cell.first_short, layer.cell.first_long, []
         keys, values = [layer.key(layer.first)], [layer.value(layer.first)]
         for position, x in enumerate(xs, 1):
-            found = attend(turned(layer.query(x), heads, position), keys, values, heads)
+            found = attend(rotate_by_position(layer.query(x), heads, position), keys, values, heads)
             h = layer.norm_attention(x + layer.mix(found))
             output, short, long = cell_by_hand(layer.cell, h, short, long)
             y = layer.norm_cell(h + output)
-            keys.append(turned(layer.key(y), heads, position))
+            keys.append(rotate_by_position(layer.key(y), heads, position))
             values.append(layer.value(y))
             outputs.append(y)
         xs = outputs
@@ -191,14 +191,14 @@ def retran_by_hand(model, xs):
 
 
 def gpt_by_hand(model, xs):
-    """Post-norm, rotary positions from 0."""
+    """Run the GPT baseline on one row, with post-norm and rotary positions from 0."""
     for block in model.blocks:
         heads, keys, values, outputs = block.mixer.heads, [], [], []
         for position, x in enumerate(xs):
             query, key, value = block.mixer.project(x).chunk(3)
-            keys.append(turned(key, heads, position))
+            keys.append(rotate_by_position(key, heads, position))
             values.append(value)
-            found = attend(turned(query, heads, position), keys, values, heads)
+            found = attend(rotate_by_position(query, heads, position), keys, values, heads)
             h = block.norm_mixer(x + block.mixer.out(found))
             wide = torch.nn.functional.gelu(block.mlp.widen(h), approximate="tanh")
             outputs.append(block.norm_mlp(h + block.mlp.narrow(wide)))
@@ -212,7 +212,7 @@ FAMILIES = [
     (lw.ReTran(8, 5, 4, 2), Wave, retran_by_hand),
     (lw.LSTM(16, 64, 3), PackedLSTM, lstm_by_hand),
     (lw.LSTM(4, 7, 1), PackedLSTM, lstm_by_hand),
-    (replace(GPT, layers=2), PackedTransformer, gpt_by_hand),
+    (replace(GPT_SPEC, layers=2), PackedTransformer, gpt_by_hand),
 ]
 
 
@@ -220,15 +220,15 @@ FAMILIES = [
 @pytest.mark.parametrize(
     ("spec", "kind", "by_hand"), FAMILIES, ids=lambda value: getattr(value, "__name__", type(value).__name__)
 )
-def test_a_model_is_what_is_written_by_hand(spec, kind, by_hand, loops):
-    """In values and gradients: plainly run, and by the runner that claims it. Looped, it reads its own output."""
-    model, inputs = build(replace(spec, dropout=0.0), grown=True), rows()
+def test_models_equal_those_written_by_hand(spec, kind, by_hand, loops):
+    """Values and gradients are equal for the plain runner and the fast one; a looped model reads its own output."""
+    model, inputs = build(replace(spec, dropout=0.0), perturbed=True), rows()
     assert kind.find_obstacle(model) is None
     states = []
     for tokens, mask in zip(inputs.tokens, inputs.padding_mask, strict=True):
         xs = list(model.embedding(tokens[mask]))
         for loop in range(loops):
-            again = loop and getattr(spec, "injection", "once") == "add"  # a transformer may be given its input again
+            again = loop and getattr(spec, "injection", "once") == "add"  # injected again in each loop
             xs = by_hand(
                 model, [x + y for x, y in zip(xs, model.embedding(tokens[mask]), strict=True)] if again else xs
             )
@@ -236,27 +236,27 @@ def test_a_model_is_what_is_written_by_hand(spec, kind, by_hand, loops):
     wanted = with_gradients(model.readout(torch.stack(states)), model)
     assert all(part.any() for part in wanted)
     for runner in (Plain(model), kind(model)):
-        for one, two in zip(with_gradients(read(runner, inputs, loops), model), wanted, strict=True):
+        for one, two in zip(with_gradients(read_logits(runner, inputs, loops), model), wanted, strict=True):
             torch.testing.assert_close(one, two, atol=1e-8, rtol=1e-8)
 
 
-def test_a_second_backward_pass_is_as_the_first():
-    """Gradients of keys and values are gathered outside autograd's context: nothing of one pass may reach the next."""
-    model, inputs = build(lw.ReTran(dropout=0.0), grown=True), rows()
-    outputs = read(Wave(model), inputs)
+def test_a_second_backward_pass_equals_the_first():
+    """Gradients of keys and values are accumulated outside autograd's context and must not persist between passes."""
+    model, inputs = build(lw.ReTran(dropout=0.0), perturbed=True), rows()
+    outputs = read_logits(Wave(model), inputs)
     passes = [torch.autograd.grad(outputs.sum(), model.embedding.weight, retain_graph=True)[0] for _ in range(2)]
     assert torch.equal(*passes)
 
 
-def test_the_gates_gradient():
+def test_step_cells_passes_gradcheck():
     draw = lw.stream(0, "gates")
     shapes = ((2, 3, 6), (2, 20, 6), (2, 5, 3))
     parts = [torch.randn(shape, generator=draw, dtype=torch.double, requires_grad=True) for shape in shapes]
     assert torch.autograd.gradcheck(step_cells, parts)
 
 
-def recalled(query, key, value, dropout):
-    """Three steps of two layers: what is stored is looked at by all that follow; the last row leaves."""
+def attend_with_recall(query, key, value, dropout):
+    """Run three steps of two layers: all later steps attend to what is stored, and the last row stops early."""
     torch.manual_seed(0)
     recall = Recall((2, 3, 4, 3), 2, probability=dropout, like=query)
     found, token = [], query.new_zeros(()).requires_grad_()
@@ -269,15 +269,15 @@ def recalled(query, key, value, dropout):
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.4])
-def test_recall_s_gradient(dropout):
+def test_recall_passes_gradcheck(dropout):
     draw = lw.stream(0, "recall")
     parts = [torch.randn(3, 2, 3, 4, generator=draw, dtype=torch.double, requires_grad=True) for _ in range(3)]
-    assert torch.autograd.gradcheck(lambda *parts: recalled(*parts, dropout), parts, fast_mode=not LONG)
+    assert torch.autograd.gradcheck(lambda *parts: attend_with_recall(*parts, dropout), parts, fast_mode=not LONG)
 
 
 def test_dropout_in_recall_keeps_the_mean():
     query, key, value = (torch.randn(3, 2, 3, 4, generator=lw.stream(i, "mean"), dtype=torch.double) for i in range(3))
-    plain = recalled(query, key, value, 0.0)[1]
+    plain = attend_with_recall(query, key, value, 0.0)[1]
     found = []
     for seed in range(4000 if LONG else 800):
         torch.manual_seed(seed)
@@ -294,21 +294,21 @@ def test_dropout_in_recall_keeps_the_mean():
 
 @pytest.mark.parametrize(("spec", "kind"), [(lw.ReTran(), Wave), (lw.LSTM(), PackedLSTM)], ids=repr)
 @pytest.mark.parametrize("plainly", [True, False])
-def test_dropout_is_for_training(spec, kind, plainly):
-    model, inputs = build(spec, grown=True), rows()
+def test_dropout_acts_only_in_training(spec, kind, plainly):
+    model, inputs = build(spec, perturbed=True), rows()
     runner = Plain(model) if plainly else kind(model)
     model.train()
-    assert not torch.equal(read(runner, inputs), read(runner, inputs))
+    assert not torch.equal(read_logits(runner, inputs), read_logits(runner, inputs))
     model.eval()
-    assert torch.equal(read(runner, inputs), read(runner, inputs))
+    assert torch.equal(read_logits(runner, inputs), read_logits(runner, inputs))
 
 
 # The study
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
-def test_the_study_is_reproduced(monkeypatch, tmp_path, capsys):
-    """Problems in the range and beyond it, and the pictures of both."""
+def test_reproduce_retran_writes_scores_and_pictures(monkeypatch, tmp_path, capsys):
+    """Problems within the training range and beyond it are measured and drawn."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
     words = ["steps=2", "batch=4", "model.width=8", "model.hidden=4", "model.layers=1", "source.rows=200"]
     words += ["watch.every=1", "watch.validation=20", "name=tiny"]

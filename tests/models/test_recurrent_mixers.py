@@ -22,7 +22,7 @@ from lengthwise.nn.mixers.xlstm import exponential_attention
 ROWS, HEADS, WIDTH = 2, 3, 4
 
 
-def drawn(*shape, seed=0):
+def random_tensor(*shape, seed=0):
     return torch.randn(*shape, generator=stream(seed, "x", *shape), dtype=torch.double, requires_grad=True)
 
 
@@ -51,7 +51,7 @@ def linear_attention_scan(query, key, value, log_decay, sign, state):
 
 
 def exponential_attention_scan(query, key, value, enter, log_forget):
-    """C_tᵀ q_t / max(|n_tᵀ q_t|, 1), without a scale and with n as a further column of C."""
+    """C_tᵀ q_t / max(|n_tᵀ q_t|, 1), computed without rescaling and with n as a further column of C."""
     value, key = F.pad(value, (0, 1), value=1.0), enter.exp()[..., None] * key
     mixed, _ = linear_attention_scan(query, key, value, log_forget, None, None)
     return mixed[..., :-1] / mixed[..., -1:].abs().clamp(min=1)
@@ -73,10 +73,10 @@ lengths = st.integers(1, 40)
 
 @given(lengths, st.booleans(), st.booleans(), st.sampled_from([4, 16, 64]), st.integers(0, 99))
 def test_the_delta_rule_in_chunks_equals_its_scan(length, decays, starts, chunk, seed):
-    query, key, value = (drawn(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(3))
-    beta = drawn(ROWS, HEADS, length, seed=seed)
-    log_decay = drawn(ROWS, HEADS, length, seed=seed + 1) if decays else None
-    state = drawn(ROWS, HEADS, WIDTH, WIDTH, seed=seed) if starts else None
+    query, key, value = (random_tensor(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(3))
+    beta = random_tensor(ROWS, HEADS, length, seed=seed)
+    log_decay = random_tensor(ROWS, HEADS, length, seed=seed + 1) if decays else None
+    state = random_tensor(ROWS, HEADS, WIDTH, WIDTH, seed=seed) if starts else None
 
     def bounded(function):
         def call(query, key, value, beta, log_decay, state, *further):
@@ -91,17 +91,17 @@ def test_the_delta_rule_in_chunks_equals_its_scan(length, decays, starts, chunk,
         torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
-def equal(one, other):
+def assert_close(one, other):
     for here, there in zip(one, other, strict=True):
         torch.testing.assert_close(here, there, atol=1e-10, rtol=1e-10)
 
 
 @given(lengths, st.booleans(), st.booleans(), st.sampled_from([4, 32]), st.integers(0, 99))
 def test_linear_attention_in_chunks_equals_its_scan(length, signed, starts, chunk, seed):
-    query, key = (drawn(ROWS, 1, length, WIDTH, seed=seed + i) for i in range(2))
-    value, log_decay = drawn(ROWS, HEADS, length, 5, seed=seed), drawn(ROWS, HEADS, length, seed=seed)
-    state = drawn(ROWS, HEADS, WIDTH, 5, seed=seed) if starts else None
-    sign = drawn(ROWS, HEADS, length, seed=seed + 1).detach().sign() if signed else None
+    query, key = (random_tensor(ROWS, 1, length, WIDTH, seed=seed + i) for i in range(2))
+    value, log_decay = random_tensor(ROWS, HEADS, length, 5, seed=seed), random_tensor(ROWS, HEADS, length, seed=seed)
+    state = random_tensor(ROWS, HEADS, WIDTH, 5, seed=seed) if starts else None
+    sign = random_tensor(ROWS, HEADS, length, seed=seed + 1).detach().sign() if signed else None
 
     def bounded(function):
         def call(query, key, value, log_decay, state, *further):
@@ -111,7 +111,7 @@ def test_linear_attention_in_chunks_equals_its_scan(length, signed, starts, chun
 
     parts = [query, key, value, log_decay, state]
     slow = results_and_gradients(bounded(linear_attention_scan), parts)
-    equal(results_and_gradients(bounded(linear_attention), parts, chunk), slow)
+    assert_close(results_and_gradients(bounded(linear_attention), parts, chunk), slow)
 
 
 def trapezoidal_scan(query, key, value, log_decay, step, mix):
@@ -128,8 +128,8 @@ def trapezoidal_scan(query, key, value, log_decay, step, mix):
 
 @given(lengths, st.integers(0, 40), st.sampled_from([4, 32]), st.integers(0, 99))
 def test_trapezoidal_attention_in_chunks_equals_its_scan(length, cut, chunk, seed):
-    query, key, value = (drawn(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(3))
-    gates = [drawn(ROWS, HEADS, length, seed=seed + i) for i in range(3)]
+    query, key, value = (random_tensor(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(3))
+    gates = [random_tensor(ROWS, HEADS, length, seed=seed + i) for i in range(3)]
 
     def bounded(function):
         def call(query, key, value, log_decay, step, mix, *further):
@@ -151,11 +151,11 @@ def test_trapezoidal_attention_in_chunks_equals_its_scan(length, cut, chunk, see
 
     parts = [query, key, value, *gates]
     slow = results_and_gradients(bounded(trapezoidal_scan), parts)
-    equal(results_and_gradients(bounded(chunked), parts), slow)
+    assert_close(results_and_gradients(bounded(chunked), parts), slow)
 
 
-def test_mamba_3_can_track_a_parity_as_real_decays_cannot():
-    """A state that turns by π for each one is negative after an odd number of ones."""
+def test_mamba_3_can_track_parity_by_rotation():
+    """A state that turns by π for each 1 is negative after an odd number of ones, which real decays cannot do."""
     bits = torch.randint(2, (4, 30), generator=stream(0, "bits")).double()
     angle = (math.pi * bits).cumsum(1)[:, None, :, None]
     one = torch.zeros(4, 1, 30, 4).double().index_fill(3, torch.tensor([0]), 1)
@@ -167,9 +167,9 @@ def test_mamba_3_can_track_a_parity_as_real_decays_cannot():
 
 
 @given(lengths, st.booleans(), st.sampled_from([4, 16]), st.integers(0, 99))
-def test_a_diagonal_and_rank_one_in_chunks_equals_its_scan(length, starts, chunk, seed):
-    query, decay, a, b, key, value = (drawn(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(6))
-    state = drawn(ROWS, HEADS, WIDTH, WIDTH, seed=seed) if starts else None
+def test_diagonal_plus_rank_one_in_chunks_equals_its_scan(length, starts, chunk, seed):
+    query, decay, a, b, key, value = (random_tensor(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(6))
+    state = random_tensor(ROWS, HEADS, WIDTH, WIDTH, seed=seed) if starts else None
 
     def bounded(function):
         def call(query, decay, a, b, key, value, state, *further):
@@ -181,14 +181,14 @@ def test_a_diagonal_and_rank_one_in_chunks_equals_its_scan(length, starts, chunk
 
     parts = [query, decay, a, b, key, value, state]
     slow = results_and_gradients(bounded(scan), parts)
-    equal(results_and_gradients(bounded(diagonal_plus_rank_one), parts, chunk), slow)
+    assert_close(results_and_gradients(bounded(diagonal_plus_rank_one), parts, chunk), slow)
 
 
 @given(lengths, st.sampled_from([4, 32]), st.integers(0, 99))
 def test_exponential_gates_in_chunks_equal_their_scan(length, chunk, seed):
-    """However large the gates' exponents are; and the row in two pieces is the whole row."""
-    query, key, value = (drawn(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(3))
-    enter, forget = (drawn(ROWS, HEADS, length, seed=seed + i) for i in range(2))
+    """Exponents may be large, and a row in two pieces equals the whole row."""
+    query, key, value = (random_tensor(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(3))
+    enter, forget = (random_tensor(ROWS, HEADS, length, seed=seed + i) for i in range(2))
     parts = [query, key, value, enter, forget]
 
     def by_position(query, key, value, enter, forget):
@@ -204,25 +204,25 @@ def test_exponential_gates_in_chunks_equal_their_scan(length, chunk, seed):
                 found.append(one)
         return torch.cat(found, 2), found[0].new_zeros(1)
 
-    equal(results_and_gradients(chunked, parts), results_and_gradients(by_position, parts))
+    assert_close(results_and_gradients(chunked, parts), results_and_gradients(by_position, parts))
     far = exponential_attention(query, key, value, 400 * enter, F.logsigmoid(forget), None, None)[0]
     assert far.isfinite().all()
 
 
-def attending(kind, **options):
+def build_mixer(kind, **options):
     torch.manual_seed(0)
     mixer = kind(8, 2, biases=True, **options).double()
-    x = drawn(2, 6, 8).detach()
+    x = random_tensor(2, 6, 8).detach()
     return mixer, x, AttentionContext(torch.ones(2, 6, dtype=torch.bool), causal=True)
 
 
-def heads_of(mixer, x):
+def project_heads(mixer, x):
     return (part.transpose(1, 2) for part in mixer.project(x).unflatten(-1, (3, 2, -1)).unbind(2))
 
 
-def test_forgetting_attention_adds_what_is_forgotten_between():
-    mixer, x, context = attending(ForgettingMixer)
-    query, key, value = heads_of(mixer, x)
+def test_forgetting_attention_adds_the_log_forget_gates_between_positions():
+    mixer, x, context = build_mixer(ForgettingMixer)
+    query, key, value = project_heads(mixer, x)
     log_forget = F.logsigmoid(mixer.forget(x) + mixer.forget_bias)
     score = query @ key.mT / 2
     for i in range(6):
@@ -231,9 +231,9 @@ def test_forgetting_attention_adds_what_is_forgotten_between():
     torch.testing.assert_close(mixer(x, context), mixer.out((score.softmax(-1) @ value).transpose(1, 2).flatten(2)))
 
 
-def test_stick_breaking_gives_later_keys_first():
-    mixer, x, context = attending(StickBreakingMixer)
-    query, key, value = heads_of(mixer, x)
+def test_stick_breaking_assigns_weight_from_the_latest_key_on():
+    mixer, x, context = build_mixer(StickBreakingMixer)
+    query, key, value = project_heads(mixer, x)
     share, weight = (query @ key.mT / 2).sigmoid(), torch.zeros(2, 2, 6, 6, dtype=torch.double)
     for i in range(6):
         left = torch.ones(2, 2, dtype=torch.double)
@@ -243,9 +243,9 @@ def test_stick_breaking_gives_later_keys_first():
     torch.testing.assert_close(mixer(x, context), mixer.out((weight @ value).transpose(1, 2).flatten(2)))
 
 
-def test_scalable_softmax_multiplies_scores_by_the_logarithm_of_their_number():
-    mixer, x, context = attending(ScalableAttention, dropout=0.0)
-    query, key, value = heads_of(mixer, x)
+def test_scalable_softmax_multiplies_scores_by_the_log_of_the_number_of_keys():
+    mixer, x, context = build_mixer(ScalableAttention, dropout=0.0)
+    query, key, value = project_heads(mixer, x)
     logs = torch.arange(2, 8, dtype=torch.double).log()[:, None]
     score = (0.43 * logs * (query @ key.mT) / 2).masked_fill(torch.ones(6, 6).triu(1) > 0, -torch.inf)
     torch.testing.assert_close(mixer(x, context), mixer.out((score.softmax(-1) @ value).transpose(1, 2).flatten(2)))
@@ -254,7 +254,7 @@ def test_scalable_softmax_multiplies_scores_by_the_logarithm_of_their_number():
 
 @pytest.mark.parametrize(("negative", "least"), [(False, 0.0), (True, -1.0)])
 def test_eigenvalues_of_the_transition_are_in_their_range(negative, least):
-    """From S₀ = I with no values: the eigenvalues of I − β k kᵀ are 1 and 1 − β."""
+    """The eigenvalues of I − β k kᵀ are 1 and 1 − β."""
     torch.manual_seed(0)
     mixer = DeltaMixer(8, 2, taps=4, negative=negative, biases=True)
     beta = mixer.top * mixer.rate(10 * torch.randn(100, 8)).sigmoid()
@@ -263,8 +263,7 @@ def test_eigenvalues_of_the_transition_are_in_their_range(negative, least):
     assert eigenvalues.min() < least + 0.1
 
 
-def test_several_updates_are_a_longer_row_of_single_ones():
-    """Two updates per position, of which one has β = 0, are one update."""
+def test_two_updates_with_one_beta_of_zero_equal_a_single_update():
     torch.manual_seed(0)
     double = DeltaMixer(8, 2, taps=0, negative=True, biases=True, updates=2, gated=True).double()
     single = DeltaMixer(8, 2, taps=0, negative=True, biases=True, gated=True).double()
@@ -276,7 +275,7 @@ def test_several_updates_are_a_longer_row_of_single_ones():
     }
     state["rate.weight"] = double.rate.weight[:2]
     single.load_state_dict(state)
-    x = drawn(3, 7, 8)
+    x = random_tensor(3, 7, 8)
     double.rate.register_forward_hook(lambda _, __, out: torch.cat([out[..., :2], out[..., 2:] * 0 - torch.inf], -1))
     torch.testing.assert_close(double.step(x, None)[0], single.step(x, None)[0])
 

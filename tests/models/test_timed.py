@@ -1,4 +1,4 @@
-"""A model with a clock: the clock alone says that there is no answer yet, and learns alone when."""
+"""``Timed``: a separate clock decides that there is no answer yet, and is the only part trained on when to stop."""
 
 from dataclasses import replace
 
@@ -19,13 +19,13 @@ from lengthwise.testing.laws_of_models import READS, WRITES, compute_logits
 SPEC = Timed(answers=replace(BASE, layers=2), clock=BASE)
 
 
-def whole(spec=SPEC, reads=READS, writes=WRITES):
+def build_timed(spec=SPEC, reads=READS, writes=WRITES):
     torch.manual_seed(0)
     return noisy(spec.build(reads, writes, causal=True))
 
 
-def test_at_the_equals_sign_the_end_is_the_clocks_and_the_rest_the_answers():
-    model, inputs = whole(), some([9, 7])
+def test_at_the_equals_sign_the_clock_gives_the_end_and_answers_the_rest():
+    model, inputs = build_timed(), some([9, 7])
     first = inputs.tokens == READS.id(EQUALS)
     assert first.any() and not first.all()
     loops = [3, 2]
@@ -38,10 +38,10 @@ def test_at_the_equals_sign_the_end_is_the_clocks_and_the_rest_the_answers():
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_row_that_stops_early_teaches_the_clock_alone(early):
+def test_a_row_that_stops_early_trains_only_the_clock(early):
     task, layout = BinarySum(), lw.FullOutput()
     batch = layout.write(task.sample(torch.full((4, 1), 6), lw.stream(0, "rows")), task)
-    model = whole(SPEC, *layout.vocabs(task))
+    model = build_timed(SPEC, *layout.vocabs(task))
     loops = batch.rounds - 1 if early else batch.rounds
     Halting()(choose_runner(model), batch, loops, lw.stream(0, "loss")).value.backward()
     steepest = {
@@ -52,7 +52,7 @@ def test_a_row_that_stops_early_teaches_the_clock_alone(early):
 
 
 @pytest.mark.parametrize("name", ["halting-binary-sum", "looped-multiplication", "looped-flipped-copy"])
-def test_a_blind_clock_sees_signs_and_how_long_rows_are(name):
+def test_a_blind_clock_sees_only_signs_and_lengths(name):
     recipe = catalog.recipe(name, ["model.blind=true"])
     torch.manual_seed(0)
     model = noisy(recipe.build())
@@ -68,7 +68,7 @@ def test_a_blind_clock_sees_signs_and_how_long_rows_are(name):
     assert torch.equal(read.tokens[signs], inputs.tokens[signs])
 
 
-def test_a_blind_clock_is_run_fast_as_it_is_written():
+def test_a_blind_clock_has_a_fast_runner_that_equals_the_plain_one():
     torch.manual_seed(0)
     model, inputs = noisy(replace(SPEC, blind=True).build(READS, WRITES, causal=True)), some([9, 7])
     fast, plain = (compute_logits(one, inputs, [3, 2]) for one in (choose_runner(model), Plain(model)))
@@ -86,9 +86,9 @@ def test_other_layouts_are_refused(reads, writes):
         SPEC.build(reads, writes, causal=True)
 
 
-def test_two_transformers_are_run_fast_and_a_clock_in_a_clock_plainly():
+def test_two_transformers_have_a_fast_runner_but_nested_clocks_have_none():
     recipe = catalog.recipes()["halting-binary-sum"]()
     reads, writes = recipe.layout.vocabs(recipe.task)
     assert type(choose_runner(recipe.model.build(reads, writes, causal=True))).__name__ == "Twice"
     nested = replace(SPEC, answers=Timed(answers=lw.Transformer(width=8, heads=2), clock=BASE))
-    assert type(choose_runner(whole(nested))).__name__ == "Plain"
+    assert type(choose_runner(build_timed(nested))).__name__ == "Plain"
