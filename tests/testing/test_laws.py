@@ -1,4 +1,4 @@
-"""Laws hold for all parts of the package, and each of them catches who breaks it."""
+"""All parts of the package satisfy the laws of their kind, and each law detects a part that breaks it."""
 
 import json
 import typing
@@ -19,23 +19,23 @@ from lengthwise.testing.laws import Finding, Findings, check_part, list_laws
 from lengthwise.testing.laws_of_models import build_small_spec
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-TAKES = "name a module of your own, e.g. own_task for own_task.py, or a file of problems (.jsonl or .csv)"
+EXPECTED_NAMES = "name a module of your own, e.g. own_task for own_task.py, or a file of problems (.jsonl or .csv)"
 NEITHER = f"neither in {EXAMPLES} nor among the installed packages"
-# ``ExternalModule`` stands for a module that was given from Python, and is built from none. Tasks and layouts are held
-# to their laws in forms of many kinds, in their own tests.
+# ``ExternalModule`` stands for a module passed in from Python and cannot be built without one. Tasks and layouts are
+# tested by their laws in many variants in their own tests.
 PARTS = [(kind, part) for kind in catalog.parts() for part in shipped(kind) if type(part) is not ExternalModule]
-HELD_ELSEWHERE = {"tasks", "layouts"}
+TESTED_ELSEWHERE = {"tasks", "layouts"}
 
 
-@pytest.mark.parametrize(("kind", "part"), [pair for pair in PARTS if pair[0] not in HELD_ELSEWHERE], ids=str)
-def test_every_part_of_the_package_keeps_the_laws_of_its_kind(kind, part):
-    if part == lw.Local(0):  # a softmax over one key has no use for a bias
+@pytest.mark.parametrize(("kind", "part"), [pair for pair in PARTS if pair[0] not in TESTED_ELSEWHERE], ids=str)
+def test_every_part_of_the_package_satisfies_its_laws(kind, part):
+    if part == lw.Local(0):  # in a softmax over one key a bias has no effect
         part = lw.Local(1)
     found = check_part(part)
     assert len(found) >= 3 and not found.broken
 
 
-# Who breaks a law: a class for each, by the law's name
+# Parts that each break one law; LAW_BREAKERS names the law
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class _Twice(_Reverse):
 
 @dataclass(frozen=True)
 class _Spec(lw.ModelSpec):
-    """A module of tests."""
+    """A model specification that builds a module of this file by name."""
 
     kind: str = "Fine"
 
@@ -155,7 +155,7 @@ class _Spec(lw.ModelSpec):
 
 
 class Fine(nn.Module):
-    """Each position reads itself."""
+    """A correct module, in which each position reads itself."""
 
     def __init__(self, reads, writes):
         super().__init__()
@@ -284,7 +284,7 @@ class _Negative(lw.Final):
 
 
 class _LuckyLoss(lw.Final):
-    """A loss that draws random numbers of its own."""
+    """A loss that uses the global random generator."""
 
     def __call__(self, runner, batch, loops, generator):
         loss = super().__call__(runner, batch, loops, generator)
@@ -347,7 +347,7 @@ class _Centred(lw.FullOutput):
 
 
 class _Narrow(lw.FullOutput):
-    """Gives several rows a single column."""
+    """A layout that cuts a batch of several rows to a single column."""
 
     def write(self, problems, task):
         batch = super().write(problems, task)
@@ -413,14 +413,14 @@ class _Unsaid(lw.Oracle):
 
 @dataclass(frozen=True)
 class _Rounded(lw.Oracle):
-    """What is read is not what was written."""
+    """A rule that differs after it is written and read."""
 
     def __post_init__(self):
         object.__setattr__(self, "more", self.more + 1)
 
 
 class Sum(lw.Mixer):
-    """The sum of the positions so far; its steps forget some of it."""
+    """A mixer that sums the positions so far, and whose ``step`` wrongly forgets a tenth of the sum."""
 
     def __init__(self):
         super().__init__()
@@ -435,7 +435,7 @@ class Sum(lw.Mixer):
 
 
 class Counting(lw.Model):
-    """Counts its loops outside the state."""
+    """A model that counts its loops outside its state."""
 
     def __init__(self, reads, writes):
         super().__init__()
@@ -464,13 +464,13 @@ class _Counts(lw.ModelSpec):
 
 @dataclass(frozen=True)
 class _Sums(lw.MixerSpec):
-    """A mixer whose steps are not its whole row."""
+    """A mixer whose steps differ from the whole row."""
 
     def build(self, width, heads):
         return Sum()
 
 
-CAUGHT = {
+LAW_BREAKERS = {
     "it_is_equal_after_json": _Rounded(),
     "it_is_frozen": _Loose(),
     "it_has_a_docstring": _Unsaid(),
@@ -526,7 +526,7 @@ CAUGHT = {
 }
 
 
-def test_a_question_that_is_refused_comes_with_what_it_has_to_be():
+def test_an_invalid_question_is_refused_with_its_requirements():
     (broken,) = (one for one in check_part(_Mute()).broken if one.law.startswith("question"))
     for wanted in (
         "'Digits → digits'",
@@ -539,9 +539,9 @@ def test_a_question_that_is_refused_comes_with_what_it_has_to_be():
         assert wanted in broken.told
 
 
-@pytest.mark.parametrize("law", CAUGHT)
-def test_a_law_catches_who_breaks_it(law):
-    part = CAUGHT[law]
+@pytest.mark.parametrize("law", LAW_BREAKERS)
+def test_each_law_detects_a_part_that_breaks_it(law):
+    part = LAW_BREAKERS[law]
     (function,) = [one for one in list_laws(type(part)) if one.__name__ == law]
     (found,) = laws.check_laws(part, "mine", [function])
     assert not found.holds and found.told and "\n" not in found.told and found.law.endswith(".")
@@ -557,24 +557,24 @@ def test_a_law_catches_who_breaks_it(law):
         (_Silent(), "uniform answers are all empty"),
     ],
 )
-def test_what_is_wrong_with_rows_is_said(task, told):
+def test_wrongly_padded_rows_are_described(task, told):
     (law,) = [law for law in list_laws(type(task)) if law.__name__ == "rows_are_padded_with_zeros"]
     assert told in laws.check_laws(task, "", [law])[0].told
 
 
-def test_a_row_that_is_cut_in_a_batch_is_named_with_both_forms():
+def test_a_row_that_changes_in_a_batch_is_shown_in_both_forms():
     (law,) = [law for law in list_laws(_Narrow) if law.__name__ == "rows_do_not_depend_on_the_batch"]
     (finding,) = laws.check_laws(_Narrow(), "", [law])
     assert "targets is [" in finding.told and "] beside others" in finding.told
 
 
-def test_a_task_of_one_symbol_keeps_all_laws():
-    found = [law for law in list_laws(_Unary) if law.__name__ != "it_is_equal_after_json"]  # for its _
+def test_a_task_with_one_symbol_satisfies_all_laws():
+    found = [law for law in list_laws(_Unary) if law.__name__ != "it_is_equal_after_json"]  # its name starts with _
     assert len(found) > 10 and not laws.check_laws(_Unary(), "", found).broken
 
 
-def test_of_a_model_that_is_random_this_is_said_first():
-    """It breaks laws of padding and of rows for this reason alone."""
+def test_randomness_of_a_model_is_reported_first():
+    """The model breaks laws of padding and of rows only for this reason."""
     first, second, *_ = laws.check_laws(_Spec("Noisy"), "", list_laws(lw.ModelSpec)).broken[
         1:
     ]  # of its name was said before
@@ -582,14 +582,14 @@ def test_of_a_model_that_is_random_this_is_said_first():
     assert second.told == "the logits of a row of 5 tokens change when longer rows are in the batch"
 
 
-def test_of_a_loss_that_is_random_this_alone_is_said():
-    """Not that it changes with targets outside the loss mask."""
+def test_randomness_of_a_loss_is_the_only_finding():
+    """The check does not also report that the loss depends on targets outside the mask."""
     told = {finding.told for finding in check_part(_LuckyLoss()).broken[1:]}  # of its name was said before
     assert told == {"the loss differs between two calls on one batch: draw random numbers from `generator` only"}
 
 
 class _NoSteps(lw.Final):
-    """Only its ``steps``, which training calls, are wrong."""
+    """An objective in which only ``steps``, which training calls, is wrong."""
 
     def steps(self, runner, batch, loops, generator):
         yield from ()
@@ -612,29 +612,29 @@ def test_the_steps_of_an_objective_are_checked(objective, told):
     assert any(finding.told.startswith(told) for finding in check_part(objective).broken)
 
 
-def test_a_layout_that_feeds_a_symbol_in_before_it_is_said_is_caught():
+def test_a_layout_that_feeds_answer_symbols_too_early_is_detected():
     (law,) = [law for law in list_laws(_Early) if law.__name__ == "inputs_hide_the_answer"]
     assert laws.check_laws(lw.NextToken(), "", [law])[0].holds and not laws.check_laws(_Early(), "", [law])[0].holds
 
 
 @pytest.mark.parametrize("shape", typing.get_args(typing.get_type_hints(lw.Schedule)["shape"]))
-def test_every_shape_of_a_schedule_keeps_the_laws(shape):
+def test_every_shape_of_a_schedule_satisfies_the_laws(shape):
     assert not check_part(lw.Schedule(shape, warmup=0.1, floor=0.01)).broken
 
 
-def test_there_is_somebody_who_breaks_each():
+def test_each_law_has_a_part_that_breaks_it():
     kinds = {lw.Schedule, *(type(part) for _, part in PARTS)}
-    assert {law.__name__ for kind in kinds for law in list_laws(kind)} == set(CAUGHT)
+    assert {law.__name__ for kind in kinds for law in list_laws(kind)} == set(LAW_BREAKERS)
 
 
-def test_an_error_of_ones_own_code_is_told_with_its_place():
+def test_an_error_in_a_users_code_is_reported_with_file_and_line():
     (found,) = laws.check_laws(
         _Spec("Failing"), "Mine", [law for law in list_laws(_Spec) if law.__name__.startswith("long_rows")]
     )
     assert found.told.startswith("RuntimeError in test_laws.py, line ")
 
 
-def test_recipes_and_studies_are_held_to_theirs():
+def test_recipes_and_studies_are_checked():
     recipe = replace(lw.find("looped-parity"), name="own-parity", watch=lw.Watch(10, (50,)), steps=3, batch=2)
     told = [one.told for one in lw.check(recipe).broken]
     assert told == ["it trains to 20, and watch.sizes names 50"]
@@ -651,13 +651,13 @@ def test_recipes_and_studies_are_held_to_theirs():
         ]
 
 
-def test_a_recipe_that_cannot_be_made_is_told_with_its_field():
+def test_a_recipe_that_cannot_be_created_is_reported_with_its_field():
     (found,) = laws.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
     assert found.law == "The recipe can be created." and found.told.startswith("family_names: copy has no family 'few'")
 
 
 class ChunkMean(nn.Module):
-    """Adds to each position the mean of its chunk of 32, from the second chunk on."""
+    """A module that adds the mean of its chunk of 32 to each position, from the second chunk on."""
 
     def forward(self, x):
         first, *chunks = x.split(32, 1)
@@ -666,19 +666,19 @@ class ChunkMean(nn.Module):
 
 @dataclass(frozen=True)
 class ChunkMeans(lw.MixerSpec):
-    """Correct in rows of up to 32 positions."""
+    """A mixer that is causal only in rows of up to 32 positions."""
 
     def build(self, width, heads, *, causal):
         return ChunkMean()
 
 
-def test_a_fault_beyond_the_first_chunk_of_a_row_is_found():
+def test_a_dependence_beyond_the_first_chunk_of_a_row_is_found():
     (alone, (_, law, result)) = check_part(ChunkMeans()).lines()
     assert "the logits of a row of 45 tokens change when longer rows are in the batch" in alone
     assert law.startswith("In a causal layout") and "in a row of 136, tokens after position" in result
 
 
-def test_what_is_found_prints_as_a_table():
+def test_findings_print_as_a_table():
     found = lw.check(_Roomy())
     assert isinstance(found, Findings)
     assert f"{len(found.broken)} of {len(found)} laws are broken" in str(found)
@@ -694,11 +694,11 @@ def command(*words, here=EXAMPLES):
     return command_in_fork("check", *words, folder=here)
 
 
-NO_PARTS = {"own_figure", "own_transformers_model", "ten_lines"}  # examples that define none
+NO_PARTS = {"own_figure", "own_transformers_model", "ten_lines"}  # examples without parts
 
 
 @pytest.mark.parametrize("name", sorted({path.stem for path in EXAMPLES.glob("*.py")} - NO_PARTS))
-def test_examples_keep_all_laws(name, monkeypatch):
+def test_examples_satisfy_all_laws(name, monkeypatch):
     monkeypatch.syspath_prepend(EXAMPLES)
     assert not lw.check(__import__(name)).broken
 
@@ -717,7 +717,7 @@ def test_a_schedule_of_a_module_is_checked(tmp_path):
     assert done.returncode == 1 and "factors go from -" in " ".join(done.stdout.split())
 
 
-def test_a_module_is_checked_and_told(tmp_path):
+def test_the_command_checks_modules_and_reports_broken_laws(tmp_path):
     done = command("own_task", "own_stopping", "--json", "--quiet")
     result = json.loads(done.stdout)
     assert done.returncode == 0 and result["broken"] == 0 and result["laws"] == len(result["found"]) > 20
@@ -745,7 +745,7 @@ def test_a_task_whose_answers_use_few_symbols_gets_a_hint(tmp_path):
     assert (done.returncode, done.stderr) == (0, f"lengthwise: Few: {hint}\n")
 
 
-def test_laws_that_break_for_one_cause_are_told_once():
+def test_laws_broken_for_the_same_cause_are_reported_once():
     told = [("Own", "One.", ""), ("Own", "Two.", "no build"), ("Own", "Three.", "none"), ("Own", "Four.", "no build")]
     found = Findings(Finding(part, law, not cause, cause) for part, law, cause in told)
     assert found.lines() == [("Own", "Two. And 1 more.", "no build"), ("Own", "Three.", "none")]
@@ -769,7 +769,7 @@ def test_laws_that_break_for_one_cause_are_told_once():
             "check own-task.py: Python cannot import a module of this name: rename the file, with letters, digits and "
             "_ alone",
         ),
-        ("looped-parity", f"check looped-parity: {TAKES}; looped-parity is a recipe of the package"),
+        ("looped-parity", f"check looped-parity: {EXPECTED_NAMES}; looped-parity is a recipe of the package"),
         (
             "own_task,own_model",
             "check own_task,own_model: name a module, as check own_task; separate several by spaces",
@@ -778,15 +778,15 @@ def test_laws_that_break_for_one_cause_are_told_once():
         ("addition", f"check addition: there is no module addition, {NEITHER}; addition is a task of the package"),
     ],
 )
-def test_a_name_that_is_no_module_with_parts_is_refused_in_one_line(name, message):
+def test_a_name_without_a_module_of_parts_is_refused_in_one_line(name, message):
     done = command(name, "--quiet")
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.strip() == f"lengthwise: {message}"
 
 
-def test_a_file_of_another_kind_is_not_taken_for_a_module(tmp_path):
+def test_a_file_of_another_kind_is_refused(tmp_path):
     (tmp_path / "problems.txt").write_text("1+1 2")
-    assert command("problems.txt", here=tmp_path).stderr.strip() == f"lengthwise: check problems.txt: {TAKES}"
+    assert command("problems.txt", here=tmp_path).stderr.strip() == f"lengthwise: check problems.txt: {EXPECTED_NAMES}"
 
 
 # Parts that fit no row of random symbols
@@ -813,7 +813,7 @@ class _Table(lw.Task):
 
 @dataclass(frozen=True)
 class _Square(lw.ModelSpec):
-    """Adds up the column above each cell; for rows that are squares of bits, and are seen whole."""
+    """A model of squares of bits, in a full layout, that adds up the column above each cell."""
 
     leaks: bool = False
 
@@ -843,14 +843,14 @@ class _SquareModule(nn.Module):
 
 
 class _OnSquares(_Square):
-    """The same; laws try it on squares."""
+    """The same model, which names squares as the problems to check it on."""
 
     checked_on = _Table(), lw.Tagged(causal=False)
 
 
 @dataclass(frozen=True)
 class _Cells(lw.Position):
-    """A position of squares of bits: told by the number of the row in them."""
+    """A position encoding for squares of bits, by the number of the row in the square."""
 
     def build(self, width, heads):
         return _Rows(width)
@@ -873,18 +873,18 @@ class _Rows(lw.Encoding):
 
 
 class _CellsOnSquares(_Cells):
-    """The same; laws try it on squares."""
+    """The same encoding, which names squares as the problems to check it on."""
 
     checked_on = _Table(), lw.Tagged(causal=False)
 
 
 @pytest.mark.parametrize(("without", "having"), [(_Square(), _OnSquares()), (_Cells(), _CellsOnSquares())], ids=str)
-def test_a_part_is_checked_on_problems_of_its_own(without, having):
-    """A model or a position that takes no row of random symbols breaks laws, unless it says what it is for."""
+def test_a_part_is_checked_on_the_problems_it_names(without, having):
+    """A model or encoding that takes no random rows breaks laws unless it names its problems in ``checked_on``."""
     assert len(lw.check(without).broken) > 3
     assert [one.told for one in lw.check(having).broken if "starts with _" not in one.told] == []
 
 
-def test_on_problems_of_its_own_a_part_is_still_caught():
+def test_a_broken_law_is_found_on_the_problems_a_part_names():
     broken = [one.law for one in lw.check(_OnSquares(leaks=True)).broken]
     assert any("after a row's end" in law for law in broken)

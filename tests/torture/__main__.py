@@ -1,4 +1,4 @@
-"""Plays the campaigns case by case, and says what failed. A campaign that was stopped goes on where it was."""
+"""Run the campaigns case by case and print what failed. A campaign that was stopped resumes."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ Row = dict[str, Any]
 
 
 def main() -> int:
-    """Play those cases asked for that the log does not hold; 0 if no case of it failed."""
+    """Run the requested cases that are not in the log; return 0 if no case failed."""
     args = _arguments()
-    folder = args.folder or Path(tempfile.gettempdir()) / f"torture-{_code()}-{args.seed}"
+    folder = args.folder or Path(tempfile.gettempdir()) / f"torture-{_describe_code()}-{args.seed}"
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "log.jsonl"
     done = {row["case"]: row for row in map(json.loads, log.read_text().splitlines())} if log.exists() else {}
-    names = args.cases or [f"{name}/{case}" for name in args.only for case in _module(name).plan(args.times)]
+    names = args.cases or [f"{name}/{case}" for name in args.only for case in _import_campaign(name).plan(args.times)]
     left = [name for name in names if name not in done]
     print(f"{len(left)} of {len(names)} cases are left; what was done is in {log}", file=sys.stderr)
     for name in left:
-        done[name] = _played(name, args.seed, folder)
+        done[name] = _play_case(name, args.seed, folder)
         with log.open("a") as file:
             file.write(json.dumps(done[name]) + "\n")
-        _say(done[name])
-    return _summed([done[name] for name in names])
+        _print_case(done[name])
+    return _print_summary([done[name] for name in names])
 
 
 def _arguments() -> argparse.Namespace:
@@ -52,24 +52,24 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _code() -> str:
-    """What names the code: results of other code are no reason to leave a case out."""
+def _describe_code() -> str:
+    """Return what identifies the code: results of other code do not count as done."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty"]
     return subprocess.run(git, capture_output=True, text=True).stdout.strip() or "nowhere"
 
 
-def _module(name: str) -> ModuleType:
+def _import_campaign(name: str) -> ModuleType:
     return importlib.import_module(f"{__package__}.{name}")
 
 
-def _played(name: str, seed: int, folder: Path) -> Row:
-    """Play a case; its folder stays if it failed."""
+def _play_case(name: str, seed: int, folder: Path) -> Row:
+    """Run a case; keep its folder if it failed."""
     campaign, _, case = name.partition("/")
     place = folder / name.replace("/", "-")
     shutil.rmtree(place, ignore_errors=True)
     start = time.monotonic()
     try:
-        row = _module(campaign).play(case, random.Random(f"{seed}/{name}"), place / "work")
+        row = _import_campaign(campaign).play(case, random.Random(f"{seed}/{name}"), place / "work")
     except Exception as error:
         traceback.print_exc()
         row = {"faults": [f"the case itself failed: {error!r}"]}
@@ -78,12 +78,12 @@ def _played(name: str, seed: int, folder: Path) -> Row:
     return {"case": name, **row, "seconds": round(time.monotonic() - start, 2)}
 
 
-def _say(row: Row) -> None:
+def _print_case(row: Row) -> None:
     print(f"{row['case']:32} {row['seconds']:6.1f} s  {'; '.join(row['faults']) or 'held'}", flush=True)
 
 
-def _summed(rows: Sequence[Row]) -> int:
-    """A table with a line per campaign, then the same as a line of JSON; 1 if a case failed."""
+def _print_summary(rows: Sequence[Row]) -> int:
+    """Print a table with a line per campaign, then the same as a line of JSON; return 1 if a case failed."""
     campaigns: dict[str, Row] = {}
     for row in rows:
         total = campaigns.setdefault(row["case"].partition("/")[0], {"cases": 0, "failed": 0})

@@ -20,29 +20,29 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-PATIENCE = 120.0  # seconds in which everything must end
+PATIENCE = 120.0  # seconds after which a process counts as hanging
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROOT = Path(__file__).parents[2]
 
 
 class Child:
-    """A process in a session of its own, with its output in files of the folder above the one that it works in."""
+    """A process in its own session, whose output is in files in the parent of its working folder."""
 
     def __init__(self, number: int, said: Path) -> None:
         self.number, self.said, self.code = number, said, None
         self._ended = os.pidfd_open(number)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send it a signal, unless it has ended."""
+        """Send the process a signal, unless it has ended."""
         if self.poll() is None:
             os.kill(self.number, number)
 
     def poll(self) -> int | None:
-        """Its exit status, minus the signal that ended it; None if it runs."""
+        """Return the exit status, or minus the signal that ended the process; None while it runs."""
         return self.wait(0)
 
     def wait(self, seconds: float = PATIENCE) -> int | None:
-        """The same, after so many seconds at most."""
+        """Return the status as ``poll`` does, after waiting at most this many seconds."""
         if self.code is None and select.select([self._ended], [], [], seconds)[0]:
             _, status = os.waitpid(self.number, 0)
             self.code = os.waitstatus_to_exitcode(status)
@@ -51,12 +51,12 @@ class Child:
 
     @property
     def errors(self) -> str:
-        """What it wrote to standard error."""
+        """Return what the process wrote to standard error."""
         return self.said.with_suffix(".err").read_text(errors="replace")
 
 
 def fresh(words: Sequence[object], place: Path) -> Child:
-    """A new interpreter that works in ``place``."""
+    """Start a new interpreter that works in ``place``."""
     said = _said(place)
     with said.with_suffix(".out").open("wb") as out, said.with_suffix(".err").open("wb") as errors:
         process = subprocess.Popen(
@@ -64,18 +64,18 @@ def fresh(words: Sequence[object], place: Path) -> Child:
             cwd=place,
             env=_environment(),
             start_new_session=True,
-            preexec_fn=_heed_all,
+            preexec_fn=_reset_signals,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=errors,
         )
-    process.returncode = 0  # whoever holds the child waits for it
+    process.returncode = 0  # ``Child`` waits for the process
     return Child(process.pid, said)
 
 
 def fork(words: Sequence[object], place: Path, before: Callable[[], None] | None = None) -> Child:
-    """A fork of this process that works in ``place``; ``before`` prepares it, e.g. by limits. Its own children are
-    forks too."""
+    """Fork this process to work in ``place``; ``before`` prepares the fork, e.g. by limits. Its own children are forks
+    too."""
 
     def work() -> None:
         os.chdir(place)
@@ -87,22 +87,22 @@ def fork(words: Sequence[object], place: Path, before: Callable[[], None] | None
         (before or (lambda: None))()
 
     said = _said(place)
-    return Child(_forked(work, words), said)
+    return Child(_fork_and_run(work, words), said)
 
 
 def inside(words: Sequence[object], place: Path) -> int:
-    """In this process, so that its forks find imported whatever that imports."""
+    """Run the command in this process, so that later forks find its imports loaded."""
     with contextlib.ExitStack() as stack:
         nothing = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
         for context in (contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing)):
             stack.enter_context(context)
         stack.enter_context(contextlib.chdir(place))
         stack.enter_context(mock.patch.dict(os.environ, _environment()))
-        return _called(words)
+        return _call_main(words)
 
 
 def _said(place: Path) -> Path:
-    """Where the next process that works there writes what it says."""
+    """Return the path for the output of the next process that works in ``place``."""
     return place.parent / f"said-{len([*place.parent.glob('said-*.out')])}-{time.monotonic_ns()}"
 
 
@@ -111,14 +111,14 @@ def _environment() -> dict[str, str]:
     return {**os.environ, **own}
 
 
-def _heed_all() -> None:
-    """Whoever runs this may have had signals ignored, as nohup does."""
+def _reset_signals() -> None:
+    """Restore the default signal handling, which nohup and others may have changed."""
     for number in STOPS:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _forked(work: Callable[[], None], words: Sequence[object]) -> int:
-    """A process that does ``work`` and then what the words say, and never returns here."""
+def _fork_and_run(work: Callable[[], None], words: Sequence[object]) -> int:
+    """Fork a process that does ``work``, runs the command and never returns here."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     number = os.fork()
     if number:
@@ -127,19 +127,19 @@ def _forked(work: Callable[[], None], words: Sequence[object]) -> int:
     code = 70
     try:
         os.setsid()
-        _heed_all()
+        _reset_signals()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         work()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
-        code = _called(words)
+        code = _call_main(words)
     except BaseException:
         traceback.print_exc()
     finally:
         os._exit(code)
 
 
-def _called(words: Sequence[object]) -> int:
-    """What the command line returns, as an interpreter would."""
+def _call_main(words: Sequence[object]) -> int:
+    """Return the exit status of the command, as an interpreter would."""
     from lengthwise.cli import entry
 
     try:
@@ -162,7 +162,7 @@ def _become(words: Sequence[object]) -> None:
 
 
 class _Forked:
-    """What ``JobPool`` needs of a ``Popen``, for a command ``python -P -m lengthwise …``."""
+    """The part of ``Popen`` that ``JobPool`` uses, for a command ``python -P -m lengthwise …``, as a fork."""
 
     def __init__(self, command: Sequence[str], *, env: dict[str, str], stderr: Any, **_: Any) -> None:
         reads, writes = os.pipe()
@@ -175,7 +175,7 @@ class _Forked:
                 os.dup2(source, target)
             _become(words)
 
-        self.pid, self.returncode = _forked(work, words), None
+        self.pid, self.returncode = _fork_and_run(work, words), None
         os.close(reads)
         self.stdin = open(writes, "wb", buffering=0)  # noqa: SIM115
 
@@ -193,11 +193,11 @@ class _Forked:
             os.kill(self.pid, number)
 
 
-# Who runs
+# Running processes
 
 
 def children_of(number: int) -> list[int]:
-    """The processes that a process has started and that still run."""
+    """Return the running processes that a process has started."""
     try:
         text = Path(f"/proc/{number}/task/{number}/children").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
@@ -206,7 +206,7 @@ def children_of(number: int) -> list[int]:
 
 
 def workers_in(place: Path) -> Iterator[int]:
-    """Every process that works in this folder."""
+    """Yield every process that works in this folder."""
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
             if os.readlink(link) == str(place) and _runs(int(link.parent.name)):
@@ -216,7 +216,7 @@ def workers_in(place: Path) -> Iterator[int]:
 
 
 def _runs(number: int) -> bool:
-    """Is it more than a remnant that nobody has asked about?"""
+    """Return whether a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
@@ -224,7 +224,7 @@ def _runs(number: int) -> bool:
 
 
 def orphans(place: Path, seconds: float = PATIENCE) -> list[int]:
-    """The processes that still work there after so many seconds; they are killed then."""
+    """Return the processes that still work in ``place`` after this many seconds, and kill them."""
     deadline = time.monotonic() + seconds
     while (left := [*workers_in(place)]) and time.monotonic() < deadline:
         time.sleep(0.02)

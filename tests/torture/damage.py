@@ -1,4 +1,4 @@
-"""Damaged files of a run's folder: bytes that were lost or turned, values of other types, files of other kinds."""
+"""Damage to the files of a run's folder: lost or flipped bytes, values of other types, files of other kinds."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ VALUES: tuple[Any, ...] = (
 
 
 class Bomb:
-    """Unpickling it leaves a file ``ran`` behind."""
+    """An object that leaves a file ``ran`` behind when it is unpickled."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return os.system, ("touch ran",)
 
 
 def spoil(folder: Path, draw: random.Random) -> str:
-    """Damage a file of the folder; what was done."""
+    """Damage a random file of the folder and return a description of the damage."""
     path = draw.choice(sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")))
     ways = [flipped, flipped, cut, doubled, blank, other, bomb, replaced_by_folder]
     kinds = {".json": retyped, ".jsonl": retyped_row, ".pt": retyped_state, ".safetensors": retyped_header}
@@ -97,7 +97,7 @@ def retyped_row(path: Path, draw: random.Random) -> None:
 
 
 def retyped_header(path: Path, draw: random.Random) -> None:
-    """A safetensors file is the length of its header, the header in JSON, and the numbers."""
+    """Change a value in the header of a safetensors file: its length, the header in JSON, and the numbers."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
     header = json.dumps(changed(json.loads(content[8 : 8 + length]), draw)).encode()
@@ -109,7 +109,7 @@ def retyped_state(path: Path, draw: random.Random) -> None:
 
 
 def changed(tree: Any, draw: random.Random) -> Any:
-    """The tree with a value somewhere replaced, taken out, added, or given another name."""
+    """Return the tree with one value replaced, removed, added or renamed."""
     steps = [*_paths(tree)]
     if not steps:
         return draw.choice(VALUES)

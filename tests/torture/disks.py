@@ -24,13 +24,13 @@ KINDS = ("full", "study-full", "read-only", "limit", "quota", "failing", "vanish
 
 
 def plan(times: float) -> list[str]:
-    """Names of cases."""
+    """Return the names of the cases."""
     names = [*RECIPES]
     return [f"{kind}-{names[n % len(names)]}-{n}" for n in range(max(1, round(3 * times))) for kind in KINDS]
 
 
 def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
-    """One case."""
+    """Run one case."""
     kind, what, _ = name.rsplit("-", 2)
     what = "study" if kind == "study-full" else what
     right, seconds = undisturbed(what, place.parent.parent)
@@ -53,7 +53,7 @@ def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
         _grow(place / "runs")
         faults += complaints(fork(words, place), [0])
         wrong = differences(kept(place), right)
-    except _NotHere as reason:
+    except _Unsupported as reason:
         return {"skipped": 1, "why": str(reason), "faults": []}
     finally:
         subprocess.run(["umount", "-q", "-l", place / "runs"], capture_output=True)
@@ -62,15 +62,15 @@ def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
     return {"failures": int(child.code == 2), "faults": faults + wrong}
 
 
-class _NotHere(Exception):
-    """Only some machines let a user do this."""
+class _Unsupported(Exception):
+    """Raised where this machine does not let the user do this."""
 
 
 def _mount(folder: Path, options: str) -> None:
     folder.mkdir(exist_ok=True)
     done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", folder], capture_output=True, text=True)
     if done.returncode:
-        raise _NotHere(done.stderr.strip())
+        raise _Unsupported(done.stderr.strip())
 
 
 def _grow(folder: Path) -> None:
@@ -99,7 +99,7 @@ def _limit(words: list[str], place: Path, _: float, draw: random.Random) -> Chil
 
 
 def _refusing(number: int, words: list[str], place: Path, _: float, draw: random.Random) -> Child:
-    """From one of its writes on, the system refuses every one of them."""
+    """Refuse every write of the process from one of them on."""
     left = [draw.randint(1, 40)]
     below = str(place / "runs")
 

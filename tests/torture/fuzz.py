@@ -41,16 +41,16 @@ from lengthwise.training.loop import Trainer, train, try_training
 
 from .damage import ESCAPES, spoil
 
-LONGEST = 20.0  # seconds of processor time that an input may take
-PROGRESS = re.compile(r"\d (s|min|h) (so far|left)\b|done in \d")  # lines of work that is slow
+LONGEST = 20.0  # limit of processor time for an input, in seconds
+PROGRESS = re.compile(r"\d (s|min|h) (so far|left)\b|done in \d")  # lines of the progress display
 TINY = ("steps=2", "batch=4", "watch.every=0", "lengths=Uniform(top=3)")
 SMALL = ("model=Transformer(width=8,heads=2)", "stopping=MaxConfidence(extra=1)")
-WORDS = (  # as a person, or an enemy, may type a value
+WORDS = (  # values as a user or an attacker may type them
     "-1", "0", "1", "2", "3", "0.5", "-0.5", "1.5", "nan", "inf", "-inf", "1e400", "1e300", "1e-300", "1" + "0" * 18,
     "9" * 5000, "word", "none", "true", "false", "", " ", "()", "(1,2)", "(1,2,3)", "'a'", "a-b", "[/red]", ESCAPES,
     "__import__('os').system('touch ran')", "open('ran', 'w')", "x" * 3000, "(" * 200, "../..", "harder", "é→\udcff",
 )  # fmt: skip
-OBJECTS = (  # as a program may pass
+OBJECTS = (  # values as a program may pass them
     None, -1, 0, 1, 2, 1.5, -0.5, float("nan"), float("inf"), 10**30, 10**5000, "word", "", ESCAPES, "x" * 3000, b"x",
     True, [], [1, 2], (), (0,), (1, 2), ("a",), {}, {"kind": "Oracle"}, object(), "harder", "Oracle", "cpu", "meta",
 )  # fmt: skip
@@ -58,7 +58,7 @@ OBJECTS = (  # as a program may pass
 
 @dataclasses.dataclass
 class Place:
-    """A folder with a finished run, one that is begun, a model that was asked, and room for copies to be spoiled."""
+    """A folder with a finished run, an unfinished one, an asked model, and room for damaged copies."""
 
     folder: Path
     done: Path
@@ -68,7 +68,7 @@ class Place:
     @staticmethod
     @contextlib.contextmanager
     def made() -> Iterator[Place]:
-        """A place of its own, in which one works meanwhile."""
+        """Yield a new place, with its folder as the working folder."""
         before, runs = Path.cwd(), os.environ.get("LENGTHWISE_RUNS")
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -83,11 +83,11 @@ class Place:
                 os.environ.update({"LENGTHWISE_RUNS": runs} if runs is not None else {})
 
     def state(self) -> set[str]:
-        """What lies in the folders of runs and of work, to see what a refused input has left there."""
+        """Return the paths in the folders of runs and of work, to find what a refused input leaves behind."""
         return {str(path) for name in ("runs", "work") for path in (self.folder / name).rglob("*")}
 
     def spoilt(self, draw: random.Random) -> tuple[Path, str]:
-        """A run's folder with something damaged in it, and what that is."""
+        """Return a copy of a run's folder with a damaged file, and a description of the damage."""
         target = self.folder / "runs" / "spoilt"
         shutil.rmtree(target, ignore_errors=True)
         shutil.copytree(draw.choice([self.done, self.done, self.begun, self.asked]), target)
@@ -116,14 +116,14 @@ def _runs(folder: Path) -> tuple[Path, Path, Path]:
     return done.folder, begun.folder, asked.folder
 
 
-# Inputs: each is what it is called, and what to do
+# Inputs: a name and an action
 
 
 Input = tuple[str, Callable[[], Any]]
 
 
 def overrides(place: Place, draw: random.Random) -> Input:
-    """Changes of a recipe, which try_training then trains."""
+    """Return changes of a recipe, which ``try_training`` then trains."""
     parts = catalog.parts()
     fields = list(_names(encode(_base())))
     changes = []
@@ -147,7 +147,7 @@ def _names(tree: Any, path: str = "") -> Iterator[str]:
 
 
 def calls(place: Place, draw: random.Random) -> Input:
-    """The Python interface, given anything."""
+    """Return a call of the Python interface with arbitrary arguments."""
 
     def any_() -> Any:
         return draw.choice(OBJECTS)
@@ -190,7 +190,7 @@ def calls(place: Place, draw: random.Random) -> Input:
 
 
 def commands(place: Place, draw: random.Random) -> Input:
-    """Words after ``lengthwise``. Verbs that would train for long, or start processes, are given what stops them."""
+    """Return words after ``lengthwise``, with options that keep trainings short and in one process."""
     verb = draw.choice(["list", "show", "sample", "train", "evaluate", "attack", "solve", "ask", "rasp", "report", ""])
     known = str(draw.choice([place.done, place.begun, "looped-parity", "parity"]))
     words = {
@@ -220,7 +220,7 @@ def commands(place: Place, draw: random.Random) -> Input:
     return f"lengthwise {command}", lambda: entry.main(command)
 
 
-HEAVY = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start processes, or last, or say pages
+HEAVY = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start processes, take long, or print pages
 
 
 def _options(verb: str) -> list[argparse.Action]:
@@ -229,7 +229,7 @@ def _options(verb: str) -> list[argparse.Action]:
 
 
 def files(place: Place, draw: random.Random) -> Input:
-    """A damaged folder, and whoever reads it."""
+    """Return a damaged folder and a call that reads it."""
     target, fault = place.spoilt(draw)
     command = draw.choice(
         [
@@ -247,14 +247,14 @@ def files(place: Place, draw: random.Random) -> Input:
     return f"{fault}; lengthwise {command}", lambda: entry.main(command)
 
 
-GENERATORS = (*[overrides] * 4, *[calls] * 4, commands, files)  # as often as each costs little
+GENERATORS = (*[overrides] * 4, *[calls] * 4, commands, files)  # cheap ones more often
 
 
-# Judging
+# Checking results
 
 
 def play(place: Place, number: int, seed: int) -> list[str]:
-    """Put in one input, and say what is wrong with what comes of it."""
+    """Run one input and return what is wrong with its result."""
     draw = random.Random(f"{seed}/{number}")
     name, act = draw.choice(GENERATORS)(place, draw)
     before, start, faults = place.state(), time.process_time(), []
@@ -297,7 +297,7 @@ def _faults(place: Place, before: set[str], status: object, out: str, err: str) 
 
 
 def _may_stay(path: str) -> bool:
-    """Locks, and what a run that is there already gained before it failed; names of caches, Python's and ours."""
+    """Return whether a refused input may leave this path: locks, caches, or additions to an existing run."""
     return "/spoilt/" in path or "/__pycache__" in path or path.endswith("/.operations.json")
 
 
@@ -308,7 +308,7 @@ def _tidy(place: Place, before: set[str]) -> None:
 
 
 def main() -> int:
-    """Play so many inputs; 1 if one of them has a fault."""
+    """Run this many inputs; return 1 if one of them has a fault."""
     parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
     parser.add_argument("--inputs", type=int, default=1000, metavar="N")
     parser.add_argument("--seed", type=int, default=0, metavar="S")

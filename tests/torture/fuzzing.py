@@ -1,4 +1,4 @@
-"""Hostile input, some hundred at a time; what it is, is in ``fuzz``."""
+"""Hostile input from ``fuzz``, some hundred inputs per case."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 
 from .children import ROOT
 
-INPUTS = 250  # of a case
+INPUTS = 250  # in a case
 
 
 def plan(times: float) -> list[str]:
-    """Names of cases."""
+    """Return the names of the cases."""
     return [str(number) for number in range(max(1, round(8 * times)))]
 
 
 def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
-    """One case: so many inputs."""
+    """Run one case of ``INPUTS`` inputs."""
     place.mkdir(parents=True)
     options = ["--inputs", str(INPUTS), "--seed", str(draw.randrange(10**6))]
     done = subprocess.run(

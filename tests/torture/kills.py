@@ -21,13 +21,13 @@ from .runs import RECIPES, complaints, differences, kept, study, training
 
 
 def plan(times: float) -> list[str]:
-    """Names of cases: of each recipe one of five kills, and of a study two of three."""
+    """Return the names of the cases: one of five kinds of kills for each recipe, and two of three for a study."""
     rounds = max(1, round(2 * times))
     return [f"{what}-{n}" for n in range(rounds) for what in (*RECIPES, "looped-fresh", "study", "study-child")]
 
 
 def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
-    """One case: kill, start again, …, compare."""
+    """Run one case: kill, start again, and compare with an undisturbed run."""
     what, *how = name.split("-")[:-1]
     right, seconds = undisturbed(what, place.parent.parent)
     place.mkdir(parents=True)
@@ -63,7 +63,7 @@ def _dies_at(operation: int) -> None:
 
 
 def _killed(child: Child, draw: random.Random, seconds: float, *, one_inside: bool) -> int:
-    """Kill it, or one of its children, at a random moment; 1 if it was not done before."""
+    """Kill the process, or one of its children, at a random moment; return 1 if it had not ended before."""
     if child.wait(draw.uniform(0, seconds)) is None:
         victims = children_of(child.number) if one_inside else []
         if victims:
@@ -77,7 +77,7 @@ def _killed(child: Child, draw: random.Random, seconds: float, *, one_inside: bo
 
 @cache
 def undisturbed(what: str, folder: Path) -> tuple[dict[str, Any], float]:
-    """What one that nobody disturbs keeps, and its seconds. It runs here, so that forks find all that it imports."""
+    """Return what an undisturbed run stores, and its seconds. It runs here, so that forks find its imports loaded."""
     seconds = 0.0
     for turn in ("first", "second"):
         place = folder / f"undisturbed-{what}-{turn}-{os.getpid()}" / "work"

@@ -1,4 +1,4 @@
-"""Races: several processes on one folder at once, also after all were killed. One trains, and the log is whole."""
+"""Races: several processes on one folder at once, also after all were killed. One trains, and the log is intact."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ AT_ONCE = 4
 
 
 def plan(times: float) -> list[str]:
-    """Names of cases: at once; after kills; those that wait for each other."""
+    """Return the names of the cases: at once, after kills, and waiting for each other."""
     kinds = ("once", "killed", "waiting")
     return [f"{kinds[n % 3]}-{[*RECIPES][n % len(RECIPES)]}-{n}" for n in range(max(2, round(20 * times)))]
 
 
 def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
-    """One case."""
+    """Run one case."""
     kind, what, _ = name.split("-")
     right, seconds = undisturbed(what, place.parent.parent)
     place.mkdir(parents=True)
@@ -44,7 +44,7 @@ def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
 
 
 def _wrong(child: Child, *, waits: bool) -> list[str]:
-    """One that lost the race says who works there; one that came when all was done has nothing to say."""
+    """Return complaints: a process that lost the race must name the winner, and a later one be silent."""
     if not child.wait() or waits:
         return complaints(child, [0])
     return complaints(child, [2]) + ([] if "works on this run" in child.errors else [f"it says: {child.errors}"])

@@ -1,4 +1,4 @@
-"""Small trainings, and what must be the same of two of them."""
+"""Small trainings, and comparisons of what two of them store."""
 
 from __future__ import annotations
 
@@ -51,28 +51,28 @@ def tiny() -> Study:
 
 
 def training(name: str, *options: str) -> list[str]:
-    """The words that train and measure one of the recipes, with many checkpoints."""
+    """Return the command that trains and measures one of the recipes, with many checkpoints."""
     measured = ["--lengths", "12,14"] if name in ("retran", "lstm") else ["--lengths", "2,4,6", "--families"]
     return ["train", *RECIPES[name], *measured, "--samples", "4", "--quiet", "--save-every", "0.15", *options]
 
 
 def study(place: Path, *options: str) -> list[str]:
-    """The words that do a study of four runs, two at a time, which is written into ``place``."""
+    """Return the command for a study of four runs, two at a time, that is written into ``place``."""
     place.mkdir(parents=True, exist_ok=True)
     (place / "own_study.py").write_text(STUDY.format(changes=PARITY))
     words = ["reproduce", "tiny", "--import", "own_study", "--seeds", "2", "--jobs", "2", "--samples", "8"]
     return [*words, "--out", "results", "--publish", "--quiet", *options]
 
 
-# What must be the same
+# Comparison
 
 TIMES = {"wall_s", "cpu_s"}
-NAMED_BY_PROCESS = re.compile(r"^\.(lock|owner)$")  # which say who works, and nothing of the run
+NAMED_BY_PROCESS = re.compile(r"^\.(lock|owner)$")  # they name the process, not the run
 
 
 def kept(place: Path) -> dict[str, Any]:
-    """Everything that is kept below a folder and should not depend on when, or how often, it was worked on: by path,
-    the weights' bytes, rows, and the names of all other files."""
+    """Return all stored content below a folder that should not depend on when, or how often, it was worked on: by path,
+    the bytes of weights, rows, and the names of all other files."""
     found: dict[str, Any] = {}
     for path in sorted(place.rglob("*")):
         if path.is_file() and not NAMED_BY_PROCESS.match(path.name) and "__pycache__" not in path.parts:
@@ -95,7 +95,7 @@ def _timeless(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def differences(now: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """What is not as it should be, a line per file."""
+    """Return one line for each file that differs from what is right."""
     found = [f"{path} is missing" for path in right.keys() - now.keys()]
     found += [f"{path} was left behind" for path in now.keys() - right.keys()]
     for path in sorted(now.keys() & right.keys()):
@@ -113,7 +113,7 @@ def _difference(now: Any, right: Any) -> str:
 
 
 def complaints(child: Child, expected: Sequence[int]) -> list[str]:
-    """What is wrong with how a process ends: its status, a traceback, more than one line."""
+    """Return what is wrong with how a process ended: its status, a traceback, or more than one line."""
     code, found = child.wait(), []
     if code is None:
         child.kill()

@@ -24,8 +24,8 @@ WHOM = ("train", "parent", "child", "reproduce", "ask")
 
 
 def plan(times: float) -> list[str]:
-    """Names of cases: whom, which signal, when."""
-    every = [f"{whom}-{number.name}-{when}" for whom in WHOM for number in STOPS for when in ("early", "later")]
+    """Return the names of the cases: target, signal and moment."""
+    every = [f"{target}-{number.name}-{when}" for target in WHOM for number in STOPS for when in ("early", "later")]
     return [
         f"{name}-{n}"
         for n in range(max(1, round(times)))
@@ -35,25 +35,25 @@ def plan(times: float) -> list[str]:
 
 
 def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
-    """One case."""
-    whom, which, when, _ = name.split("-")
+    """Run one case."""
+    target, which, when, _ = name.split("-")
     place.mkdir(parents=True)
-    server = Endpoint() if whom == "ask" else None
+    server = Endpoint() if target == "ask" else None
     try:
-        words = _words(whom, place, server)
+        words = _words(target, place, server)
         child = (fresh if when == "early" else fork)(words, place)
         if when == "early":
             time.sleep(draw.uniform(0, 2))
         else:
-            _wait_for_work(whom, child, place, draw)
+            _wait_for_work(target, child, place, draw)
         number = signal.Signals[which]
-        victim = draw.choice(children_of(child.number) or [child.number]) if whom == "child" else child.number
+        victim = draw.choice(children_of(child.number) or [child.number]) if target == "child" else child.number
         with suppress(ProcessLookupError):
             os.kill(victim, number)
         expected = {"early": [130, -number, 0], "later": [2 if victim != child.number else 130, 0]}[when]
         faults = complaints(child, expected)
         faults += [f"process {left} lived on" for left in orphans(place)]
-        faults += [*complaints(fork(words, place), [0]), *_wrong(whom, place)]
+        faults += [*complaints(fork(words, place), [0]), *_wrong(target, place)]
     finally:
         if server:
             server.child.kill()
@@ -61,8 +61,8 @@ def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
     return {"signals": 1, "faults": faults}
 
 
-def _words(whom: str, place: Path, server: Endpoint | None) -> list[str]:
-    if whom == "reproduce":
+def _words(target: str, place: Path, server: Endpoint | None) -> list[str]:
+    if target == "reproduce":
         return study(place)
     if server:
         asked = [
@@ -78,35 +78,35 @@ def _words(whom: str, place: Path, server: Endpoint | None) -> list[str]:
             "12",
         ]
         return [*asked, "--concurrency", "2", "--quiet"]
-    return training("looped", *(["--seeds", "2", "--jobs", "2"] if whom != "train" else []))
+    return training("looped", *(["--seeds", "2", "--jobs", "2"] if target != "train" else []))
 
 
-def _wait_for_work(whom: str, child: Child, place: Path, draw: random.Random) -> None:
-    """Until there is a checkpoint, or a reply; and somewhat longer."""
-    wanted = {"ask": "runs/*/replies.jsonl", "reproduce": "runs/*/metrics.jsonl"}.get(whom, "runs/*/state.pt")
+def _wait_for_work(target: str, child: Child, place: Path, draw: random.Random) -> None:
+    """Wait until there is a checkpoint or a reply, and a random time longer."""
+    wanted = {"ask": "runs/*/replies.jsonl", "reproduce": "runs/*/metrics.jsonl"}.get(target, "runs/*/state.pt")
     while child.poll() is None and not any(place.glob(wanted)):
         time.sleep(0.01)
     time.sleep(draw.uniform(0, 0.3))
 
 
-def _wrong(whom: str, place: Path) -> list[str]:
-    """What the command has not done, now that it has ended."""
-    if whom == "ask":
+def _wrong(target: str, place: Path) -> list[str]:
+    """Return what the command has not done, after it has ended."""
+    if target == "ask":
         (file,) = place.glob("runs/*/replies.jsonl")
         prompts = [json.loads(line)["prompt"] for line in file.read_text().splitlines()]
         return [] if len(prompts) == len({*prompts}) else ["a prompt was asked twice"]
-    if whom in ("parent", "child"):
+    if target in ("parent", "child"):
         whole = [*place.glob("runs/*/model.safetensors")]
         return [] if len(whole) == 2 else [f"{len(whole)} of 2 runs are trained"]
-    right, _ = undisturbed("study" if whom == "reproduce" else "looped", place.parent.parent)
+    right, _ = undisturbed("study" if target == "reproduce" else "looped", place.parent.parent)
     return differences(kept(place), right)
 
 
 class Endpoint:
-    """A language model that says 0 to everything, a tenth of a second later."""
+    """A server of a language model that answers 0 to everything after a tenth of a second."""
 
     def __init__(self) -> None:
-        server = ThreadingHTTPServer(("127.0.0.1", 0), _Says0)
+        server = ThreadingHTTPServer(("127.0.0.1", 0), _ZeroHandler)
         self.address = f"http://127.0.0.1:{server.server_port}/v1"
         number = os.fork()
         if not number:
@@ -118,7 +118,7 @@ class Endpoint:
         self.child = Child(number, Path(os.devnull))
 
 
-class _Says0(BaseHTTPRequestHandler):
+class _ZeroHandler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         time.sleep(0.1)
@@ -126,9 +126,9 @@ class _Says0(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
-        with suppress(BrokenPipeError):  # whoever asked has been stopped
+        with suppress(BrokenPipeError):  # the client has been stopped
             self.end_headers()
             self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Print nothing."""
