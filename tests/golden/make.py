@@ -146,7 +146,7 @@ def _trained(name: str, folder: Path) -> tuple[str, float]:
 
 
 def answers() -> dict[str, dict[str, Any]]:
-    """Return, of all shipped weights, digests of their answers to ``PROMPTS`` problems each, a digest per hundred."""
+    """Return digests of the answers of all shipped weights to ``PROMPTS`` problems each, one per hundred."""
     import torch
 
     import lengthwise as lw

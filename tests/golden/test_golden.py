@@ -1,4 +1,4 @@
-"""Recipes keep their names and ids: the record of ``tests/golden``, of which the rest is compared by hand."""
+"""Recipes keep their names and ids as recorded in ``tests/golden``; the rest of the record is compared by hand."""
 
 import json
 import sys

@@ -77,7 +77,7 @@ SMALL = ["steps=30", "lengths=Uniform(top=4)", "watch.every=0", "keep=last"]
 SLURM = "Slurm(partition=main,minutes=30)"
 
 
-def until(holds, seconds=120):
+def wait_until(holds, seconds=120):
     end = time.monotonic() + seconds
     while not (found := holds()):
         assert time.monotonic() < end, "it took too long"
@@ -91,7 +91,7 @@ def output(*command):
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """A controller and two nodes; where it is."""
+    """Start a Slurm controller and two nodes; return their folder."""
     if missing := [name for name in ("slurmctld", "slurmd", "munged") if not shutil.which(name)]:
         pytest.skip(f"Slurm is NOT tested: there is no {', '.join(missing)}")
     folder = tmp_path_factory.mktemp("slurm")
@@ -103,14 +103,14 @@ def cluster(tmp_path_factory):
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     munge = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     output("munged", "--force", *(f"--{name}={folder}/munge.{end}" for name, end in munge.items()))
-    until(lambda: (folder / "munge.socket").exists())
+    wait_until(lambda: (folder / "munge.socket").exists())
     output("slurmctld")
     for node in ("n1", "n2"):
         output("slurmd", "-N", node)
-    until(lambda: output("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
+    wait_until(lambda: output("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
     yield folder
     subprocess.run(["scancel", "--me"], timeout=60)
-    until(lambda: not output("squeue", "-h", "-o", "%i"))
+    wait_until(lambda: not output("squeue", "-h", "-o", "%i"))
     for name in ("slurmd-n1", "slurmd-n2", "slurmctld", "munge"):
         kill(folder / f"{name}.pid", signal.SIGTERM)
     del os.environ["SLURM_CONF"]
@@ -122,19 +122,19 @@ def kill(file, number):
             os.kill(int(file.read_text()), number)
 
 
-def watcher(*words, on=SLURM):
+def start_watching(*words, on=SLURM):
     command = [sys.executable, "-m", "lengthwise", "train", "looped-parity", *RECIPE, *TRAIN, "--on", on, *words]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
-def ended(process, seconds):
-    """Its exit status; what it has said is shown where a test fails."""
+def wait_for_exit(process, seconds):
+    """Return the exit status of the process, and print its errors for a failing test."""
     print(process.communicate(timeout=seconds)[1])
     return process.returncode
 
 
-def expected(tmp_path, seed):
-    """The weights of a run that nobody disturbs."""
+def expected_weights(tmp_path, seed):
+    """Return the weights of an undisturbed run."""
     recipe = lw.find("looped-parity", *RECIPE)
     run = lw.train(replace(recipe, seed=seed, data_seed=seed), folder=tmp_path / f"undisturbed-{seed}", quiet=True)
     return (run.folder / "model.safetensors").read_bytes()
@@ -151,31 +151,31 @@ def jobs(state="RUNNING", node=""):
 
 @on_a_cluster
 @pytest.mark.timeout(1800)
-def test_a_node_is_killed_a_job_is_lost_and_one_preempted(cluster, runs, tmp_path):
-    """Twelve runs end with the weights that they have without all that."""
-    watching = watcher("--seeds", "12")
-    until(lambda: jobs(node="n2") and len([*runs.glob("*/state.pt")]) >= 3)
+def test_runs_survive_a_killed_node_a_lost_job_and_a_preemption(cluster, runs, tmp_path):
+    """Twelve runs end with the weights of undisturbed ones."""
+    watching = start_watching("--seeds", "12")
+    wait_until(lambda: jobs(node="n2") and len([*runs.glob("*/state.pt")]) >= 3)
     preempted, lost = jobs(node="n1")[:2]
     lose(lost)
     preempting = subprocess.Popen(["scancel", "--signal=USR2", preempted], stderr=subprocess.DEVNULL)
-    until(lambda: preempted not in jobs())  # it is in the queue again; scancel itself would try for a minute
+    wait_until(lambda: preempted not in jobs())  # it is in the queue again; scancel itself would try for a minute
     preempting.kill()
     preempting.wait()
     crash("n2", cluster)
-    assert ended(watching, 1500) == 0
+    assert wait_for_exit(watching, 1500) == 0
     assert not jobs() and not jobs("PENDING")
     folders = trained(runs)
     assert sorted(folders) == list(range(12))
     for seed, folder in folders.items():
-        assert (folder / "model.safetensors").read_bytes() == expected(tmp_path, seed)
+        assert (folder / "model.safetensors").read_bytes() == expected_weights(tmp_path, seed)
     logs = "".join(path.read_text() for path in (runs / ".slurm").glob("*_log.*"))
     assert "preempted" in logs
     output("slurmd", "-N", "n2")
-    until(lambda: output("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
+    wait_until(lambda: output("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
 
 
 def crash(node, cluster):
-    """All that runs on a node ends at once; Slurm's own processes first, so that nobody reports it."""
+    """End everything on a node at once; Slurm's own processes first, so that none reports it."""
     own = [f"slurmstepd: [{job}.".encode() for job in output("squeue", "-h", "-w", node, "-o", "%A").split()]
     kill(cluster / f"slurmd-{node}.pid", signal.SIGKILL)
     for marks, name in ((own, "cmdline"), ([f"SLURMD_NODENAME={node}\0".encode()], "environ")):
@@ -186,7 +186,7 @@ def crash(node, cluster):
 
 
 def lose(job):
-    """A job ends at once, and Slurm counts it as failed."""
+    """End a job at once, so that Slurm counts it as failed."""
     mark = f"SLURM_JOB_ID={output('squeue', '-h', '-j', job, '-o', '%A').strip()}\0".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -196,16 +196,16 @@ def lose(job):
 
 @on_a_cluster
 @pytest.mark.timeout(600)
-def test_nothing_is_left_after_an_interrupt_and_the_same_command_goes_on(cluster, runs, tmp_path):
-    watching = watcher("--seeds", "3")
-    until(lambda: [*runs.glob("*/state.pt")])
+def test_an_interrupt_leaves_no_job_and_the_same_command_resumes(cluster, runs, tmp_path):
+    watching = start_watching("--seeds", "3")
+    wait_until(lambda: [*runs.glob("*/state.pt")])
     watching.send_signal(signal.SIGINT)
-    assert ended(watching, 120) == 130
-    until(lambda: not (jobs() or jobs("PENDING") or jobs("COMPLETING")))
-    again = watcher("--seeds", "3")
-    assert ended(again, 300) == 0
+    assert wait_for_exit(watching, 120) == 130
+    wait_until(lambda: not (jobs() or jobs("PENDING") or jobs("COMPLETING")))
+    again = start_watching("--seeds", "3")
+    assert wait_for_exit(again, 300) == 0
     for seed, folder in trained(runs).items():
-        assert (folder / "model.safetensors").read_bytes() == expected(tmp_path, seed)
+        assert (folder / "model.safetensors").read_bytes() == expected_weights(tmp_path, seed)
 
 
 # Ray
@@ -226,7 +226,7 @@ def nodes():
 
 
 def trainings(runs, node=None):
-    """The processes that train these runs; those of a node of Ray, which has given them its address."""
+    """Return the processes that train these runs, or those on one Ray node."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -238,7 +238,7 @@ def trainings(runs, node=None):
 
 
 def raylet(node):
-    """The process of a node of Ray that starts all others."""
+    """Return the id of the process that starts all others on a Ray node."""
     (one,) = node.all_processes["raylet"]
     return one.process.pid
 
@@ -246,46 +246,46 @@ def raylet(node):
 @on_a_cluster
 @pytest.mark.filterwarnings("ignore")  # Ray leaves files and processes to the collector
 @pytest.mark.timeout(1200)
-def test_ray_loses_a_node_and_a_training(nodes, runs, tmp_path):
-    """Twelve runs end with the weights that they have without all that."""
-    watching = watcher("--seeds", "12", on=f"Ray(address='{nodes.address}')")
-    until(lambda: trainings(runs, raylet(nodes.second)) and len([*runs.glob("*/state.pt")]) >= 3)
+def test_runs_survive_a_lost_node_and_a_killed_training_on_ray(nodes, runs, tmp_path):
+    """Twelve runs end with the weights of undisturbed ones."""
+    watching = start_watching("--seeds", "12", on=f"Ray(address='{nodes.address}')")
+    wait_until(lambda: trainings(runs, raylet(nodes.second)) and len([*runs.glob("*/state.pt")]) >= 3)
     there = trainings(runs, raylet(nodes.second))
     os.kill(next(number for number in trainings(runs) if number not in there), signal.SIGKILL)
     nodes.remove_node(nodes.second, allow_graceful=False)
-    assert ended(watching, 900) == 0
+    assert wait_for_exit(watching, 900) == 0
     folders = trained(runs)
     assert sorted(folders) == list(range(12)) and not trainings(runs)
     for seed, folder in folders.items():
-        assert (folder / "model.safetensors").read_bytes() == expected(tmp_path, seed)
+        assert (folder / "model.safetensors").read_bytes() == expected_weights(tmp_path, seed)
 
 
 @on_a_cluster
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(600)
-def test_nothing_is_left_on_ray_after_an_interrupt(nodes, runs, tmp_path):
+def test_an_interrupt_leaves_no_training_on_ray(nodes, runs, tmp_path):
     on = f"Ray(address='{nodes.address}')"
-    watching = watcher("--seeds", "6", on=on)
-    until(lambda: [*runs.glob("*/state.pt")])
+    watching = start_watching("--seeds", "6", on=on)
+    wait_until(lambda: [*runs.glob("*/state.pt")])
     watching.send_signal(signal.SIGINT)
-    assert ended(watching, 120) == 130
-    until(lambda: not trainings(runs), 20)
-    assert ended(watcher("--seeds", "6", on=on), 300) == 0
+    assert wait_for_exit(watching, 120) == 130
+    wait_until(lambda: not trainings(runs), 20)
+    assert wait_for_exit(start_watching("--seeds", "6", on=on), 300) == 0
     for seed, folder in trained(runs).items():
-        assert (folder / "model.safetensors").read_bytes() == expected(tmp_path, seed)
+        assert (folder / "model.safetensors").read_bytes() == expected_weights(tmp_path, seed)
 
 
 # Sweeps
 
 
-def swept(*words):
+def start_sweep(*words):
     command = [sys.executable, "-m", "lengthwise", "sweep", "looped-parity", *SMALL, *words]
     command += ["--samples", "20", "--seeds", "2", "--quiet"]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def written(runs):
-    """When the weights of each run were written."""
+def weights_times(runs):
+    """Return when the weights of each run were written."""
     return {path.parent: path.stat().st_mtime_ns for path in runs.glob("looped-parity-*/model.safetensors")}
 
 
@@ -299,23 +299,23 @@ def written(runs):
     ],
     ids=["grid", "search"],
 )
-def test_a_sweep_of_24_recipes_is_killed_and_goes_on(runs, tmp_path, words):
-    """With the table that it has without that; nothing is trained twice."""
-    sweeping = swept(*words)
-    until(lambda: len(written(runs)) >= 12, 900)
+def test_a_killed_sweep_of_24_recipes_resumes(runs, tmp_path, words):
+    """Its table equals that of an undisturbed sweep, and nothing is trained twice."""
+    sweeping = start_sweep(*words)
+    wait_until(lambda: len(weights_times(runs)) >= 12, 900)
     sweeping.kill()
-    ended(sweeping, 60)
-    until(lambda: not trainings(runs), 30)  # they end with who started them
-    before = written(runs)
-    assert ended(swept(*words), 1500) == 0
+    wait_for_exit(sweeping, 60)
+    wait_until(lambda: not trainings(runs), 30)  # they end with their parent
+    before = weights_times(runs)
+    assert wait_for_exit(start_sweep(*words), 1500) == 0
     (folder,) = runs.glob("sweep-*")
     table = (folder / "trials.csv").read_text()
-    after = written(runs)
+    after = weights_times(runs)
     assert len(table.splitlines()) == 1 + 24 and before.items() <= after.items()
     if "--trials" not in words:
         assert len(after) == 48
         for path in after:
             run = lw.train(lw.Run.open(path).recipe, folder=tmp_path / path.name, quiet=True)
             assert (path / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
-    assert ended(swept(*words), 600) == 0
-    assert (folder / "trials.csv").read_text() == table and written(runs) == after
+    assert wait_for_exit(start_sweep(*words), 600) == 0
+    assert (folder / "trials.csv").read_text() == table and weights_times(runs) == after

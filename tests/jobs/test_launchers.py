@@ -25,7 +25,7 @@ from lengthwise.jobs.pool import JobPool, summarize_runs
 SMALL = ["steps=2", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
 
 
-def test_without_slurm_one_line_says_so(monkeypatch, tmp_path):
+def test_missing_slurm_is_reported_in_one_line(monkeypatch, tmp_path):
     pytest.importorskip("submitit")
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     with pytest.raises(UsageError, match="sbatch and srun are not installed"):
@@ -36,7 +36,7 @@ def test_without_slurm_one_line_says_so(monkeypatch, tmp_path):
 
 
 class Clock:
-    """Time that passes as one sleeps, and as a picture is drawn."""
+    """A clock that advances only by sleeping and by drawing pictures."""
 
     def __init__(self, picture):
         self.now, self.picture, self.pictures = 100.0, picture, 0
@@ -72,7 +72,7 @@ def test_pictures_of_long_trainings_take_little_of_the_time(terminal, quiet, pic
 
 
 class FakeRay:
-    """A Ray that runs a task when its result is asked for; a command that is called never does not end."""
+    """A stand-in for Ray that runs a task when its result is requested; a command called never does not end."""
 
     def __init__(self):
         self.cancelled, self.tasks, self.given = [], {}, {}
@@ -105,7 +105,7 @@ class FakeRay:
 
 
 def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp_path, capsys):
-    """A command that fails says why; one that is killed is lost, which Ray tries again. What Ray prints is left out."""
+    """A failed command gives its reason; a killed one counts as lost, and Ray retries it. Output of Ray is hidden."""
     ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.chdir(tmp_path)
@@ -129,7 +129,7 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
     assert capsys.readouterr().out == "and now\n"
 
 
-def test_without_ray_one_line_says_so(monkeypatch):
+def test_missing_ray_is_reported_in_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
     with pytest.raises(UsageError, match=r"no cluster answers \(nobody is there\)"):
         ray_cluster.Ray(address="nowhere:1").executor(1)
@@ -140,7 +140,7 @@ def test_without_ray_one_line_says_so(monkeypatch):
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
-    """As the benchmark does with 10,000: some are shown, and what was read of those that have ended is forgotten."""
+    """Only some runs are shown, and what was read of finished ones is dropped, as the benchmark needs for 10,000."""
     monkeypatch.setenv("LENGTHWISE_RUNS", "")
     monkeypatch.setenv("TERM", "")
     monkeypatch.setattr(many_runs, "TRAIN", ["looped-parity", *SMALL, "--lengths", "4", "--samples", "2"])
@@ -156,14 +156,14 @@ def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
     assert len(set(read)) == 30
 
 
-# What it would take
+# Forecasts
 
 
-def test_a_forecast_is_true_within_a_factor_of_two(capsys, runs):
-    """And nothing is made: of a training that has not begun, on the engine asked for and on the others."""
+def test_a_forecast_is_correct_within_a_factor_of_two(capsys, runs):
+    """It covers a training that has not begun, on the chosen engine and others, and creates no files."""
     words = ["looped-parity", *SMALL, "steps=150", "model.width=16", "--seeds", "3", "--jobs", "2", "--dry-run",
              "--measure"]  # fmt: skip
-    told = [json.loads(command("train", *words, "--json").stdout) for _ in range(2)]  # beside other work: the better
+    told = [json.loads(command("train", *words, "--json").stdout) for _ in range(2)]  # the better of two
     assert not runs.exists()
     one = lw.train("looped-parity", *SMALL, "steps=150", "model.width=16", quiet=True)
     seconds = one.about()["cpu_s"]
@@ -175,7 +175,7 @@ def test_a_forecast_is_true_within_a_factor_of_two(capsys, runs):
 
 
 def test_a_forecast_names_the_fastest_engine(monkeypatch, tmp_path):
-    """A cluster's cores are asked for; where there is none, that is said."""
+    """Slurm is asked for its cores; an engine that is not installed is listed as such."""
     sinfo = tmp_path / "sinfo"
     sinfo.write_text("#!/bin/sh\necho 6/2/1/9\necho 0/4/0/4\n")
     sinfo.chmod(0o755)
@@ -192,11 +192,11 @@ def test_a_forecast_names_the_fastest_engine(monkeypatch, tmp_path):
     assert ray["minutes"] is None and ray["at_once"] == 0
 
 
-# The seam
+# The interface of launchers
 
 
-class Made(launchers.Job):
-    """A job that ends after some looks at it, well or not."""
+class FakeJob(launchers.Job):
+    """A job that ends, with or without a failure, after it was polled some times."""
 
     def __init__(self, looks, reason=""):
         self.looks, self.reason = looks, reason
@@ -209,7 +209,7 @@ class Made(launchers.Job):
         return self.reason
 
 
-class MadeExecutor(launchers.Executor):
+class FakeExecutor(launchers.Executor):
     def __init__(self, jobs, made):
         self.jobs, self.made, self.submitted, self.stopped, self.most = jobs, iter(made), [], None, 0
 
@@ -225,21 +225,21 @@ class MadeExecutor(launchers.Executor):
         self.stopped = list(running)
 
 
-class MadeEngine:
+class FakeEngine:
     def __init__(self, *made):
         self.made = made
 
     def executor(self, jobs):
-        self.last = MadeExecutor(jobs, self.made)
+        self.last = FakeExecutor(jobs, self.made)
         return self.last
 
 
 @pytest.mark.usefixtures("no_type_checks")
-def test_a_fleet_runs_on_whatever_has_room():
-    """Each once; one that fails stops no other, and says why; what still runs in the end is stopped."""
+def test_a_job_pool_fills_free_slots_and_reports_failures():
+    """Each command runs once; a failure stops no other and gives its reason; remaining jobs are stopped at the end."""
     recipe = lw.find("looped-parity", *SMALL)
     found = [lw.Run.of(replace(recipe, seed=seed)) for seed in range(5)]
-    engine = MadeEngine(Made(1), Made(0, "it is hot"), Made(3), Made(0), Made(99))
+    engine = FakeEngine(FakeJob(1), FakeJob(0, "it is hot"), FakeJob(3), FakeJob(0), FakeJob(99))
     with JobPool(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, launcher=engine) as fleet:
         while len(engine.last.submitted) < 5 or len(fleet.running) > 1:
             assert fleet.poll()
@@ -257,11 +257,11 @@ def test_a_fleet_runs_on_whatever_has_room():
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_the_seeds_of_a_recipe_may_be_one_command():
-    """If it fails, those are lost that it did not finish."""
+    """If the command fails, only the runs that it did not finish count as failed."""
     recipes = [lw.find("looped-parity", *SMALL), lw.find("looped-parity", *SMALL, "batch=5")]
     found = [lw.Run.of(replace(recipe, seed=seed)) for recipe in recipes for seed in (3, 4)]
     (found[0].folder / "model.safetensors").touch()
-    engine = MadeEngine(Made(0, "it is hot"), Made(0))
+    engine = FakeEngine(FakeJob(0, "it is hot"), FakeJob(0))
     with JobPool(found, lambda run: [run.recipe.name], jobs=1, launcher=engine, stack=True) as fleet:
         assert fleet.poll() and fleet.poll() and not fleet.poll()
     words = [["train", str(run.folder), "--seed", "3", "--seeds", "2", "--stack", "--quiet", run.recipe.name]
@@ -303,7 +303,7 @@ ASKED = [
 
 @pytest.mark.parametrize("words", ASKED, ids=lambda words: words[0])
 @pytest.mark.parametrize("engine", ["slurm", "ray"])
-def test_an_engine_that_is_not_here_leaves_no_folder(words, engine, runs, monkeypatch, capsys, tmp_path):
+def test_an_unavailable_engine_leaves_no_folder(words, engine, runs, monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "submitit", None)
     monkeypatch.setitem(sys.modules, "ray", None)

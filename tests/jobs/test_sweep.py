@@ -1,4 +1,4 @@
-"""Sweeps: what varies, where recipes may be chosen, what mattered; and that a sweep goes on where it was stopped."""
+"""Sweeps: axes, the sizes that recipes may be chosen on, importances, and resuming after a stop."""
 
 import csv
 import json
@@ -33,7 +33,7 @@ def test_points_of_a_range_are_evenly_spaced_from_end_to_end(low, times, count, 
         assert math.isclose(points[1], middle, rel_tol=1e-2)
 
 
-def test_no_value_leaves_its_range():
+def test_formatted_values_stay_in_their_range():
     assert Axis.parse("ema=0.999..0.99999:3").values == ("0.999", "0.9995", "0.99999")
     assert Axis.parse("ema=0.999..0.99999").format_value(0.99998) == "0.99998"
     assert Axis.parse("x=0.123456789012..0.2:2").values == ("0.123456789012", "0.2")
@@ -65,7 +65,7 @@ def test_a_grid_has_every_combination_once():
         (["name=a,b"], "a name does not change training"),
     ],
 )
-def test_what_cannot_be_swept_is_said(words, said):
+def test_invalid_sweeps_are_refused(words, said):
     with pytest.raises(UsageError, match=said):
         list(grid_points(parse_axes(words)[0]))
 
@@ -92,7 +92,7 @@ def trial(exact, **values):
     return {"values": values, "exact": exact, "worst": exact, "seeds": 1, "parameters": 10}
 
 
-def test_equal_values_of_a_range_stand_in_one_part():
+def test_equal_values_of_a_range_fall_into_one_bin():
     trials = [trial(share, a=a) for a, share in zip("11122233", [0.1, 0.9, 0.2, 0.7, 0.3, 0.8, 0.5, 0.6], strict=True)]
     forth, back = compute_importances(trials, ["a"]), compute_importances(trials[::-1], ["a"])
     assert list(forth[0]["exact"]) == ["1", "2", "3"]
@@ -100,7 +100,7 @@ def test_equal_values_of_a_range_stand_in_one_part():
     assert list(compute_importances([trial(0.5, a=a) for a in "11223344"], ["a"])[0]["exact"]) == ["1", "2", "3–4"]
 
 
-def test_what_mattered_is_what_explains_the_variance():
+def test_importance_is_the_share_of_explained_variance():
     trials = [trial(0.1 + 0.4 * (a == "2") + 0.1 * (b == "y"), a=a, b=b) for a in "12" for b in "xy"]
     first, second = compute_importances(trials, [])
     assert first["field"] == "a" and math.isclose(first["explains"] + second["explains"], 1)
@@ -112,15 +112,15 @@ def test_what_mattered_is_what_explains_the_variance():
     assert settled[0]["exact"] == pytest.approx({"1": 0.0, "2": 0.5})  # no trial is lost
 
 
-def test_of_equals_the_smaller_model_is_the_best():
+def test_the_smaller_of_equally_good_models_is_best():
     trials = [trial(1.0, a="1") | {"parameters": 20}, trial(1.0, a="2"), trial(0.9, a="3")]
     assert [row["values"]["a"] for row in rank_trials(trials)] == ["2", "1", "3"]
     assert len(sweep_figure(trials, {"a": False}, "x").axes) == 1
 
 
 @pytest.fixture
-def made(no_type_checks, monkeypatch):
-    """Trainings are made up: the wider, the better. What was trained; and after how many the process is killed."""
+def simulated_trainings(no_type_checks, monkeypatch):
+    """Replace trainings: wider models score higher. Return what was trained, and after how many to simulate a kill."""
     trained, kill_after = [], [None]
 
     class Made:
@@ -148,25 +148,25 @@ def made(no_type_checks, monkeypatch):
     return trained, kill_after
 
 
-def test_a_sweep_keeps_the_best_and_trains_nothing_twice(runs, made):
-    trained, _ = made
+def test_a_sweep_keeps_the_best_and_trains_nothing_twice(runs, simulated_trainings):
+    trained, _ = simulated_trainings
     words = ["sweep", "looped-parity", "model.width=4,8", "--seeds", "2", *SMALL]
     done = command(*words, "--json")
     assert done.returncode == 0, done.stderr
     (folder,) = runs.glob("sweep-*")
     best = Recipe.read((folder / "best.json").read_text())
-    assert best.chosen_on.sizes == (4, 5) and best.model.width == 8  # another range than what 20, 26 and 60 chose
+    assert best.chosen_on.sizes == (4, 5) and best.model.width == 8  # sizes 20, 26 and 60 would choose another model
     rows = csv.DictReader((folder / "trials.csv").read_text().splitlines())
     assert [(row["model.width"], row["seeds"]) for row in rows] == [("4", "2"), ("8", "2")]
     assert {Path(file).name for file in json.loads(done.stdout)["files"]} < {path.name for path in folder.iterdir()}
     assert command(*words, "--json").stdout == done.stdout
     assert len(trained) == len(set(trained)) == 4
-    assert command(*words, "--samples", "5", "--out", folder).returncode == 2  # it holds another sweep
+    assert command(*words, "--samples", "5", "--out", folder).returncode == 2  # the folder has another sweep
 
 
-def test_a_search_goes_on_where_it_was_killed(made):
+def test_a_killed_search_resumes(simulated_trainings):
     pytest.importorskip("optuna")
-    trained, kill_after = made
+    trained, kill_after = simulated_trainings
     kill_after[0] = 3
     words = ["sweep", "looped-parity", "model.width=4,8,32,64", "optimizer.rate=1e-4..1e-2:log", "--trials", "8",
              "--seeds", "2", "--jobs", "2", *SMALL]  # fmt: skip
@@ -183,9 +183,9 @@ def test_a_search_goes_on_where_it_was_killed(made):
     assert json.loads(command(*words, "--json").stdout) == found and len(trained) == before
 
 
-def test_a_point_that_a_search_tries_twice_is_trained_once(made):
+def test_a_point_that_a_search_tries_twice_is_trained_once(simulated_trainings):
     pytest.importorskip("optuna")
-    trained, _ = made
+    trained, _ = simulated_trainings
     done = command("sweep", "looped-parity", "model.layers=1,2", "--trials", "6", "--seeds", "1", "--jobs", "2", *SMALL)
     assert done.returncode == 0, done.stderr
     assert 1 <= len(trained) == len(set(trained)) <= 2
@@ -200,8 +200,8 @@ def test_sealed_problems_choose_nothing(no_type_checks):
     assert verb._mean_exact_match(verb.Sweep(recipe, (), (4,), samples=100, seeds=1, trials=None), run) == 0.5
 
 
-def test_the_best_is_a_recipe_that_was_trained(runs, made):
-    trained, _ = made
+def test_the_best_is_a_recipe_that_was_trained(runs, simulated_trainings):
+    trained, _ = simulated_trainings
     done = command("sweep", "looped-parity", "seed=3", "model.width=4,8", "--seeds", "1", *SMALL)
     assert done.returncode == 0, done.stderr
     (folder,) = runs.glob("sweep-*")
@@ -209,14 +209,14 @@ def test_the_best_is_a_recipe_that_was_trained(runs, made):
     assert (best.seed, best.data_seed) == (3, 3) and Run.locate(best).folder in trained
 
 
-def test_a_sweep_chooses_no_problems(made, runs):
+def test_a_sweep_chooses_no_problems(simulated_trainings, runs):
     done = command("sweep", "looped-parity", "data_seed=7", "model.width=4,8", "--seeds", "1", *SMALL)
     assert done.returncode == 2 and "draws its own problems" in done.stderr and not runs.exists()
 
 
-def test_a_trial_whose_training_failed_is_tried_again_once(made, monkeypatch):
+def test_a_trial_whose_training_failed_is_tried_again_once(simulated_trainings, monkeypatch):
     pytest.importorskip("optuna")
-    trained, _ = made
+    trained, _ = simulated_trainings
     fails = [True]
 
     class Failing(verb.JobPool):
@@ -247,10 +247,10 @@ def test_a_trial_whose_training_failed_is_tried_again_once(made, monkeypatch):
     more = [*words[:4], "3", *words[5:], "--out", str(trained[0].parent / "other")]
     assert [command(*more).returncode for _ in range(2)] == [2, 2]
     fails[0] = False
-    assert command(*more).returncode == 0  # the trial that failed twice holds up no other
+    assert command(*more).returncode == 0  # the trial that failed twice blocks no other
 
 
-def test_two_searches_on_one_folder_do_not_meet(made, runs):
+def test_two_searches_in_one_folder_are_not_mixed(simulated_trainings, runs):
     pytest.importorskip("optuna")
     words = ["sweep", "looped-parity", "model.width=4,8", "--trials", "1", "--seeds", "1", *SMALL]
     held = []
@@ -267,8 +267,8 @@ def test_two_searches_on_one_folder_do_not_meet(made, runs):
     assert held == [True]
 
 
-def test_a_search_goes_on_after_its_log_lost_its_last_bytes(tmp_path):
-    """Wherever it was cut; what was damaged otherwise is said in one line."""
+def test_a_search_resumes_after_its_log_lost_its_last_bytes(tmp_path):
+    """It resumes from any cut; other damage is reported in one line."""
     axes = [Axis("optimizer.rate", (), 0.001, 0.1, True)]
     whole = Search(tmp_path, axes, 0)
     for _ in range(2):

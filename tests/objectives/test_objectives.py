@@ -1,4 +1,4 @@
-"""Laws of every objective with every model: its loss is what single rows, run one at a time, add up to."""
+"""Laws of every objective with every model: its loss is the combination of the losses of rows run one at a time."""
 
 import re
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
 
 
 def short(part):
-    """A part in a test's name."""
+    """Return a part's name for a test id."""
     return "+".join(map(repr, part.positions)) if isinstance(part, lw.Transformer) else part_text(part)
 
 
@@ -56,7 +56,7 @@ def ways_of(spec):
 
 
 def some(ways, number):
-    """All of them, or one, another for another number."""
+    """Return all ways, or one that is chosen by the number."""
     return ways if LONG else [ways[number % len(ways)]]
 
 
@@ -75,8 +75,8 @@ every_way = pytest.mark.parametrize(
 
 
 @cache
-def setting(spec, task, layout):
-    """A model in float64 whose every parameter matters, and a batch of answers of several lengths."""
+def build_setting(spec, task, layout):
+    """Return a model in float64 in which every parameter matters, and a batch of answers of several lengths."""
     torch.manual_seed(0)
     model = noisy(spec.build(*layout.vocabs(task), causal=layout.causal))
     draw = lw.stream(0, "setting")
@@ -85,7 +85,7 @@ def setting(spec, task, layout):
 
 
 def call(objective, runner, batch, seed=0):
-    """Loss, and every parameter's gradient."""
+    """Return the loss and every parameter's gradient."""
     model = runner.model
     model.zero_grad()
     loss = objective(runner, batch, LOOPS, lw.stream(seed, "objective"))
@@ -93,8 +93,8 @@ def call(objective, runner, batch, seed=0):
     return loss, {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def single(model, batch, i, depth, tracked=None):
-    """Row i on its own, without padding, after ``depth`` loops: summed loss, tokens right, tokens asked for."""
+def single_row(model, batch, i, depth, tracked=None):
+    """Return summed loss, right tokens and asked tokens of row i alone, without padding, after ``depth`` loops."""
     row = batch.take(slice(i, i + 1))
     width = int(row.inputs.padding_mask.sum())
     context = model.embed(lw.Inputs(**{name: value[:, :width] for name, value in vars(row.inputs).items()}))
@@ -112,35 +112,35 @@ def mean(parts):
 
 
 def plain_final(model, batch, most=99, tracked=None):
-    """The mean over all asked tokens, each row after its own loops, or after ``most`` where it has more. ``tracked``
-    are the last loops of the longest row through which gradients go."""
+    """Return the mean over all asked tokens, each row after its own loops or at most ``most``. Gradients go through the
+    ``tracked`` last loops of the longest row."""
     most = min(most, int(LOOPS.max()))
     parts = []
     for i, loops in enumerate(LOOPS.clamp(max=most).tolist()):
-        parts.append(single(model, batch, i, loops, tracked and max(0, loops - (most - tracked))))
+        parts.append(single_row(model, batch, i, loops, tracked and max(0, loops - (most - tracked))))
     return mean(parts)
 
 
 def plain_every(model, batch):
-    """Each loop's mean over the tokens of the rows that run it, weighted by the number of these rows."""
+    """Return the mean over loops of each loop's mean over tokens, weighted by the rows that run it."""
     total = right = rows = 0
     for k in range(1, int(LOOPS.max()) + 1):
         running = [i for i, loops in enumerate(LOOPS) if loops >= k]
-        loss, hits = mean([single(model, batch, i, k) for i in running])
+        loss, hits = mean([single_row(model, batch, i, k) for i in running])
         total, right, rows = total + len(running) * loss, right + len(running) * hits, rows + len(running)
     return total / rows, right / rows
 
 
 @cache
-def slowly(plain, spec, task, layout, *more):
-    """Loss, share of tokens that are right, and gradients; for all tests and runners."""
-    model, batch = setting(spec, task, layout)
+def cached_reference(plain, spec, task, layout, *more):
+    """Return loss, share of right tokens and gradients, computed once for all tests and runners."""
+    model, batch = build_setting(spec, task, layout)
     value, right = plain(model, batch, *more)
     return value.detach(), right, gradients(value, model)
 
 
 def progressive(weight, full, fewer):
-    """(1 − weight) · full + weight · fewer, of losses and of gradients."""
+    """Return (1 − weight) · full + weight · fewer, for losses and for gradients."""
     gradients = {name: (1 - weight) * found + weight * fewer[2][name] for name, found in full[2].items()}
     return (1 - weight) * full[0] + weight * fewer[0], gradients
 
@@ -172,7 +172,7 @@ def same_gradients(one, two):
 @every_pair
 @torch.no_grad()
 def test_what_stands_inside_does_matter(spec, objective, task, layout, run):
-    model, batch = setting(spec, task, layout)
+    model, batch = build_setting(spec, task, layout)
     batch = replace(batch, rounds=torch.ones_like(LOOPS))  # no row stops early
     before = objective(run(model), batch, LOOPS, lw.stream(0, "objective")).value
     for i in range(1, 5):  # a row of each number of loops
@@ -183,7 +183,7 @@ def test_what_stands_inside_does_matter(spec, objective, task, layout, run):
         assert not torch.isclose(before, objective(run(model), changed, LOOPS, lw.stream(0, "objective")).value)
 
 
-# Against rows run one at a time
+# Comparison with rows run one at a time
 
 
 @every_way
@@ -191,33 +191,33 @@ def test_what_stands_inside_does_matter(spec, objective, task, layout, run):
     ("objective", "plain"), [(lw.Final(), plain_final), (lw.Every(), plain_every)], ids=["final", "every"]
 )
 def test_final_and_every_against_single_rows(spec, task, layout, objective, plain, run):
-    model, batch = setting(spec, task, layout)
+    model, batch = build_setting(spec, task, layout)
     loss, found = call(objective, run(model), batch)
-    value, right, wanted = slowly(plain, spec, task, layout)
+    value, right, wanted = cached_reference(plain, spec, task, layout)
     close(loss.value, value)
     assert float(loss.logs["token_accuracy"]) == pytest.approx(float(right))
     assert same_gradients(found, wanted)
 
 
 @every_way
-def test_every_tells_the_last_loop_s_loss(spec, task, layout, run):
-    model, batch = setting(spec, task, layout)
+def test_every_logs_the_last_loops_loss(spec, task, layout, run):
+    model, batch = build_setting(spec, task, layout)
     longest = int(LOOPS.argmax())
-    value, _ = mean([single(model, batch, longest, int(LOOPS.max()))])
+    value, _ = mean([single_row(model, batch, longest, int(LOOPS.max()))])
     close(call(lw.Every(), run(model), batch)[0].logs["last_loss"], value.detach())
 
 
 @every_spec
 def test_progressive_against_single_rows(spec, run):
-    """(1 − weight) · L(all loops) + weight · L(r loops), r anywhere in 1 … R and each of them reached."""
+    """It is (1 − weight) · L(all loops) + weight · L(r loops), and every r in 1 … R is drawn."""
     way = ways_of(spec)[0]
-    model, batch = setting(spec, *way)
-    by_depth = {depth: slowly(plain_final, spec, *way, depth) for depth in range(1, 5)}
+    model, batch = build_setting(spec, *way)
+    by_depth = {depth: cached_reference(plain_final, spec, *way, depth) for depth in range(1, 5)}
     wanted = {depth: progressive(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
         loss, found = call(lw.Progressive(0.7), run(model), batch, seed)
-        # Several depths are alike where further loops change nothing.
+        # Several depths are equal if further loops change nothing.
         depths = [depth for depth, (value, _) in wanted.items() if abs(value - loss.value) < 1e-9]
         close(loss.logs["full_loss"], by_depth[4][0])
         assert same_gradients(found, wanted[depths[0]][1])
@@ -226,13 +226,13 @@ def test_progressive_against_single_rows(spec, run):
 
 
 @pytest.mark.parametrize("spec", SPECS[:2], ids=short)
-def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_the_last_loops(spec, run):
-    """With R = 4, n in 0 … 3 loops are run without gradients and k in 1 … min(4 − n, 2) with; the full run is tracked
-    through its last 2. The value knows nothing of it."""
-    model, batch = setting(spec, *WAYS[1])
+def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops(spec, run):
+    """With R = 4, n in 0 … 3 loops run without gradients and k in 1 … min(4 − n, 2) with them; the full run has
+    gradients in its last 2. The value does not depend on this."""
+    model, batch = build_setting(spec, *WAYS[1])
     pairs = [(n, k) for n in range(4) for k in range(1, min(4 - n, 2) + 1)]
-    full = slowly(plain_final, spec, *WAYS[1], 4, 2)
-    wanted = {(n, k): progressive(0.7, full, slowly(plain_final, spec, *WAYS[1], n + k, k)) for n, k in pairs}
+    full = cached_reference(plain_final, spec, *WAYS[1], 4, 2)
+    wanted = {(n, k): progressive(0.7, full, cached_reference(plain_final, spec, *WAYS[1], n + k, k)) for n, k in pairs}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
         loss, found = call(lw.Progressive(0.7, truncated=True), run(model), batch, seed)
@@ -245,9 +245,9 @@ def test_truncated_progressive_values_are_those_of_whole_runs_and_gradients_of_t
     assert drawn == set(pairs)
 
 
-def test_one_loop_is_one_loop_for_every_objective(run):
-    """For a standard model, advanced once, all objectives equal the usual loss."""
-    model, batch = setting(BASE, lw.Addition(3), lw.FullOutput())
+def test_all_objectives_are_equal_for_a_single_loop(run):
+    """For a model that is advanced once, they all equal the usual loss."""
+    model, batch = build_setting(BASE, lw.Addition(3), lw.FullOutput())
     ones = torch.ones_like(LOOPS)
     batch = replace(batch, rounds=ones)  # no row stops early
     once = [objective for objective in OBJECTIVES if not objective.takes_several_steps]
@@ -256,9 +256,9 @@ def test_one_loop_is_one_loop_for_every_objective(run):
         close(value, values[0])
 
 
-def test_rows_that_stop_early_have_to_answer_nothing(run):
-    """In their first slot, and in no other; other rows are held to their answers, as by ``Final``."""
-    model, batch = setting(BASE, lw.Addition(3), lw.FullOutput())
+def test_rows_that_stop_early_are_supervised_to_answer_nothing(run):
+    """Only their first slot is supervised; other rows are supervised as by ``Final``."""
+    model, batch = build_setting(BASE, lw.Addition(3), lw.FullOutput())
     batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 4, 1]))  # the second row and the fifth stop one loop early
     logs = run(model).last(batch.inputs, LOOPS, batch.answer_slots).log_softmax(-1)
     rows = batch.answer_slots.nonzero()[:, 0]
@@ -278,9 +278,9 @@ def test_rows_that_stop_early_have_to_answer_nothing(run):
     close(Halting()(run(model), replace(batch, targets=other), LOOPS, lw.stream(0, "x")).value, found)
 
 
-def test_a_segment_goes_on_from_the_state_of_the_one_before():
-    """Its loss is that after all loops so far, and its gradient that of its own loops."""
-    model, batch = setting(SPECS[0], lw.Copy(), lw.FullOutput())
+def test_a_segment_continues_from_the_state_of_the_previous_one():
+    """Its loss is that after all loops so far, and its gradient is that of its own loops."""
+    model, batch = build_setting(SPECS[0], lw.Copy(), lw.FullOutput())
     loops, runner = torch.full_like(LOOPS, 2), Plain(model)
     for number, loss in enumerate(lw.Segments(count=3).steps(runner, batch, loops, lw.stream(0, "objective")), 1):
         model.zero_grad()
@@ -307,8 +307,8 @@ RETURNED = {
 
 
 @dataclass(frozen=True)
-class Returning(lw.Final):
-    """A loss in a wrong form."""
+class WrongReturn(lw.Final):
+    """An objective that returns a value of the wrong type."""
 
     form: str = "nothing"
 
@@ -318,7 +318,7 @@ class Returning(lw.Final):
 
 @pytest.mark.parametrize("form", RETURNED)
 def test_an_objective_that_returns_no_loss_is_refused_in_training_and_by_check(form):
-    told = r"^Returning must return lw\.Loss\(value, logs\), with a tensor of one number as value, .*, not "
+    told = r"^WrongReturn must return lw\.Loss\(value, logs\), with a tensor of one number as value, .*, not "
     with pytest.raises(lw.UsageError, match=told):
-        lw.train("looped-parity", objective=Returning(form), steps=2, quiet=True)
-    assert all(re.match(told, finding.told) for finding in lw.check(Returning(form)).broken)
+        lw.train("looped-parity", objective=WrongReturn(form), steps=2, quiet=True)
+    assert all(re.match(told, finding.told) for finding in lw.check(WrongReturn(form)).broken)
