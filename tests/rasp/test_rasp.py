@@ -1,4 +1,4 @@
-"""The language against plain loops, the programs against the tasks, the checker against what must not be."""
+"""RASP operations equal plain loops, programs solve their tasks, and the checker refuses forbidden programs."""
 
 from functools import partial
 from itertools import product, starmap
@@ -76,15 +76,15 @@ def rows(draw, number, alphabets=SYMBOLS):
 
 
 @st.composite
-def wheres(draw, number):
-    """Places of one shape: any whole numbers from −1."""
+def place_lists(draw, number):
+    """Draw places of one shape: any integers from −1."""
     shape = draw(WIDTHS)
     return [matrix(draw, shape, -1, shape[1]) for _ in range(number)]
 
 
 @st.composite
-def looks(draw, number):
-    """Causal selectors, a row and places, of one shape."""
+def selector_parts(draw, number):
+    """Draw a causal selector, a row and places of one shape."""
     b, t = draw(WIDTHS)
     symbols = tuple(draw(SYMBOLS))
     chosen = [
@@ -102,16 +102,16 @@ def read(part):
     return [[part.alphabet[i] for i in ids] for ids in part.ids.tolist()]
 
 
-def same(one, other):
-    """Equal as symbols: True is not 1, and alphabets may differ in what does not occur."""
+def equal_as_symbols(one, other):
+    """Return whether two rows have equal symbols: True is not 1, and unused symbols of alphabets are ignored."""
     return repr(read(one)) == repr(read(other))
 
 
-# Core operations, against plain loops
+# Core operations compared with plain loops
 
 
 @given(rows(2), st.data())
-def test_each_is_a_table_of_symbols(drawn, data):
+def test_each_applies_a_table_of_symbols(drawn, data):
     one, other = starmap(Row, drawn)
     pairs = list(product(one.alphabet, other.alphabet))
     results = data.draw(st.lists(st.sampled_from("xyz"), min_size=len(pairs), max_size=len(pairs)))
@@ -127,7 +127,7 @@ def test_each_is_a_table_of_symbols(drawn, data):
     assert row.alphabet == tuple(sorted(set(results)))
 
 
-@given(wheres(2), st.sampled_from(sorted(RELATIONS)))
+@given(place_lists(2), st.sampled_from(sorted(RELATIONS)))
 def test_compare_before_and_after(drawn, relation):
     one, other = map(Places, drawn)
     wanted = [
@@ -153,7 +153,7 @@ def selected(keys, queries, related):
     ]
 
 
-@given(wheres(2), st.sampled_from(sorted(RELATIONS)))
+@given(place_lists(2), st.sampled_from(sorted(RELATIONS)))
 def test_select_by_places(drawn, relation):
     keys, queries = map(Places, drawn)
     wanted = selected(read(keys), read(queries), RELATIONS[relation])
@@ -171,7 +171,7 @@ def test_select_by_symbols(drawn):
     assert read(select(keys, queries)) == selected(read(keys), read(queries), lambda k, q: k == q)
 
 
-@given(looks(3))
+@given(selector_parts(3))
 def test_both_and_count(drawn):
     selectors = list(map(Selector, drawn[0]))
     t = range(selectors[0].chosen.shape[2])
@@ -180,7 +180,7 @@ def test_both_and_count(drawn):
     assert read(count(selectors[0])) == [[sum(looks) for looks in row] for row in read(selectors[0])]
 
 
-@given(looks(1), st.sampled_from(["a", "z", None, False]), st.sampled_from(["max", "min"]))
+@given(selector_parts(1), st.sampled_from(["a", "z", None, False]), st.sampled_from(["max", "min"]))
 def test_aggregate(drawn, default, how):
     selector, row, where = Selector(drawn[0][0]), Row(*drawn[1]), Places(drawn[2])
     choose = max if how == "max" else min
@@ -201,34 +201,34 @@ def test_aggregate(drawn, default, how):
     assert read(aggregate(selector, where, how=how)) == best(read(where), None, -1)
 
 
-# The library, by its definitions
+# Library operations compared with their definitions
 
 
 @given(rows(1), st.sampled_from(["a", "z", None]))
-def test_shift_is_what_it_says(drawn, default):
+def test_shift_equals_its_definition(drawn, default):
     row = Row(*drawn[0])
     defined = aggregate(select(after(positions(row)), positions(row)), row, default)
-    assert same(shift(row, default), defined)
+    assert equal_as_symbols(shift(row, default), defined)
     assert shift(row, default).alphabet == defined.alphabet
     assert read(shift(row, default)) == [[default, *symbols[:-1]] for symbols in read(row)]
 
 
 @given(rows(1, MARKS))
-def test_seen_is_what_it_says(drawn):
+def test_seen_equals_its_definition(drawn):
     marks = Row(*drawn[0])
     ordered = each(lambda s: s, marks)  # False before True
-    assert same(seen(marks), aggregate(select(ordered, ordered, lambda key, _: True), ordered))
+    assert equal_as_symbols(seen(marks), aggregate(select(ordered, ordered, lambda key, _: True), ordered))
     assert read(seen(marks)) == [[any(row[: i + 1]) for i in range(len(row))] for row in read(marks)]
 
 
 @given(rows(1), st.data(), st.sampled_from(["a", "z", None]))
-def test_latest_is_what_it_says(drawn, data, default):
+def test_latest_equals_its_definition(drawn, data, default):
     values = Row(*drawn[0])
     symbols = data.draw(MARKS)
     marks = Row(symbols, matrix(data.draw, values.ids.shape, 0, len(symbols) - 1))
     where = aggregate(select(marks, marks, lambda key, _: key), positions(values))
     defined = aggregate(select(positions(values), where), values, default)
-    assert same(latest(values, marks, default), defined)
+    assert equal_as_symbols(latest(values, marks, default), defined)
     assert latest(values, marks, default).alphabet == defined.alphabet
 
 
@@ -256,7 +256,7 @@ every_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=
 
 
 def prefix(part, length):
-    """The first places of each row; of a selector, all that its first places look at."""
+    """Return the first places of each row; for a selector, what these places attend to."""
     if isinstance(part, Selector):
         assert not any(any(look[length:]) for row in read(part) for look in row[:length])
         return [[look[:length] for look in row[:length]] for row in read(part)]
@@ -265,7 +265,7 @@ def prefix(part, length):
 
 @st.composite
 def triples(draw):
-    """Arguments, and a place before which others are the same."""
+    """Draw arguments twice, equal before a random place, and that place."""
     b, t = draw(WIDTHS)
     keep = draw(st.integers(0, t))
     kept, changed = [], []
@@ -278,7 +278,7 @@ def triples(draw):
 
 @every_operation
 @given(drawn=triples())
-def test_what_comes_later_changes_nothing(operation, drawn):
+def test_operations_are_causal(operation, drawn):
     one, other, keep = list(starmap(Row, drawn[0])), list(starmap(Row, drawn[1])), drawn[2]
     assert prefix(operation(*one), keep) == prefix(operation(*other), keep)
     if keep:
@@ -303,7 +303,7 @@ def test_without_symbols_the_alphabets_and_what_is_done_are_the_same(operation, 
 
 @every_operation
 @given(drawn=triples())
-def test_rows_do_not_see_their_neighbours(operation, drawn):
+def test_operations_do_not_depend_on_other_rows(operation, drawn):
     together = read(operation(*starmap(Row, drawn[0])))
     for i in range(len(together)):
         assert read(operation(*[Row(symbols, ids[i : i + 1]) for symbols, ids in drawn[0]])) == together[i : i + 1]
@@ -324,12 +324,12 @@ LENGTHS = {*range(1, 9), 12, 16, 31, 32, 33, 64, 200}
 
 
 def problems_of(task, n, count):
-    """Of length n; products of one bit, and of two bits, times n."""
+    """Return problems of length n; for products, one bit and two bits times n."""
     sizes = [(n,)] if len(task.axes) == 1 else [(1, n), (2, n)]
     return [fresh_problems(task, size, count, seed=0) for size in sizes]
 
 
-def how_many(task, n):
+def problem_count(task, n):
     """Fewer where a program compares all pairs of places in long rows, and not every length of tasks whose alphabets,
     and so the maps, are large. (bench/programs.py takes a thousand everywhere.)"""
     if not LONG and n not in LENGTHS:
@@ -344,8 +344,8 @@ def how_many(task, n):
 
 
 @pytest.fixture
-def unchecked(monkeypatch):
-    """Without jaxtyping's checks, which would take most of the time; other tests have them."""
+def no_shape_checks(monkeypatch):
+    """Turn off jaxtyping, which would take most of the time; other tests use it."""
     monkeypatch.setattr(jaxtyping, "jaxtyped", lambda **_: lambda function: function)
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
@@ -353,10 +353,10 @@ def unchecked(monkeypatch):
 
 
 @pytest.mark.parametrize("task", [*ALL, UniqueSet(20)], ids=repr)
-def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, unchecked):
+def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, no_shape_checks):
     runner = find_program(task)
-    for n in filter(partial(how_many, task), [*range(1, 65), 200]):
-        for problems in problems_of(task, n, how_many(task, n)):
+    for n in filter(partial(problem_count, task), [*range(1, 65), 200]):
+        for problems in problems_of(task, n, problem_count(task, n)):
             execution = execute(runner, problems)
             assert len(execution.right) == len(problems)
             assert execution.right.all(), f"length {n}"
@@ -365,8 +365,8 @@ def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, unchec
 
 
 @every_program
-def test_a_round_fewer_is_not_enough(task):
-    """But for 2 × n: the product has n + 2 places and T = 2n."""
+def test_one_round_fewer_does_not_solve_the_problem(task):
+    """Products 2 × n are an exception: they have n + 2 places and T = 2n."""
     problems = problems_of(task, 9, 200)[0]
     runner = find_program(task)
     execution = execute(runner, problems)
@@ -376,8 +376,8 @@ def test_a_round_fewer_is_not_enough(task):
 
 
 @every_program
-def test_right_is_said_of_the_reference_solution(task):
-    """What is read from the ``=`` on, up to the first end, symbol by symbol."""
+def test_the_reference_solution_is_scored_as_right(task):
+    """The answer is read from the ``=`` to the first end and compared symbol by symbol."""
     for n in (1, 2, 5):
         for problems in problems_of(task, n, 40):
             execution = execute(find_program(task), problems)
@@ -400,8 +400,8 @@ def test_a_wrong_answer_or_end_is_not_right(spoil):
     assert not execute(Wrong(lw.Parity()), fresh_problems(lw.Parity(), (5,), 50, seed=0)).right.any()
 
 
-def test_products_of_one_number_of_rounds_run_together():
-    """1 × 6 beside 2 × 3: rows of different lengths, each as it is alone."""
+def test_products_with_equal_rounds_run_together():
+    """Rows of 1 × 6 and 2 × 3 have different lengths, and each gives the same as alone."""
     task = Multiplication()
     parts = [fresh_problems(task, size, 20, seed=0) for size in ((1, 6), (2, 3))]
     together = execute(find_program(task), lw.Problems.join(parts))
@@ -415,7 +415,7 @@ def test_products_of_one_number_of_rounds_run_together():
 @settings(max_examples=6)
 @given(st.integers(0, 99), st.integers(1, 12))
 def test_programs_are_causal_on_any_row(task, seed, keep):
-    """Also on rows that no problem has; and each alphabet is known without them."""
+    """This includes rows that no problem has; the alphabets do not depend on the rows."""
     runner, symbols, draw = find_program(task), input_alphabet(task), lw.stream(seed, "rows")
     ids = torch.randint(len(symbols), (3, 12), generator=draw)
     other = ids.where(torch.arange(12) < keep, torch.randint(len(symbols), ids.shape, generator=draw))
@@ -439,10 +439,10 @@ def test_problems_of_different_rounds_are_not_run_together():
         execute(find_program(lw.Parity()), lw.Problems.join(parts))
 
 
-# What has no program
+# Tasks without a program
 
 
-def test_a_task_without_a_program_is_told_which_have_one(monkeypatch):
+def test_the_error_for_a_task_without_a_program_lists_those_with_one(monkeypatch):
     monkeypatch.delitem(PROGRAMS, lw.Parity)
     with pytest.raises(lw.UsageError) as error:
         find_program(lw.Parity())
@@ -452,7 +452,7 @@ def test_a_task_without_a_program_is_told_which_have_one(monkeypatch):
 
 
 @pytest.mark.parametrize(("equal_lengths", "leading_zeros"), [(False, False), (True, False), (False, True)])
-def test_addition_has_a_program_for_what_was_published(equal_lengths, leading_zeros):
+def test_addition_has_a_program_only_for_its_published_form(equal_lengths, leading_zeros):
     with pytest.raises(lw.UsageError, match="needs equal_lengths=true leading_zeros=true"):
         find_program(lw.Addition(2, "most", equal_lengths, leading_zeros))
 
@@ -478,7 +478,7 @@ def test_every_program_is_allowed(task):
 
 
 class Honest(Program):
-    """It does nothing, and is allowed; every crook below is this but for one thing."""
+    """An allowed program that does nothing; each forbidden one below differs from it in one thing."""
 
     def prepare(self, row):
         return {"row": row, "where": positions(row), "count": count(select(row, row))}
@@ -494,7 +494,7 @@ def test_doing_nothing_is_allowed():
     check_program(Honest(lw.Parity()))
 
 
-# What a step may not do: with the state's parts, given the row
+# Forbidden operations of a step, on the row and the state's parts
 STEPS = {
     "add to a place": lambda row, where: where + 1,
     "add a place": lambda row, where: 1 + where,
@@ -560,25 +560,25 @@ SAID = {
 }
 
 
-def refused(crook):
+def refused(cheat):
     with pytest.raises(Forbidden) as error:
-        check_program(crook)
+        check_program(cheat)
     said = str(error.value)
-    assert said.startswith(f"{type(crook).__name__}: ")
+    assert said.startswith(f"{type(cheat).__name__}: ")
     assert "\n" not in said
     return said
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_what_a_step_may_not_do_nor_what_comes_before_or_after_all_steps(name):
-    class Crook(Honest):
+def test_forbidden_operations_are_refused_in_every_method(name):
+    class Cheat(Honest):
         def step(self, state, row):
             return state | {"more": STEPS[name](row, state["where"])}
 
         def prepare(self, row):
             return super().prepare(row) | {"more": row}
 
-    assert SAID.get(name, "") in refused(Crook(lw.Parity()))
+    assert SAID.get(name, "") in refused(Cheat(lw.Parity()))
     if "in the state" in name:
         return
 
@@ -607,8 +607,8 @@ def test_rounds_may_not_be_counted():
 
 
 @pytest.mark.parametrize("since", [1, 3, 20])
-def test_nor_may_another_table_be_used_in_another_round(since):
-    """The same operation on the same alphabet: what it does is what differs."""
+def test_a_table_may_not_change_between_rounds(since):
+    """The operation and its alphabet are the same, only the function differs."""
 
     class Switch(Honest):
         done = 0
@@ -622,16 +622,16 @@ def test_nor_may_another_table_be_used_in_another_round(since):
 
 
 @pytest.mark.parametrize("steers", [lambda ids: ids.shape[1] > 5, lambda ids: bool((ids == 1).any())])
-def test_neither_length_nor_data_may_steer(steers):
-    class Peeping(Honest):
+def test_control_flow_may_not_depend_on_length_or_data(steers):
+    class Branching(Honest):
         def step(self, state, row):
             steered = row.ids is not None and steers(row.ids)
             return state | {"row": shift(state["row"], "1" if steered else "0")}
 
-    assert "operations differ between rows" in refused(Peeping(lw.Parity()))
+    assert "operations differ between rows" in refused(Branching(lw.Parity()))
 
 
-def test_a_state_must_close():
+def test_a_state_must_reach_finitely_many_alphabets():
     class Endless(Honest):
         def prepare(self, row):
             return {"count": each(lambda _: 0, row)}
@@ -647,7 +647,7 @@ def test_a_state_must_close():
 
 @pytest.mark.parametrize(("most", "allowed"), [(4, True), (40, False)])
 def test_a_state_closes_within_a_few_steps(most, allowed):
-    """A count up to some number, and no further: a symbol more each step."""
+    """A bounded count has one more symbol after each step until it reaches its limit."""
 
     class Bounded(Honest):
         def prepare(self, row):
@@ -671,25 +671,25 @@ def test_a_state_closes_within_a_few_steps(most, allowed):
     ids=["more", "fewer", "none"],
 )
 def test_a_state_keeps_its_parts(change):
-    class Crook(Honest):
+    class Cheat(Honest):
         def step(self, state, row):
             return change(state, row)
 
-    assert "the state changes its parts: row, where, count became" in refused(Crook(lw.Parity()))
+    assert "the state changes its parts: row, where, count became" in refused(Cheat(lw.Parity()))
 
 
 @pytest.mark.parametrize(
     "end", [lambda row: positions(row), lambda row: select(row, row), lambda row: "1", lambda row: {"row": row}]
 )
 def test_a_program_finishes_with_a_row(end):
-    class Crook(Honest):
+    class Cheat(Honest):
         def finish(self, state, row):
             return end(row)
 
-    assert "finish must return a row of symbols" in refused(Crook(lw.Parity()))
+    assert "finish must return a row of symbols" in refused(Cheat(lw.Parity()))
 
 
-def test_what_is_wrong_beside_the_rules_is_not_hidden():
+def test_other_errors_of_a_program_are_raised_unchanged():
     class Broken(Honest):
         def step(self, state, row):
             return {"row": state["nowhere"]}
@@ -698,10 +698,10 @@ def test_what_is_wrong_beside_the_rules_is_not_hidden():
         check_program(Broken(lw.Parity()))
 
 
-# People
+# Formatting
 
 
-def test_parity_as_people_see_it():
+def test_rounds_of_parity_are_formatted():
     execution = execute(find_program(lw.Parity()), lw.Parity().parse("1011"))
     assert format_rounds(execution) == [
         {"bits": "1011··", "answer": "····0·"},
@@ -715,6 +715,6 @@ def test_parity_as_people_see_it():
     assert format_answer(execution, lw.Parity()) == "1"
 
 
-def test_people_see_the_first_problem_and_places_as_numbers():
+def test_the_first_row_of_a_state_is_formatted_with_places_as_numbers():
     assert format_state(Places(torch.tensor([[-1, 0, 10], [5, 5, 5]]))) == "-1 0 10"
     assert format_state(Row((None, True, False, "a"), torch.tensor([[0, 1, 2, 3], [1, 1, 1, 1]]))) == "·^·a"

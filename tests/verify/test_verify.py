@@ -1,4 +1,4 @@
-"""Verification: honest weights pass, and each spoof is exposed by the check that is meant for it."""
+"""Verification: honest weights pass, and each spoof is exposed by the check designed for it."""
 
 import json
 import random
@@ -33,13 +33,13 @@ SPOKEN = replace(NEXT, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch, no_type_checks):
+def few_perturbations(monkeypatch, no_type_checks):
     monkeypatch.setattr(verification, "PERTURBED", 32)
     monkeypatch.setattr(claims, "MAX_CLAIMS", 1)
 
 
 def verdicts(weights, claims=None, sizes=(6,), **given):
-    """The checks of a quick verification, by name."""
+    """Return the checks of a quick verification by name."""
     asked = {"seed": 7, "samples": 25, "seconds": 0.001} | given
     return {check["name"]: check for check in verify(weights, claims, list(sizes), **asked)["checks"]}
 
@@ -57,7 +57,7 @@ def claim(size, exact=1.0, recipe=SPOKEN, **more):
     return score.row() | more
 
 
-# What is honest
+# Honest weights
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_shipped_weights_pass(name, monkeypatch):
     assert not [check for check in found["checks"] if check["verdict"] == "exposed"]
 
 
-def test_a_model_that_learned_a_little_is_not_exposed(monkeypatch):
+def test_a_partly_trained_model_is_not_exposed(monkeypatch):
     weights, notes = half_trained(PAIRS), []
     monkeypatch.setattr(ProgressLine, "update", lambda line, done, note="": notes.append(note))
     found = verify(weights, None, [4], seed=3, samples=10, seconds=0.001)
@@ -85,7 +85,7 @@ def test_a_model_that_learned_a_little_is_not_exposed(monkeypatch):
     assert found["parameters"] == sum(value.numel() for value in weights.model.parameters())
 
 
-def test_a_rule_that_looks_at_many_problems_is_not_attacked():
+def test_a_batch_wise_rule_is_not_attacked():
     weights = half_trained(PAIRS)
     many = replace(weights.recipe, stopping=lw.MaxConfidence(per="batch"))
     found = verdicts(replace(weights, recipe=many))
@@ -121,7 +121,7 @@ def test_operations_are_those_of_matrix_products():
 
 
 class Honest(nn.Module):
-    """A layer that learned nothing, for spoofs to hide behind."""
+    """An untrained layer, as a disguise for spoofs."""
 
     def __init__(self):
         super().__init__()
@@ -131,27 +131,27 @@ class Honest(nn.Module):
         return self.readout(self.embedding(tokens))
 
     def said(self, tokens, answer):
-        """Logits that say ``answer`` "b t" after "=", and else the end."""
+        """Return logits for ``answer`` "b t" after "=", and for the end elsewhere."""
         return 9 * nn.functional.one_hot(torch.where(tokens == 2, answer, 3), 4).float()
 
 
 class HandCoded(Honest):
-    """The answer from code, with a network beside it."""
+    """A module that computes the answer in code, beside a network."""
 
     def forward(self, tokens):
         return self.said(tokens, (tokens == 1).long().cumsum(1) % 2) + 1e-3 * super().forward(tokens)
 
 
-class Watchful(HandCoded):
-    """The same, silent as soon as somebody touches the weights."""
+class WeightWatching(HandCoded):
+    """The same, but it answers only as long as its weights are unchanged."""
 
     def forward(self, tokens):
         known = self.__dict__.setdefault("known", self.readout.weight.sum().item())
         return super().forward(tokens) * (self.readout.weight.sum().item() == known)
 
 
-class Wavering(HandCoded):
-    """Now and then another answer."""
+class Unstable(HandCoded):
+    """The same, with random errors."""
 
     def forward(self, tokens):
         return super().forward(tokens) + 20 * (torch.rand(*tokens.shape, 1) < 0.1) * torch.eye(4)[0]
@@ -184,15 +184,15 @@ def test_an_answer_from_code_is_exposed():
 
 
 def test_code_that_watches_its_weights_is_exposed():
-    module = Watchful()
+    module = WeightWatching()
     assert exposed(spoof(module)) >= {"robust to rounding", "recipe track"}
 
 
-def test_answers_that_waver_are_exposed():
-    assert "deterministic" in exposed(spoof(Wavering()))
+def test_random_answers_are_exposed():
+    assert "deterministic" in exposed(spoof(Unstable()))
 
 
-def test_a_table_is_exposed_where_it_ends():
+def test_a_lookup_table_is_exposed_beyond_its_length():
     found = verdicts(spoof(LookUp()), Claims([claim(6), claim(30)]), [30], samples=200)
     assert found["operations"]["verdict"] == found["claimed scores"]["verdict"] == "exposed"
     assert "uniform at 30: 1.000 is claimed, 0." in found["claimed scores"]["told"]
@@ -208,7 +208,7 @@ def test_parameters_without_an_effect_are_exposed():
     assert (found["verdict"], found["told"][-4:]) == ("exposed", "idle")
 
 
-def test_training_at_the_length_that_is_tested_is_exposed():
+def test_training_at_the_tested_length_is_exposed():
     weights = Weights("long", long := replace(SPOKEN, lengths=lw.Uniform(12)), long.build())
     assert "training lengths" in exposed(weights, Claims([claim(12)]), [12])
     assert "training lengths" not in exposed(weights, Claims([claim(12)]), [13])
@@ -290,7 +290,7 @@ def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, m
     assert command("verify", out).stderr.startswith(f"lengthwise: {out}: no such record")
 
 
-def test_a_recipe_that_gives_other_weights_is_told(trained, monkeypatch):
+def test_a_recipe_that_gives_other_weights_is_reported(trained, monkeypatch):
     monkeypatch.setattr(verification, "RETRAINED", 40)
     other = Weights("other", trained.recipe, Recipe.build(replace(trained.recipe, seed=9)))
     assert verification.compare_retrained(other, [claim(4, 0.0)], seed=0).verdict == "passed"
@@ -318,14 +318,14 @@ def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_p
     assert sign_record(kept := json.loads(out.read_text())) == kept
 
 
-def test_each_call_draws_problems_that_nobody_could_know(trained, tmp_path):
+def test_each_call_draws_new_problems(trained, tmp_path):
     weights = Run.open(trained.folder).weights()
     seeds = {verify(weights, None, [4], samples=2, seconds=0.001)["about"]["seed"] for _ in range(2)}
     assert len(seeds) == 2
 
 
-def test_a_half_without_the_longest_rows_is_compared_all_the_same():
-    """Of ragged answers the two halves that are answered apart may be of different widths."""
+def test_halves_of_a_batch_with_different_widths_are_compared():
+    """Two halves of a batch of ragged answers, answered separately, may have different widths."""
     weights = half_trained(PAIRS)
     task = weights.recipe.task
     rows = [task.parse(text) for text in ("1+1", "1+0", "10101+11011", "11111+1")]
@@ -340,7 +340,7 @@ def test_global_generators_are_left_as_they_were():
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
 
 
-def test_where_the_record_cannot_be_written_nothing_is_measured(tmp_path):
+def test_nothing_is_measured_if_the_record_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     done = command("verify", "looped-parity", "--out", tmp_path / "file" / "record.json", "--minutes", "60")
     assert done.returncode == 2 and done.stdout == ""

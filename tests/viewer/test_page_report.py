@@ -1,4 +1,4 @@
-"""The report page: one file that holds all that a folder of results does."""
+"""The report page: one file with all data of a folder of results."""
 
 import base64
 import gzip
@@ -37,14 +37,14 @@ def pages():
     }
 
 
-def held(page):
-    """The data of a page."""
+def page_data(page):
+    """Return the data in a page."""
     packed = re.search(r'<script type="text/plain" id="report">([^<]*)</script>', page)[1]
     return json.loads(zlib.decompress(base64.b64decode(packed)))
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_report_asks_the_network_for_nothing_and_is_small(name, pages):
+def test_a_report_makes_no_network_request_and_is_small(name, pages):
     page = pages[name]
     own = page
     for library in vendor_scripts(*LIBRARIES):
@@ -59,7 +59,7 @@ def test_a_report_asks_the_network_for_nothing_and_is_small(name, pages):
 
 @pytest.mark.parametrize("name", KINDS)
 def test_every_table_and_every_chart_is_there(name, pages):
-    data = held(pages[name])
+    data = page_data(pages[name])
     assert {"scores", "curves", "card", "metrics"} <= data["tables"].keys()
     assert all(table["rows"] and table["columns"] for table in data["tables"].values())
     assert data["charts"]["loss"] and data["charts"][KINDS[name]]
@@ -68,8 +68,8 @@ def test_every_table_and_every_chart_is_there(name, pages):
 
 
 def test_tables_are_those_of_the_folder(pages):
-    """Saved as CSV they hold what the folder's files hold."""
-    data = held(pages["pairs"])
+    """Saved as CSV, they equal the folder's files."""
+    data = page_data(pages["pairs"])
     for name in ("scores", "metrics"):
         table = data["tables"][name]
         rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
@@ -82,7 +82,7 @@ def test_tables_are_those_of_the_folder(pages):
 
 
 def test_curves_are_those_of_reports(pages):
-    drawn = [row for row in held(pages["pairs"])["charts"]["lengths"] if row["along"]]
+    drawn = [row for row in page_data(pages["pairs"])["charts"]["lengths"] if row["along"]]
     wanted = [(curve, point) for curve in curves(read_published_runs(RESULTS / "pairs")) for point in curve.diagonal()]
     assert len(drawn) == len(wanted)
     for row, (curve, point) in zip(drawn, wanted, strict=True):
@@ -90,7 +90,7 @@ def test_curves_are_those_of_reports(pages):
         assert row["mean"] == pytest.approx(point.mean, abs=1e-6) and row["families"] == list(point.families)
 
 
-def test_recipes_differ_in_what_they_differ_in():
+def test_differing_settings_of_recipes_are_listed():
     class Run(RunFolder):
         def __init__(self, config):
             super().__init__(Path("x"))
@@ -180,7 +180,7 @@ def test_a_damaged_folder_of_results_is_refused_in_one_line(file, content, messa
     assert message in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_recipes_of_one_name_have_their_own_rules_too():
+def test_recipes_with_the_same_name_keep_their_own_rules():
     runs = []
     for width in (4, 8):
         recipe = lw.find("looped-parity", "steps=2", "batch=2", f"model.width={width}", "watch.every=0")
@@ -192,16 +192,16 @@ def test_recipes_of_one_name_have_their_own_rules_too():
     assert shown == {("Oracle", True), ("MaxConfidence", False)}
 
 
-def test_the_lists_of_a_card_are_words(pages):
-    """They are of sizes, one a seed, and no size: 8, 8, –."""
-    table = held(pages["pairs"])["tables"]["card"]
+def test_lists_in_a_card_are_shown_as_text(pages):
+    """They list one size per seed, such as 8, 8, –, and must not be shown as a problem size."""
+    table = page_data(pages["pairs"])["tables"]["card"]
     for row in table["rows"]:
         card = dict(zip(table["columns"], row, strict=True))
         assert card["chosen_on"] == "8, 12, 16, 24"
         assert re.fullmatch(r"(\d+|–)(, (\d+|–)){4}", card["longest"]), card["longest"]
 
 
-def test_loops_that_were_looked_at_twice_are_drawn_once(tmp_path):
+def test_loops_measured_twice_are_drawn_once(tmp_path):
     run = Run.of(catalog.recipe("looped-parity"))
     where = {"mean": 2.0, "low": 2.0, "high": 2.0, "exact": 1.0}
     chosen = dict.fromkeys(("oracle", "batch", "example"), where)
@@ -221,7 +221,7 @@ def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_p
     asked.save_scores(score_replies(inquiry, wanted, replies))
     publish([], tmp_path / "results", inquiries=[asked])
     assert command("report", str(tmp_path / "results"), "--html", str(tmp_path / "page.html")).returncode == 0
-    table = held((tmp_path / "page.html").read_text(encoding="utf-8"))["tables"]["scores"]
+    table = page_data((tmp_path / "page.html").read_text(encoding="utf-8"))["tables"]["scores"]
     assert "some-model" in table["rows"][0]
 
 

@@ -36,7 +36,7 @@ NODE = shutil.which("node")
 node = pytest.mark.skipif(NODE is None, reason="there is no node to run a page's scripts")
 OTHERS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1, ahead=1), NoPE())"
 
-# Forms that no shipped weights have, with weights as they are drawn: what is computed is the same.
+# Forms that no shipped weights have, with random weights: the computation is the same.
 FORMS = {
     "learned": "standard-pairs model.width=16 model.layers=2 model.positions=Learned(size=40)",
     "earlier": "looped-unique-set model.width=16 task.alphabet=5 model.positions=EarlierHeads(count=1)",
@@ -53,18 +53,18 @@ FORMS = {
 FURTHER = {"framed": [f"model.positions={OTHERS}"]}
 
 
-def drawn(form):
+def random_weights(form):
     name, *changes = FORMS[form].split()
     recipe = catalog.recipe(name, changes + FURTHER.get(form, []))
     torch.manual_seed(0)
     model = recipe.build().eval()
-    for part in model.parameters():  # biases and encodings that start at zero count too
+    for part in model.parameters():  # so that biases and encodings that start at zero matter
         torch.nn.init.normal_(part, std=0.3)
     return Weights(form, recipe, model)
 
 
 def run_in_node(scripts, asked):
-    """What the page's scripts answer, line by line."""
+    """Return the answers of the page's scripts, one per line."""
     tail = (Path(__file__).parents[1] / "thinking.js").read_text()
     code = document.join_scripts(*scripts).replace("})();", f"{tail}}})();")
     ran = subprocess.run([NODE, "-e", code], input=json.dumps(asked), capture_output=True, text=True, timeout=120)
@@ -73,11 +73,11 @@ def run_in_node(scripts, asked):
 
 
 @node
-def test_a_page_computes_what_pytorch_computes(no_type_checks):
-    """Answers, log probabilities, stopping rules and the program's states, in models of every form."""
+def test_a_page_computes_the_same_as_pytorch(no_type_checks):
+    """Answers, log probabilities, stopping rules and program states are equal for models of every form."""
     count = 30 if LONG else 2
     names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition", "settled-parity"]
-    models = [load(name) for name in names] + [drawn(form) for form in FORMS]
+    models = [load(name) for name in names] + [random_weights(form) for form in FORMS]
     wanted = [
         [thinking.reference(model, prompt) for prompt in thinking.typed(model.recipe, count, 9)] for model in models
     ]
@@ -93,11 +93,11 @@ def test_a_page_computes_what_pytorch_computes(no_type_checks):
 
 
 @node
-def test_programs_run_in_a_page_as_in_python(no_type_checks):
+def test_programs_give_the_same_states_in_a_page_as_in_python(no_type_checks):
     wanted, asked = [], []
     small = [UniqueSet(alphabet=5) if isinstance(task, UniqueSet) else task for task in PUBLISHED]
     for task in (*small, Addition(10, "least", True, True)):
-        for prompt in thinking.typed(find(task), 2, 6):
+        for prompt in thinking.typed(recipe_of(task), 2, 6):
             execution = execute(find_program(task), task.parse(prompt))
             row, rounds = thinking.symbols(execution.row), len(execution.states) - 1
             wanted.append(thinking.ran(execution))
@@ -105,16 +105,16 @@ def test_programs_run_in_a_page_as_in_python(no_type_checks):
     assert run_in_node(["tensors", "tasks", "layouts", "rasp"], {"programs": asked}) == wanted
 
 
-def find(task):
-    """A recipe of this task, which says what sizes are."""
+def recipe_of(task):
+    """Return a recipe for this task, which defines its sizes."""
     return dataclasses.replace(
         catalog.recipe("looped-multiplication" if "*" in task.signs else "looped-parity"), task=task
     )
 
 
 @node
-def test_rules_stop_a_page_where_they_stop_pytorch():
-    """On made-up answers of few symbols and confidences, so that many are equal."""
+def test_stopping_rules_choose_the_same_loops_in_a_page_as_in_pytorch():
+    """Random answers with few symbols and confidences make ties frequent."""
     rules = (
         Oracle(),
         Oracle(more=-2),
@@ -138,13 +138,13 @@ def test_rules_stop_a_page_where_they_stop_pytorch():
         rows = zip(said.tolist(), ends.tolist(), sure.tolist(), moved.tolist(), strict=True)
         names = "said", "ends", "confidence", "moved"
         traces.append({"planned": planned, "loops": [dict(zip(names, row, strict=True)) for row in rows]})
-        wanted.append([_stop(rule, said, ends, sure, moved, torch.tensor([planned])) for rule in rules])
+        wanted.append([_choose_loop(rule, said, ends, sure, moved, torch.tensor([planned])) for rule in rules])
     found = run_in_node(NETWORK, {"traces": traces, "rules": [encode(rule) for rule in rules]})
     assert found == wanted
 
 
-def _stop(rule, said, ends, sure, moved, planned):
-    """The loop that a rule chooses, of those up to its limit."""
+def _choose_loop(rule, said, ends, sure, moved, planned):
+    """Return the loop that a rule chooses within its limit."""
     limit = rule.limit(planned).clamp(max=len(said))
     top = int(limit)
     trace = Trace(*(part[:top, None] for part in (said, ends, sure)), limit, moved[:top, None])
@@ -152,7 +152,7 @@ def _stop(rule, said, ends, sure, moved, planned):
 
 
 @node
-def test_a_page_parses_and_refuses_what_python_does():
+def test_a_page_accepts_and_refuses_the_same_text_as_python():
     sums = Addition(10, "least", True, True), Addition(3, "most")
     tasks = *(kind() for kind in TASKS), *sums, Multiplication(10, "least", "least", False), Sorting("most")
     texts = ["", " 1 0 1 ", "2", "0", "1+", "1+1", "00+1", "1*1", "11*01", "1|", "01|1", "0|00", "1+1+1", "ab", "é"]
@@ -183,7 +183,7 @@ def test_every_script_is_javascript():
     )
 
 
-# What a page takes
+# Supported models
 
 
 @pytest.mark.parametrize("name", SHIPPED if LONG else SHIPPED[:2])
@@ -215,7 +215,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("name", "changes"), REFUSED.items())
-def test_a_model_that_no_page_computes_is_refused_in_one_line(name, changes):
+def test_unsupported_models_are_refused_in_one_line(name, changes):
     obstacle = find_export_obstacle(catalog.recipe(name, changes), 1)
     assert obstacle.startswith("it ") and "\n" not in obstacle
 
@@ -225,8 +225,8 @@ def test_weights_in_a_page_have_a_limit():
     assert obstacle == "1,000,001 parameters are more than 1,000,000"
 
 
-def test_every_field_of_a_transformer_is_looked_at():
-    """A field that is added must be computed by a page, refused, or known to change nothing at test."""
+def test_every_field_of_a_transformer_is_considered():
+    """A new field must be computed by a page, refused, or listed as irrelevant in evaluation."""
     from lengthwise.models.transformer import Transformer
     from lengthwise.viewer.viewer import FIXED, ONE_OF
 
@@ -235,20 +235,20 @@ def test_every_field_of_a_transformer_is_looked_at():
     assert {field.name for field in dataclasses.fields(Transformer)} == at_test | in_training | set(FIXED) | set(ONE_OF)
 
 
-# The file
+# The page's file
 
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
-    """As the command writes it."""
+    """Return a page as the command writes it."""
     path = tmp_path_factory.mktemp("page") / "page.html"
     done = command("show", "looped-pairs", "--html", path, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size < 1e6
     return path.read_text()
 
 
-def test_controls_and_map_stand_before_all_else(page):
-    """What plays is to be seen while it plays; `make page-test` looks at the page itself."""
+def test_controls_and_map_come_first(page):
+    """The animation must be visible while it plays; `make page-test` tests the page in a browser."""
     scripts = Path(document.__file__).parent / "js"
     (placed,) = re.findall(
         r"this\.root\.replaceChildren\((.*?)\);\n  }", (scripts / "viewer.js").read_text(), re.DOTALL
@@ -262,7 +262,7 @@ def test_controls_and_map_stand_before_all_else(page):
     assert "@media (hover: none) { .keys { display: none; } }" in page
 
 
-def test_a_page_asks_the_network_for_nothing(page):
+def test_a_page_makes_no_network_request(page):
     assert not re.search(r"""(?:src|href|action)\s*=\s*["']?(?!["']|data:|#)|@import|url\(|https?:|//\w+\.\w+/""", page)
     assert "default-src 'none'" in page
     assert page.count("<script") == page.count("</script>") == 2
@@ -278,7 +278,7 @@ def test_no_text_in_a_page_is_code():
     assert json.loads(held) == {"name": name}
 
 
-def test_examples_say_truly_what_the_model_gets_right(page):
+def test_examples_state_correctly_whether_the_model_solves_them(page):
     (model,) = json.loads(re.search(r'id="models">(.*?)</script>', page)[1])["models"]
     assert len(model["examples"]) >= 5 and "found no wrong answer" in model["searched"]
     from lengthwise import load as solver
@@ -298,7 +298,7 @@ def test_known_failures_are_those_of_the_shipped_weights():
             assert not solver(name).solve(prompt).correct, (name, prompt)
 
 
-def test_the_command_says_what_is_wrong(tmp_path):
+def test_the_command_reports_errors_in_one_line(tmp_path):
     for words, said in {
         ("gpt-small",): "it supports no Expression",
         ("looped-pairs", "model.width=3"): "remove model.width=3",
@@ -319,7 +319,7 @@ def test_the_command_says_what_is_wrong(tmp_path):
         ("model.positions=(Learned(size=26),Mark())", "does not fit"),
     ],
 )
-def test_a_search_that_cannot_be_made_leaves_the_page(change, why):
+def test_a_page_is_built_even_if_the_search_for_failures_is_impossible(change, why):
     recipe = catalog.recipe("looped-parity", [change])
     found = viewer.model_data(Weights("mine", recipe, recipe.build()))
     assert found["searched"].startswith("No attack: ") and why in found["searched"] and found["examples"]
