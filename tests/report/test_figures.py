@@ -24,7 +24,7 @@ from lengthwise.runs.folder import SHIPPED
 
 
 def study_curves(panel):
-    """What the figure of a panel shows: every recipe by all its rules, on uniform problems and on families."""
+    """Return the curves of a panel's figure: every recipe by all its rules, on uniform problems and families."""
     kinds = [
         (one, rule.name, kind) for one in panel.recipes for rule in panel.rules(one) for kind in ("uniform", WORST)
     ]
@@ -38,8 +38,8 @@ def study_curves(panel):
 HARD = {"problems": "a-family"}
 
 
-def repeated(figure):
-    """Colours and dashes that two lines of the same axes share, though their names differ."""
+def repeated_styles(figure):
+    """Return colours and dashes that two lines of the same axes share although their names differ."""
     found = []
     for axes in figure.axes:
         seen = {}
@@ -64,24 +64,24 @@ def test_no_study_repeats_a_colour_and_dash(name):
 def test_no_figure_repeats_a_colour_and_dash():
     names = [f"form-{number}" for number in range(8)]
     runs = [scored(recipe(name), *((n, 0.5, changes) for n in (4, 8) for changes in ({}, HARD))) for name in names]
-    assert repeated(score_figure(runs)) == []
-    assert repeated(score_figure(runs[:2])) == []
+    assert repeated_styles(score_figure(runs)) == []
+    assert repeated_styles(score_figure(runs[:2])) == []
     runs = [logged(recipe(name), [0.5, 0.1], [(10, {"8": 0.5, "12": 0.1})]) for name in names]
-    assert repeated(loss_figure(runs)) == []
-    assert repeated(loss_figure(runs[:2])) == []
+    assert repeated_styles(loss_figure(runs)) == []
+    assert repeated_styles(loss_figure(runs[:2])) == []
     sizes = [{"recipe": name, "model": name, "parameters": 9, "validation_loss": 1.0, "within": 1.0, "beyond": 0.5}
              for name in names]  # fmt: skip
-    assert repeated(parameter_figure(sizes)) == []
+    assert repeated_styles(parameter_figure(sizes)) == []
 
 
-def test_looks_never_repeat():
+def test_line_styles_never_repeat():
     looks = [line_style(number, name="") for number in range(100)]
     assert len({(one.colour, one.dash) for one in looks}) == 100
     twins = [line_style(number, twin, name="") for number in range(7) for twin in range(3)]
     assert len({(one.colour, one.dash) for one in twins}) == 21
 
 
-def test_seeds_of_one_recipe_are_told_apart():
+def test_seeds_of_one_recipe_have_distinct_styles():
     part = {"low": 0, "high": 2, "count": 5, "exact": 1.0}
     rows = [
         {"sizes": [8], "count": 5, "exact": 1.0, "ends": {"early": 0, "late": 0, "right": 1}, "first_wrong": {"1": 1},
@@ -89,7 +89,7 @@ def test_seeds_of_one_recipe_are_told_apart():
         for seed in (0, 1)
     ]  # fmt: skip
     figure = anatomy_figure(rows, "two")
-    assert repeated(figure) == []
+    assert repeated_styles(figure) == []
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["seed 0", "seed 1"]
 
 
@@ -103,7 +103,7 @@ def test_seeds_of_one_recipe_are_told_apart():
         (["looped", "standard"], "", ["looped", "standard"]),
     ],
 )
-def test_what_names_have_in_common_is_said_once(labels, heading, rest):
+def test_common_parts_of_labels_are_shown_once(labels, heading, rest):
     assert shorten_labels(labels) == (heading, rest)
 
 
@@ -132,34 +132,34 @@ def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
     assert content.startswith(b"\x89PNG") and size["width"] == 96 * WIDTHS["page"]
 
 
-def test_what_a_figure_is_about_is_drawn_stronger():
+def test_the_highlighted_recipe_has_a_wider_line():
     runs = [scored(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
     (axes,) = score_figure(runs, strong="some-ours").axes
     widths = {line.get_label(): line.get_linewidth() for line in axes.lines if not line.get_label().startswith("_")}
     assert widths["ours"] > widths["other"]
 
 
-def test_the_style_is_for_everyone(tmp_path):
+def test_the_style_works_for_figures_of_users(tmp_path):
     with lw.style("column"):
         figure = new_figure("column", 2)
         axes = figure.add_subplot()
         for height in range(35):
             axes.plot([0, 1], [height, height], label=str(height))
-    assert repeated(figure) == []
+    assert repeated_styles(figure) == []
     (path,) = save(new_figure("column", 1), tmp_path / "mine", ("pdf",))
     assert path.read_bytes().startswith(b"%PDF")
-    config.update("jaxtyping_disable", True)  # as for a user, whose types nobody checks
+    config.update("jaxtyping_disable", True)  # without type checks, as for users
     with pytest.raises(lw.UsageError, match="'column' or 'page', not 'half'"), lw.style("half"):
         pass
 
 
 def test_smoothing_is_centred():
     fall = [2.0**-step for step in range(200)]
-    assert running_mean(fall)[:190] == pytest.approx(fall[:190], rel=1e-3)  # what goes before would lag
+    assert running_mean(fall)[:190] == pytest.approx(fall[:190], rel=1e-3)  # a trailing mean would lag
 
 
 def test_smoothing_keeps_to_the_losses_at_the_start_and_smooths_the_rest():
-    """A loss that falls a thousand times within one part in a hundred of the training, then stays, with noise."""
+    """The loss drops a thousandfold within the first hundredth of the steps, then stays, with noise."""
     losses = [2.0 * 10 ** (-step / 3) if step < 10 else 1e-3 * (1 + step % 2) for step in range(1000)]
     means = running_mean(losses)
     assert means[0] == losses[0] and all(loss / 3 < mean < 3 * loss for mean, loss in zip(means, losses, strict=True))
@@ -173,30 +173,30 @@ def test_the_lines_of_a_loss_figure_and_the_bands_of_a_length_figure_are_explain
     assert "bold: running geometric mean; thin: as logged" in texts
 
 
-def told(capsys, *words):
+def run_command(capsys, *words):
     with pytest.raises(SystemExit) as stopped:
         main([*map(str, words)])
     return stopped.value.code, *capsys.readouterr()
 
 
-def test_what_is_published_can_be_drawn_again(tmp_path, capsys):
+def test_published_figures_can_be_redrawn(tmp_path, capsys):
     run = scored(recipe(), (8, 1.0), (16, 0.5), (8, 0.25, {"problems": "a-family"}))
     rows = [{"step": step, "loss": 1 / step, "exact": {"8": 0.5}} for step in (10, 20)]
     run.append("metrics", *rows)
     other = scored(recipe("other", seed=1), (8, 0.5), (16, 0.25))
     publish([run, other], tmp_path / "first", strong="other")
-    status, out, _ = told(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
+    status, out, _ = run_command(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
     again = [Path(name) for name in json.loads(out)["files"]]
     assert status == 0 and {path.name for path in again} == {"lengths.png", "loss.png"}
     for path in again:
         assert path.parent == tmp_path / "again" / "first"
         assert path.read_bytes() == (tmp_path / "first" / path.name).read_bytes()
-    status, _, err = told(capsys, "report", tmp_path / "first", run.folder)
+    status, _, err = run_command(capsys, "report", tmp_path / "first", run.folder)
     assert status == 2 and len(err.splitlines()) == 1 and "name no runs with them" in err
 
 
-def of_a_task(task, tmp_path):
-    """What a study published of one task: two methods with a second rule and a family, and one without scores."""
+def publish_task(task, tmp_path):
+    """Publish a study of one task: two methods with a second rule and a family, and one without scores."""
     later = {"stopping": "Converged"}
     runs = [
         scored(recipe(f"half-{name}-{task}"), (8, share), (16, share / 2), (16, 0.9, later), (16, 0.8, HARD))
@@ -212,7 +212,7 @@ def recipe_without_scores(name):
 @pytest.mark.usefixtures("blank_figures")
 def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
     for task in ("parity", "binary-sum"):
-        of_a_task(task, tmp_path)
+        publish_task(task, tmp_path)
     (alone,) = publish_overview(["parity"], tmp_path, title="Study", strong="loop")
     assert alone.name == "figures.json"
     files = publish_overview(["binary-sum"], tmp_path, title="Study", strong="loop")
@@ -235,11 +235,11 @@ def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
 
 def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path, capsys):
     for task in ("parity", "copy", "binary-sum"):
-        of_a_task(task, tmp_path / "first")
+        publish_task(task, tmp_path / "first")
     publish_overview(["parity", "copy"], tmp_path / "first", title="Study", strong="loop")
     files = publish_overview(["binary-sum", "copy"], tmp_path / "first", title="Study", strong="loop")
     assert json.loads((tmp_path / "first" / "figures.json").read_text())["panels"] == ["parity", "copy", "binary-sum"]
-    status, out, _ = told(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
+    status, out, _ = run_command(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
     again = [Path(name) for name in json.loads(out)["files"]]
     assert status == 0 and [path.name for path in again] == ["overview.png"]
     for path, before in zip(again, files[1:], strict=True):
@@ -248,7 +248,7 @@ def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path, capsys
         overview_figure({"none": []})
 
 
-def test_a_panel_of_few_methods_calls_them_as_the_fullest_does(tmp_path):
+def test_all_panels_label_methods_alike(tmp_path):
     full = [scored(recipe(f"half-{name}-parity"), (8, 1.0), (16, 0.5)) for name in ("ntp", "loop", "loop-wo")]
     for few in (["loop"], ["loop", "loop-wo"]):
         runs = [scored(recipe(f"half-{name}-unique-set"), (8, 1.0), (16, 0.25)) for name in few]
@@ -257,8 +257,8 @@ def test_a_panel_of_few_methods_calls_them_as_the_fullest_does(tmp_path):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_an_overview_shows_what_a_recipe_has_by_its_own_rule(tmp_path):
-    """Whichever was measured first."""
+def test_an_overview_shows_scores_by_the_recipe_s_own_rule(tmp_path):
+    """The order in which rules were measured does not matter."""
     exact = {"Oracle": 0.5, "Converged": 0.25}
     for name, order in (("first", [*exact]), ("last", [*exact][::-1])):
         of = [(size, exact[rule], {"stopping": rule}) for rule in order for size in (8, 16)]
@@ -268,15 +268,15 @@ def test_an_overview_shows_what_a_recipe_has_by_its_own_rule(tmp_path):
         assert [0.5, 0.5] in [[*line.get_ydata()] for line in axes.lines]
 
 
-def test_sizes_that_training_keeps_short_are_a_line(tmp_path):
-    """Products of 2 × n, trained up to 2 × 11, lie on one."""
+def test_sizes_with_a_short_axis_are_drawn_as_one_line(tmp_path):
+    """Products of 2 × n, trained up to 2 × 11, are drawn as one line."""
     runs = [scored(catalog.recipe("looped-multiplication"), *[((2, size), 1.0) for size in (11, 15, 22)])]
     assert "lengths.png" in [path.name for path in publish(runs, tmp_path)]
     assert [11, 15, 22] in [[*line.get_xdata()] for line in score_figure(runs).axes[0].lines]
 
 
 def test_a_map_is_of_one_recipe():
-    """Several in one would be a mean over recipes."""
+    """A heat map of several recipes, which would average them, is refused."""
     part = replace(recipe("one"), task=lw.Addition(10, "least"))
     exact = {"right": 1.0, "wrong": 0.0}
     runs = [scored(replace(part, name=name), ((4, 8), share), ((2, 6), share)) for name, share in exact.items()]
@@ -285,7 +285,7 @@ def test_a_map_is_of_one_recipe():
         score_figure(runs)
 
 
-def test_looking_at_the_loops_of_shipped_weights_leaves_their_folder_as_it_is(tmp_path):
+def test_a_stopping_report_of_shipped_weights_does_not_change_their_folder(tmp_path):
     folder, out = tmp_path / "looped-parity", tmp_path / "out"
     shutil.copytree(SHIPPED / "looped-parity", folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}

@@ -29,7 +29,7 @@ MODELS = {"lstm": "model=TorchLSTM(width=4,layers=1)", "mix": "model=Transformer
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Runs of two name_architectures, one of them of two seeds, on two tasks; measured at 5, 16 and 32."""
+    """Train two architectures on two tasks, one pair with two seeds, measured at 5, 16 and 32; return the folders."""
     base = tmp_path_factory.mktemp("matrix")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENGTHWISE_RUNS", str(base))
@@ -83,7 +83,7 @@ def test_an_architecture_is_called_by_its_mixers_and_positions():
     assert name_architectures([{"model": old, "families": 0.5}]) == ["Attention + families"]
 
 
-def test_parts_are_written_by_the_fields_that_tell_them_apart():
+def test_parts_are_labelled_by_the_fields_that_differ():
     groups = [{"kind": "GroupWords", "group": group, "each": True} for group in ("S3", "S5")]
     assert label_differing_fields(groups) == ["GroupWords S3", "GroupWords S5"]
     counted = [{"kind": "CountedBlocks", "letters": letters} for letters in (2, 3)]
@@ -120,11 +120,11 @@ def config(mixer, task, **changes):
     ],
     ids=str,
 )
-def test_a_published_score_stands_beside_runs_of_its_form_alone(mixer, task, changes, published):
+def test_a_published_score_is_shown_only_for_the_same_configuration(mixer, task, changes, published):
     assert find_paper_score(config(mixer, task, **changes))["published"] == published
 
 
-def test_published_scores_are_whole_and_one_for_a_cell():
+def test_published_scores_are_complete_and_unique_per_cell():
     papers = tomllib.loads(PAPERS.read_text())
     cells = []
     for paper in papers["paper"]:
@@ -153,7 +153,7 @@ def test_a_cell_shows_the_published_score_and_the_seconds(folders):
     assert format_cell_foot(known) == (".242*", "1,234 s")
 
 
-def test_recipes_of_one_name_and_other_steps_have_rows_of_their_own(folders, tmp_path):
+def test_recipes_that_share_a_name_have_separate_rows(folders, tmp_path):
     first = next(folder for folder in folders if "lstm-EvenPairs" in folder.name)
     other = tmp_path / "other"
     shutil.copytree(first, other)
@@ -191,7 +191,7 @@ def test_columns_published_before_stay_in_the_matrix_of_a_study(folders, tmp_pat
     assert _read_other_columns(tmp_path / "none", study) == []
 
 
-def test_what_is_not_fitted_is_hatched_and_nothing_is_drawn_of_nothing(folders):
+def test_cells_that_are_not_fitted_are_hatched_and_an_empty_matrix_is_refused(folders):
     rows = matrix_rows(RunFolder(folder) for folder in folders)
     (axes,) = matrix_figure(rows).axes
     assert {patch.get_hatch() for patch in axes.patches if patch.get_fill()} == {"/////"}

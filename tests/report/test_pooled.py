@@ -1,4 +1,4 @@
-"""Recipes compared over their seeds: the mean of each, and its difference from the first."""
+"""Recipes compared over their seeds: the mean of each recipe, and its difference from the first."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_student_s_quantile_is_that_of_tables(freedom, quantile):
 
 
 def test_welch_s_interval_is_that_of_a_textbook():
-    """The increase in hours of sleep of two groups of 10 (Student 1908), as R's ``t.test(extra ~ group, sleep)``."""
+    """Student's (1908) sleep data gives the interval of R's ``t.test(extra ~ group, sleep)``."""
     errors = 1.789010 / 10**0.5, 2.002249 / 10**0.5
     assert welch_interval(0.75 - 2.33, errors, (10, 10)) == pytest.approx((-3.36548, 0.20548), abs=1e-3)
     with pytest.raises(ValueError, match="values that differ"):
@@ -62,17 +62,17 @@ def test_each_recipe_has_its_difference_from_the_first_with_an_interval_over_see
     assert rf"two $-$ one & uniform &  & $-$0.550 ($-${-low:.2f} \dots{{}} $-${-high:.2f}) \\" in latex
 
 
-def test_seeds_that_all_agree_give_no_interval():
+def test_seeds_with_equal_scores_give_no_interval():
     found = lw.compare(seeds("one", 1.0, 1.0), seeds("two", 0.5, 0.5))
     assert found.rows()[1]["difference_note"] == "no spread" and "−0.500 (no spread)" in str(found)
 
 
-def test_an_interval_ends_at_one():
+def test_an_interval_stays_within_minus_one_and_one():
     found = lw.compare(seeds("one", 0.0, 0.9), seeds("two", 0.1, 1.0))
     assert (found.rows()[1]["difference_low"], found.rows()[1]["difference_high"]) == (-1.0, 1.0)
 
 
-def test_a_recipe_is_pooled_by_its_own_rule_alone():
+def test_a_recipe_is_pooled_by_its_own_stopping_rule():
     rule = lw.MaxConfidence()
     by_both = (16, 0.5), (16, 0.9, {"stopping": rule.name})
     runs = [scored(recipe("one", seed=seed), *by_both) for seed in range(2)]

@@ -68,12 +68,12 @@ def test_runs_that_differ_only_in_seed_are_one_curve():
     ]
 
 
-def test_recipes_that_share_a_name_are_called_by_their_folders():
+def test_recipes_that_share_a_name_are_labelled_by_their_folders():
     runs = [scored(recipe(batch=batch), (8, 1.0)) for batch in (32, 64)]
     assert [curve.label for curve in curves(runs)] == [run.folder.name for run in runs]
 
 
-def test_problems_and_stopping_rules_are_curves_of_their_own_and_named_where_they_differ():
+def test_each_problem_set_and_stopping_rule_has_its_own_named_curve():
     run = scored(recipe(), (8, 1.0), (8, 0.9, {"problems": "hard"}))
     assert name_curves(curves([run])) == ["looped-parity", "looped-parity, hard"]
     run = scored(recipe("other"), (8, 1.0), (8, 0.9, {"stopping": "After(loops=2)"}))
@@ -101,7 +101,7 @@ def test_band_of_one_seed_is_wilson_and_seeds_count_where_they_were_measured():
     assert (single.seeds, single.error, double.seeds) == (1, None, 2)
 
 
-def test_nothing_to_report_is_said(runs):
+def test_runs_without_scores_are_refused(runs):
     with pytest.raises(UsageError, match="name at least one run"):
         curves([])
     empty = Run.of(recipe())
@@ -157,19 +157,19 @@ def test_a_share_is_never_rounded_to_a_clean_0_or_1(share, text):
     assert share_text(share) == text
 
 
-def test_detail_table_says_all_of_a_score():
+def test_detail_table_shows_every_field_of_a_score():
     run = scored(recipe(), (8, 0.9), (16, 0.001, {"count": 1000, "problems": "hard"}))
     lines = printed(detail_table(run.rows("scores"), (TOP,)), 120).splitlines()
     trained, beyond = (next(line for line in lines if word in line) for word in ("uniform", "hard"))
     assert "▪8" in trained
     assert "▪" not in beyond
-    assert any("stopping: Oracle" in line for line in lines)  # the same in all rows, so said once
+    assert any("stopping: Oracle" in line for line in lines)  # the same in all rows, so shown once
     for part in ("█████████·", "0.900", "0.826–0.945", "8.0", "100"):
         assert part in trained
-    assert "▏·········" in beyond  # a share above 0 is seen
+    assert "▏·········" in beyond  # a share above 0 is visible
 
 
-def test_a_large_map_is_told_in_blocks():
+def test_a_large_map_is_summarized_in_blocks():
     side, share = range(1, 21), {True: 1.0, False: 0.9}
     known = {(20, 20): 0.5, (8, 8): 0.68}
     cells = [((i, j), known.get((i, j), share[max(i, j) <= 8])) for i in side for j in side]
@@ -201,15 +201,15 @@ MANY = {"count": 1000}
     [
         ([(8, 1.0, MANY), (16, 1.0, MANY), (24, 0.5, MANY)], "16"),
         ([(8, 1.0, MANY), (16, 0.99, MANY)], "8"),  # the interval's lower end is below 0.99
-        ([(8, 1.0, MANY), (16, 1.0)], "8"),  # 100 problems, all right, are no evidence; nor is there any against it
+        ([(8, 1.0, MANY), (16, 1.0)], "8"),  # 100 problems, all right, are too few to decide
         ([(16, 1.0), (24, 1.0, MANY)], "24"),
-        ([(12, 0.9, MANY), (16, 1.0, MANY)], None),  # a shorter one is surely missed
-        ([(4, 0.9, MANY), (16, 1.0, MANY)], "16"),  # within the training range that is another matter
+        ([(12, 0.9, MANY), (16, 1.0, MANY)], None),  # a shorter size is not solved
+        ([(4, 0.9, MANY), (16, 1.0, MANY)], "16"),  # sizes within the training range do not count
         ([(8, 0.2)], None),
-        ([(16, 0.5), (16, 1.0, MANY)], "16"),  # the careful measurement counts
+        ([(16, 0.5), (16, 1.0, MANY)], "16"),  # the measurement with more problems counts
     ],
 )
-def test_the_longest_size_that_is_surely_solved(scores, longest):
+def test_the_longest_size_solved_with_confidence(scores, longest):
     (row,) = score_card([scored(recipe(), *scores)])
     assert row["longest"] == [longest]
     assert row["generalise"] == (longest in ("16", "24"))
@@ -261,13 +261,13 @@ def test_a_card_has_a_row_per_recipe_over_its_seeds():
     json.dumps([first, second])
 
 
-def test_recipes_that_share_a_name_have_prices_of_their_own():
+def test_recipes_that_share_a_name_have_separate_operation_counts():
     runs = [scored(recipe(steps=steps), (8, 1.0, MANY)) for steps in (100, 10)]
     prices = {run.outline.seedless_id: price for run, price in zip(runs, (1e9, 2e9), strict=True)}
     assert [row["operations"] for row in score_card(runs, prices)] == [1e11, 2e10]
 
 
-def test_a_run_that_was_not_measured_is_no_seed_of_a_card():
+def test_a_run_without_scores_is_not_counted_as_a_seed():
     (row,) = score_card([Run.of(recipe()), scored(recipe(seed=1), (16, 1.0, MANY))])
     assert (row["seeds"], row["longest"]) == (1, ["16"])
 
@@ -276,7 +276,7 @@ CLAIMS = (Claim("Somebody's model", 16, "near-perfect", "text of a paper"),)
 
 
 def summed():
-    """A summary of two recipes at size 16: one of two seeds, one of a single seed under two rules."""
+    """Return a summary of two recipes at size 16: one with two seeds, one with a single seed and two rules."""
     late = {"stopping": "MaxConfidence", "count": 50}
     runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((1.0, 0.4))]
     runs.append(scored(recipe("other"), (16, 0.123456), (16, 0.25, late), (24, 0.1)))
@@ -307,7 +307,7 @@ def test_a_summary_takes_sizes_of_two_axes_by_the_larger():
     assert [(row["size"], row["exact"]) for row in rows] == [("2x16", 0.5), ("16x4", 0.25)]
 
 
-def test_summary_table_says_all_of_it_and_names_each_panel_once():
+def test_summary_table_shows_every_field_and_names_each_panel_once():
     rows = summed()
     lines = printed(summary_table([*rows, *({**row, "panel": "Another"} for row in rows[:1])]), 100).splitlines()
     assert [line.strip() for line in lines].count("A panel") == 1
@@ -326,7 +326,7 @@ def test_row_table_shows_rows_as_they_are():
     assert (first.split(), second.split()) == (["8", "0.123", "8"], ["12", "1.000", "x"])
 
 
-def test_a_rule_tried_at_one_size_is_no_line_of_the_figure_but_stands_in_the_csv(tmp_path):
+def test_a_rule_measured_at_one_size_is_in_the_csv_but_not_in_the_figure(tmp_path):
     run = scored(recipe(), (8, 1.0), (16, 0.5), (16, 0.25, {"stopping": "Converged"}))
     written = publish([run], tmp_path / "new", title="Parity & more", formats=("png", "svg"))
     names_written = {"runs.json", "scores.csv", "card.json", "figures.json", "lengths.png", "lengths.svg"}
@@ -338,7 +338,7 @@ def test_a_rule_tried_at_one_size_is_no_line_of_the_figure_but_stands_in_the_csv
     alone = scored(recipe("other"), (16, 0.25, {"stopping": "Converged"}))
     assert {
         path.name for path in publish([alone], tmp_path / "alone", formats=("png", "svg"))
-    } == names_written  # without a line, points are drawn
+    } == names_written  # without lines, points are drawn
 
 
 def test_csv_round_trip(tmp_path):
@@ -394,7 +394,7 @@ def test_the_formats_of_figures_are_chosen_or_refused(tmp_path, capsys):
     assert not (tmp_path / "other").exists()
 
 
-def test_tables_of_nothing(tmp_path):
+def test_tables_without_rows_are_refused(tmp_path):
     for make in (lambda: score_table([]), lambda: detail_table([]), lambda: write_csv(tmp_path / "a.csv", [])):
         with pytest.raises(UsageError, match=r"no scores to tabulate|no rows to write"):
             make()
@@ -456,7 +456,7 @@ def test_coinciding_series_are_all_seen():
     assert [character for character in first if character in MARKS] == [MARKS[0], MARKS[1]] * 2
 
 
-def test_many_points_are_marked_now_and_then_and_at_both_ends():
+def test_dense_points_are_marked_sparsely_and_at_both_ends():
     first = plot({"a": [(x / 10, 1.0) for x in range(1000)]}, width=60, height=10).plain.split("\n")[1][5:]
     positions = [column for column, character in enumerate(first) if character == MARKS[0]]
     assert (positions[0], positions[-1]) == (0, len(first.rstrip()) - 1)
@@ -469,7 +469,7 @@ def test_series_are_told_apart_without_colour():
 
 
 @pytest.mark.parametrize("answer_slots", [{"width": 12}, {"height": 4}])
-def test_a_plot_without_room_says_so(answer_slots):
+def test_a_plot_that_is_too_small_is_refused(answer_slots):
     with pytest.raises(UsageError, match="more room"):
         plot({"a": [(1, 1.0)]}, **answer_slots)
 
@@ -537,7 +537,7 @@ def test_many_lines_have_bands_over_their_seeds_and_none_of_a_single_seed():
     assert axes.get_xlabel() == "length\nlines: mean over seeds\nbands: worst to best seed"
 
 
-def test_hard_problems_are_the_dashed_twin():
+def test_hard_problems_have_the_same_colour_and_a_dashed_line():
     runs = [scored(recipe(name), (8, 1.0), (8, 0.5, {"problems": "hard"})) for name in ("a", "b")]
     (axes,) = length_figure(curves(runs)).axes
     lines = [line for line in axes.lines if len(line.get_xdata()) == 1]
@@ -650,8 +650,8 @@ def test_a_figure_of_an_axis_kept_short_goes_along_the_other():
     assert "2x16" in head and "1x16" not in head
 
 
-def test_a_map_s_far_cells_are_written_apart():
-    """60 and 100 stand next to 40: only the largest is named, and all names are some cells apart."""
+def test_tick_labels_of_distant_cells_do_not_overlap():
+    """Ticks at 60 and 100, next to 40: only the largest is named, and tick labels do not overlap."""
     run = two_axes({(i, i): 1.0 for i in [*range(1, 41), 60, 100]})
     axes = heat_map(run.rows("scores"), (TOP, TOP)).axes[0]
     ticks = sorted(zip(axes.get_xticks(), (label.get_text() for label in axes.get_xticklabels()), strict=True))
@@ -671,7 +671,7 @@ def test_loss_figure():
     assert exact.get_xlabel() == "steps"
 
 
-def test_figures_of_nothing():
+def test_figures_without_data_are_refused():
     run = scored(recipe(), (8, 1.0))
     broken = logged(recipe("broken"), [NAN, math.inf, 0.0])
     empty = two_axes({(4, 12): 1.0})
@@ -706,11 +706,11 @@ print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
     assert json.loads(result.stdout) == [[], False]
 
 
-# Language models that were asked
+# Language models
 
 
 def replied(*scores, kind="uniform", **changes):
-    """The folder of a language model that was asked, with a row per (size, exact)."""
+    """Return the folder of a language model's answers, with a row per (size, exact)."""
     asked = InquiryRun.of(Inquiry("http://x/v1", "org/model", Parity(), "Well?", problems=kind, **changes))
     for size, exact in scores:
         score = Score("parity", "org/model", "", kind, (size,), 100, exact, exact, exact, 0.0)
@@ -747,7 +747,7 @@ def test_language_models_stand_beside_models(tmp_path):
         redraw(tmp_path, tmp_path / "again")
 
 
-def test_of_language_models_alone_no_training_is_spoken(tmp_path):
+def test_reports_of_language_models_only_do_not_mention_training(tmp_path):
     lines = language_model_curves([replied((8, 0.7), (12, 0.2))])
     assert "train" not in printed(score_table(lines))
     assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
@@ -757,7 +757,7 @@ def test_of_language_models_alone_no_training_is_spoken(tmp_path):
     ]  # fmt: skip
 
 
-def test_models_asked_in_several_ways_are_told_apart():
+def test_a_model_asked_in_several_ways_has_distinct_labels():
     first, other = replied((8, 0.7)), replied((8, 0.6), seed=1)
     hard = replied((8, 0.1), kind="hard")
     assert name_curves(language_model_curves([first, hard])) == ["org/model", "org/model, hard"]
@@ -807,7 +807,7 @@ def watched(name, seed, parameters, losses, within=None, beyond=None, **changes)
     return run
 
 
-def test_a_row_per_run_that_has_watched_a_validation_loss():
+def test_parameter_rows_are_those_of_runs_with_a_validation_loss():
     runs = [watched("a", 0, 100, [0.5, 0.2, 0.3], 0.9, 0.4), watched("b", 1, 900, [0.1]), scored(recipe("c"), (8, 1.0))]
     first, second = parameter_rows(runs)
     assert (first["validation_loss"], first["within"], first["beyond"]) == (0.2, 0.9, 0.4)
@@ -853,7 +853,7 @@ def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_pa
     publish_parameters([changed], claims, tmp_path)
     assert [[100, 0.6], [100, 0.8]] in [line.get_xydata().tolist() for line in redrawn(tmp_path, claims).axes[0].lines]
     table.write_text(bare)
-    publish_parameters([watched("a", 2, 900, [0.1], 0.9)], claims, tmp_path)  # of another size, which no id tells
+    publish_parameters([watched("a", 2, 900, [0.1], 0.9)], claims, tmp_path)  # of another size; the rows have no ids
     lines = [line.get_xydata().tolist() for line in redrawn(tmp_path, claims).axes[0].lines]
     assert [[100, 0.4], [100, 0.8], [900, 0.9]] in lines
 
@@ -870,14 +870,14 @@ def test_the_distribution_has_a_bar_per_length():
         distribution_figure({})
 
 
-# What a report may not say
+# What a report must not claim
 
 
 def of_family(sizes, exact, family):
     return sizes, exact, {"problems": family}
 
 
-def test_the_worst_family_is_none_that_is_right_in_every_seed():
+def test_the_worst_family_is_not_one_that_every_seed_solves():
     runs = [scored(recipe(seed=seed), (8, 1.0), of_family(8, 1.0, "all-highest")) for seed in range(2)]
     runs.append(scored(recipe(seed=2), (8, 1.0), of_family(8, 1.0, "all-highest"), of_family(8, 0.5, "runs")))
     (worst,) = [curve for curve in curves(runs) if curve.problems == WORST]
@@ -907,7 +907,7 @@ def rows_of(scores):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_what_was_published_before_is_not_taken_for_these_runs(tmp_path):
+def test_publishing_removes_files_of_earlier_runs(tmp_path):
     anatomy = {
         "task": "parity",
         "weights": "w",
@@ -951,7 +951,7 @@ def test_a_map_of_any_sizes_has_ticks(sizes):
     assert 4 <= len(axes.get_xticklabels()) <= 10 and 4 <= len(axes.get_yticklabels()) <= 10
 
 
-def test_no_table_and_no_map_rounds_to_a_clean_one():
+def test_no_table_and_no_map_rounds_to_one():
     run = scored(recipe(), (8, 1.0), of_family(8, 0.9975, "runs"), folder=None)
     assert card_cells(score_card([run])[0])["worst family"] == "runs >.99 at 8"
     rows = [row | {"exact": 0.9997, "high": 0.9999, "token_accuracy": 0.9999} for row in run.rows("scores")]
@@ -966,7 +966,7 @@ def test_no_table_and_no_map_rounds_to_a_clean_one():
 
 @pytest.mark.parametrize("folder", ["lengthwise", "docs"])
 def test_shares_are_written_by_one_function(folder):
-    """Nothing formats exact match, or the ends of its interval, by itself: it would round .9997 to 1.000."""
+    """No other code formats exact match or its interval, as it would round .9997 to 1.000."""
     rounds = re.compile(r"((exact|accuracy|low|high|lenient|confidence)[\w\"')\]]*|mean\([^}]*\)):\.\d[f%]\}")
     root = Path(__file__).parents[2] / folder
     files = [path for kind in ("py", "js") for path in root.rglob(f"*.{kind}") if "vendor" not in path.parts]
@@ -1006,7 +1006,7 @@ def test_options_that_would_do_nothing_are_refused(words, named, published_alrea
     assert {path.name for path in tmp_path.iterdir()} <= {"results", "runs"}
 
 
-def test_all_problems_of_a_size_are_no_family_and_decide_by_name_whether_a_model_is_fitted():
+def test_scores_of_all_problems_decide_the_fit_and_are_not_a_family():
     every, two_odd = {"problems": "every"}, {"problems": "two-odd"}
     run = scored(recipe(), (8, 0.7), (16, 0.5), (7, 0.9, every), (8, 0.719, every), (16, 0.25, two_odd))
     text = " ".join(printed(score_table(curves([run]))).split())

@@ -1,4 +1,4 @@
-"""Tables at any width: numbers whole, words whole."""
+"""Tables at any width split neither numbers nor words."""
 
 import io
 
@@ -83,12 +83,12 @@ def test_no_number_is_cut_and_no_word_split(name, width):
 
 
 def whole(word, found):
-    """Is it there, or broken behind hyphens? What only decorates may be missing."""
+    """Return whether a word is printed, maybe broken after hyphens; bars may be missing."""
     pieces = {part for part in found if part.endswith("-") and word.startswith(part)}
     return word in found or set(word) <= set("█▏▎▍▌▋▊▉·") or any(whole(word[len(part) :], found) for part in pieces)
 
 
-def test_where_a_table_fits_it_is_one():
+def test_a_table_that_does_not_fit_is_wrapped_or_stacked():
     table = FittedTable("name", "share")
     table.add_row("a-long-name", "0.123")
     assert len(printed(table, 60).splitlines()) == 3  # heading, rule, row
@@ -101,12 +101,12 @@ def test_a_sheet_may_be_printed_at_any_width_in_any_order():
     assert printed(table, 200) == (printed(table, 60), printed(table, 200))[1]
 
 
-def test_the_summary_says_what_its_spread_is():
+def test_the_summary_explains_its_spread():
     assert "±: the standard error of the mean over seeds" in str(TABLES["summary"].caption)
     assert summary_table([SUMMARY | {"error": None}]).caption is None
 
 
-def test_several_rules_are_paragraphs_below_their_size_and_each_limit_is_named():
+def test_several_rules_are_grouped_by_size_and_each_limit_is_named():
     rules = "Converged(patience=4, extra=20)", "MaxConfidence(extra=20, per=batch)"
     limits = {(8, rules[0]): 0.24, (8, rules[1]): 0.73, (16, rules[1]): 0.5}
     rows = [
