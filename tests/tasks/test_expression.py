@@ -1,4 +1,4 @@
-"""Arithmetic expressions: drawn as their grammar says, and evaluated as Python does."""
+"""Arithmetic expressions have the distribution of their grammar, and the values that Python computes."""
 
 import random
 import re
@@ -49,7 +49,7 @@ def folded(row):
 
 @cache
 def reference(low, high, count, seed=0):
-    """So many expressions of these lengths whose values have at most five characters, as they come, with the values."""
+    """Return ``count`` expressions of these lengths with their values, which have at most five characters."""
     draw, kept = random.Random(seed).random, []
     while len(kept) < count:
         row = folded(equation(draw))
@@ -59,7 +59,7 @@ def reference(low, high, count, seed=0):
 
 
 def texts(problems):
-    """Prompts, and answers."""
+    """Return prompts and answers as texts."""
 
     def read(rows, lengths):
         both = zip(rows.tolist(), lengths.tolist(), strict=True)
@@ -83,12 +83,12 @@ def depth(row):
 
 
 def p_value(statistic, freedom):
-    """How likely so large a statistic is where both are alike."""
+    """Return the probability of a chi-square statistic at least this large."""
     return float(torch.special.gammaincc(torch.tensor(freedom / 2.0).double(), torch.tensor(statistic / 2.0).double()))
 
 
 def alike(ours, theirs):
-    """The p-value of Pearson's test that two samples of categories are of one distribution; rare categories are one."""
+    """Return the p-value of Pearson's test that two samples have one distribution; rare categories are merged."""
     ours, theirs = Counter(ours), Counter(theirs)
     often = {key for key in ours | theirs if ours[key] + theirs[key] >= 20}
     pairs = [(ours[key], theirs[key]) for key in sorted(often, key=repr)]
@@ -100,8 +100,8 @@ def alike(ours, theirs):
     return p_value(statistic, len(pairs) - 1)
 
 
-def test_the_chi_square_test_is_one():
-    """Its p-value at the 0.001 quantiles of the tables, and its verdict on samples alike and not."""
+def test_the_chi_square_test_is_calibrated():
+    """P-values are right at the tables' 0.001 quantiles, and samples of equal and other distributions."""
     for freedom, quantile in ((1, 10.828), (5, 20.515), (30, 59.703)):
         assert p_value(quantile, freedom) == pytest.approx(0.001, rel=1e-3)
     draw = random.Random(0)
@@ -122,7 +122,7 @@ def pooled():
 
 @pytest.fixture(scope="module")
 def once(pooled):
-    """Each expression counted once, with its value: ours, and the reference's."""
+    """Return each expression once, with its value: the task's and the reference's."""
     return set(zip(*texts(pooled), strict=True)), set(reference(8, 30, MANY))
 
 
@@ -143,12 +143,12 @@ STATISTICS = {
 
 
 def compared(ours, theirs, name):
-    """The p-value that a statistic is of one distribution in both lists of expressions with their values."""
+    """Return the p-value that a statistic has one distribution in both lists of expressions and values."""
     return alike(*([STATISTICS[name](row, answer) for row, answer in rows] for rows in (ours, theirs)))
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_a_pool_is_of_the_grammar_s_own_distribution(once, name):
+def test_natural_problems_have_the_grammar_s_distribution(once, name):
     assert compared(*once, name) > 0.001
 
 
@@ -159,14 +159,14 @@ def test_natural_problems_have_as_many_duplicates_as_the_reference(once):
 
 
 @pytest.mark.parametrize("length", [8, 12])
-def test_problems_of_one_length_are_of_the_grammar_s_distribution_given_it(length):
+def test_problems_of_one_length_have_the_grammar_s_conditional_distribution(length):
     theirs = [problem for problem in reference(8, 30, MANY) if len(problem[0]) == length]
     problems = TASK.sample(torch.full((40_000, 1), length), lw.stream(0, "length", length))
     ours = [*zip(*texts(problems), strict=True)]
     assert {len(row) for row, _ in ours} == {length}
     for name in ("operators", "depth", "first symbol", "value's length", "last two symbols", "signs"):
         assert compared(ours, theirs, name) > 0.001
-    # The most frequent expressions, as they are in one half of ours; and all shapes.
+    # The most frequent expressions of one half of ours, and all shapes.
     often = {row for row, _ in Counter(row for row, _ in ours[:20_000]).most_common(300)}
     rows = [row for row, _ in ours[20_000:]], [row for row, _ in theirs]
     assert alike(*([row if row in often else "" for row in of] for of in rows)) > 0.001
@@ -174,18 +174,18 @@ def test_problems_of_one_length_are_of_the_grammar_s_distribution_given_it(lengt
 
 
 def shape(row):
-    """With d for any digit from 1 up, and t for one that is not its number's first."""
+    """Return the expression with d for digits from 1 to 9, and t for a number's later digits."""
     return re.sub(r"[1-9]\d*", lambda digits: "d" + "t" * (len(digits[0]) - 1), row)
 
 
 def shapes(top):
-    """The shapes of all expressions of up to ``top`` characters before folding, and their probabilities: by the
-    grammar's rules alone."""
+    """Return the shapes of all expressions of up to ``top`` characters before folding, and their probabilities by the
+    grammar's rules."""
     numbers = {"0": 0.05}
     for sign, digits in product(("", "-"), range(1, top)):
         numbers[f"{sign}d{'t' * (digits - 1)}"] = 0.95 * 0.5 * 0.2 ** (digits - 1) * 0.8
     equations = {}
-    for _ in range(top // 2):  # each time, those that are nested one deeper: by two characters or more
+    for _ in range(top // 2):  # each pass adds one level of nesting: two characters or more
         vals = Counter({row: 0.54 * p for row, p in numbers.items()})
         for row, p in equations.items():
             vals[row] += 0.46 * p
@@ -232,8 +232,8 @@ def test_digits_are_uniform():
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 9])
-def test_values_have_at_most_so_many_characters(most):
-    """Shorter than five: problems whose values are longer are left out, and the others are as often as before."""
+def test_values_have_at_most_most_characters(most):
+    """Problems with longer values are left out, and the distribution of the others does not change."""
     task = Expression(most)
     prompts, answers = texts(task.sample(torch.full((10_000, 1), 9), lw.stream(0, "most", most)))
     assert max(map(len, answers)) == min(most, 8) == int(task.answer_slots(torch.tensor([[9]])))
@@ -259,14 +259,14 @@ def test_long_expressions_are_drawn(lengths):
 
 
 def test_lengths_are_drawn_by_their_mass():
-    """From 3 to 40 characters, among them those whose values are kept; if asked for one length, no other is drawn."""
+    """Lengths from 3 to 40 have their probability in the grammar; a single length is drawn alone."""
     ours = [*zip(*texts(TASK.sample_natural(40_000, 3, 40, lw.stream(0, "mass"))), strict=True)]
     assert compared(ours, reference(3, 40, 20_000, seed=3), "length") > 0.001
     assert {len(row) for row in texts(TASK.sample_natural(50, 11, 11, lw.stream(0, "one")))[0]} == {11}
 
 
-def test_what_is_drawn_does_not_depend_on_its_place():
-    """Natural problems are in no order, and each of many equal sizes has the same distribution wherever it stands."""
+def test_draws_do_not_depend_on_their_index():
+    """Natural problems are in no order, and equal sizes have one distribution at every index."""
     length = TASK.sample_natural(50_000, 8, 30, lw.stream(0, "order")).sizes[:, 0].tolist()
     assert alike(length[:25_000], length[25_000:]) > 0.001
     sizes = torch.tensor([[8], [20], [8], [9], [8]]).repeat(3000, 1)

@@ -34,10 +34,10 @@ def test_every_task_of_the_package_has_eight_families_or_more(task):
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_every_problem_of_a_small_size_is_known(task):
+def test_every_problem_of_a_small_size_is_enumerated(task):
     size = [task.smallest] * len(task.axes)
     problems = task.enumerate(size, 3000)
-    if isinstance(task, (Maze, Sudoku)):  # which are too many to list, even if they are small
+    if isinstance(task, (Maze, Sudoku)):  # too many problems to enumerate, even of small sizes
         assert problems is None
         return
     assert problems.sizes.tolist() == [size] * len(problems)
@@ -45,8 +45,8 @@ def test_every_problem_of_a_small_size_is_known(task):
 
 
 @pytest.mark.parametrize("task", [task for task in FORMS if type(task).__name__ != "Sorting"], ids=repr)
-def test_a_typed_problem_has_its_size(task, monkeypatch):
-    """Uniform ones and those of families; of lists of numbers, a size says how many digits there are at most."""
+def test_a_parsed_problem_has_its_size(task, monkeypatch):
+    """Parsed problems, uniform or of families, have the size that they were drawn with."""
     shrink_sizes(task, monkeypatch)
     for one in (task, *task.families):
         sizes = draw_family_sizes(task, one.name)[:: 1 if LONG else 3]
@@ -65,7 +65,7 @@ def test_a_mixture_has_all_families_about_as_often(task):
 
 
 def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries():
-    """Of 40 bits, one row in eighteen near a power of two has 31 ones: what fails on it alone is hidden."""
+    """Uniform rows rarely have 31 ones, so an error at such counts would stay hidden."""
     task = BinarySum()
     assert [family.name for family in task.families if family.name[0].isdigit()] == [f"{n}-ones" for n in COUNTS]
     for ones in COUNTS:
@@ -77,7 +77,7 @@ def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries()
 
 @pytest.mark.parametrize("name", ["looped-binary-sum", "halting-binary-sum"])
 def test_shipped_binary_sums_count_past_the_powers_of_two(name):
-    """Weights that were right on nearly all rows took 31 ones, and a zero before them, for 47."""
+    """Earlier weights, right on nearly all rows, read 31 ones after a zero as 47."""
     weights = load(name)
     counts = [f"{ones}-ones" for ones in (15, 16, 31, 32)]
     found = {score.problems: score.exact for score in evaluate_families(weights, [40], samples=25, names=counts)}
@@ -97,7 +97,7 @@ def test_families_that_do_not_fit_a_size_are_not_measured_there(untrained, size)
 
 
 def test_a_mixture_has_no_family_of_rows_that_are_too_short_for_it():
-    """Rows of one symbol for want of room would crowd out the others."""
+    """Otherwise rows of a single symbol would crowd out the others."""
     task, sizes = BinarySum(), torch.full((4000, 1), 6)
     fitting = [family for family in task.families if family.smallest <= 6]
     assert len(fitting) < len(task.families)
@@ -117,7 +117,7 @@ def test_a_family_is_refused_at_sizes_below_its_smallest(untrained):
 
 
 def digits(task, name, size, count=200):
-    """Both operands of sums, as whole numbers."""
+    """Return both operands of sums as integers."""
     prompts, _ = texts(task, family_of(task, name).sample(torch.tensor([size] * count), lw.stream(0, name)))
     return [tuple(int(number) for number in prompt.split("+")) for prompt in prompts]
 
@@ -156,13 +156,13 @@ def test_they_are_where_no_number_starts_with_a_zero(size):
         assert all(str(first) == str(second)[::-1] for first, second in digits(task, "mirrored", size, 1000))
 
 
-def test_a_chain_of_carries_has_a_twin_that_none_enters():
-    """Half of the rows carry: those that do look like those that do not, and so do their longest chains."""
+def test_carry_chains_come_with_and_without_an_entering_carry():
+    """Half of the chains are entered by a carry; rows with and without one look alike, with equally long chains."""
     task = lw.Addition(equal_lengths=True, leading_zeros=True)
     rows = digits(task, "carry-chain", [12], 400)
 
     def runs(carried):
-        """The longest run of columns that add up to 9, of rows in which a carry enters it, or none does."""
+        """Return the lengths of runs of 3 columns or more that add up to 9, entered by a carry or not."""
         found = []
         for first, second in rows:
             columns = [int(a) + int(b) for a, b in zip(f"{first:012}"[::-1], f"{second:012}"[::-1], strict=True)]
@@ -179,8 +179,8 @@ def test_a_chain_of_carries_has_a_twin_that_none_enters():
     assert max(entered) > 9 and max(alone) > 9
 
 
-def test_twins_look_alike_and_answer_differently():
-    """Rows that are doubled except for one bit have odd parity; of doubled ones of even length, even."""
+def test_doubled_rows_and_those_with_one_changed_bit_differ_in_parity():
+    """Doubled rows have even parity; doubled rows with one bit changed have odd parity."""
     sizes = torch.full((300, 1), 12)
     even = family_of(lw.Parity(), "doubled").sample(sizes, lw.stream(0))
     odd = family_of(lw.Parity(), "doubled-but-one").sample(sizes, lw.stream(0))
@@ -188,7 +188,7 @@ def test_twins_look_alike_and_answer_differently():
 
 
 def test_expressions_of_families_are_structured():
-    """The grammar's own distribution takes a family's place only where its values are too long."""
+    """The grammar's own distribution replaces a family only where its values are too long."""
     task = Expression()
     for size in (3, 4, 5, 9, 30, 61):
         rows = texts(task, family_of(task, "only-plus").sample(torch.tensor([[size]] * 20), lw.stream(0)))[0]
@@ -200,7 +200,7 @@ def test_expressions_of_families_are_structured():
 @pytest.mark.parametrize("size", range(7, 40))
 @pytest.mark.parametrize("write", [Writer.nested_left, Writer.nested_right])
 def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write, size):
-    """One less where a single character would be left, as no term is so short."""
+    """It is one level less where a single character would be left, as no term is so short."""
     depth = (size - 3) // 4 - ((size - 3) % 4 == 1)
     for seed in range(20):
         text = write(Writer(size, Random(seed)))
@@ -215,7 +215,7 @@ def test_longer_lists_than_there_are_numbers_stay_in_order():
             assert numbers == sorted(numbers)
 
 
-def test_a_family_that_is_not_there_is_answered_by_one_that_is():
+def test_an_unknown_family_is_refused_with_a_suggestion():
     with pytest.raises(lw.UsageError, match=r"^parity has no family 'onesymbol' \(did you mean one-symbol\?\)"):
         family_of(lw.Parity(), "onesymbol")
 

@@ -1,4 +1,4 @@
-"""Formal languages: what their families hold, and that groups are groups."""
+"""Formal languages: properties of their families, and group axioms."""
 
 import itertools
 import math
@@ -42,12 +42,12 @@ def test_every_form_keeps_the_laws(task, monkeypatch):
 
 
 @pytest.mark.parametrize("group", ORDERS)
-def test_words_are_over_groups(group):
+def test_tables_of_words_satisfy_the_group_axioms(group):
     table, answers = GroupWords(group).automaton()
     order = ORDERS[group]
     everything = torch.arange(order)
     assert answers.tolist() == everything.tolist() and table.shape == (order, order)
-    assert torch.equal(table[0], everything) and torch.equal(table[:, 0], everything)  # the first is neutral
+    assert torch.equal(table[0], everything) and torch.equal(table[:, 0], everything)  # the first element is neutral
     for row in (table, table.T):  # so there are inverses
         assert torch.equal(row.sort(1).values, everything.expand(order, -1))
     few = torch.randint(order, (3, 200), generator=lw.stream(0, group))
@@ -55,8 +55,8 @@ def test_words_are_over_groups(group):
     assert torch.equal(table[table[a, b], c], table[a, table[b, c]])
 
 
-def test_only_the_groups_that_are_so_are_not_solvable():
-    """The subgroup of commutators, taken again and again, ends with the neutral element, or does not."""
+def test_the_groups_that_are_not_solvable_are_a5_and_s5():
+    """The derived series ends in the trivial group exactly for the solvable groups."""
     for group, solvable in {"S3": True, "S4": True, "A5": False, "S5": False, "Z60": True}.items():
         table, _ = GroupWords(group).automaton()
         inverse = (table == 0).long().argmax(1)
@@ -186,6 +186,6 @@ def test_a_carry_passes_all_columns_of_several_numbers():
         (MultiOperandAddition(), "12++3", "is numbers with \\+ between them"),
     ],
 )
-def test_what_is_no_problem_is_refused(task, text, says):
+def test_malformed_problems_are_refused(task, text, says):
     with pytest.raises(lw.UsageError, match=says):
         task.parse(text)

@@ -12,7 +12,7 @@ from lengthwise.testing.laws import check_part
 
 @pytest.fixture
 def blocks():
-    """Imported late: other test files list the tasks that are known when they are collected."""
+    """Import the module late, as other test files list the tasks that exist at collection."""
     import blocks
 
     return blocks
@@ -59,7 +59,7 @@ def test_sizes_that_do_not_ascend_are_refused(blocks, sizes):
     ids=repr,
 )
 @pytest.mark.parametrize("name", ["Blocks", "FewBlocks"])
-def test_training_draws_sizes_that_are_there_up_to_the_largest(blocks, lengths, name):
+def test_training_draws_the_listed_sizes_up_to_the_largest(blocks, lengths, name):
     task = getattr(blocks, name)()
     chosen, seen = recipe(lengths, task, families=0.25), set()
     for step in range(30):
@@ -71,7 +71,7 @@ def test_a_run_is_trained_watched_measured_and_attacked(blocks, tmp_path, monkey
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
     run = lw.train(recipe(lw.Mastery(top=13, every=1, least=0.0), blocks.Blocks()), quiet=True)
     watched = [row["exact"] for row in run.rows("metrics") if "exact" in row]
-    assert watched and all(list(row) == ["18", "24"] for row in watched)  # looked for: 20 and 26
+    assert watched and all(list(row) == ["18", "24"] for row in watched)  # 20 and 26 were requested
     assert default_sizes(run.recipe) == [12, 18, 24, 39, 63] and short_sizes(run.recipe, 100) == [3]
     scores = lw.evaluate(run, samples=5, families=True, quiet=True)
     assert {score.sizes[0] for score in scores} == {12, 18, 24, 39, 63}
@@ -87,7 +87,7 @@ def test_a_run_is_trained_watched_measured_and_attacked(blocks, tmp_path, monkey
         assert text in both.out + both.err
 
 
-def test_problems_are_of_the_sizes_asked_for(blocks):
+def test_problems_have_the_requested_sizes(blocks):
     every, few = blocks.Blocks(), blocks.FewBlocks()
     assert {row["size"] for row in lw.problems(every, [3, 9], 20, split="test")} == {3, 9}
     with pytest.raises(lw.UsageError, match="no problems of size 4; it has 3–300 in steps of 3"):

@@ -22,7 +22,7 @@ from lengthwise.tasks.maze import MOVES, Maze
         ("#######/#S.G###/#######/#...###/#.#.###/#...###/#######", "no cycle"),
     ],
 )
-def test_what_is_no_maze_is_refused_with_the_reason(text, about):
+def test_an_invalid_maze_is_refused_with_the_reason(text, about):
     with pytest.raises(UsageError, match=about):
         Maze().parse(text)
 
@@ -33,7 +33,7 @@ def test_lines_may_be_typed_one_below_the_other():
 
 
 def test_a_cell_sees_the_cells_around_it():
-    """In grids of two sizes in one batch, found by going through the grid."""
+    """A cell sees its neighbours in grids of two sizes in one batch."""
     sizes = torch.tensor([[2], [3]])
     inputs = Grid().write(Maze().sample(sizes, stream(0, "cells")), Maze()).inputs
     near, count = neighbouring_cells(inputs, causal=False), inputs.tokens.shape[1]

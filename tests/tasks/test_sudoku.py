@@ -23,7 +23,7 @@ from lengthwise.tasks.sudoku import (
 
 
 @pytest.mark.parametrize("side", BOXES)
-def test_base_puzzles_have_one_solution_and_no_clue_to_spare(side):
+def test_base_puzzles_have_one_solution_and_no_redundant_clue(side):
     full, clue = read_base_puzzles(side, None)
     for row in range(0, len(full), 1 if LONG else len(full) // 5):
         board = (full[row] * clue[row]).tolist()
@@ -71,7 +71,7 @@ def test_parts_share_no_base_puzzle():
         ("11../..../..../....", "a puzzle must have exactly one solution; this one has none"),
     ],
 )
-def test_what_is_no_puzzle_is_refused_with_the_reason(text, about):
+def test_an_invalid_puzzle_is_refused_with_the_reason(text, about):
     with pytest.raises(UsageError, match=about):
         Sudoku().parse(text)
 
@@ -79,13 +79,13 @@ def test_what_is_no_puzzle_is_refused_with_the_reason(text, about):
 @pytest.mark.parametrize(
     "text", ["1...\n..2.\n.3..\n...4\n", "1000/0020/0300/0004", "1.....2..3.....4", "1000002003000004"]
 )
-def test_puzzles_may_be_typed_as_others_write_them(text):
-    """Line below line, with 0 for a blank, or without breaks."""
+def test_puzzles_are_parsed_in_common_formats(text):
+    """Puzzles may be written line by line, with 0 for a blank, or without breaks."""
     assert Sudoku().format(Sudoku().parse(text).answer[0]) == "1243/3421/4312/2134"
 
 
 def test_heads_see_rows_columns_and_boxes():
-    """In grids of all sizes in one batch."""
+    """Heads see rows, columns and boxes in grids of all sizes in one batch."""
     sizes = torch.tensor([[side] for side in BOXES])
     inputs = Grid().write(Sudoku().sample(sizes, stream(0, "cells")), Sudoku()).inputs
     bias = GridHeadsEncoding(4).attention_bias(inputs)
@@ -98,8 +98,8 @@ def test_heads_see_rows_columns_and_boxes():
 
 
 def test_digits_lines_and_columns_of_a_base_are_exchanged(monkeypatch):
-    """From a single solution of 4 × 4 come all that its symmetries make: one of the two classes, of 96 and 192 grids
-    (Felgenhauer and Jarvis count 288)."""
+    """A single 4 × 4 solution yields all of its symmetries: one of the two classes, of 96 and 192 grids (Felgenhauer
+    and Jarvis count 288)."""
     one = tuple(part[:1] for part in read_base_puzzles(4, None))
     monkeypatch.setattr(sudoku, "read_base_puzzles", lambda side, part: one)
     problems = Sudoku().sample(torch.full((4000, 1), 4), stream(0))

@@ -1,4 +1,4 @@
-"""Laws of every task: each sample is right by the reference algorithm, and is what was asked for."""
+"""Laws of every task: each sample has the requested size and the right answer by the reference algorithm."""
 
 import re
 
@@ -23,12 +23,12 @@ def operand_lengths(task, prompt):
 
 
 def digits_of(task, prompt):
-    """Each operand's digits, least significant first."""
+    """Return each operand's digits, least significant first."""
     return [[int(d) for d in (operand if task.order == "least" else operand[::-1])] for operand in prompt.split("+")]
 
 
 def numbers_of(task, prompt, answer):
-    """Operands and answer as Python's whole numbers."""
+    """Return operands and answer as integers."""
     turn = 1 if task.order == "most" else -1
     return [int(number[::turn], task.base) for number in prompt.split("+")], int(answer[::turn], task.base)
 
@@ -52,16 +52,16 @@ def test_a_person_writes_the_most_significant_digit_first(task):
 
 
 def asked_by_default(about):
-    """The question of a task with this docstring; of a class that is none, so that the catalog does not find it."""
+    """Return the default question of a task with this docstring, through a class outside the catalog."""
     return lw.Task.question.fget(type("Own", (), {"__doc__": about, "name": "own"})())
 
 
-def test_what_is_asked_is_by_default_what_the_docstring_says_first():
+def test_the_default_question_is_the_docstring_s_first_sentence():
     assert asked_by_default("Bits, told\n    otherwise. And more.\n\n    And more yet.") == "Bits, told otherwise."
 
 
 @pytest.mark.parametrize("about", [None, "Own(base: int = 2)"])  # without a docstring, dataclasses write the second
-def test_a_task_that_says_nowhere_what_is_asked_is_told_so(about):
+def test_a_task_without_a_docstring_has_no_default_question(about):
     with pytest.raises(lw.UsageError, match="own: its class has no docstring"):
         asked_by_default(about)
 
@@ -72,14 +72,14 @@ def test_a_task_that_says_nowhere_what_is_asked_is_told_so(about):
     ids=repr,
 )
 def test_natural_problems_have_each_size_as_often(task):
-    """On every axis, unless a task knows better."""
+    """Sizes are uniform on every axis, unless the task defines natural sizes."""
     low, high = task.smallest + 1, task.smallest + 4
     for axis in task.sample_natural(2000, low, high, lw.stream(0, "pool")).sizes.unbind(1):
         assert (shares(axis.tolist(), high + 1)[low:] - 0.25).abs().max() <= 5 * (0.25 * 0.75 / 2000) ** 0.5
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_a_pool_that_cannot_be_is_refused_in_one_line(task):
+def test_an_impossible_pool_is_refused_in_one_line(task):
     for count, low, high in ((5, task.smallest - 1, 9), (5, 9, 8), (0, 8, 9), (-1, 8, 9)):
         with pytest.raises(lw.UsageError, match=rf"^{task.name}: [^\n]*$"):
             task.sample_natural(count, low, high, lw.stream(0))
@@ -90,7 +90,7 @@ def test_a_pool_that_cannot_be_is_refused_in_one_line(task):
 
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize("task", ADDITIONS, ids=repr)
-def test_leading_zeros_stand_only_where_they_may(task, hard):
+def test_leading_zeros_occur_only_if_allowed(task, hard):
     sizes = every_size(task, times=30)
     prompts, answers = texts(task, sample(task, sizes, hard))
     tops = [number[-1] for prompt in prompts for number in digits_of(task, prompt) if len(number) > 1]
@@ -103,7 +103,7 @@ def test_leading_zeros_stand_only_where_they_may(task, hard):
         assert all(answer == "0" or answer[0] != "0" for answer in turned)
 
 
-# Distributions: 4,000 rows, so a share is off by more than five standard deviations only where it is wrong
+# Distributions of 4,000 rows: a right share is off by less than five standard deviations
 
 
 def shares(values, count):
@@ -123,7 +123,7 @@ def test_digits_are_uniform(task):
             assert (share[wanted == 0] == 0).all()
 
 
-def test_a_digit_tells_nothing_of_the_next():
+def test_digits_are_uncorrelated():
     rows = [digits_of(ADDITIONS[3], prompt) for prompt in texts(ADDITIONS[3], sample(ADDITIONS[3], [[3]] * 4000))[0]]
     numbers = torch.tensor(rows).view(4000, 6).T.float()
     assert (torch.corrcoef(numbers) - torch.eye(6)).abs().max() < 0.08
@@ -140,7 +140,7 @@ def test_symbols_of_single_rows_are_uniform_at_every_place(task):
 
 
 @pytest.mark.parametrize("size", [(1, 3), (2, 3), (3, 1)])
-def test_bits_of_both_factors_are_uniform_and_tell_nothing_of_one_another(size):
+def test_bits_of_both_factors_are_uniform_and_uncorrelated(size):
     problems = sample(Multiplication(), [size] * 4000)
     bits = torch.cat([problems.prompt[:, : size[0]], problems.prompt[:, size[0] + 1 :]], 1)
     assert sorted(bits.unique().tolist()) == [0, 1]
@@ -150,7 +150,7 @@ def test_bits_of_both_factors_are_uniform_and_tell_nothing_of_one_another(size):
 
 
 def longest_carry(task, prompt):
-    """The longest run of columns through which one carry travels."""
+    """Return the length of the longest run of columns through which one carry propagates."""
     first, second = digits_of(task, prompt)
     width = max(len(first), len(second))
     longest = run = carry = 0
@@ -163,7 +163,7 @@ def longest_carry(task, prompt):
 
 @pytest.mark.parametrize("task", ADDITIONS, ids=repr)
 def test_the_hard_set_has_long_carries(task):
-    """Uniform problems hardly ever carry far; in the hard set a third carry through half of the columns or more."""
+    """Uniform problems rarely have long carries; a third of hard problems carry through half of the columns."""
     sizes = [[20]] * 500 if task.equal_lengths else [[20, 20]] * 500
     long = {}
     for hard in (False, True):
@@ -182,7 +182,7 @@ def test_the_hard_set_carries_beyond_the_shorter_operand(task, size):
 
 
 def test_the_hard_set_has_99_plus_1_and_both_sides():
-    """Passed on through 9 above 0 in half of the rows, and with the long operand on either side where both are long."""
+    """Half of the carries pass through 9 above 0, with the nines in either operand."""
     task = ADDITIONS[0]
     rows = [digits_of(task, prompt) for prompt in texts(task, sample(task, [[8, 8]] * 1000, hard=True))[0]]
     nines = [sum(a == 9 and b == 0 for a, b in zip(*row, strict=True)) >= 4 for row in rows]
@@ -209,7 +209,7 @@ TRAITS = {
 
 
 @pytest.mark.parametrize("task", TRAITS, ids=repr)
-def test_what_makes_a_problem_hard_is_counted(task):
+def test_difficulty_features_are_counted(task):
     problems = sample(task, every_size(task, top=7))
     (name, count), *_ = TRAITS[task].items()
     assert task.difficulty_features(problems)[name].tolist() == list(map(count, texts(task, problems)[0]))
@@ -217,8 +217,8 @@ def test_what_makes_a_problem_hard_is_counted(task):
 
 
 @pytest.mark.parametrize("order", ["least", "most"])
-def test_labelled_numbers_are_what_was_asked_for(order):
-    """So many, of at most so many digits, without leading zeros, with labels that run on from a uniform start."""
+def test_lists_to_sort_have_the_requested_form(order):
+    """Lists have the requested count and digits, no leading zeros, and consecutive labels from a uniform start."""
     task, lengths, starts = Sorting(order), [], []
     for prompt in texts(task, sample(task, [[4, 3]] * 3000))[0]:
         labels, numbers = zip(*(part.split(":") for part in prompt.split(",")), strict=True)
@@ -243,7 +243,7 @@ def test_sorting_what_a_person_types(text, answer):
 
 
 @pytest.mark.parametrize("text", ["A:", ":3", "A:1,A:2", "A:1,,B:2", "A1", "A:1;B:2", "AB:3", "A:1,B:x", "A:²"])
-def test_sorting_refuses_what_is_no_list(text):
+def test_sorting_refuses_malformed_lists(text):
     with pytest.raises(lw.UsageError, match=r"^sorting: "):
         Sorting().parse(text)
 
@@ -255,7 +255,7 @@ def test_sorting_refuses_labels_that_no_problem_has(labels):
         Sorting().parse(text)
 
 
-def test_there_are_labels_for_so_many_numbers():
+def test_lists_longer_than_the_labels_are_refused():
     with pytest.raises(lw.UsageError, match="labels for 52 numbers, not 53"):
         sample(Sorting(), [[53, 1]])
 
@@ -282,13 +282,13 @@ def test_the_hard_set_of_the_binary_sum_has_every_number_of_ones_alike():
     problems = sample(BinarySum(), [[9]] * 5000, hard=True)
     share = shares(problems.prompt.sum(1).tolist(), 10)
     assert (share - 0.1).abs().max() <= 5 * (0.1 * 0.9 / 5000) ** 0.5
-    position = problems.prompt.float().mean(0)  # and no place is preferred
+    position = problems.prompt.float().mean(0)  # no position is preferred
     assert (position - 0.5).abs().max() <= 5 * (0.25 / 5000) ** 0.5
 
 
 @pytest.mark.parametrize("task", MULTIPLICATIONS, ids=repr)
 def test_the_hard_set_of_multiplication_is_rich_in_largest_digits(task):
-    """Its share in a problem is uniform: 0 or 1 in the ends as often as a half, where uniform digits have 1 / base."""
+    """The largest digit's share is uniform in a hard problem, and 1 / base in a uniform one."""
     share = {}
     for hard in (False, True):
         prompts, _ = texts(task, sample(task, [[6, 14]] * 2000, hard))
@@ -300,7 +300,7 @@ def test_the_hard_set_of_multiplication_is_rich_in_largest_digits(task):
 
 
 def test_the_hard_set_of_the_unique_set_repeats():
-    """A row draws from one to n symbols of its own; which ones, is uniform."""
+    """A row draws from 1 to n distinct symbols, which are chosen uniformly."""
     problems = sample(UniqueSet(), [[8]] * 4000, hard=True)
     alone = shares(problems.answer_length.tolist(), 9)
     assert alone[1] > 1 / 8
@@ -316,7 +316,7 @@ def test_a_task_without_a_harder_set_says_so(task):
         sample(task, [[3] * len(task.axes)], hard=True)
 
 
-# What a person types, against plain arithmetic
+# Parsed problems against plain arithmetic
 
 NUMBER = st.one_of(st.integers(0, 20), st.integers(0, 10**6), st.integers(10**99, 10**100 - 1))
 
@@ -361,7 +361,7 @@ def test_bases_and_alphabets_have_bounds():
     + [(Multiplication(), text) for text in ("1", "*", "1*", "*1", "1*1*1", "1**1", "1+1", "1*2", "1 1", "-1*1")],
     ids=repr,
 )
-def test_what_is_no_sum_or_product_is_refused(task, text):
+def test_malformed_sums_and_products_are_refused(task, text):
     with pytest.raises(lw.UsageError, match=rf"^{task.name}: [^\n]*$"):
         task.parse(text)
 
@@ -385,7 +385,7 @@ def test_what_is_no_sum_or_product_is_refused(task, text):
         (Multiplication(), " 10 * 110\n", "10*110", "00110", "1100", 6),  # 2 · 6 = 12
         (Multiplication(), "110*10", "110*10", "00110", "1100", 6),
         (Multiplication(), "11*1111", "11*1111", "101101", "101101", 8),  # 3 · 15 = 45
-        (Multiplication(), "01*0011", "01*0011", "110000", "11", 8),  # zeros in front are kept, and lengthen the answer
+        (Multiplication(), "01*0011", "01*0011", "110000", "11", 8),  # leading zeros are kept, and lengthen the answer
         (DECIMAL, "12*34", "21*43", "804", "408", 4),
         (DECIMAL, "007*0", "7*0", "0", "0", 1),
         (DECIMAL, "99*99", "99*99", "1089", "9801", 4),
@@ -417,7 +417,7 @@ def test_a_person_s_product_in_any_base(task, first, second):
     assert task.reference(prompt) == answer
 
 
-def test_operands_of_a_product_have_no_leading_zeros_unless_they_may():
+def test_operands_of_a_product_have_leading_zeros_only_if_allowed():
     rows = [prompt.split("*") for prompt in texts(DECIMAL, sample(DECIMAL, [[1, 3]] * 3000))[0]]
     assert {first for first, _ in rows} == set("0123456789")
     assert all(second[-1] != "0" for _, second in rows)  # written least significant digit first
@@ -446,7 +446,7 @@ def test_the_first_foreign_symbol_is_named_in_one_line(task, text, predicted):
 
 
 @pytest.mark.parametrize("size", [2, 50, 62])
-def test_a_set_takes_no_more_room_than_its_alphabet(size):
+def test_a_set_needs_no_more_slots_than_its_alphabet(size):
     task = UniqueSet(size)
     assert len(set(task.symbols)) == len(task.symbols) == size
     lengths = torch.tensor([[1], [size - 1], [size], [size + 1], [10 * size]])
