@@ -1,4 +1,4 @@
-"""Weights on the Hub, over real HTTP: the library's own client against a small server that speaks its few routes."""
+"""Weights on the Hub over real HTTP: the library's own client talks to a small local server."""
 
 import base64
 import hashlib
@@ -32,7 +32,7 @@ def git(content):
 
 
 class Hub:
-    """A Hub with one repository, u/pairs. ``wrong`` is how it misbehaves."""
+    """A Hub with one repository, u/pairs; ``wrong`` selects its fault."""
 
     def __init__(self):
         self.files = {path.name: path.read_bytes() for path in SOURCE.iterdir()}
@@ -51,7 +51,7 @@ class Hub:
         return {"type": "file", "path": name, "rfilename": name} | own | ({"lfs": lfs} if "safet" in name else {})
 
     def get(self, path):
-        """Status, headers and body."""
+        """Return status, headers and body."""
         route, _, _ = path.partition("?")
         if self.wrong.isdigit():
             return int(self.wrong), {"X-Error-Message": f"no, {TOKEN}", "Retry-After": "0"}, b"{}"
@@ -90,13 +90,13 @@ class Hub:
 
 @pytest.fixture(scope="module")
 def server():
-    """The server; ``server.hub`` is what it answers from."""
+    """Start a local server that answers from its attribute ``hub``."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def answer(self, status, headers, content, *, body=True):
-            # A file that breaks off: less comes than was said.
+            # A truncated file: the body is shorter than its Content-Length.
             cut = 7 if self.server.hub.wrong == "short" and "/resolve/" in self.path else 0
             self.send_response(status)
             for name, value in ({"Content-Type": "application/json"} | headers).items():
@@ -107,7 +107,7 @@ def server():
                 self.wfile.write(content[: len(content) - cut])
                 self.close_connection = bool(cut)
 
-        def heard(self):
+        def read_request(self):
             self.server.hub.asked.append(self.path)
             self.server.hub.tokens.add(self.headers.get("Authorization"))
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -142,12 +142,12 @@ def remote(server, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(http.time, "sleep", lambda _: None)  # between tries
+    monkeypatch.setattr(http.time, "sleep", lambda _: None)  # between retries
     return server.hub
 
 
-def held(folder):
-    """No file below this folder holds the token."""
+def is_free_of_token(folder):
+    """Return whether no file below this folder holds the token."""
     return not any(TOKEN.encode() in path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
@@ -157,7 +157,7 @@ def held(folder):
 def test_weights_from_the_hub_answer_as_the_shipped_ones(remote, tmp_path):
     done = command("solve", "hf:u/pairs", "4821973650128839+9178026349871162")
     assert (done.returncode, done.stdout, done.stderr) == (0, "14000000000000001\n", "")
-    assert remote.tokens == {f"Bearer {TOKEN}"} and held(tmp_path)
+    assert remote.tokens == {f"Bearer {TOKEN}"} and is_free_of_token(tmp_path)
     assert not [path for path in remote.asked if "modeling" in path or "state.pt" in path or "big" in path]
     assert load("hf:u/pairs").name == "u/pairs"
 
@@ -174,7 +174,7 @@ def test_a_revision_is_pinned_and_found_without_a_network(remote, monkeypatch):
     folder = download_weights(f"hf:u/pairs@{COMMIT}")
     assert folder == download_weights("hf:u/pairs") and folder.name == COMMIT
     assert download_weights("hf:u/pairs@old").name == OTHER
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where nobody answers
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # where no server listens
     assert download_weights("hf:u/pairs") == download_weights(f"hf:u/pairs@{COMMIT}") == folder
     with pytest.raises(UsageError, match="the Hub cannot be reached, and the cache has no whole copy"):
         download_weights("hf:u/others")
@@ -192,14 +192,14 @@ def test_a_revision_is_pinned_and_found_without_a_network(remote, monkeypatch):
         ("short", "the connection to the Hub failed"),
     ],
 )
-def test_a_hub_that_misbehaves_is_answered_in_one_line(wrong, said, remote, tmp_path):
+def test_a_faulty_hub_gives_one_line(wrong, said, remote, tmp_path):
     remote.wrong = wrong
     done = command("solve", "hf:u/pairs", "1+1")
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr and done.stderr.count("\n") == 1 and TOKEN not in done.stderr
-    assert held(tmp_path)
+    assert is_free_of_token(tmp_path)
     remote.wrong = ""
-    assert command("solve", "hf:u/pairs", "1+1").stdout == "2\n", "nothing wrong was kept"
+    assert command("solve", "hf:u/pairs", "1+1").stdout == "2\n", "a damaged file was cached"
 
 
 @pytest.mark.parametrize(
@@ -211,7 +211,7 @@ def test_a_hub_that_misbehaves_is_answered_in_one_line(wrong, said, remote, tmp_
         ("hf:../../etc", "written hf:user/name"),
     ],
 )
-def test_what_is_not_there_is_said(name, said, remote):
+def test_missing_repositories_and_malformed_names_are_refused(name, said, remote):
     with pytest.raises(UsageError, match=said):
         load(name)
 
@@ -239,7 +239,7 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch):
 # Sending
 
 
-def test_what_is_sent_comes_back_the_same(remote, tmp_path):
+def test_pushed_files_equal_the_local_ones(remote, tmp_path):
     done = command("push", "looped-pairs", "u/new", "--json")
     assert done.returncode == 0, done.stderr
     sent = {line["value"]["path"]: line["value"] for line in remote.sent if line["key"] == "file"}
@@ -251,7 +251,7 @@ def test_what_is_sent_comes_back_the_same(remote, tmp_path):
     assert TOKEN not in done.stdout + done.stderr + card
 
 
-def test_scores_of_earlier_weights_do_not_stay(remote, tmp_path):
+def test_scores_of_earlier_weights_are_deleted(remote, tmp_path):
     remote.old = [*hub.FILES, "notes.txt"]
     bare = tmp_path / "bare"
     shutil.copytree(SOURCE, bare)
@@ -261,13 +261,13 @@ def test_scores_of_earlier_weights_do_not_stay(remote, tmp_path):
 
 
 @pytest.mark.parametrize("status", ["401", "403", "429"])
-def test_a_hub_that_takes_nothing_says_why(status, remote):
+def test_a_refused_push_gives_one_line(status, remote):
     remote.wrong = status
     done = command("push", "looped-pairs", "u/new")
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and TOKEN not in done.stderr
 
 
-def test_a_card_tells_of_controls_and_is_yaml(tmp_path):
+def test_a_card_lists_controls_and_starts_with_yaml(tmp_path):
     yaml = pytest.importorskip("yaml")
     one = shutil.copytree(SHIPPED / "halting-parity", tmp_path / "one")
     done = command("push", one, "u/new", "--controls", one, "--license", "mit", "--dry-run")
@@ -278,7 +278,7 @@ def test_a_card_tells_of_controls_and_is_yaml(tmp_path):
     assert "not a licence id" in command("push", one, "u/new", "--license", "x y").stderr
 
 
-def test_a_card_calls_no_family_that_was_measured_alone_the_worst():
+def test_a_card_ignores_families_measured_alone():
     run = Run.of(recipe("looped-parity"))
     for problems, size, how in (("runs", 8, {"family": "alone"}), ("runs", 12, {}), ("ones", 12, {})):
         row = Score("parity", "w", "Oracle", problems, (size,), 100, 0.5, 0.5, 0.5, 8.0).row()
@@ -287,7 +287,7 @@ def test_a_card_calls_no_family_that_was_measured_alone_the_worst():
     assert "ones, of 2" in card and "of 1" not in card
 
 
-def test_a_place_is_written_one_way():
+def test_addresses_are_parsed_and_pushes_take_no_revision():
     assert parse_address("hf:u/name@v1.0") == ("u/name", "v1.0") and parse_address("u/name") == ("u/name", None)
     with pytest.raises(UsageError, match="newest revision"):
         push_weights(SOURCE, "u/name@v1", "")

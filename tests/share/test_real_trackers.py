@@ -17,13 +17,13 @@ os.environ["TRACKIO_DIR"] = tempfile.mkdtemp()
 
 pytestmark = [
     pytest.mark.skipif(not LONG, reason="seconds each: make share-test"),
-    pytest.mark.filterwarnings("ignore"),  # other people's
+    pytest.mark.filterwarnings("ignore"),  # warnings of other libraries
 ]
 
 
 @pytest.fixture
 def tracked(request, monkeypatch):
-    """A run that was stopped, gone on with, and measured, tracked by the library that the test names."""
+    """Return a run that was stopped, resumed and measured, tracked by the library that the test names."""
     pytest.importorskip(request.param)
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""Trackers get each row once, and harm no run; ``test_real_trackers`` has their real libraries."""
+"""Trackers get each row once, and their errors do not stop a run; ``test_real_trackers`` uses the real libraries."""
 
 import json
 from dataclasses import replace
@@ -15,8 +15,8 @@ from lengthwise.training.loop import Trainer, train
 WATCHED = replace(SMALL, steps=30, watch=lw.Watch(every=10, sizes=(2,), count=4))
 
 
-class Kept:
-    """A tracker that remembers; it may fail after some points."""
+class RecordingTracker:
+    """A tracker that records its points, and fails once it has ``most``."""
 
     points, closed, most = [], 0, 1000
 
@@ -24,21 +24,21 @@ class Kept:
         pass
 
     def log(self, axis, at, values):
-        if len(Kept.points) >= Kept.most:
-            raise ConnectionResetError("nobody there")
+        if len(RecordingTracker.points) >= RecordingTracker.most:
+            raise ConnectionResetError("no server")
         print("Tracking at http://localhost")
-        Kept.points.append((axis, at, values))
+        RecordingTracker.points.append((axis, at, values))
 
     def close(self):
-        Kept.closed += 1
+        RecordingTracker.closed += 1
 
 
 @pytest.fixture(autouse=True)
 def kept(monkeypatch, no_type_checks):
-    monkeypatch.setitem(tracking.SINKS, "kept", Kept)
-    monkeypatch.setattr(Kept, "points", [])
-    monkeypatch.setattr(Kept, "closed", 0)
-    return Kept
+    monkeypatch.setitem(tracking.SINKS, "kept", RecordingTracker)
+    monkeypatch.setattr(RecordingTracker, "points", [])
+    monkeypatch.setattr(RecordingTracker, "closed", 0)
+    return RecordingTracker
 
 
 def test_every_row_is_a_point(kept):
@@ -47,8 +47,8 @@ def test_every_row_is_a_point(kept):
     assert {"loss", "rate", "wall_s"} <= kept.points[0][2].keys() and "exact/2" in kept.points[1][2]
 
 
-def test_a_resumed_run_doubles_no_point(kept, monkeypatch):
-    """Killed at step 25, with a checkpoint of step 5: rows of steps 10 and 20 are logged again."""
+def test_a_resumed_run_sends_no_point_twice(kept, monkeypatch):
+    """A run killed at step 25, with a checkpoint of step 5, logs the rows of steps 10 and 20 once."""
     save, advance = Run.save_state, Trainer.advance
     with monkeypatch.context() as patch:
         patch.setattr(Run, "save_state", lambda run, state: save(run, state) if state["step"] == 5 else None)
@@ -68,9 +68,9 @@ def _killed():
 
 
 @pytest.mark.parametrize("most", [0, 3])
-def test_a_tracker_that_fails_harms_no_run(kept, most, monkeypatch):
+def test_a_failing_tracker_does_not_stop_the_run(kept, most, monkeypatch):
     whole = train(WATCHED, folder=Run.locate(WATCHED).folder.with_name("whole"))
-    monkeypatch.setattr(Kept, "most", most)
+    monkeypatch.setattr(RecordingTracker, "most", most)
     words = ["train", "small.json", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet", "--json"]
     folder = whole.folder.parent
     (folder / "small.json").write_text(WATCHED.json())
@@ -100,14 +100,14 @@ def _score(run, size):
             "count": 4, "exact": 0.5, "token_accuracy": 0.5, "loops": 1.0, "low": 0.1, "high": 0.9}  # fmt: skip
 
 
-def test_processes_of_a_study_are_told_to_track(jobs_in_process, kept, tmp_path):
+def test_processes_of_a_study_track_too(jobs_in_process, kept, tmp_path):
     (tmp_path / "small.json").write_text(replace(WATCHED, steps=10).json())
     words = ["--seeds", "2", "--jobs", "2", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet"]
     assert command("train", tmp_path / "small.json", *words).returncode == 0
     assert [axis for axis, _, _ in kept.points] == ["step", "step", "size"] * 2
 
 
-def test_what_cannot_track_is_said_before_anything_is_trained(monkeypatch, runs):
+def test_unavailable_trackers_are_reported_before_training(monkeypatch, runs):
     assert "did you mean tensorboard?" in command("train", "looped-parity", "--track", "tensorbord").stderr
     assert not runs.exists()
     monkeypatch.setitem(__import__("sys").modules, "wandb", None)
@@ -120,7 +120,7 @@ def test_what_cannot_track_is_said_before_anything_is_trained(monkeypatch, runs)
 
 
 class _Notes:
-    """Progress of which only notes are heard."""
+    """A progress display that records notes only."""
 
     def __init__(self, said):
         self.note = said.append
@@ -132,8 +132,8 @@ class _Notes:
 
 
 def test_a_row_that_a_tracker_failed_to_take_is_sent_later(kept, monkeypatch):
-    monkeypatch.setattr(Kept, "most", 3)
+    monkeypatch.setattr(RecordingTracker, "most", 3)
     run = train(WATCHED, track=["kept"])
-    monkeypatch.setattr(Kept, "most", 1000)
+    monkeypatch.setattr(RecordingTracker, "most", 1000)
     assert command("track", run.folder, "--to", "kept").returncode == 0
     assert kept.points == tracked_points(run)
