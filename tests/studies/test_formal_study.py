@@ -1,4 +1,4 @@
-"""The study of formal languages: its cells, and mixers and tasks of one's own as rows and columns."""
+"""The study of formal languages: its cells, and user-defined mixers and tasks as rows and columns."""
 
 import dataclasses
 
@@ -58,7 +58,7 @@ def test_words_of_all_tasks_have_about_forty_symbols_and_one_curriculum():
     assert catalog.study("formal", scale="paper").recipes[0].steps == 10_000
 
 
-def test_a_mixer_and_a_task_of_ones_own_are_a_row_and_a_column(tmp_path, monkeypatch):
+def test_a_user_s_mixer_and_task_are_a_row_and_a_column(tmp_path, monkeypatch):
     (tmp_path / "my_parts.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     words = ["--mixer", "MeanOfAll", "--tasks", "parity,Swapped", "--import", "my_parts", "--dry-run", "--json"]
@@ -69,7 +69,7 @@ def test_a_mixer_and_a_task_of_ones_own_are_a_row_and_a_column(tmp_path, monkeyp
 
 @pytest.mark.parametrize(("task", "top"), [("ModularArithmetic", 20), ("Sorting", 7), ("FlippedCopy", 40), ("Maze", 2)])
 def test_any_task_trains_on_words_of_forty_symbols(task, top):
-    """Whatever its sizes count; a word of the smallest may have more."""
+    """Whatever a task's sizes count, prompts have at most 40 symbols, unless the smallest size has more."""
     recipe = formal_recipe(task, "lstm")
     problems = recipe.lengths.problems(recipe.task, recipe.lengths.top, 8, torch.Generator().manual_seed(0))
     assert recipe.lengths.top == top
@@ -83,7 +83,7 @@ def test_the_suffix_families_trains_an_architecture_with_half_families():
     assert half == dataclasses.replace(uniform, **changes)
 
 
-def test_unknown_rows_and_columns_are_answered_with_the_known_ones():
+def test_unknown_rows_and_columns_are_refused_with_the_known_ones():
     with pytest.raises(UsageError, match=r"'mamba' is neither one of attention, rope, .* nor the class of a mixer"):
         catalog.study("formal", methods="mamba")
     with pytest.raises(UsageError, match=r"'partiy' is neither .* nor the class of a task \(did you mean Parity"):

@@ -1,4 +1,4 @@
-"""The looped system: eight methods on six tasks, their study from end to end, and what more loops do."""
+"""The looped study: eight methods on six tasks, from end to end, and reports on loops."""
 
 import itertools
 import json
@@ -75,7 +75,7 @@ def test_a_method_is_a_layout_loops_and_a_depth(scale, task):
 
 
 @every_place
-def test_all_else_is_the_same_for_all_methods_of_a_task(scale, task):
+def test_methods_of_a_task_share_all_other_settings(scale, task):
     own = build_variation(task, "ntp", scale)
     for recipe in methods_of(task, scale).values():
         model = replace(recipe.model, layers=own.model.layers, injection=own.model.injection)
@@ -84,7 +84,7 @@ def test_all_else_is_the_same_for_all_methods_of_a_task(scale, task):
 
 @every_place
 def test_all_methods_of_a_task_read_the_same_prompts(scale, task):
-    """In the same batches, although their rows differ."""
+    """All methods draw the same batches of prompts, although their rows differ."""
     seen = set()
     for recipe in methods_of(task, scale).values():
         equals = recipe.layout.vocabs(recipe.task)[0].id("=")
@@ -216,12 +216,12 @@ def test_confidence_chooses_only_where_loops_adapt(scale):
 
 @pytest.fixture(autouse=True)
 def _wide(monkeypatch):
-    """Tables are as wide as they need."""
+    """Make the terminal as wide as tables need."""
     monkeypatch.setattr(console.out, "width", 200)
 
 
-def typed(*words):
-    """A command's exit status, standard output and standard error."""
+def run_command(*words):
+    """Return a command's exit status, standard output and standard error."""
     done = command(*words)
     return done.returncode, done.stdout, done.stderr
 
@@ -244,7 +244,7 @@ def typed(*words):
     ],
 )
 def test_wrong_choices(words, parts, runs):
-    code, out, err = typed("reproduce", *words.split(), "--dry-run")
+    code, out, err = run_command("reproduce", *words.split(), "--dry-run")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     for part in parts:
         assert part in err
@@ -256,7 +256,7 @@ def test_wrong_choices(words, parts, runs):
 
 def test_a_program_s_task_can_be_changed():
     for change, row in (([], "110+001=$$$$"), (["order=least"], "011+100=$$$$")):
-        code, out, _ = typed("rasp", "addition", "110+001", *change, "--json")
+        code, out, _ = run_command("rasp", "addition", "110+001", *change, "--json")
         result = json.loads(out)
         assert (code, result["prompt"], result["row"], result["answer"]) == (0, "110+001", row, "111")
         assert len(result["rounds"]) == 4
@@ -264,11 +264,11 @@ def test_a_program_s_task_can_be_changed():
 
 
 def test_programs_are_listed():
-    code, out, _ = typed("rasp", "--json")
+    code, out, _ = run_command("rasp", "--json")
     assert code == 0
     assert list(json.loads(out)) == list(PUBLISHED)
     assert all(json.loads(out).values())
-    shown = typed("rasp")[1]
+    shown = run_command("rasp")[1]
     assert all(name in shown for name in PUBLISHED)
 
 
@@ -277,7 +277,7 @@ def test_a_program_answers_as_its_task_does(task):
     part = SETTINGS["paper"][task].task
     problem = data.fresh_problems(part, (2, 4)[-len(part.axes) :], 1, seed=0)
     prompt = part.vocab.decode(problem.prompt[0])
-    result = json.loads(typed("rasp", task, prompt, "--json")[1])
+    result = json.loads(run_command("rasp", task, prompt, "--json")[1])
     assert len(result["rounds"]) == int(problem.rounds) + 1
     assert result["answer"] == part.format(problem.answer[0, : int(problem.answer_length)])
 
@@ -296,7 +296,7 @@ def test_a_program_answers_as_its_task_does(task):
     ],
 )
 def test_programs_refuse(words, part):
-    code, out, err = typed("rasp", *words)
+    code, out, err = run_command("rasp", *words)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert part in err
 
@@ -306,7 +306,7 @@ def test_programs_refuse(words, part):
 
 @pytest.fixture
 def small(monkeypatch):
-    """The study on parity, shrunken. Its processes read the recipe from their run's folder."""
+    """Shrink the study on parity; its processes read the recipe from their run's folder."""
     setting = looped._small(lw.Parity(), 1, 2, 1, 4, steps=6, width=8, top=2)
     monkeypatch.setitem(SETTINGS["cpu"], "parity", setting)
     monkeypatch.setitem(study.TESTED, "parity", 50)  # of 20: 5 of 2
@@ -317,10 +317,10 @@ def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_dry_run_says_its_plan_and_makes_nothing(small, runs, tmp_path, monkeypatch):
+def test_a_dry_run_prints_its_plan_and_writes_nothing(small, runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["reproduce", "looped", "--tasks", "parity", "--methods", "fop-loop-adaptive,fop", "--seeds", 3]
-    code, out, err = typed(*words, "--dry-run", "--json")
+    code, out, err = run_command(*words, "--dry-run", "--json")
     assert (code, err) == (0, "")
     rows = json.loads(out)["recipes"]
     assert [(row["recipe"], row["seeds"], row["missing"]) for row in rows] == [
@@ -330,7 +330,7 @@ def test_a_dry_run_says_its_plan_and_makes_nothing(small, runs, tmp_path, monkey
     assert all(row["minutes_each"] > 0 for row in rows)
     assert not runs.exists() and not contents(tmp_path)
     train(replace(small, seed=1, data_seed=1))
-    left = json.loads(typed(*words, "--dry-run", "--json")[1])["recipes"]
+    left = json.loads(run_command(*words, "--dry-run", "--json")[1])["recipes"]
     assert [row["missing"] for row in left] == [2, 3]
 
 
@@ -338,10 +338,10 @@ RULES = ("Oracle", "MaxConfidence", "MaxConfidence(per=batch)")
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
-def test_the_study_is_reproduced_and_nothing_is_done_twice(small, runs, tmp_path):
+def test_the_study_is_reproduced_without_repeating_work(small, runs, tmp_path):
     words = ["reproduce", "looped", "--methods", "fop-loop-adaptive", "--tasks", "parity", "--samples", 8]
     words += ["--curve-samples", 4, "--out", tmp_path / "out", "--jobs", 1, "--quiet", "--json"]
-    code, out, err = typed(*words)
+    code, out, err = run_command(*words)
     assert (code, err) == (0, "")
     result = json.loads(out)
     run = Run.of(small)
@@ -363,9 +363,9 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, runs, tmp_path
     claims = [row for row in result["summary"] if "published" in row]
     assert claims and all(row["published"] and row["standing"] for row in claims)
     before, scores = (run.folder / "model.safetensors").stat(), run.rows("scores")
-    # More problems are asked for at the reported size alone, so the curve stays as it is.
+    # Only the reported size gets more problems, so the curve stays.
     words[words.index(8)] = 16
-    code, shown, _ = typed(*[word for word in words if word != "--json"])
+    code, shown, _ = run_command(*[word for word in words if word != "--json"])
     assert code == 0
     assert (run.folder / "model.safetensors").stat() == before
     assert run.rows("scores")[: len(scores)] == scores
@@ -376,7 +376,7 @@ def test_the_study_is_reproduced_and_nothing_is_done_twice(small, runs, tmp_path
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path, monkeypatch):
-    """Only what is of the same recipe: where a recipe has changed, its old seeds are dropped."""
+    """Only rows of the same recipe are joined: where a recipe has changed, its old seeds are dropped."""
 
     def reproduce(methods, seed, **changed):
         recipes = [replace(small, name=f"{name}-parity", **changed) for name in methods]
@@ -384,7 +384,7 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path
         monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", (panel,)))
         monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / f"runs-{seed}"))  # the earlier weights are not here
         words = ["--seed", seed, "--samples", 4, "--out", tmp_path / "out", "--quiet"]
-        assert typed("reproduce", "looped", *words)[0] == 0
+        assert run_command("reproduce", "looped", *words)[0] == 0
         found = read_published_runs(tmp_path / "out" / "parity")
         assert found and all(run.rows("scores") and run.about() for run in found)
         stops = json.loads((tmp_path / "out" / "parity" / f"stopping-{methods[0]}-parity.json").read_text())
@@ -417,14 +417,14 @@ def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, tmp_
         for name in ("parity", "twin")
     ]
     monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", tuple(panels), strong="b"))
-    code, out, _ = typed("reproduce", "looped", "--samples", 4, "--out", tmp_path / "out", "--quiet", "--json")
+    code, out, _ = run_command("reproduce", "looped", "--samples", 4, "--out", tmp_path / "out", "--quiet", "--json")
     assert code == 0
     assert str(tmp_path / "out" / "overview.png") in json.loads(out)["files"]
     about = json.loads((tmp_path / "out" / "figures.json").read_text())
     assert about == {"title": "Tiny", "panels": ["parity", "twin"], "strong": "b"}
 
 
-# What more loops do
+# Effect of further loops
 
 TINY = lw.Recipe(
     "tiny-parity",
@@ -441,7 +441,7 @@ TINY = lw.Recipe(
 
 @pytest.fixture(scope="module")
 def half(tmp_path_factory):
-    """Runs that are right now and then."""
+    """Return runs that are sometimes right."""
     position = tmp_path_factory.mktemp("half")
     several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=lw.Copy(), steps=150)}
     several["next"] = replace(TINY, name="tiny-next", layout=lw.NextToken(), steps=2)
@@ -449,7 +449,7 @@ def half(tmp_path_factory):
 
 
 @pytest.mark.parametrize("own", [Converged(extra=25), Oracle(more=25)], ids=repr)
-def test_depth_knows_the_own_rule_of_weights_that_stop_by_themselves(half, monkeypatch, own):
+def test_depth_reports_the_own_rule_of_weights_that_halt(half, monkeypatch, own):
     weights = half["copy"].weights()
     weights = replace(weights, recipe=replace(weights.recipe, stopping=own))
     row = measure_depth(weights, 3, samples=40)
@@ -465,7 +465,7 @@ def test_depth_knows_the_own_rule_of_weights_that_stop_by_themselves(half, monke
 
 @pytest.mark.parametrize(("name", "seed"), [("parity", 0), ("parity", 7), ("copy", 0)])
 def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, monkeypatch):
-    """Those that `depth` draws are others than those of `evaluate`, which is handed them here."""
+    """`evaluate`, which draws other problems than `depth`, gets the same ones here."""
     weights, size, samples = half[name].weights(), 3, 40
     row = measure_depth(weights, size, samples=samples, seed=seed)
     problems = data.fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
@@ -504,7 +504,7 @@ class _Ones(lw.Parity):
         return replace(super().from_rows(sizes, bits), rounds=bits.sum(1).clamp(min=1))
 
 
-def test_depth_of_what_has_no_one_curve(half):
+def test_depth_refuses_problems_without_a_single_curve(half):
     with pytest.raises(lw.UsageError, match=r"^next: its inputs hold the right answer"):
         measure_depth(half["next"].weights(), 3)
     weights = half["parity"].weights()
@@ -515,11 +515,11 @@ def test_depth_of_what_has_no_one_curve(half):
         measure_depth(weights, 0)
 
 
-# How answers go wrong
+# Anatomy of wrong answers
 
 
-def said_to(monkeypatch, weights, *answers):
-    """Make a model answer these, whatever it is asked: ids in its slots, padded with zeros."""
+def force_answers(monkeypatch, weights, *answers):
+    """Make a model give these answers to any prompt: ids in its slots, padded with zeros."""
     width = max(map(len, answers))
     symbols = torch.tensor([[*answer, *[0] * (width - len(answer))] for answer in answers])
     predicted = Predictions(symbols, torch.zeros(len(answers)), torch.ones(len(answers), dtype=torch.long))
@@ -543,7 +543,7 @@ def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
         [0, 1, end],  # a wrong symbol, at the first place
         [1, 1, end],  # right
     ]
-    row = measure_anatomy(said_to(monkeypatch, weights, *answers), 3, samples=6)
+    row = measure_anatomy(force_answers(monkeypatch, weights, *answers), 3, samples=6)
     assert (row["exact"], row["ends"]) == (0.5, {"early": 1, "late": 1, "right": 1})
     assert row["first_wrong"] == {"1": 1, "2": 1, "3": 1}
     assert row["by"]["ones"] == [
@@ -553,8 +553,8 @@ def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
     assert json.loads(json.dumps(row)) == row
 
 
-def test_anatomy_of_a_model_that_reads_its_own_answer_is_of_what_it_says():
-    """Fed the right answer, it may go on, or end, where it would not by itself."""
+def test_anatomy_of_a_next_token_model_uses_its_decoded_answers():
+    """Fed the right answer instead, it may continue or end where it would not by itself."""
     weights = load("lstm-small")
     row = measure_anatomy(weights, 40, samples=40)
     problems = data.evaluation_problems(weights.recipe, (40,), 40, seed=0)
@@ -591,7 +591,7 @@ def test_groups_are_few_and_of_like_number(values):
     assert all(part["count"] <= len(values) / GROUPS + 2 * most for part in groups)
 
 
-def test_anatomy_of_nothing(half):
+def test_anatomy_without_samples_or_rows_is_refused(half):
     with pytest.raises(lw.UsageError, match="samples must be 1 or more"):
         measure_anatomy(half["parity"].weights(), 3, samples=0)
     with pytest.raises(lw.UsageError, match="there is nothing to draw"):
@@ -602,22 +602,22 @@ def test_anatomy_of_nothing(half):
 def test_anatomy_from_the_shell(half, tmp_path):
     folder = tmp_path / "parity"
     shutil.copytree(half["parity"].folder, folder)
-    code, out, _ = typed("evaluate", folder, "--lengths", "2,3", "--samples", 50, "--anatomy", "--json")
+    code, out, _ = run_command("evaluate", folder, "--lengths", "2,3", "--samples", 50, "--anatomy", "--json")
     assert code == 0
     found = json.loads(out)
     assert [row["sizes"] for row in found["anatomy"]] == [[2], [3]]
     kept = Run.open(folder).rows("anatomy")
     assert kept == found["anatomy"]
-    code, out, _ = typed("evaluate", folder, "--lengths", "3", "--samples", 50, "--anatomy")
+    code, out, _ = run_command("evaluate", folder, "--lengths", "3", "--samples", 50, "--anatomy")
     assert code == 0
     assert "first wrong" in out and "ones" in out
-    code, out, _ = typed("report", folder, "--out", tmp_path / "out", "--json")
+    code, out, _ = run_command("report", folder, "--out", tmp_path / "out", "--json")
     written = contents(tmp_path / "out")
     assert {"anatomy-tiny-parity.json", "anatomy-tiny-parity.png", "card.json"} <= set(written)
     assert json.loads(written["anatomy-tiny-parity.json"]) == [{"train_seed": 0, **row} for row in kept]
-    # Of other problems, and by other rules, answers go wrong in other ways: they are not mixed in.
+    # Errors on other problems, or by other rules, differ and are not mixed in.
     for other in (["--family", "runs"], ["--stopping", "After(loops=1)"]):
-        assert typed("evaluate", folder, "--lengths", "3", "--samples", 20, "--anatomy", *other)[0] == 0
+        assert run_command("evaluate", folder, "--lengths", "3", "--samples", 20, "--anatomy", *other)[0] == 0
     assert len(Run.open(folder).rows("anatomy")) == len(kept) + 2
     assert anatomy_rows([Run.open(folder)]) == [{"train_seed": 0, **row} for row in kept]
     assert json.loads(written["card.json"]) == json.loads(out)["cards"]
@@ -625,44 +625,44 @@ def test_anatomy_from_the_shell(half, tmp_path):
 
 def test_a_grid_after_several_numbers_of_loops(tmp_path):
     run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
-    rows = json.loads(typed("evaluate", run.folder, "--grid", "1x2", "--loops", "1,3", "--json")[1])
+    rows = json.loads(run_command("evaluate", run.folder, "--grid", "1x2", "--loops", "1,3", "--json")[1])
     assert [(row["sizes"], row["stopping"], row["loops"]) for row in rows] == [
         ([1, j], f"After(loops={k})", k) for j in (1, 2) for k in (1, 3)
     ]
-    code, out, err = typed("evaluate", run.folder, "--loops", "0,2")
+    code, out, err = run_command("evaluate", run.folder, "--loops", "0,2")
     assert (code, out) == (2, "")
     assert "--loops: give numbers from 1 up, separated by commas, e.g. 1,8,16, not '0,2'" in err
 
 
-def test_a_rule_more_is_measured_alone_on_a_grid(tmp_path):
+def test_a_further_rule_is_measured_alone_on_a_grid(tmp_path):
     run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
     words = ["evaluate", run.folder, "--grid", "1x2", "--samples", 3, "--json"]
-    before = json.loads(typed(*words)[1])
-    rows = json.loads(typed(*words, "--stopping", "Oracle", "--stopping", "After(loops=1)")[1])
+    before = json.loads(run_command(*words)[1])
+    rows = json.loads(run_command(*words, "--stopping", "Oracle", "--stopping", "After(loops=1)")[1])
     told = [(tuple(row["sizes"]), row["stopping"]) for row in rows]
     assert len(told) == len(set(told)) == 4 and len(run.rows("scores")) == 4
     assert [row for row in rows if row["stopping"] == "Oracle"] == before
 
 
-def test_a_grid_that_was_cut_goes_on(tmp_path):
-    """Cells that stand in the run's folder are not measured again; those of another seed are no such cells."""
+def test_an_interrupted_grid_continues(tmp_path):
+    """Cells stored in the run's folder are not measured again, unless they are of another seed."""
     run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
     words = ["evaluate", run.folder, "--grid", "2x3", "--samples", 5, "--json"]
-    whole = json.loads(typed(*words)[1])
+    whole = json.loads(run_command(*words)[1])
     assert [row["sizes"] for row in whole] == [[i, j] for i in (1, 2) for j in (1, 2, 3)]
     file = run.folder / "scores.jsonl"
     lines = file.read_text().splitlines(keepends=True)
     assert len(lines) == 6
     file.write_text("".join(lines[:4]))
-    again = json.loads(typed(*words)[1])
+    again = json.loads(run_command(*words)[1])
     assert sorted(again, key=lambda row: row["sizes"]) == whole
     assert file.read_text() == "".join(lines)
-    typed(*words, "--seed", 1)
+    run_command(*words, "--seed", 1)
     assert len(run.rows("scores")) == 12
 
 
 def row_of(planned, exact, **chosen):
-    """A row as `depth` gives it, made by hand."""
+    """Return a hand-made row of `depth`."""
     stops = {kind: {"mean": planned, "low": planned, "high": planned, "exact": 0.5} for kind in ("oracle", "batch")}
     confidence = [-0.5 / k for k in range(1, len(exact) + 1)]
     return {
@@ -679,7 +679,7 @@ def row_of(planned, exact, **chosen):
 
 def test_the_figure_of_loops_is_drawn_from_rows_alone(tmp_path):
     rows = [row_of(3, [0.0, 0.1, 1.0, 0.4]), row_of(6, [0.0] * 5 + [0.9, 0.2])]
-    rows[1]["confidence"][5] = 0.0  # as sure as can be
+    rows[1]["confidence"][5] = 0.0  # full confidence
     figure = depth_figure(rows, "tiny parity")
     assert [path.name for path in save(figure, tmp_path / "loops", ("png", "svg"))] == ["loops.png", "loops.svg"]
     assert (tmp_path / "loops.png").read_bytes().startswith(b"\x89PNG")
@@ -716,7 +716,7 @@ def test_loops_in_numbers():
 def test_a_report_on_loops_is_written(half, tmp_path):
     run = half["parity"]
     words = ["report", run.folder, "--stopping", "--samples", 20, "--formats", "png,pdf", "--out", tmp_path / "new"]
-    code, out, _ = typed(*words, "--json")
+    code, out, _ = run_command(*words, "--json")
     assert code == 0
     result = json.loads(out)
     name = f"stopping-{run.folder.name}"
@@ -728,7 +728,7 @@ def test_a_report_on_loops_is_written(half, tmp_path):
         ("tiny-parity", "4", 4),
         ("tiny-parity", "8", 8),
     ]
-    code, out, _ = typed(*words, "--lengths", "2,3,5")
+    code, out, _ = run_command(*words, "--lengths", "2,3,5")
     assert code == 0
     # A name may be folded where the terminal is narrow.
     assert [line.split()[1:3] for line in out.splitlines() if line.strip().startswith("tiny-p")] == [
@@ -737,12 +737,12 @@ def test_a_report_on_loops_is_written(half, tmp_path):
 
 
 def test_train_measures_a_curve_and_several_rules_once(half, tmp_path):
-    """The further rules only where it is done with care, and no size twice."""
+    """Further rules are measured at --lengths only, not on the curve, and no size twice."""
     shutil.copytree(half["copy"].folder, tmp_path / "copy")
     words = ["train", tmp_path / "copy", "--lengths", "4", "--samples", 8, "--curve", "3-5", "--curve-samples", 6]
     words += ["--stopping", "Oracle", "--stopping", "Converged", "--quiet", "--json"]
     for _ in range(2):
-        code, out, _ = typed(*words)
+        code, out, _ = run_command(*words)
         assert code == 0
         scores = [(row["sizes"], row["stopping"], row["count"]) for row in json.loads(out)[0]["scores"]]
         care = [([4], "Oracle", 8), ([4], "Converged", 8)]
@@ -757,14 +757,14 @@ def test_train_measures_a_curve_and_several_rules_once(half, tmp_path):
     ],
 )
 def test_a_report_on_loops_that_cannot_be_made(half, options, part, tmp_path):
-    code, out, err = typed("report", half["parity"].folder, "--stopping", "--out", tmp_path / "new", *options)
+    code, out, err = run_command("report", half["parity"].folder, "--stopping", "--out", tmp_path / "new", *options)
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert part in err
     assert not (tmp_path / "new").exists()
 
 
-def test_the_paper_s_recipes_are_as_dear_as_their_depth():
-    """Next to one block applied 20 times, 20 blocks applied once take the same operations, and 20 times the weights."""
+def test_operations_and_weights_of_the_paper_s_recipes_follow_from_their_depth():
+    """20 blocks take as many operations as one block applied 20 times, and 20 times the weights."""
     changes = {"batch": 2, "steps": 4, "watch": lw.Watch(), "lengths": lw.Uniform(4, 4)}
     fixed, deep = (
         replace(build_variation("parity", method, "paper"), **changes) for method in ("fop-loop-fixed", "fop")
