@@ -113,15 +113,15 @@ def server():
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
         def do_GET(self):
-            self.heard()
+            self.read_request()
             self.answer(*self.server.hub.get(self.path))
 
         def do_HEAD(self):
-            self.heard()
+            self.read_request()
             self.answer(*self.server.hub.get(self.path), body=False)
 
         def do_POST(self):
-            self.answer(*self.server.hub.post(self.path, self.heard()))
+            self.answer(*self.server.hub.post(self.path, self.read_request()))
 
         def log_message(self, *_):
             pass
