@@ -44,8 +44,7 @@ import_parts()
 
 
 class Endpoint(ThreadingHTTPServer):
-    """A server that answers the n-th request for a prompt by ``script(prompt, n)``: a string is the reply, a function
-    is called with the handler."""
+    """A server whose n-th answer to a prompt is ``script(prompt, n)``: a reply, or a function of the handler."""
 
     daemon_threads = True
     request_queue_size = 64  # the default of 5 would refuse requests on a busy machine
@@ -106,8 +105,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def endpoint(monkeypatch, tmp_path):
-    """Return a function that starts an endpoint with a script. No TLS certificates are loaded, which would take longer
-    than most tests."""
+    """Return a function that starts an endpoint with a script; loading TLS certificates, which is slow, is avoided."""
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
     started = []
@@ -805,8 +803,7 @@ def lengthwise(*given):
 
 
 def test_a_killed_command_resumes_without_repeating_requests(endpoint, cli_json, runs):
-    """After SIGKILL the same command asks only the missing prompts; the client library's debug log does not contain the
-    key."""
+    """After SIGKILL the same command asks the missing prompts; the client library's debug log does not hold the key."""
     gate, reached = threading.Event(), threading.Event()
 
     def script(prompt, _):
@@ -885,7 +882,7 @@ def test_damaged_scores_and_inquiries_are_an_error_before_anything_is_paid(endpo
 
 @pytest.mark.parametrize("count", [10**9 + 1, 10**99, -1, 2.5, "many", True])
 def test_an_implausible_token_count_counts_as_none(endpoint, cli_json, count):
-    """An implausible count is stored as 0, and rows of earlier versions that hold one stay readable."""
+    """Implausible counts are stored as 0, and old rows that hold one stay readable."""
     usage = {"usage": {"prompt_tokens": count, "completion_tokens": 10**9}}
     server = endpoint(lambda prompt, _: lambda handler: handler.reply(sum_of(prompt), **usage))
     given = words(server.url, "--lengths", "3", "--samples", 1)
