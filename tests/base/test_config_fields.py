@@ -1,4 +1,4 @@
-"""Dataclasses to JSON and back, and changes as text: types checked, names answered, nothing run."""
+"""Dataclasses to JSON and back, and changes as text: types are checked, names are suggested, no code is run."""
 
 import dataclasses
 import json
@@ -94,11 +94,11 @@ NAMED_PARTS = st.sampled_from(sorted(PARTS)).flatmap(lambda name: st.tuples(st.j
 PLAIN_ROW = replace(RECIPE, layout=lw.FullOutput())  # accepts every task and stopping rule above
 
 
-# There and back
+# To JSON and back
 
 
 @given(st.fixed_dictionaries(PARTS))
-def test_json_gives_a_whole_recipe_back(parts):
+def test_json_restores_the_recipe_and_its_id(parts):
     if isinstance(parts["layout"], lw.NextToken):
         parts["stopping"] = lw.Oracle()
     recipe = replace(RECIPE, **parts)
@@ -108,7 +108,7 @@ def test_json_gives_a_whole_recipe_back(parts):
 
 
 @given(NAMED_PARTS)
-def test_a_part_can_be_typed_as_python_shows_it(named):
+def test_a_part_s_repr_and_text_are_accepted_as_changes(named):
     name, part = named
     if isinstance(part, lw.NextToken):
         part = lw.FullOutput(part.pauses)
@@ -119,7 +119,7 @@ def test_a_part_can_be_typed_as_python_shows_it(named):
 @pytest.mark.parametrize(
     "change", [{"clip": 2}, {"ema": 0}, {"optimizer": lw.AdamW(rate=1)}, {"lengths": lw.Uniform(4, 1, 1)}]
 )
-def test_a_whole_number_in_a_number_s_place_is_the_same_recipe(change):
+def test_an_int_in_place_of_a_float_gives_the_same_recipe(change):
     """``clip=2`` and ``clip=2.0`` are equal in Python, so they are one recipe and one run folder."""
     recipe = replace(RECIPE, **change)
     back = lw.Recipe.read(recipe.json())
@@ -128,8 +128,8 @@ def test_a_whole_number_in_a_number_s_place_is_the_same_recipe(change):
 
 
 @given(NAMED_PARTS)
-def test_the_essence_of_a_part_says_what_is_not_as_by_default(named):
-    """An id is made of it, so a field added later leaves the ids of before."""
+def test_identity_fields_omit_defaults(named):
+    """The fields that identify a part omit defaults, so a field added later leaves existing ids unchanged."""
     _, part = named
     assert decode(type(part), identity_fields(part)) == part
     assert identity_fields(lw.AdamW()) == {"kind": "AdamW"}
@@ -137,7 +137,7 @@ def test_the_essence_of_a_part_says_what_is_not_as_by_default(named):
 
 
 @given(NAMED_PARTS)
-def test_another_recipe_has_another_id(named):
+def test_ids_differ_exactly_if_recipes_do(named):
     name, part = named
     if isinstance(part, lw.NextToken):
         part = lw.FullOutput(part.pauses)
@@ -148,7 +148,7 @@ def test_another_recipe_has_another_id(named):
 @pytest.mark.parametrize(
     "field", [f.name for f in dataclasses.fields(lw.Recipe) if f.default is not dataclasses.MISSING]
 )
-def test_what_a_file_leaves_out_is_the_default(field):
+def test_a_field_missing_from_a_file_has_its_default(field):
     tree = encode(RECIPE)
     del tree[field]
     assert decode(lw.Recipe, tree) == RECIPE
@@ -188,13 +188,13 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("changes", "values"), CHANGES, ids=lambda value: " ".join(value))
-def test_changes_as_text(changes, values):
+def test_text_changes_set_fields(changes, values):
     assert override(RECIPE, changes) == replace(RECIPE, **values)
     assert RECIPE.change(changes) == replace(RECIPE, **values)
 
 
 @pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(lw.Recipe)])
-def test_a_misspelt_field_is_answered_by_the_right_one(name):
+def test_a_misspelt_field_gets_a_suggestion(name):
     with pytest.raises(lw.UsageError, match=rf"no such field; Recipe has: .*\(did you mean {name}\?\)"):
         override(RECIPE, [f"{name}x=1"])
     with pytest.raises(lw.UsageError, match=rf"no such field \(did you mean {name}\?\)"):
@@ -250,7 +250,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize("name", [*lw.list_recipes()][:: 1 if LONG else 4])
-def test_what_is_printed_of_a_recipe_can_be_typed(name):
+def test_printed_changes_of_a_recipe_are_accepted_as_changes(name):
     recipe = lw.find(name)
     for field, text_of_field in changed_fields(recipe):
         assert getattr(override(recipe, [f"{field}={text_of_field}"]), field) == getattr(recipe, field)
@@ -275,22 +275,22 @@ def test_what_is_printed_of_a_recipe_can_be_typed(name):
         ("Halted(more=-2)", {"kind": "Halted", "more": -2}),
     ],
 )
-def test_words_with_dashes_and_python_s_own_are_words(typed, read):
+def test_literals_and_words_with_dashes_are_parsed(typed, read):
     assert parse_literal(typed) == read
 
 
-def test_none_is_a_word_where_words_are_chosen_from():
+def test_none_is_a_choice_of_a_field_of_words():
     assert lw.find("looped-parity", "model.final_norm=none").model.final_norm == "none"
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG, ids=[change for change, _ in WRONG])
-def test_what_is_wrong_is_said_in_one_line(change, message):
+def test_wrong_changes_are_refused_in_one_line(change, message):
     with pytest.raises(lw.UsageError, match=message) as error:
         override(RECIPE, [change])
     assert "\n" not in str(error.value)
 
 
-def test_an_attribute_without_a_type_is_said_to_be_no_field():
+def test_an_attribute_without_a_type_is_not_a_field():
     @dataclasses.dataclass(frozen=True)
     class Unwritten(Config):
         reach = 2
@@ -300,7 +300,7 @@ def test_an_attribute_without_a_type_is_said_to_be_no_field():
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, True, "1", None, [1.0], 10**400], ids=lambda v: str(v)[:5])
-def test_a_file_s_number_is_a_finite_number(value):
+def test_a_number_in_a_file_must_be_finite(value):
     tree = encode(RECIPE) | {"ema": value}
     with pytest.raises(lw.UsageError, match="ema: "):
         lw.Recipe.read(json.dumps(tree))
@@ -309,7 +309,7 @@ def test_a_file_s_number_is_a_finite_number(value):
 @pytest.mark.parametrize(
     "tree", [None, 3, [], "Addition", {}, {"kind": 3}, {"kind": "Watch"}, {"kind": None, "steps": 1}]
 )
-def test_what_is_no_recipe_is_refused(tree):
+def test_json_that_is_not_a_recipe_is_refused(tree):
     with pytest.raises(lw.UsageError):
         lw.Recipe.read(json.dumps(tree))
 
@@ -319,12 +319,12 @@ def start(predicted):
 
 
 @pytest.mark.parametrize("predicted", ["", "{", "\x00", "NaN", "{'kind': 'Recipe'}", "[" * 100_000], ids=start)
-def test_what_is_no_json_is_refused(predicted):
+def test_text_that_is_not_json_is_refused(predicted):
     with pytest.raises(lw.UsageError):
         lw.Recipe.read(predicted)
 
 
-# Whatever it says, nothing but a UsageError
+# Any input gives a value or a UsageError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.sampled_from(["RoPE", "Copy"]),
@@ -338,7 +338,7 @@ PLACES = [(f.name,) for f in dataclasses.fields(lw.Recipe)] + [
 
 @settings(max_examples=200 if LONG else 50)
 @given(st.sampled_from(PLACES), JSON)
-def test_a_file_with_anything_anywhere_is_a_recipe_or_a_usage_error(position, value):
+def test_any_json_in_any_field_gives_a_recipe_or_a_usage_error(position, value):
     tree = encode(RECIPE)
     *parents, last = position
     inner = tree[parents[0]] if parents else tree
@@ -353,7 +353,7 @@ def test_a_file_with_anything_anywhere_is_a_recipe_or_a_usage_error(position, va
 
 @settings(max_examples=200 if LONG else 50)
 @given(st.one_of(st.text(max_size=20), st.text("(),=._-+'\"*{}[]aA01 \\\n", max_size=30)))
-def test_any_text_is_plain_values_or_a_usage_error(typed):
+def test_any_text_gives_plain_values_or_a_usage_error(typed):
     try:
         value = parse_literal(typed)
     except lw.UsageError:
@@ -403,7 +403,7 @@ def test_no_file_runs_code(kind, fields, tmp_path, monkeypatch):
     assert not (tmp_path / "SEEN").exists()
 
 
-def test_kinds_are_the_imported_dataclasses_that_may_stand_there():
+def test_kinds_of_a_field_are_the_imported_dataclasses_of_its_type():
     assert {"Learned", "Local", "NoPE", "RoPE"} <= set(part_classes(lw.Position))
     assert not {"Position", "LearnedEncoding", "Transformer"} & set(part_classes(lw.Position))
     assert part_classes(lw.Lengths)["Curriculum"] is lw.Curriculum
@@ -420,7 +420,7 @@ OTHERS = [None, True, 1, 0, -1, 0.5, 2.0, -0.5, math.nan, math.inf, 10**400, "",
 
 
 @pytest.mark.parametrize(("kind", "row"), [(schemas.MetricsRow, METRICS), (schemas.ScoreRow, SCORES)])
-def test_many_rows_fit_together_only_if_each_fits(kind, row):
+def test_rows_fit_a_schema_only_if_each_row_fits(kind, row):
     assert rows_fit(kind, [])
     assert rows_fit(kind, [row, {**row}])
     wrong = [{**row, name: other} for name in field_types(kind) for other in OTHERS]

@@ -1,4 +1,4 @@
-"""Writing and reading files: nothing is written through a link, and what is not ours stays as it is."""
+"""Writing and reading files: nothing is written through a link, and files of others stay unchanged."""
 
 import json
 import os
@@ -37,7 +37,7 @@ ROW = {"task": "parity", "weights": "w", "stopping": "MaxConfidence(extra=1)", "
 
 
 def run_in(folder):
-    """A run with rows, without training."""
+    """Build a run with rows, without training."""
     run = Run.of(RECIPE, folder)
     run.append("scores", ROW)
     run.append("metrics", {"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.4})
@@ -50,7 +50,7 @@ def lock(folder):
 
 
 def track(folder):
-    """A tracker's ledger; what fails in tracking is noted, and ends the tracking alone."""
+    """Write a tracker's ledger, and raise the failure that the tracker only notes."""
     notes = []
     Tracker(Run(folder, RECIPE), "tensorboard", notes.append).send_rows("metrics", [{"step": 2, "loss": 0.4}])
     raise lw.UsageError(*notes)
@@ -61,7 +61,7 @@ def search(folder):
 
 
 def operations(folder):
-    """They are kept where they can be: a report does without them."""
+    """Write the cache of operations, then raise as other writers do: its own failures are silent."""
     cache_operations({"id": 1.0})
     raise lw.UsageError
 
@@ -73,7 +73,7 @@ def report(folder):
 
 
 RESULTS = ("runs.json", "scores.csv", "metrics.csv", "card.json", "figures.json", "lengths.png")
-# Every file that the package writes, and what writes it into the folder.
+# Every file that the package writes, and a function that writes it into a folder.
 WRITERS = {
     **{f"{name}.jsonl": lambda folder, name=name: RunFolder(folder).append(name, ROW)
        for name in ("scores", "metrics", "depth", "anatomy", "replies")},
@@ -115,7 +115,7 @@ def contents(folder):
 
 @pytest.fixture
 def outside(tmp_path):
-    """A folder of the user's with a file whose last line is incomplete."""
+    """Return a user's folder with a file whose last line is incomplete."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "file").write_text('{"of": "the user"}\nincomplete')
@@ -161,15 +161,15 @@ def test_no_writer_follows_a_link_to_a_folder(writer, outside, tmp_path, monkeyp
     assert contents(outside) == before and {*outside.iterdir()} == {outside / "file"}
 
 
-def refused(*words):
-    """The one line with which a command ends."""
+def run_failing(*words):
+    """Run a command that must fail, and return its one line of error."""
     done = command(*map(str, words))
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stdout + done.stderr
     return done.stderr
 
 
 @pytest.mark.parametrize("verb", ["demo", "reproduce", "report"])
-def test_commands_write_into_no_linked_folder(verb, outside, tmp_path, runs):
+def test_commands_refuse_to_write_into_a_linked_folder(verb, outside, tmp_path, runs):
     results, out = tmp_path / "results", tmp_path / "out"
     runs.mkdir()
     out.mkdir()
@@ -182,11 +182,11 @@ def test_commands_write_into_no_linked_folder(verb, outside, tmp_path, runs):
         "reproduce": ["looped", "--out", out, "--tasks", "binary-sum"],
         "report": [results, "--out", out],
     }
-    assert "nothing is written through links" in refused(verb, *words[verb])
+    assert "nothing is written through links" in run_failing(verb, *words[verb])
     assert contents(outside) == before and {*outside.iterdir()} == {outside / "file"}
 
 
-def test_a_library_s_folder_may_hold_links_that_stay_in_it(tmp_path, outside):
+def test_a_library_s_folder_may_hold_links_to_its_own_files(tmp_path, outside):
     folder = tmp_path / "wandb"
     (folder / "run").mkdir(parents=True)
     (folder / "run" / "file").write_text("")
@@ -198,7 +198,7 @@ def test_a_library_s_folder_may_hold_links_that_stay_in_it(tmp_path, outside):
 
 
 def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
-    """For example, the folder of runs may be on another disk; only links below it count."""
+    """For example, the folder of runs may be on another disk; only links below it are refused."""
     (tmp_path / "disk").mkdir()
     (tmp_path / "runs").symlink_to("disk")
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
@@ -211,7 +211,7 @@ def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """A finished run with rows of every kind."""
+    """Build a finished run with rows of every kind."""
     return fuzz._runs(tmp_path_factory.mktemp("original"))[0]
 
 
@@ -222,15 +222,15 @@ def trained(original, tmp_path):
 
 @pytest.mark.parametrize("name", ["scores.jsonl", "anatomy.jsonl", ".owner", ".lock"])
 @pytest.mark.parametrize("link", [symbolic, hard, dangling])
-def test_evaluating_a_stranger_s_run_writes_nothing_outside(name, link, trained, outside):
+def test_evaluating_another_user_s_run_writes_nothing_outside(name, link, trained, outside):
     (trained / name).unlink(missing_ok=True)
     link(trained / name, outside / "file")
     before = contents(outside)
-    assert name in refused("evaluate", trained, "--lengths", "2", "--samples", "4", "--anatomy", "--quiet")
+    assert name in run_failing("evaluate", trained, "--lengths", "2", "--samples", "4", "--anatomy", "--quiet")
     assert contents(outside) == before and {*outside.iterdir()} == {outside / "file"}
 
 
-def test_training_notices_a_link_before_it_begins(outside):
+def test_training_refuses_a_link_before_the_first_step(outside):
     run = Run.of(RECIPE)
     (run.folder / "about.json").symlink_to(outside / "missing")
     with pytest.raises(lw.UsageError, match=r"about\.json: a link"):
@@ -241,7 +241,7 @@ def test_training_notices_a_link_before_it_begins(outside):
 # Temporary files
 
 
-def test_a_temporary_name_cannot_be_foreseen(tmp_path, monkeypatch):
+def test_a_temporary_name_cannot_be_predicted(tmp_path, monkeypatch):
     opened = []
     monkeypatch.setattr(files, "_open", lambda name, flags: opened.append((name, flags)) or os.open(name, flags, 0o666))
     for _ in range(2):
@@ -262,8 +262,8 @@ def temporary(name, place=None, process=None):
     return f".{name}.lengthwise-{place}-{process or ended_process()}-{secrets.token_hex(8)}"
 
 
-def test_only_temporary_files_of_our_own_are_removed(tmp_path):
-    """Backups, locks of GnuPG and Emacs, and what another machine of this name, or a living process, is writing."""
+def test_only_abandoned_temporary_files_of_this_package_are_removed(tmp_path):
+    """Backups, locks of GnuPG and Emacs, and files being written by another machine or a running process are kept."""
     host, ended = platform.node(), ended_process()
     others = [
         f".scores.jsonl.{host}.{ended}", f".notes.{host}.{ended}", f".#lk0x00005581a2b3c4d0.{host}.{ended}",
@@ -279,7 +279,7 @@ def test_only_temporary_files_of_our_own_are_removed(tmp_path):
     left = tmp_path / temporary("scores.jsonl")
     left.write_text("")
     write(tmp_path / "other", b"")
-    assert left.exists(), "it is of another file"
+    assert left.exists(), "it belongs to another file"
     write(tmp_path / "scores.jsonl", b"")
     assert {*tmp_path.iterdir()} == before | {tmp_path / "scores.jsonl", tmp_path / "other"}
 
@@ -303,7 +303,7 @@ def test_names_of_any_length_can_be_written(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["scores.jsonl", "config.json", "about.json", "model.safetensors", "state.pt"])
-def test_a_file_without_end_is_refused_at_once(name, tmp_path):
+def test_an_endless_file_is_refused_at_once(name, tmp_path):
     run = run_in(tmp_path / "run")
     path = run.folder / name
     acts = {
@@ -314,7 +314,7 @@ def test_a_file_without_end_is_refused_at_once(name, tmp_path):
         "state.pt": run.load_state,
     }
     path.touch()
-    os.truncate(path, 2 * 10**12)  # it takes no room on the disk
+    os.truncate(path, 2 * 10**12)  # a sparse file takes no disk space
     begun = time.monotonic()
     with pytest.raises(lw.UsageError, match=rf"{name}: too large: 2 TB"):
         acts[name]()
@@ -328,17 +328,17 @@ def test_a_file_without_end_is_refused_at_once(name, tmp_path):
     assert time.monotonic() - begun < 5
 
 
-def test_a_recipe_and_a_record_are_read_with_a_bound(tmp_path):
+def test_a_too_large_recipe_or_record_is_refused(tmp_path):
     path = tmp_path / "recipe.json"
     path.touch()
     os.truncate(path, 2 * 10**12)
-    assert "too large" in refused("train", path)
+    assert "too large" in run_failing("train", path)
     with pytest.raises(lw.UsageError, match="too large"):
         read_verification(path)
 
 
-def test_no_more_is_read_than_a_file_is_said_to_have():
-    """Files of the system are said to be empty, and some never end."""
+def test_no_more_is_read_than_a_file_s_reported_size():
+    """System files report a size of 0, and some never end."""
     assert read_bytes(Path("/proc/self/status")) == b""
 
 
@@ -346,7 +346,7 @@ def test_no_more_is_read_than_a_file_is_said_to_have():
 
 
 @pytest.mark.parametrize("name", ["scores", "anatomy", "depth"])
-def test_a_row_with_a_size_too_many_is_one_line(name, trained, tmp_path):
+def test_a_row_with_too_many_sizes_is_refused_in_one_line(name, trained, tmp_path):
     path = trained / f"{name}.jsonl"
     lines = path.read_text().splitlines()
     lines.append(json.dumps(json.loads(lines[0]) | {"sizes": [2, 2]}))
@@ -357,14 +357,14 @@ def test_a_row_with_a_size_too_many_is_one_line(name, trained, tmp_path):
         calls += [["evaluate", trained, "--lengths", "2", "--samples", "4"], ["verify", trained, "--quiet"]]
     wanted = f"{name}.jsonl: line {len(lines)}: sizes must be 1 (length), not 2; delete that line"
     for words in calls:
-        assert wanted in refused(*words)
+        assert wanted in run_failing(*words)
 
 
-def test_published_rows_fit_the_task_too(tmp_path):
+def test_published_rows_must_fit_the_task(tmp_path):
     publish([run_in(tmp_path / "run")], tmp_path / "results")
     path = tmp_path / "results" / "scores.csv"
     path.write_text(path.read_text().replace(",2,9,", ",2x2,9,"))
-    said = refused("report", tmp_path / "results", "--out", tmp_path / "out")
+    said = run_failing("report", tmp_path / "results", "--out", tmp_path / "out")
     assert "scores: row 1: sizes must be 1 (length), not 2" in said
 
 
@@ -382,9 +382,9 @@ def without_flock(monkeypatch):
 
 
 @pytest.mark.usefixtures("without_flock")
-def test_an_old_lock_file_does_not_hold_a_run_where_the_disk_has_no_locks(tmp_path):
+def test_without_flock_an_old_lock_file_does_not_lock_a_run(tmp_path):
     path = run_in(tmp_path / "run").folder / ".lock"
-    path.touch()  # as every run has one, once it was locked where there are locks
+    path.touch()  # left by a lock on a disk that supports flock
     os.utime(path, (0, 0))
     with warnings.catch_warnings(action="error"), RunFolder(path.parent).lock():
         assert path.read_text().startswith(f"{os.getpid()}\n")
@@ -392,7 +392,7 @@ def test_an_old_lock_file_does_not_hold_a_run_where_the_disk_has_no_locks(tmp_pa
 
 
 @pytest.mark.usefixtures("without_flock")
-def test_a_lock_of_a_machine_that_is_gone_says_how_to_go_on(tmp_path):
+def test_a_lock_of_another_machine_is_refused_with_advice(tmp_path):
     folder = RunFolder(run_in(tmp_path / "run").folder)
     (folder.folder / ".lock").write_text("1\nanother-machine\n")
     with (

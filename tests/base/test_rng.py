@@ -1,4 +1,4 @@
-"""Randomness by address: the same address gives the same numbers, any other address unrelated ones."""
+"""Random streams by address: one address gives the same numbers each time, other addresses unrelated ones."""
 
 import torch
 from hypothesis import given
@@ -16,27 +16,27 @@ def test_addresses_differ_wherever_paths_do(paths):
 
 
 @given(PATHS)
-def test_an_address_is_a_seed_that_torch_takes_and_the_same_every_time(path):
+def test_an_address_gives_a_valid_seed_and_a_repeatable_stream(path):
     seed, parts = path
     assert 0 <= derive_seed(seed, *parts) < 2**63
     first, second = stream(seed, *parts), stream(seed, *parts)
     assert torch.equal(torch.rand(5, generator=first), torch.rand(5, generator=second))
 
 
-def test_a_path_is_read_part_by_part():
-    """Neither joining nor turning parts into words makes two paths one."""
+def test_parts_of_a_path_are_kept_apart():
+    """Paths differ even if their parts are equal once joined or converted to text."""
     paths = [("a", "b"), ("ab",), ("a b",), ("a", "", "b"), (1, 2), (12,), ("1", "2"), (1, "2"), ("[1, 2]",)]
     assert len({derive_seed(0, *path) for path in paths}) == len(paths)
 
 
-def test_an_address_outlives_process_and_version():
-    """Written down once: were it ever another, every result would have other data than it says."""
+def test_seeds_do_not_change_between_processes_and_versions():
+    """Seeds equal recorded values: a change would give every stored result other data."""
     assert derive_seed(7, "train", 3) == 7079135513121737800
     assert derive_seed(0, "é", 'a"b') == 4019919809146634195
 
 
-def test_neighbouring_seeds_share_nothing():
-    """Seeds made by adding would give stream(0, 1) and stream(1, 0) the same numbers."""
+def test_neighbouring_streams_share_no_number():
+    """Streams of neighbouring seeds and steps share no number, as they would if seeds and steps were added."""
     draws = [
         torch.randint(2**40, (100,), generator=stream(seed, "train", step)) for seed in range(8) for step in range(8)
     ]
@@ -57,7 +57,7 @@ def test_a_stream_leaves_the_global_generator_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_torch_is_seeded_as_it_seeds_itself():
+def test_seed_torch_equals_manual_seed():
     drawn = []
     for seed in (torch.manual_seed, seed_torch):
         seed(derive_seed(3))

@@ -1,4 +1,4 @@
-"""Rows of their own lengths: what is done to all at once is what a loop over rows would do."""
+"""Rows of different lengths: batched functions equal a loop over rows."""
 
 import torch
 from hypothesis import given
@@ -23,7 +23,7 @@ def numbers(seed, low, high, count):
 
 
 @given(seeds, sizes, sizes, types)
-def test_a_row_is_marked_and_clipped_at_its_own_length(seed, rows, width, dtype):
+def test_rows_are_masked_and_zeroed_beyond_their_lengths(seed, rows, width, dtype):
     length = numbers(seed, 0, width, rows)
     row = drawn(seed, rows, width, dtype)
     marked, kept = length_mask(length, width), zero_after(row, length)
@@ -36,7 +36,7 @@ def test_a_row_is_marked_and_clipped_at_its_own_length(seed, rows, width, dtype)
 
 
 @given(seeds, sizes, sizes, sizes, types)
-def test_a_row_is_moved_by_its_own_number_of_places(seed, rows, size, width, dtype):
+def test_each_row_is_shifted_by_its_own_offset(seed, rows, size, width, dtype):
     by = numbers(seed, -size, width, rows)
     row = drawn(seed, rows, size, dtype)
     moved = shift_right(row, by, width)
@@ -54,8 +54,8 @@ def test_windows_are_cut_out_of_one_row(seed, count, width):
 
 
 @given(st.integers(2, 10), st.lists(st.integers(0, 10**60), min_size=1, max_size=4), st.integers(1, 400))
-def test_carries_travel_any_number_of_columns(base, values, most):
-    """Columns of up to ``most`` are numbers as well: the digits are those of the same number."""
+def test_carrying_keeps_the_value_and_gives_digits(base, values, most):
+    """Carrying turns columns of up to ``most`` into digits of the same number."""
     width = 220
     totals = torch.zeros(len(values), width, dtype=torch.long)
     for i, value in enumerate(values):
@@ -76,7 +76,7 @@ def worth(columns, base):
     return sum(column * base**position for position, column in enumerate(columns))
 
 
-def test_a_carry_goes_through_a_hundred_nines():
+def test_a_carry_propagates_through_a_hundred_nines():
     nines = torch.full((1, 101), 9)
     nines[0, 100] = 0
     nines[0, 0] += 1
@@ -84,16 +84,16 @@ def test_a_carry_goes_through_a_hundred_nines():
 
 
 @given(seeds, st.integers(2, 10), st.integers(1, 60))
-def test_numbers_by_their_words_are_ordered_as_numbers(seed, base, width):
+def test_machine_words_sort_as_their_numbers(seed, base, width):
     digits = drawn(seed, 5, width, SYMBOL_DTYPE, base + 1) - 1
-    digits[3:, width // 2 :] = digits[2, width // 2 :]  # so that the lower words decide
+    digits[3:, width // 2 :] = digits[2, width // 2 :]  # equal upper halves: the lower words decide
     values = [worth(row, base) for row in digits.tolist()]
     by_words = list(zip(*(part.tolist() for part in reversed(to_machine_words(digits, base))), strict=True))
     assert sorted(range(5), key=values.__getitem__) == sorted(range(5), key=by_words.__getitem__)
 
 
 @given(seeds, sizes, sizes)
-def test_only_a_zero_in_the_top_place_is_drawn_again(seed, rows, width):
+def test_only_a_leading_zero_is_replaced(seed, rows, width):
     digits = torch.randint(2, (rows, 2, width), generator=stream(seed, "digits"), dtype=SYMBOL_DTYPE)
     others = drawn(seed, rows * 2, width, SYMBOL_DTYPE).view(rows, 2, width)
     length = numbers(seed, 1, width, rows * 2).view(rows, 2)
@@ -108,7 +108,7 @@ def test_only_a_zero_in_the_top_place_is_drawn_again(seed, rows, width):
 
 
 @given(seeds, sizes, sizes)
-def test_the_other_order_is_its_own_inverse(seed, rows, width):
+def test_reversing_the_digit_order_twice_restores_the_digits(seed, rows, width):
     length = numbers(seed, 1, width, rows)
     digits = zero_after(drawn(seed, rows, width), length)
     turned = reorder(digits, length, "most")

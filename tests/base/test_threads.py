@@ -1,4 +1,4 @@
-"""Trainings in threads of one process give the weights that each gives alone, and leave the process as it was."""
+"""Training in threads of one process gives each run the weights it has alone, and restores the process's settings."""
 
 import random
 import sys
@@ -27,7 +27,7 @@ COUNT = 4
 
 @dataclass(frozen=True)
 class DroppingModule(lw.ModelSpec):
-    """A module that no faster runner knows, with torch's own dropout; it moves Python's global generator too."""
+    """A module with torch's dropout, which no fast runner supports, and which also draws from Python's generator."""
 
     def build(self, reads, writes, *, causal):
         class Module(nn.Sequential):
@@ -51,7 +51,7 @@ RECIPES = [
 
 
 def in_threads(function, things):
-    """The function of each, all at once."""
+    """Return ``function`` of each thing, called in threads at the same time."""
     ready, before = threading.Barrier(len(things)), sys.getswitchinterval()
 
     def work(thing):
@@ -70,7 +70,7 @@ def weights(recipe):
     return [weight.detach().clone() for weight in recipe.build().parameters()]
 
 
-def test_models_that_are_built_in_threads_have_the_weights_of_their_seeds():
+def test_models_built_in_threads_have_the_weights_of_their_seeds():
     recipes = [replace(PLAIN, seed=seed) for seed in range(COUNT)]
     alone = [weights(recipe) for recipe in recipes]
     before = torch.get_rng_state(), random.getstate()
@@ -83,8 +83,8 @@ def test_models_that_are_built_in_threads_have_the_weights_of_their_seeds():
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
 
 
-def test_trainings_in_threads_equal_trainings_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "git_commit", lambda: "")  # which asks git
+def test_training_in_threads_equals_training_alone(tmp_path, monkeypatch):
+    monkeypatch.setattr(trainer, "git_commit", lambda: "")  # calls git otherwise
     before = torch.get_rng_state(), random.getstate()
     alone = [outcome(train(recipe, tmp_path / f"alone-{number}")) for number, recipe in enumerate(RECIPES)]
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
@@ -98,7 +98,7 @@ def test_trainings_in_threads_equal_trainings_alone(tmp_path, monkeypatch):
 
 
 def test_one_thread_draws_while_another_trains(tmp_path):
-    """Between steps the global generator is the caller's: what a training in another thread does to it is undone."""
+    """Training in one thread does not change the numbers that another draws from the global generator between steps."""
     hold, go = threading.Event(), threading.Event()
 
     def trained():
@@ -120,7 +120,7 @@ def test_one_thread_draws_while_another_trains(tmp_path):
     assert torch.equal(torch.cat([first, torch.rand(1)]), expected)
 
 
-def test_a_thread_that_uses_the_plain_runner_leaves_the_choice_to_others():
+def test_choosing_the_plain_runner_affects_only_its_thread():
     model = PLAIN.build()
     with ThreadPoolExecutor(1) as other, lw.plain():
         assert type(cpu.choose_runner(model)) is Plain
@@ -132,7 +132,7 @@ def settings():
 
 
 def overlapping(first, second):
-    """Enter a context here, another in a second thread, and leave them in that order; what each finds in between."""
+    """Enter one context here, another in a second thread, leave them in that order; return the settings in between."""
     with ThreadPoolExecutor(1) as worker:
         first.__enter__()
         worker.submit(second.__enter__).result()
@@ -142,7 +142,7 @@ def overlapping(first, second):
         return found
 
 
-def test_settings_of_products_last_until_the_last_thread_has_ended():
+def test_matmul_settings_last_until_the_last_thread_ends():
     before, threads = settings(), torch.get_num_threads()
     torch.set_float32_matmul_precision("high")
     try:
@@ -156,7 +156,7 @@ def test_settings_of_products_last_until_the_last_thread_has_ended():
         torch.set_num_threads(threads)
 
 
-def test_denormal_numbers_stay_flushed_where_the_user_flushes_them():
+def test_denormal_numbers_are_flushed_until_the_outer_context_ends():
     tiny = torch.tensor(1e-40)
     with computation_settings(1):
         with computation_settings(1):
@@ -165,7 +165,7 @@ def test_denormal_numbers_stay_flushed_where_the_user_flushes_them():
     assert float(tiny * 1) != 0
 
 
-def test_filters_of_warnings_are_as_they_were_after_two_threads():
+def test_warning_filters_are_restored_after_threads_end():
     before = [*warnings.filters]
 
     def silenced(number):

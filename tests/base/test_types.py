@@ -1,4 +1,4 @@
-"""Rows are taken and joined whole; an interval is Wilson's."""
+"""Batches of problems are selected and joined by rows; intervals are Wilson intervals."""
 
 import math
 
@@ -27,7 +27,7 @@ def test_wilson_interval_against_known_values(share, count, low, high):
 
 @given(st.integers(1, 10_000), st.integers(0, 10_000))
 def test_wilson_solves_its_own_equation(count, hits):
-    """Its ends p are where |share − p| is z standard errors of p."""
+    """Each end p of the interval satisfies |share − p| = z standard errors of p."""
     share, z = min(hits, count) / count, 1.959964
     low, high = wilson(share, count)
     assert 0 <= low <= share <= high <= 1
@@ -42,12 +42,12 @@ def test_wilson_is_symmetric(count, hits):
     assert wilson(1 - share, count) == pytest.approx((1 - high, 1 - low))
 
 
-def test_an_interval_of_nothing_is_refused():
+def test_an_interval_of_zero_samples_is_refused():
     with pytest.raises(ValueError, match="at least one"):
         wilson(0.5, 0)
 
 
-def test_a_score_row_carries_its_interval():
+def test_a_score_row_includes_its_interval():
     score = Score("parity", "weights", "Oracle", "uniform", (3, 4), 10, 0.5, 0.4, 0.75, 2.0)
     row = score.row()
     assert row == {
@@ -98,7 +98,7 @@ def test_take_gives_the_rows_asked_for_in_their_order(rows):
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=4))
-def test_join_puts_one_after_the_other_and_pads_with_zeros(shapes):
+def test_join_concatenates_rows_and_pads_with_zeros(shapes):
     parts = [problems(*shape, first=100 * i + 1) for i, shape in enumerate(shapes)]
     joined = Problems.join(parts)
     assert len(joined) == sum(map(len, parts))
@@ -114,7 +114,7 @@ def test_join_puts_one_after_the_other_and_pads_with_zeros(shapes):
         start += len(part)
 
 
-def test_inputs_on_a_device_remember_those_on_the_cpu():
+def test_inputs_on_a_device_keep_their_copy_on_the_cpu():
     """Only whole inputs remember their copy on the CPU; a selection of rows does not."""
     inputs = batch(2, 3).inputs
     moved = inputs.to(torch.device("meta"))
@@ -128,7 +128,7 @@ def test_a_usage_error_is_a_value_error():
 
 
 def test_shapes_are_checked_in_tests():
-    """The import hook of conftest.py is at work: rows that do not fit together are refused."""
+    """The import hook of conftest.py checks shapes: rows that do not fit together are refused."""
     row, grid = torch.arange(2), torch.zeros(3, 4, dtype=torch.long)
     with pytest.raises(TypeError):
         Problems(row[:, None], grid, row, grid, row, row)

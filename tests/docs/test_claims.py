@@ -1,4 +1,4 @@
-"""Verdicts on the sources' claims, and what decides whether a model is fitted."""
+"""Verdicts on claims of the sources, and the rule that decides whether a model fits its training lengths."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def row(problems, exact, size=10):
 
 
 def test_a_listed_training_length_decides_whether_a_model_is_fitted():
-    """A sample of 128 without a mistake says less than all 1,024 problems, of which eleven are wrong."""
+    """A score on all 1,024 problems, of which eleven are wrong, overrides a sample of 128 without a mistake."""
     rows = [row("uniform", 1.0), row("every", 1013 / 1024), row("every", 1.0, 9), row("uniform", 0.2, 12)]
     assert [one["exact"] for one in training_length_rows(rows, (10,))] == [1013 / 1024]
     assert [one["exact"] for one in training_length_rows(rows[:1], (10,))] == [1.0]
@@ -40,7 +40,7 @@ def test_a_listed_training_length_decides_whether_a_model_is_fitted():
     assert scores_at_training_length([drawn, structured]) == {"a": 1.0}
 
 
-def test_baselines_are_fitted_by_all_problems_where_they_are_listed():
+def test_baselines_are_judged_by_all_problems_if_those_were_scored():
     missing = [name for name in unfitted("results/looped-half/binary-sum") if "adaptive" not in name]
     assert len(missing) == 5
     assert "half-ntp-pause-parity" not in unfitted("results/looped-half/parity")
@@ -63,7 +63,7 @@ def test_baselines_are_fitted_by_all_problems_where_they_are_listed():
         (">=", "good", [], "not measured"),
     ],
 )
-def test_a_figure_beside_a_bound(sign, recipe, shares, said):
+def test_the_verdict_on_a_claim_with_a_bound(sign, recipe, shares, said):
     assert verdict({"recipe": recipe, "agrees": BOUNDS[sign]}, shares, UNFIT) == said
 
 
@@ -85,12 +85,12 @@ def test_a_figure_beside_a_bound(sign, recipe, shares, said):
         ("good", [0.5], {"fine": []}, "not measured"),
     ],
 )
-def test_a_recipe_beside_others(recipe, shares, others, said):
+def test_the_verdict_on_a_claim_that_compares_recipes(recipe, shares, others, said):
     assert compared(recipe, shares, others, UNFIT) == said
 
 
 def test_the_tally_counts_each_claim_once():
-    """It stands before the claims, and says why some are undecided."""
+    """The tally counts the verdicts, and gives the reasons for undecided claims."""
     said = ["agrees", "undecided (one seed agrees: 1 of 2 others not fitted)", "undecided (not fitted: 0.531 at 20)",
             "undecided (2 of 3 seeds agree)", "better, none fitted", "undecided (2 seeds agree)",
             "undecided (chosen too far: agrees (2 of 3 others not fitted))"]  # fmt: skip
@@ -112,7 +112,7 @@ def test_every_claim_has_a_line_and_a_verdict():
     assert all(claim.get("earlier", {}).get("missed", 0) <= claim.get("earlier", {}).get("seeds", 0) for claim in told)
 
 
-def test_a_verdict_needs_three_seeds_of_a_recipe_that_was_chosen_near_its_training_lengths():
+def test_a_verdict_needs_three_seeds_and_a_recipe_chosen_near_its_training_lengths():
     told = tomllib.loads((ROOT / "docs/claims.toml").read_text())["claim"]
     results = [_line(claim)[-1] for claim in told]
     decided = [claim for claim, result in zip(told, results, strict=True) if not result.startswith("undecided")]
@@ -125,6 +125,6 @@ def test_a_verdict_needs_three_seeds_of_a_recipe_that_was_chosen_near_its_traini
 
 
 @pytest.mark.parametrize("system", ["looped", "abacus", "notebook", "retran"])
-def test_the_main_results_of_a_paper_say_what_to_type(system):
+def test_each_main_result_of_a_paper_ends_in_a_command(system):
     lines = headline("docs/claims.toml", system).splitlines()[2:-2]
     assert lines and all(re.search(r"\| `lengthwise [^`]+` \|$", line) for line in lines)

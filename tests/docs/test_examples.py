@@ -1,4 +1,4 @@
-"""The examples, each as a user runs it, in a few steps: whatever is put into ``examples/`` is found and run."""
+"""Each file of ``examples/`` runs as a user runs it, with a few steps of training."""
 
 import functools
 import importlib
@@ -19,12 +19,12 @@ from lengthwise.experiment.study import Study
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 FEW = ["steps=3", "batch=4", "watch.every=0", "keep=last"]
-MOST = 65  # lines
+MOST_LINES = 65  # lines
 
 
 @pytest.fixture
 def here(tmp_path, monkeypatch, runs):
-    """A folder to work in, from which the examples can be imported. At its end the recipes known are as before."""
+    """Return a working folder from which examples can be imported; their recipes are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
     for known in ("_OWN_RECIPES", "_OWN_STUDIES"):
@@ -33,8 +33,8 @@ def here(tmp_path, monkeypatch, runs):
 
 
 @pytest.fixture
-def cheaply(monkeypatch):
-    """``lw.train`` takes a few steps, ``lw.evaluate`` a few problems."""
+def cheap_calls(monkeypatch):
+    """Make ``lw.train`` take a few steps and ``lw.evaluate`` a few problems."""
     train, evaluate = lengthwise.api.train, lengthwise.api.evaluate
 
     @functools.wraps(train)
@@ -54,8 +54,8 @@ def shell(*words):
     return entry._run(entry.parse(list(words)))
 
 
-def own(name, kind):
-    """The names of an example's recipes, or of its studies."""
+def names_in(name, kind):
+    """Return the names of an example's recipes, or of its studies."""
     module = importlib.import_module(name)
     if kind is Recipe:
         return list(catalog._find_recipes([module]))
@@ -63,15 +63,15 @@ def own(name, kind):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_is_short_and_says_what_it_is(name):
+def test_an_example_is_short_and_has_a_docstring(name):
     text = (EXAMPLES / f"{name}.py").read_text()
-    assert len(text.splitlines()) <= MOST
+    assert len(text.splitlines()) <= MOST_LINES
     assert re.match(r'"""[A-Z][^\n]*[.?:]', text)
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The folder of a run, for examples that are given one."""
+    """Train a run for the examples that take one, and return its folder."""
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENGTHWISE_RUNS", str(folder))
@@ -81,7 +81,7 @@ def trained(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_runs_as_a_script(name, here, cheaply, monkeypatch, trained):
+def test_an_example_runs_as_a_script(name, here, cheap_calls, monkeypatch, trained):
     """The whole script runs and prints something."""
     monkeypatch.setattr(sys, "argv", [name, str(trained)])
     said = []
@@ -91,24 +91,24 @@ def test_runs_as_a_script(name, here, cheaply, monkeypatch, trained):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_recipe_trains_from_the_command_line(name, here):
-    for recipe in own(name, Recipe)[-1:]:
+def test_an_example_s_recipe_trains_from_the_command_line(name, here):
+    for recipe in names_in(name, Recipe)[-1:]:
         words = ["train", recipe, "--import", name, *FEW, "--lengths", "2", "--samples", "4", "--quiet"]
         assert shell(*words) == 0
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_studies_are_planned_from_the_command_line(name, here):
-    for study in own(name, Study):
+def test_an_example_s_studies_have_a_dry_run(name, here):
+    for study in names_in(name, Study):
         assert shell("reproduce", study, "--import", name, "--dry-run") == 0
 
 
-def test_own_stopping_from_the_command_line(here):
+def test_own_stopping_works_from_the_command_line(here):
     words = ["--import", "own_stopping", "--stopping", "Confident(least=0.999)", "--lengths", "2", "--samples", "4"]
     assert shell("evaluate", "looped-binary-sum", *words) == 0
 
 
-def test_own_stopping_stops_where_it_is_sure(here):
+def test_own_stopping_stops_at_the_first_confident_loop(here):
     from own_stopping import Confident
 
     import lengthwise as lw

@@ -1,4 +1,4 @@
-"""The notebooks run: as Python on tiny budgets, and as a person opens one, in a kernel of Jupyter's."""
+"""The notebooks run, as Python with small budgets and in a Jupyter kernel."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ TINY = {
 }
 
 
-def test_each_notebook_is_run():
+def test_each_notebook_is_tested():
     assert {path.stem for path in NOTEBOOKS.glob("*.py")} == set(TINY)
 
 
@@ -26,11 +26,11 @@ def test_a_notebook_runs(name, monkeypatch):
     monkeypatch.syspath_prepend(NOTEBOOKS)
     app = __import__(name).app
     shown, _ = app.run(defs=TINY[name])
-    assert sum(hasattr(one, "savefig") for one in shown) >= 2  # pictures
+    assert sum(hasattr(one, "savefig") for one in shown) >= 2  # figures
 
 
 def _colab(steps, samples):
-    """The notebook for Colab and Kaggle, with fewer steps and problems."""
+    """Return the notebook for Colab and Kaggle, with fewer steps and problems."""
     nbformat = pytest.importorskip("nbformat")
     book = nbformat.read(NOTEBOOKS / "colab.ipynb", as_version=4)
     nbformat.validate(book)
@@ -40,7 +40,7 @@ def _colab(steps, samples):
     return book
 
 
-def test_the_cells_of_the_notebook_for_colab_run_one_after_the_other(tmp_path, monkeypatch):
+def test_the_cells_of_the_notebook_for_colab_run_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
     for cell in _colab(4, 8).cells:

@@ -1,4 +1,4 @@
-"""README and docs agree with the repository's contents."""
+"""README and docs agree with the contents of the repository."""
 
 import importlib
 import io
@@ -27,8 +27,8 @@ def test_quoted_code_and_figures_are_up_to_date(page):
 
 
 @pytest.mark.parametrize("page", fill.PAGES, ids=lambda page: page.name)
-def test_tables_say_what_their_spread_is_of(page):
-    """± where it stands, and whether seeds share their problems."""
+def test_tables_explain_their_spread(page):
+    """A table with ± or medians explains the ±, and says whether seeds share their problems."""
     for spot in fill.SPOT.finditer(page.read_text()):
         assert " ± " not in spot[0] or "\n±: the standard error of the mean over seeds; " in spot[0]
         assert (
@@ -37,29 +37,29 @@ def test_tables_say_what_their_spread_is_of(page):
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
-def test_under_figures_stands_how_they_were_made(page):
+def test_figures_are_followed_by_their_command(page):
     figure = re.compile(r"^!\[[^\]]*\]\(\.\./results/.*\)$")
     lines = [*page.read_text().splitlines(), "", ""]
     for line, below, after in zip(lines, lines[1:], lines[2:], strict=False):
-        told = after.startswith("<!-- fill: command ") or figure.match(below)  # of figures in a row, under the last
-        assert told or not figure.match(line), f"put a `fill: command` under {line}"
+        found = after.startswith("<!-- fill: command ") or figure.match(below)  # figures in a row share a command
+        assert found or not figure.match(line), f"put a `fill: command` under {line}"
 
 
 @pytest.mark.parametrize("page", [*fill.PAGES, ROOT / "CONTRIBUTING.md"], ids=lambda page: page.name)
-def test_links_lead_somewhere(page):
+def test_link_targets_exist(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
         if "://" not in target:
             assert (page.parent / target).exists(), target
 
 
 def blocks(page, *kinds):
-    """A page's blocks of code of these kinds, but for what is filled in."""
+    """Return a page's code blocks of these kinds, except those that are filled in."""
     text = fill.SPOT.sub("", page.read_text())
     return re.findall(rf"```(?:{'|'.join(kinds)})\n(.*?)```", text, re.DOTALL)
 
 
 def words_of(line):
-    """A quoted command as arguments; what stands before a pipe and after # is left out."""
+    """Return the arguments of a quoted command, without anything before a pipe or after #."""
     words = shlex.split(line.split("|")[-1], comments=True)
     return words[1:]
 
@@ -69,7 +69,7 @@ def commands(page):
     return [words_of(line) for line in lines if re.match(r"(echo [^|]*\| *)?lengthwise ", line)]
 
 
-TOLD = [
+QUOTED = [
     pytest.param(page, words, id=f"{page.stem}: {' '.join(words)}") for page in fill.PAGES for words in commands(page)
 ]
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
@@ -77,7 +77,7 @@ HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A folder to work in, with a file of problems, from which the examples can be imported; runs are kept in it."""
+    """Return a working folder with a file of problems, from which examples can be imported; runs are stored in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "problems.jsonl").write_text('{"prompt": "10", "answer": "1"}\n', encoding="utf-8")
     monkeypatch.delenv("LENGTHWISE_RUNS")
@@ -87,14 +87,14 @@ def here(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(("page", "words"), TOLD)
-def test_quoted_commands_can_be_given(page, words, here):
-    """Every `lengthwise …` line is a command that exists; recipes and studies that it names, and their changes, too."""
+@pytest.mark.parametrize(("page", "words"), QUOTED)
+def test_quoted_commands_are_valid(page, words, here):
+    """Every `lengthwise …` line parses, and its recipes, changes and studies exist."""
     args = entry.parse([word for word in words if word not in ("...", "…")])
     for name in args.import_:
         if not is_problem_file(name):
             catalog.add_module(importlib.import_module(name))
-    from_run = getattr(args, "from_", None)  # of whose recipe these are changes
+    from_run = getattr(args, "from_", None)  # then these are changes of that run's recipe
     if args.verb in ("train", "show") and not getattr(args, "html", None) and not from_run:
         recipe = catalog.recipe(args.recipe, args.changes)
         if getattr(recipe.model, "width", 0) <= 256:
@@ -104,8 +104,8 @@ def test_quoted_commands_can_be_given(page, words, here):
         catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
 
 
-def said(block):
-    """Commands after a dollar sign, with what they answer."""
+def outputs_in(block):
+    """Return the commands after a dollar sign, each with its quoted output."""
     parts = re.split(r"^\$ (lengthwise .*)\n", block, flags=re.MULTILINE)[1:]
     return list(zip(parts[::2], parts[1::2], strict=True))
 
@@ -114,14 +114,14 @@ MISTAKES = [
     pytest.param(command, answer, id=f"{page.stem}: {command}")
     for page in fill.PAGES
     for block in blocks(page, "console")
-    for command, answer in said(block)
+    for command, answer in outputs_in(block)
 ]
 
 
 @pytest.mark.parametrize(("command", "answer"), MISTAKES)
-def test_quoted_mistakes_are_answered_so(command, answer, here, monkeypatch, capsys):
-    """In one line and with exit status 2, before anything is trained; … stands for anything."""
-    monkeypatch.setattr(loop.Trainer, "advance", lambda _: pytest.fail("it trains"))
+def test_quoted_mistakes_give_the_quoted_error(command, answer, here, monkeypatch, capsys):
+    """Each exits with status 2 and the quoted error before any training; … stands for any text."""
+    monkeypatch.setattr(loop.Trainer, "advance", lambda _: pytest.fail("training began"))
     assert entry._run(entry.parse(words_of(command))) == 2
     wanted = re.escape(answer).replace("…", ".*")
     assert re.fullmatch(wanted, capsys.readouterr().err)
@@ -131,8 +131,8 @@ FEW = ["steps=2", "batch=4", "watch.every=0", "keep=last"]
 
 
 @pytest.fixture
-def cheaply(monkeypatch):
-    """``lw.train`` takes two steps, ``lw.evaluate`` a few problems of two sizes."""
+def cheap_calls(monkeypatch):
+    """Make ``lw.train`` take two steps, and ``lw.evaluate`` a few problems of two sizes."""
     train, evaluate = api.train, api.evaluate
     monkeypatch.setattr(api, "train", lambda recipe, *changes, **given: train(recipe, *changes, *FEW, **given))
     few = {"samples": 2}
@@ -140,7 +140,7 @@ def cheaply(monkeypatch):
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *HOW_TO], ids=lambda page: page.name)
-def test_quoted_python_runs(page, here, cheaply, capsys):
+def test_quoted_python_runs(page, here, cheap_calls, capsys):
     if page.stem == "figure":
         assert (
             entry._run(entry.parse(["train", "looped-parity", *FEW, "--lengths", "1,2", "--samples", "2", "--quiet"]))
@@ -161,8 +161,8 @@ CHEAP = {
 }
 
 
-def test_the_tour_of_the_readme_can_be_gone(here, monkeypatch, capsys):
-    """Its commands in their order, each in its cheapest form; but for studies, and models behind an endpoint."""
+def test_the_commands_of_the_readme_run_in_order(here, monkeypatch, capsys):
+    """Its commands run in order with the smallest budgets, except studies and models behind an endpoint."""
     monkeypatch.setattr("sys.stdin", io.StringIO("99999999999999999999+1\n"))
     for words in commands(ROOT / "README.md"):
         words = [
@@ -181,37 +181,37 @@ def test_the_tour_of_the_readme_can_be_gone(here, monkeypatch, capsys):
             ), words
 
 
-def test_the_architecture_is_drawn_as_it_is():
-    """The picture shows the levels that the architecture test checks."""
+def test_the_figure_of_the_architecture_is_up_to_date():
+    """The figure shows the levels that the architecture test checks."""
     assert draw_architecture.PAGE.read_text() == draw_architecture.drawing(), "run `make docs`"
     drawn = {folder for folders in draw_architecture.read_levels() for folder in folders}
     assert drawn == set(draw_architecture.CAPTIONS)
 
 
-def test_nothing_but_the_project_is_spoken_of():
-    """No path of the machine that it was made on."""
+def test_no_local_path_is_mentioned():
+    """Pages and sources contain no path of the machine on which they were written."""
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*"), *ROOT.glob("[el]*/**/*.py")]:
         if path.is_file() and path.suffix in {".md", ".py"}:
             assert not re.search(r"/work/|/root/|/tmp/\w", path.read_text()), path
 
 
-def test_of_what_was_measured_twice_pages_show_what_counts():
-    """Sealed problems before others: not the mean of both."""
+def test_pages_prefer_scores_on_sealed_problems():
+    """Scores on sealed problems replace others of the same run and size; the two are not averaged."""
     rows = list(scores_of("results/notebook/binary"))
     names = ("id", "stopping", "problems", "sizes")
     assert len({tuple(row[name] for name in names) for row in rows}) == len(rows)
     assert all(row["sealed"] for row in rows if row["problems"] == "uniform")
 
 
-def test_what_a_rule_loses_is_what_the_oracle_has_more():
-    """Of three seeds of multiplication one is left too early; where a rule takes T(n) loops, none is."""
+def test_lost_answers_are_those_that_only_the_oracle_gets_right():
+    """A rule's loss counts answers that only the oracle gets right; rules that take T(n) loops lose none."""
     (far,) = (rows for key, rows in stopped("results/looped/multiplication-settled").items() if "2x15" in key)
     by_problems = {(row["train_seed"], row["problems"]): row for row in far}
     assert by_problems[2, "powers"]["lost"] == pytest.approx(0.48)
     wrong_by_both = by_problems[2, "small-and-large"]
     assert wrong_by_both["exact"] == 0.51 and wrong_by_both["lost"] == 0
     assert not any(row["lost"] for row in far if row["train_seed"] == 1)
-    # Of the first seed the oracle was not measured: what it lacks counts as lost.
+    # The oracle was not measured on the first seed: all wrong answers count as lost.
     assert all(row["lost"] == pytest.approx(1 - row["exact"]) for row in far if row["train_seed"] == 0)
     for rows in stopped("results/looped/addition-shipped").values():
         assert min(row["exact"] for row in rows) < 1 and not any(row["lost"] for row in rows)

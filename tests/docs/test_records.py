@@ -1,4 +1,4 @@
-"""Records say all that their tables need, and no verdict goes beyond our rows."""
+"""Records have every value that their tables need, and no verdict claims more than our rows show."""
 
 import json
 import re
@@ -17,25 +17,25 @@ PAGE = (records.ROOT / "docs" / "records.md").read_text()
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: f"{record['group']}: {record['system']}")
-def test_a_record_has_what_it_needs_and_stands_on_the_page(record):
+def test_a_record_is_complete_and_its_group_is_on_the_page(record):
     records.validate_record(record)
     assert re.fullmatch(r"https://(arxiv\.org/abs/\d{4}\.\d{4,5}|github\.com/[\w-]+/[\w-]+)", record["source"])
     assert f"<!-- fill: records docs/records.toml {record['group']} -->" in PAGE
 
 
-def test_the_page_is_what_the_filler_writes():
+def test_the_page_is_up_to_date():
     assert fill.filled(PAGE) == PAGE, "run `make docs`"
     assert len(RECORDS) >= 20 and sum("ours" in record for record in RECORDS) >= 8
 
 
 @pytest.mark.parametrize("missing", sorted(records.REQUIRED))
-def test_a_record_that_lacks_something_is_refused(missing):
+def test_an_incomplete_record_is_refused(missing):
     with pytest.raises(SystemExit, match=f"no {missing}"):
         records.validate_record({key: value for key, value in RECORDS[0].items() if key != missing})
 
 
 @pytest.mark.parametrize("missing", sorted(records.OURS))
-def test_our_side_of_a_record_must_be_whole(missing):
+def test_a_record_with_incomplete_results_of_ours_is_refused(missing):
     ours = {key: value for key, value in RECORDS[0]["ours"].items() if key != missing}
     with pytest.raises(SystemExit, match=f"no {missing}"):
         records.validate_record(RECORDS[0] | {"ours": ours})
@@ -79,6 +79,6 @@ def test_records_are_printed(capsys, words):
         assert ours and all(f"{verdict}:" in text for verdict in ours)
 
 
-def test_a_group_that_is_not_there_is_answered_with_those_that_are(capsys):
+def test_an_unknown_group_is_refused_with_the_known_ones(capsys):
     assert entry._run(entry.parse(["records", "nothing"])) == 2
     assert "no group 'nothing'; the groups are: addition-decimal" in capsys.readouterr().err

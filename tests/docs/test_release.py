@@ -1,4 +1,4 @@
-"""The files of a release are consistent; `make dist` builds and tries it."""
+"""The files of a release are consistent; `make dist` builds and tests it."""
 
 import os
 import re
@@ -29,8 +29,8 @@ def test_the_version_and_the_changelog_agree():
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob(".github/workflows/*.yml")), ids=lambda path: path.stem)
-def test_workflows_run_what_people_run(path):
-    """Only `make`, and only what it can make; no secret is passed to any step."""
+def test_workflows_run_only_make_targets(path):
+    """Steps run only `make` with existing targets, and get no secrets."""
     yaml = pytest.importorskip("yaml")
     text = path.read_text()
     jobs = yaml.safe_load(text)["jobs"]
@@ -41,9 +41,9 @@ def test_workflows_run_what_people_run(path):
     assert "secrets." not in text
 
 
-@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_the_demo_installs_the_package_alone_and_tests_add_their_tools(tmp_path):
-    """In an empty folder; in one where the other came first, only what is missing."""
+    """Each installs only what is missing: in an empty folder, and after the other."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
 
@@ -64,6 +64,6 @@ def test_the_demo_installs_the_package_alone_and_tests_add_their_tools(tmp_path)
         assert (installed("demo"), installed("test")) == ([], [tools] if number == 0 else [])
 
 
-def test_what_is_built_for_others_is_said_where_they_look():
+def test_make_targets_named_in_the_release_guide_exist():
     told = (ROOT / "docs" / "releasing.md").read_text()
     assert {word for line in re.findall(r"`make ([a-z -]+)`", told) for word in line.split()} <= TARGETS

@@ -1,4 +1,4 @@
-"""What is kept in ``results/`` is what the pages show, and what it takes to draw it again."""
+"""``results/`` holds the figures that pages show, and the data needed to draw them again."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ SOURCES = {
 }
 
 
-def shown():
+def shown_pictures():
     """Return the paths of all pictures of results that a page shows."""
     links = [
         (page, link) for page in PAGES for link in re.findall(r"!\[[^\]]*\]\(([^)]*results/[^)]*)\)", page.read_text())
@@ -35,27 +35,27 @@ def shown():
     return {(page.parent / link).resolve() for page, link in links}
 
 
-def test_results_are_small_and_hold_no_second_format():
+def test_results_are_small_and_stored_in_one_format():
     assert sum(-(-path.stat().st_size // 4096) * 4096 for path in FILES) <= LARGEST
     assert {path.suffix for path in FILES} <= {".png", ".csv", ".gz", ".json", ".md"}
     assert not [path for path in FILES if path.with_name(f"{path.name}.gz").exists()]
 
 
-def test_pictures_are_shown_by_a_page_or_are_the_first_of_their_folder():
+def test_pictures_are_shown_by_a_page_or_called_lengths():
     pictures = {path for path in FILES if path.suffix == ".png"}
-    assert shown() <= pictures
-    assert {path.name for path in pictures - shown()} <= {"lengths.png"}
+    assert shown_pictures() <= pictures
+    assert {path.name for path in pictures - shown_pictures()} <= {"lengths.png"}
 
 
 @pytest.mark.parametrize(
     "path", [path for path in FILES if path.suffix == ".png"], ids=lambda path: str(path.relative_to(RESULTS))
 )
-def test_every_picture_can_be_drawn_again_from_what_is_kept(path):
+def test_every_picture_has_the_data_it_was_drawn_from(path):
     for source in SOURCES[path.stem.split("-")[0]]:
         assert [*path.parent.glob(source.format(name=path.stem) + "*")], source
 
 
-def test_every_folder_stands_in_the_table_of_commands():
+def test_every_folder_is_in_the_table_of_commands():
     listed = set(
         re.findall(r"`([^`]+)`", "".join(re.findall(r"^\| (`[^|]*`) \|", (RESULTS / "README.md").read_text(), re.M)))
     )

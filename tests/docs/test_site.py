@@ -1,4 +1,4 @@
-"""The plan of the documentation site: it holds all pages and all public names. `make site` builds and checks it."""
+"""The plan of the documentation site includes all pages and all public names. `make site` builds and checks it."""
 
 import importlib
 import sys
@@ -49,7 +49,7 @@ def test_the_navigation_has_every_page_and_every_folder_of_results(site):
 
 
 def test_links_lead_to_pages_of_the_site(site, tmp_path):
-    """To pages and pictures as they stand, to sources as pages, to folders by their README; code stays as it is."""
+    """Links to pages stay, links to sources and folders lead to their pages and READMEs, code blocks stay unchanged."""
     mirror = site("mirror").Mirror(tmp_path, {"docs/a.md": "", "notebooks/README.md": ""})
     text = (
         "[a](a.md#b) [p](../lengthwise/rows.toml) [n](../notebooks) [x](https://x.org)\n\n```\n[n](../notebooks)\n```\n"
@@ -83,7 +83,7 @@ def test_broken_links_are_found(link, site, tmp_path):
     "loading",
     ['<script src="//x.org/a.js"></script>', '<img src="https://x.org/a.png">', '<link href="http://x.org/a.css">'],
 )
-def test_what_is_loaded_from_elsewhere_is_found(loading, site, tmp_path):
+def test_resources_loaded_from_other_sites_are_found(loading, site, tmp_path):
     (tmp_path / "index.html").write_text(PAGE.format("#a", loading))
     (tmp_path / "a.css").write_text("@import url(https://fonts.org/a.css);")
     assert len(site("check").wrong(tmp_path)) == 2
