@@ -1,4 +1,4 @@
-"""Pages in a real browser: `make page-test`. Left out of the default suite, and skipped where there is no browser."""
+"""Helpers for tests in a real browser, which the default suite skips: `make page-test`."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ MISSING = [reason for reason, there in NEEDED.items() if not there]
 needs_browser = pytest.mark.skipif(bool(MISSING), reason="; ".join(MISSING))
 
 
-@pytest.fixture(scope="module")  # each module that imports it has its own, and two at once are refused
+@pytest.fixture(scope="module")  # one per importing module: two at once are refused
 def chromium():
     from playwright.sync_api import sync_playwright
 
@@ -29,7 +29,7 @@ def chromium():
 
 @pytest.fixture
 def opened(chromium):
-    """Opens a file from disk with the network off; what goes wrong in the page fails the test."""
+    """Return a function that opens a file from disk with the network off; errors in the page fail the test."""
     contexts, wrong = [], []
 
     def opened(path, *, width=1000, scheme="light", after="", ready=".panel"):
@@ -53,7 +53,7 @@ def opened(chromium):
 
 
 def until(page, expression, seconds=30):
-    """Wait until an expression is true. The page's own policy forbids what Playwright would ask it by."""
+    """Wait until an expression is true. The page's own policy forbids the way in which Playwright would evaluate it."""
     end = time.monotonic() + seconds
     while not page.evaluate(expression):
         assert time.monotonic() < end, expression
@@ -61,7 +61,7 @@ def until(page, expression, seconds=30):
 
 
 def first_paint(page):
-    """Seconds from opening to the first paint; the best of three, as the machine may be busy with other things."""
+    """Return seconds from opening to the first paint: the best of three, as the machine may be busy."""
     found = []
     while not found or (min(found) >= 1 and len(found) < 3):
         if found:

@@ -17,7 +17,7 @@ PAGES += ["lengthwise/runners/plain.py.html"]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fits_every_width_and_says_nothing_in_the_console(name, opened):
+def test_a_page_fits_every_width_and_logs_no_errors(name, opened):
     for width in (360, 1200):
         for scheme in ("light", "dark"):
             page = opened(SITE / name, width=width, scheme=scheme, ready="h1")
@@ -28,7 +28,7 @@ def test_a_page_fits_every_width_and_says_nothing_in_the_console(name, opened):
 
 @pytest.mark.parametrize(("word", "wanted"), [("Mastery", "recipes.html"), ("leaderboard", "leaderboard.html")])
 def test_search_finds_a_word_without_a_server(word, wanted, opened):
-    """With the keyboard alone: what is found first is opened."""
+    """The keyboard alone suffices, and Enter opens the first result."""
     page = opened(SITE / "docs" / "gallery.html", width=1400, ready="h1")
     page.keyboard.press("Control+k")
     page.keyboard.type(word, delay=20)

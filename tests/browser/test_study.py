@@ -51,7 +51,7 @@ def test_every_chart_is_there(name, written, opened):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 900, 1200, 1600])
-def test_it_fits_any_width(width, scheme, written, opened):
+def test_the_page_fits_any_width(width, scheme, written, opened):
     path = written("pairs", "looped-pairs")
     assert path.stat().st_size < MAX_PAGE_BYTES
     page = opened(path, width=width, scheme=scheme, ready=".panel")
@@ -82,7 +82,7 @@ def test_methods_problems_and_scale_can_be_switched(written, opened):
     assert page.locator("#chart-lengths svg.marks").count() == 1
 
 
-def test_a_point_tells_its_numbers(written, opened):
+def test_a_hovered_point_shows_its_numbers(written, opened):
     page = opened(written("pairs"), ready=READY)
     page.locator("#chart-lengths svg .mark-symbol.role-mark path").first.hover(force=True)
     page.wait_for_selector("#vg-tooltip-element.visible")
@@ -101,7 +101,7 @@ def test_tables_are_saved_as_csv(written, opened, tmp_path):
     assert page.locator("#table-scores tbody tr").count() == 200
 
 
-def test_on_paper_there_are_no_controls(written, opened, tmp_path):
+def test_printed_pages_have_no_controls(written, opened, tmp_path):
     page = opened(written("pairs", "looped-pairs"), ready=".panel")
     page.emulate_media(media="print")
     assert not page.locator("form.controls").is_visible() and not page.locator(".transport").is_visible()

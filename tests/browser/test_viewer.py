@@ -43,7 +43,7 @@ async (prompt) => {
 
 @pytest.fixture(scope="session")
 def written(tmp_path_factory):
-    """The page of some shipped weights, by their names."""
+    """Return a function that writes the page of shipped weights."""
     folder = tmp_path_factory.mktemp("pages")
 
     def written(*names):
@@ -56,7 +56,7 @@ def written(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", LONGEST)
-def test_the_page_says_what_pytorch_says(name, written, opened):
+def test_the_page_computes_what_pytorch_computes(name, written, opened):
     weights = load(name)
     prompts = thinking.typed(weights.recipe, COUNT, LONGEST[name])
     wanted = [thinking.reference(weights, prompt) for prompt in prompts]
@@ -80,7 +80,7 @@ def test_a_loop_on_50_digits_takes_under_50_ms(written, opened):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 900, 1200, 1600])
-def test_every_part_is_there_in_any_width(width, scheme, written, opened, tmp_path):
+def test_every_part_is_shown_at_any_width(width, scheme, written, opened, tmp_path):
     page = opened(written("looped-parity", "halting-parity"), width=width, scheme=scheme,
                   after="#problem=1011011101&model=looped-parity&beside=halting-parity&loop=6")  # fmt: skip
     assert first_paint(page) < 1
@@ -121,11 +121,11 @@ def test_a_recording_plays(name, width, scheme, written, opened):
     page = opened(written(name), width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".panel canvas").count() == 2 and not page.locator("#problem").is_visible()
-    told = lambda: page.locator(".status").text_content()  # noqa: E731
-    assert told().startswith("After loop 1 of")
+    status = lambda: page.locator(".status").text_content()  # noqa: E731
+    assert status().startswith("After loop 1 of")
     page.keyboard.press("End")
-    assert "less than .001" in told() or name != "looped-maze"
-    count, right = re.search(r": (\d+) of (\d+) symbols correct", told()).groups()
+    assert "less than .001" in status() or name != "looped-maze"
+    count, right = re.search(r": (\d+) of (\d+) symbols correct", status()).groups()
     assert count == right
     page.keyboard.press("Home")
     page.locator(".transport .primary").click()
@@ -188,7 +188,7 @@ def test_a_problem_that_is_too_long_is_refused_in_one_line(written, opened):
     until(page, "document.querySelector('#trouble').textContent.startsWith('Too long for this model')")
 
 
-def test_failures_are_offered(written, opened):
+def test_failures_are_among_the_examples(written, opened):
     page = opened(written("local-sorting"))
     page.locator(".examples button.wrong", has_text="q:2,r:36,s:35").click()
     page.keyboard.press("End")

@@ -1,4 +1,4 @@
-"""Everything that the catalog finds keeps its contract."""
+"""Every recipe, study and set of shipped weights in the catalog satisfies its contract."""
 
 import importlib
 import re
@@ -32,7 +32,7 @@ RECIPES = catalog.recipes()
 
 @pytest.mark.parametrize("name", sorted(RECIPES))
 def test_every_recipe(name):
-    """It is named as it is called, says what to expect, survives JSON, and was not chosen far beyond training."""
+    """It has its catalog name and a docstring, survives JSON, and watches no sizes far beyond training."""
     recipe = RECIPES[name]()
     watched_sizes_stay_near_training(recipe)
     assert recipe.name == name
@@ -42,7 +42,7 @@ def test_every_recipe(name):
 
 
 def forms():
-    """A recipe of every other form: those that differ in numbers alone, or in what is measured, are of one."""
+    """Return a recipe of every second form; those that differ only in numbers or in measurements share a form."""
     found = {}
     for name in sorted(RECIPES):
         one = RECIPES[name]()
@@ -53,7 +53,7 @@ def forms():
 
 @pytest.mark.parametrize("name", forms())
 def test_every_form_of_recipe_trains_and_is_measured(name):
-    """At its first step and at its last, at what it watches and at its longest problems: try_training runs these."""
+    """``try_training`` runs the first and the last step, the watched sizes and the longest problems."""
     recipe = RECIPES[name]()
     small = ["batch=2", "source=Fresh"]
     small += ["model.layers=2"] * (getattr(recipe.model, "layers", 0) > 2)
@@ -68,7 +68,7 @@ def test_every_study_keeps_the_laws(name, law):
 
 
 def test_no_recipe_hides_another():
-    """Families are found whatever their function is called; no name is given twice."""
+    """Families are found whatever their functions' names, and no recipe's name is given twice."""
     members = [
         name
         for module in import_folder("recipes")
@@ -80,12 +80,12 @@ def test_no_recipe_hides_another():
     assert {"paper-abacus-8x2", "paper-ntp-copy", "looped-pairs"} <= set(catalog.recipes())
 
 
-# What may see other problems: our own forms, which are no methods of a comparison, and an ablation of the curriculum.
+# These may see other problems: our own models, not among the compared methods, and an ablation of the curriculum.
 ALONE = re.compile(r"looped-(?!pairs).*|abacus-addition|ablation-.*-no-curriculum")
 
 
 def test_recipes_that_are_compared_see_the_same_problems():
-    """Batch by batch; one may take more batches."""
+    """Their batches are equal; one recipe may take more of them."""
     for function in catalog.studies().values():
         for panel in function().panels:
             compared = [recipe for recipe in panel.recipes if not ALONE.fullmatch(recipe.name)]
@@ -93,7 +93,7 @@ def test_recipes_that_are_compared_see_the_same_problems():
             assert len(alike) <= 1
 
 
-def test_a_choice_that_a_study_does_not_have_is_answered_with_those_it_has():
+def test_an_unknown_choice_of_a_study_is_refused_with_the_known_ones():
     with pytest.raises(lw.UsageError, match=r"^the study pairs has no --tasks$"):
         catalog.study("pairs", tasks="parity")
     with pytest.raises(lw.UsageError, match=r"^the study looped has no --size; it has --tasks, --methods, --scale$"):
@@ -142,13 +142,13 @@ def test_ids_differ_wherever_the_recipe_does():
 
 
 @pytest.mark.parametrize("name", list_shipped())
-def test_shipped_weights_hide_no_size_that_was_looked_at(name):
+def test_shipped_weights_record_the_sizes_that_chose_their_recipe(name):
     recipe = load(name).recipe
     assert recipe.chosen_on == catalog.recipe(name).chosen_on
-    assert RunFolder(SHIPPED / name).outline == build_outline(recipe)  # which a model card quotes
+    assert RunFolder(SHIPPED / name).outline == build_outline(recipe)  # quoted by model cards
 
 
-def test_a_study_says_what_its_recipes_were_chosen_on():
+def test_a_study_names_the_sizes_that_chose_its_recipes():
     notes = catalog.study("pairs").notes
     assert notes == "Chosen: looped-pairs, standard-pairs on 8, 12, 16, 24; other sizes are only reported."
     assert catalog.study("controls").notes.startswith("Nothing was chosen by these figures.")
@@ -161,7 +161,7 @@ def test_a_study_says_what_its_recipes_were_chosen_on():
 
 
 @pytest.mark.parametrize("name", list_shipped())
-def test_shipped_weights_answer_and_are_as_good_as_their_scores_say(name):
+def test_shipped_weights_reach_their_stored_scores(name):
     weights = load(name)
     rows = [row for row in Run.open(SHIPPED / name).rows("scores") if row["problems"] == "uniform"]
     claimed = {tuple(row["sizes"]): row for row in rows if row["stopping"] == weights.recipe.stopping.name}
@@ -169,14 +169,14 @@ def test_shipped_weights_answer_and_are_as_good_as_their_scores_say(name):
     sizes = [top, min((size for size in claimed if size > top), default=top)]
     for score in evaluate(weights, sizes, samples=20, seed=123):
         low, high = score.interval
-        own = claimed.get(tuple(score.sizes), {"low": 0.97, "high": 1.0})  # where nothing is said it is right
+        own = claimed.get(tuple(score.sizes), {"low": 0.97, "high": 1.0})  # sizes without a score are solved
         assert high >= own["low"] and low <= own["high"]
     assert lw.Solver(weights)
 
 
 @pytest.mark.parametrize("name", list_shipped())
-def test_sealed_scores_of_shipped_weights_are_theirs(name):
-    """Whole or not at all: problems that nothing else used are beside no others, and name these weights."""
+def test_sealed_scores_of_shipped_weights_name_them(name):
+    """Either all scores are on sealed problems and name these weights, or none is."""
     sealed = {row.get("sealed") for row in Run.open(SHIPPED / name).rows("scores")}
     assert sealed in ({None}, {weights_digest(load(name).model.state_dict())})
 
@@ -189,7 +189,7 @@ def test_shipped_pairs_answer_long_sums():
     assert solver.solve("0+0").text == "0"
 
 
-def test_wrong_names_are_answered_with_right_ones():
+def test_unknown_names_are_refused_with_similar_ones():
     for find in (catalog.study, catalog.task):
         with pytest.raises(lw.UsageError, match="is not one of: "):
             find("nothing")
@@ -208,7 +208,7 @@ def test_cost_grows_with_the_model():
     assert large.minutes > 0
 
 
-def test_what_mastery_takes_is_foreseen_as_that_of_lengths_that_grow():
+def test_mastery_is_estimated_to_cost_as_much_as_growing_lengths():
     recipe = catalog.recipe("looped-parity", ["model.width=16", "steps=100"])
     kinds = lw.Uniform(1), lw.Mastery(20), lw.Uniform(20, bottom=20)
     short, grown, long = (count_operations(replace(recipe, lengths=lengths)) for lengths in kinds)
@@ -240,7 +240,7 @@ def test_operations_are_measured_once(runs, monkeypatch):
 
 @pytest.mark.parametrize("loops", ["PerRound", "Constant(count=3)"])
 def test_cost_on_fewer_rows_is_that_of_all(loops):
-    """Rows of one length, so that each costs the same."""
+    """All rows have one length here, so that each costs the same."""
     changes = ["model.width=16", f"loops={loops}", "lengths=Uniform(top=4, bottom=4)", "batch=12", "hard=0"]
     recipe = catalog.recipe("looped-parity", changes)
     whole = measure_cost(recipe, 1)
@@ -252,7 +252,7 @@ def test_cost_on_fewer_rows_is_that_of_all(loops):
 
 @given(st.integers(1, 60), st.integers(1, 20), st.data())
 def test_a_bare_size_stands_for_all_axes_but_those_kept_short(size, top, data):
-    """Beyond the training lengths too: only an axis whose largest size is below the others' stays."""
+    """Beyond the training lengths too, only an axis whose largest size is below the others' keeps its limit."""
     sums = replace(looped_pairs(), task=lw.Addition(), lengths=lw.Uniform(top))
     short = data.draw(st.integers(1, top))
     assert sums.sizes(size) == (size, size)

@@ -1,4 +1,4 @@
-"""Folders of results as data: what a report reads of them, with torch and without."""
+"""Folders of results: what a report reads from them, with torch and without."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipp
 
 @pytest.fixture
 def run():
-    """A run of a task with two axes, one of them kept short, with scores and a loss, as after training."""
+    """Return a run of a task with two axes, one of them kept short, with scores and losses as after training."""
     recipe = catalog.recipe("looped-multiplication", ["seed=1", "stopping=MaxConfidence(extra=3)"])
     run = Run.of(recipe)
     score = Score("multiplication", run.folder.name, recipe.stopping.name, "uniform", (2, 2), 500, 1.0, 1.0, 1.0, 4.0)
@@ -32,7 +32,7 @@ def run():
 
 @pytest.fixture
 def asked():
-    """The folder of a language model that was asked."""
+    """Return a language model's folder with a score."""
     asked = InquiryRun.of(Inquiry("http://x/v1", "org/model", catalog.task("multiplication"), "Well?", seed=3))
     score = Score("multiplication", "org/model", "", "uniform", (2, 2), 100, 0.5, 0.5, 0.5, 0.0)
     asked.append("scores", score.row() | {"seed": 3, "asked": 100, "chatter": 0})
@@ -55,7 +55,7 @@ def test_an_outline_is_that_of_the_recipe(run, asked):
     assert (asked.outline.model, asked.outline.seed, asked.outline.id) == ("org/model", 3, asked.inquiry.id)
 
 
-def test_an_outline_is_kept_out_of_what_is_told_of_a_run(run, asked):
+def test_about_and_config_do_not_contain_the_outline(run, asked):
     assert "outline" in json.loads((run.folder / "about.json").read_text())
     assert run.about() == RunFolder(run.folder).about() == {"parameters": 9, "cpu_s": 1.0, "wall_s": 1.0}
     assert "outline" not in InquiryFolder(asked.folder).config()
@@ -87,14 +87,14 @@ def test_a_damaged_outline_is_refused_in_one_line(run, asked):
         assert "\n" not in str(error.value)
 
 
-def test_a_list_tells_of_weights_without_building_a_model(monkeypatch, capsys):
+def test_a_list_describes_weights_without_building_a_model(monkeypatch, capsys):
     monkeypatch.setattr(Recipe, "build", None)
     with pytest.raises(SystemExit) as stopped:
         main(["list", "--json"])
     assert stopped.value.code == 0
     recipes = {name: Run.open(SHIPPED / name).recipe for name in list_shipped()}
-    told = {name: f"{recipe.task.name}, trained up to {recipe.lengths.top}" for name, recipe in recipes.items()}
-    assert json.loads(capsys.readouterr().out)["weights"] == told
+    described = {name: f"{recipe.task.name}, trained up to {recipe.lengths.top}" for name, recipe in recipes.items()}
+    assert json.loads(capsys.readouterr().out)["weights"] == described
 
 
 PUBLISH = """
@@ -111,7 +111,7 @@ assert not [name for name in sys.modules if name.startswith(heavy)]
 
 
 def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, asked, tmp_path):
-    """And it is the same report, to the byte, as with the recipe at hand."""
+    """It equals, byte for byte, the report from runs whose recipes are loaded."""
     command = [sys.executable, "-c", PUBLISH, run.folder, asked.folder, tmp_path / "data"]
     subprocess.run(list(map(str, command)), check=True, timeout=120)
     publish([run], tmp_path / "run", inquiries=[asked])
@@ -120,18 +120,18 @@ def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, asked, tmp_
     assert {"runs.json", "inquiries.json", "scores.csv", "card.json", "lengths.png", "loss.png"} <= written.keys()
 
 
-def test_rows_that_are_kept_one_by_one_are_not_read_again_for_each(run, monkeypatch):
+def test_appending_rows_one_by_one_does_not_read_the_file_each_time(run, monkeypatch):
     reads, names = [], ("a row of another process", "one more")
     monkeypatch.setattr(folders, "read_rows", lambda *given: reads.append(given) or read_rows(*given))
     (first,) = run.rows("scores")
     rows = [{**first, "seed": seed} for seed in range(30)]
     for row in [*rows, *rows]:
         run.append_new("scores", row)
-    assert run.rows("scores") == rows and len(reads) == 2, "the first look reads, and this one"
+    assert run.rows("scores") == rows and len(reads) == 2, "the file is read by the first call and by this one only"
     others = [{**first, "weights": name} for name in names]
     RunFolder(run.folder).append("scores", *others)
     run.append_new("scores", others[0], rows[3])
-    assert run.rows("scores") == [*rows, *others], "what another process appended is known"
+    assert run.rows("scores") == [*rows, *others], "rows of another process must be seen"
 
 
 def test_a_row_that_another_process_appends_meanwhile_is_not_kept_twice(run, monkeypatch):

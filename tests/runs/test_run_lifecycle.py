@@ -1,4 +1,4 @@
-"""What a run's folder goes through: divergence, other threads, pipes, lost logs, remains of killed writers."""
+"""A run's folder after divergence, with other threads, pipes, lost logs and remains of killed writers."""
 
 import json
 import os
@@ -27,12 +27,12 @@ WILD = replace(SMALL, optimizer=AdamW(rate=1e30), seed=1, watch=Watch(every=10, 
 
 
 def strict(text):
-    """JSON by the letter."""
-    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    """Parse JSON, and fail on NaN and infinity."""
+    return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
-def called(*words):
-    """Exit status, standard output and standard error of the command line."""
+def run_command(*words):
+    """Run a command in this process; return its exit status, standard output and standard error."""
     out, errors = StringIO(), StringIO()
     with redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
         entry.main([*map(str, words)])
@@ -42,21 +42,21 @@ def called(*words):
 # Divergence
 
 
-def test_who_studies_divergence_goes_on_and_rows_say_null():
+def test_training_may_go_on_after_divergence_and_rows_have_null():
     run = train(WILD, allow_divergence=True)
     rows = [strict(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert rows[-2]["loss"] is None or rows[-1].get("loss", 0) is None
     assert rows[-1]["perplexity"] == {"101": None}
     assert strict((run.folder / "about.json").read_text())["diverged"] == 10
     assert run.diverged
-    code, out, errors = called("solve", run.folder, "101", "--json")
+    code, out, errors = run_command("solve", run.folder, "101", "--json")
     assert (code, errors) == (0, "")
     assert strict(out)["confidence"] is None
 
 
-def test_a_seed_that_diverged_is_called_so_in_every_table():
+def test_a_diverged_seed_is_marked_in_every_table():
     tame = train(SMALL)
-    called("evaluate", tame.folder, "--lengths", "3", "--samples", "4", "--uniform-only")
+    run_command("evaluate", tame.folder, "--lengths", "3", "--samples", "4", "--uniform-only")
     with pytest.raises(Diverged):
         train(WILD)
     assert Run.of(WILD).diverged
@@ -68,15 +68,15 @@ def test_a_seed_that_diverged_is_called_so_in_every_table():
     assert "1 seed diverged" in name_curves(curves(runs))[0]
 
 
-def test_a_number_that_is_none_is_null_in_json():
+def test_nan_and_infinity_are_null_in_json():
     assert strict(json_text({"a": [float("nan"), (float("-inf"), 1)], "b": 0.5})) == {"a": [None, [None, 1]], "b": 0.5}
 
 
 # Resumed elsewhere
 
 
-def test_other_threads_are_said_and_noted(capsys):
-    recipe = replace(SMALL, steps=2)  # threads wait for each other
+def test_another_number_of_threads_is_reported_and_recorded(capsys):
+    recipe = replace(SMALL, steps=2)  # several threads are slow here
     run = Run.of(recipe)
     trainee = Trainer(recipe, torch.device("cpu"))
     trainee.advance()
@@ -87,7 +87,7 @@ def test_other_threads_are_said_and_noted(capsys):
     assert run.about()["resumed"] == [{"step": 1, "threads": str(threads)}]
 
 
-def test_a_log_that_is_gone_is_noticed(capsys):
+def test_a_deleted_log_is_noticed(capsys):
     run = Run.of(SMALL)
     run.append("metrics", {"step": 10, "loss": 1.0})
     (run.folder / "metrics.jsonl").unlink()
@@ -100,7 +100,7 @@ def test_a_log_that_is_gone_is_noticed(capsys):
     assert "0 of 2 rows" in capsys.readouterr().err
 
 
-# What stands in a folder
+# Files of a folder
 
 
 @pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "scores.jsonl", "state.pt", ".owner", ".lock"])
@@ -108,12 +108,12 @@ def test_a_pipe_in_a_folder_is_refused(name):
     run = Run.of(SMALL)
     (run.folder / name).unlink(missing_ok=True)
     os.mkfifo(run.folder / name)
-    code, _, errors = called("train", run.folder, "--quiet", "--lengths", "2", "--samples", "2")
+    code, _, errors = run_command("train", run.folder, "--quiet", "--lengths", "2", "--samples", "2")
     assert code == 2
     assert errors.count("\n") == 1 and f"{name}: not a regular file" in errors
 
 
-def test_what_a_killed_writer_leaves_goes_with_the_next_write(tmp_path):
+def test_the_next_write_removes_the_file_of_a_killed_writer(tmp_path):
     code = f"""
 import os, pathlib
 from lengthwise.base import files
@@ -127,10 +127,10 @@ files.write(pathlib.Path({str(tmp_path / "a")!r}), b"")
     assert [*tmp_path.iterdir()] == [tmp_path / "a"]
 
 
-def test_what_is_measured_again_is_not_kept_twice():
+def test_repeated_measurements_are_not_stored_twice():
     run = train(SMALL)
     for _ in range(2):
-        code, _, errors = called("evaluate", run.folder, "--lengths", "2,3", "--samples", "4", "--anatomy")
+        code, _, errors = run_command("evaluate", run.folder, "--lengths", "2,3", "--samples", "4", "--anatomy")
         assert (code, errors) == (0, "")
         rows = [(run.folder / f"{name}.jsonl").read_text().splitlines() for name in ("scores", "anatomy")]
     assert all(len(part) == len({*part}) for part in rows)
