@@ -29,9 +29,9 @@ from typing import Any, NoReturn
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-PROMPTS = 1000  # of each weights
+PROMPTS = 1000  # for each shipped model
 TRAINED_STEPS, TRAINED_BATCH = 20, 4
-LARGEST = {"layers": 4, "width": 64}  # of models that are trained
+LARGEST = {"layers": 4, "width": 64}  # limits of the models that are trained
 TEXT_KEPT = 8000  # characters of output that are kept as text; longer ones as a digest
 
 # The only imports from inside the package. Change them here when files move.
@@ -113,7 +113,7 @@ def batches() -> dict[str, str]:
 
 
 def training() -> dict[str, list[Any]]:
-    """Return, of every recipe, digest and norm of the weights after a few steps: plain, then by the chosen runner."""
+    """Return digest and norm of every recipe's weights after a few steps, by the plain and by the chosen runner."""
     import lengthwise as lw
 
     found: dict[str, list[Any]] = {}
@@ -130,7 +130,7 @@ def training() -> dict[str, list[Any]]:
 def _trained(name: str, folder: Path) -> tuple[str, float]:
     """Train a few steps; return a digest that parameters' names do not change, and the norm of all weights.
 
-    Large models are made smaller, else all of it takes hours.
+    Large models are made smaller: training all of them takes hours.
     """
     import torch
 
@@ -223,7 +223,7 @@ class LongParity(lw.Parity):
 MASKS = [
     (r"lengthwise/[\w/]+\.py(:\d+)?", "FILE"),
     (r"(?<=-)[0-9a-f]{10}\b", "HASH"),
-    (r"no failure in [\d,]+ problems", "no failure in COUNT problems"),  # as many as a second allows
+    (r"no failure in [\d,]+ problems", "no failure in COUNT problems"),  # as many as one second allows
     (r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b", "HASH"),
     (r"\d{4}-\d\d-\d\d[T ][\d:.+Z-]*", "DATE"),
     (r"(?:~|about |≈ ?)?\d[\d.,]*(?:e-?\d+)? ?(?:ms|µs|s|min|h|minutes?|seconds?|hours?)\b", "TIME"),
@@ -262,7 +262,7 @@ def _printed(line: str, folder: str) -> Any:
     for path in outputs:
         path.unlink()
     if status == 0:
-        said[1] = ""  # progress, which is shown only where it takes long
+        said[1] = ""  # progress is shown only where a command takes long
     if len(said[0]) + len(said[1]) > TEXT_KEPT:
         lines = said[0].splitlines()
         said = [f"{len(lines)} lines, {digest(said[0])}; {lines[0][:100]}" if lines else "", said[1][:500]]
@@ -292,7 +292,7 @@ def _run_command(words: list[str], folder: str, outputs: list[Path]) -> NoReturn
 
 
 def _expanded(word: str, folder: str) -> Iterable[str]:
-    """Expand RUN, the first run, and a pattern of run folders, in the order of width and seed: names hold ids."""
+    """Expand RUN to the first run, and a pattern to run folders in the order of width and seed (names hold ids)."""
     if word != "RUN" and not word.endswith("*"):
         return [word]
     runs = sorted(Path(folder).glob("runs/looped-pairs-*" if word == "RUN" else word), key=_order)
@@ -316,7 +316,7 @@ def _masked(text: str, folder: str) -> str:
 
 
 def _masked_line(line: str) -> str:
-    """Mask a line of JSON; of another, narrow the gaps."""
+    """Mask a line of JSON; in any other line, shorten runs of spaces and of rules."""
     try:
         if line.startswith("{"):
             return json.dumps(_masked_tree(json.loads(line)), ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""Many trainings, hurt: on a Slurm cluster and on a Ray cluster, each of two nodes that are both on this machine, and
-as a sweep. ``make cluster-test`` sets them up and takes them down.
+"""Faults in many trainings: on a Slurm cluster, on a Ray cluster, each of two nodes on this machine, and in a sweep.
+``make cluster-test`` sets the clusters up and takes them down.
 
-A node is killed amid training, a job is preempted, the watcher is interrupted: weights are those of undisturbed runs.
+A node is killed during training, a job is preempted, the watcher is interrupted: weights equal undisturbed ones.
 """
 
 import contextlib
@@ -158,7 +158,7 @@ def test_runs_survive_a_killed_node_a_lost_job_and_a_preemption(cluster, runs, t
     preempted, lost = jobs(node="n1")[:2]
     lose(lost)
     preempting = subprocess.Popen(["scancel", "--signal=USR2", preempted], stderr=subprocess.DEVNULL)
-    wait_until(lambda: preempted not in jobs())  # it is in the queue again; scancel itself would try for a minute
+    wait_until(lambda: preempted not in jobs())  # it is queued again; scancel itself would retry for a minute
     preempting.kill()
     preempting.wait()
     crash("n2", cluster)
@@ -175,7 +175,7 @@ def test_runs_survive_a_killed_node_a_lost_job_and_a_preemption(cluster, runs, t
 
 
 def crash(node, cluster):
-    """End everything on a node at once; Slurm's own processes first, so that none reports it."""
+    """Kill all processes of a node, Slurm's own first, so that none reports the end of another."""
     own = [f"slurmstepd: [{job}.".encode() for job in output("squeue", "-h", "-w", node, "-o", "%A").split()]
     kill(cluster / f"slurmd-{node}.pid", signal.SIGKILL)
     for marks, name in ((own, "cmdline"), ([f"SLURMD_NODENAME={node}\0".encode()], "environ")):
@@ -186,7 +186,7 @@ def crash(node, cluster):
 
 
 def lose(job):
-    """End a job at once, so that Slurm counts it as failed."""
+    """Kill all processes of a job, so that Slurm counts it as failed."""
     mark = f"SLURM_JOB_ID={output('squeue', '-h', '-j', job, '-o', '%A').strip()}\0".encode()
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -213,7 +213,7 @@ def test_an_interrupt_leaves_no_job_and_the_same_command_resumes(cluster, runs, 
 
 @pytest.fixture
 def nodes():
-    """A Ray cluster of two nodes of two cores."""
+    """Start a Ray cluster of two nodes with two cores each."""
     pytest.importorskip("ray", reason="Ray is NOT tested: it is not installed")
     from ray.cluster_utils import Cluster
 
@@ -300,7 +300,7 @@ def weights_times(runs):
     ids=["grid", "search"],
 )
 def test_a_killed_sweep_of_24_recipes_resumes(runs, tmp_path, words):
-    """Its table equals that of an undisturbed sweep, and nothing is trained twice."""
+    """It completes its table, trains nothing twice, and a grid's weights equal those of single trainings."""
     sweeping = start_sweep(*words)
     wait_until(lambda: len(weights_times(runs)) >= 12, 900)
     sweeping.kill()

@@ -140,7 +140,7 @@ def test_missing_ray_is_reported_in_one_line(monkeypatch):
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
-    """Only some runs are shown, and what was read of finished ones is dropped, as the benchmark needs for 10,000."""
+    """Only some runs are listed, and the rows of finished ones are dropped from memory, as 10,000 runs need."""
     monkeypatch.setenv("LENGTHWISE_RUNS", "")
     monkeypatch.setenv("TERM", "")
     monkeypatch.setattr(many_runs, "TRAIN", ["looped-parity", *SMALL, "--lengths", "4", "--samples", "2"])
@@ -163,13 +163,13 @@ def test_a_forecast_is_correct_within_a_factor_of_two(capsys, runs):
     """It covers a training that has not begun, on the chosen engine and others, and creates no files."""
     words = ["looped-parity", *SMALL, "steps=150", "model.width=16", "--seeds", "3", "--jobs", "2", "--dry-run",
              "--measure"]  # fmt: skip
-    told = [json.loads(command("train", *words, "--json").stdout) for _ in range(2)]  # the better of two
+    forecasts = [json.loads(command("train", *words, "--json").stdout) for _ in range(2)]  # the better of two
     assert not runs.exists()
     one = lw.train("looped-parity", *SMALL, "steps=150", "model.width=16", quiet=True)
     seconds = one.about()["cpu_s"]
-    minutes = [found["recipes"][0]["minutes_each"] for found in told]
+    minutes = [found["recipes"][0]["minutes_each"] for found in forecasts]
     assert any(seconds / 2 < 60 * each < 2 * seconds for each in minutes), (minutes, seconds)
-    (row,) = told[0]["recipes"]
+    (row,) = forecasts[0]["recipes"]
     assert (row["seeds"], row["missing"]) == (3, 3) and row["operations_each"] > 0 and row["memory"] > 0
     assert row["gpu_minutes_each"] is None or torch.cuda.is_available()
 
@@ -279,7 +279,7 @@ def test_the_seeds_of_a_recipe_may_be_one_command():
         ("Ray(address='127.0.0.1:6379', gpus=0.25)", ray_cluster.Ray("127.0.0.1:6379", gpus=0.25)),
     ],
 )
-def test_engines_are_named_as_they_are_typed(text, found):
+def test_launchers_are_parsed_from_text(text, found):
     assert options.parse_launcher(TrainingOptions(on=text)) == found
 
 

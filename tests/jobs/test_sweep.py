@@ -155,7 +155,7 @@ def test_a_sweep_keeps_the_best_and_trains_nothing_twice(runs, simulated_trainin
     assert done.returncode == 0, done.stderr
     (folder,) = runs.glob("sweep-*")
     best = Recipe.read((folder / "best.json").read_text())
-    assert best.chosen_on.sizes == (4, 5) and best.model.width == 8  # sizes 20, 26 and 60 would choose another model
+    assert best.chosen_on.sizes == (4, 5) and best.model.width == 8  # not 20, 26 and 60, as in the recipe
     rows = csv.DictReader((folder / "trials.csv").read_text().splitlines())
     assert [(row["model.width"], row["seeds"]) for row in rows] == [("4", "2"), ("8", "2")]
     assert {Path(file).name for file in json.loads(done.stdout)["files"]} < {path.name for path in folder.iterdir()}
@@ -191,7 +191,7 @@ def test_a_point_that_a_search_tries_twice_is_trained_once(simulated_trainings):
     assert 1 <= len(trained) == len(set(trained)) <= 2
 
 
-def test_sealed_problems_choose_nothing(no_type_checks):
+def test_scores_on_sealed_problems_choose_no_recipe(no_type_checks):
     recipe = catalog.recipe("looped-parity", ["lengths=Uniform(top=4)"])
     run = Run.of(recipe)
     row = {"task": "parity", "weights": "x", "stopping": "Oracle", "problems": "uniform", "sizes": [4], "count": 100}

@@ -65,8 +65,8 @@ def matrix(draw, shape, low, high):
 
 @st.composite
 def rows(draw, number, alphabets=SYMBOLS):
-    """What rows of one shape are made of, over alphabets of their own. (Tests make them: beartype, which checks what is
-    made, draws random numbers, and Hypothesis wants none in here.)"""
+    """Draw the parts of rows of one shape, each over an alphabet of its own. (Tests build the rows: beartype, which
+    checks them, draws random numbers, which Hypothesis does not allow in strategies.)"""
     shape = draw(WIDTHS)
     found = []
     for _ in range(number):
@@ -288,7 +288,7 @@ def test_operations_are_causal(operation, drawn):
 
 @every_operation
 @given(drawn=triples())
-def test_without_symbols_the_alphabets_and_what_is_done_are_the_same(operation, drawn):
+def test_operations_without_symbols_give_the_same_calls_and_alphabets(operation, drawn):
     rows = list(starmap(Row, drawn[0]))
     with record() as done:
         concrete = operation(*rows)
@@ -330,8 +330,8 @@ def problems_of(task, n, count):
 
 
 def problem_count(task, n):
-    """Fewer where a program compares all pairs of places in long rows, and not every length of tasks whose alphabets,
-    and so the maps, are large. (bench/programs.py takes a thousand everywhere.)"""
+    """Return how many problems of length n to try: fewer if a program compares all pairs of positions in long rows, and
+    not all lengths of tasks with large alphabets. (bench/programs.py tries a thousand everywhere.)"""
     if not LONG and n not in LENGTHS:
         return 0
     if n == 200:

@@ -463,7 +463,7 @@ def test_dense_points_are_marked_sparsely_and_at_both_ends():
     assert min(np.diff(positions[:-1])) >= 6
 
 
-def test_series_are_told_apart_without_colour():
+def test_series_have_distinct_marks_without_colour():
     text = plot({"looped": [(1, 1.0), (9, 1.0)], "standard": [(1, 0.0), (9, 0.0)]}, y_label="exact match")
     assert text.plain.startswith(f"exact match   {MARKS[0]} looped   {MARKS[1]} standard")
 
@@ -528,7 +528,7 @@ def test_length_figure_draws_means_bands_and_the_training_range():
     assert axes.get_xlabel() == "length\nlines: mean over seeds\nbands: worst to best seed"
 
 
-def test_many_lines_have_bands_over_their_seeds_and_none_of_a_single_seed():
+def test_only_lines_of_several_seeds_have_bands():
     runs = [
         scored(recipe(f"r{n}", seed=seed), (8, 1.0), (16, 0.1 * n + 0.1 * seed)) for n in range(8) for seed in (0, 1)
     ]
@@ -548,7 +548,7 @@ def test_hard_problems_have_the_same_colour_and_a_dashed_line():
     assert a != b
 
 
-def test_names_stand_apart_and_inside_the_picture():
+def test_labels_do_not_overlap_and_stay_inside_the_figure():
     runs = [scored(recipe(f"a-recipe-with-quite-a-long-name-{i:02}"), (8, 1.0), (100, 0.0)) for i in range(14)]
     figure = length_figure(curves(runs))
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().isdecimal()]
@@ -634,7 +634,7 @@ def test_length_figure_of_two_axes_takes_equal_sizes():
     assert axes.get_xlabel().startswith("digits per operand\n")
 
 
-def test_a_figure_of_an_axis_kept_short_goes_along_the_other():
+def test_a_figure_with_one_short_axis_runs_along_the_other():
     part = recipe(task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
     run = scored(part, ((1, 1), 1.0), ((2, 2), 0.9), ((2, 8), 0.8), ((2, 16), 0.7), ((1, 16), 0.6))
     (curve,) = curves([run])

@@ -23,7 +23,7 @@ pytestmark = [
 
 @pytest.fixture
 def tracked(request, monkeypatch):
-    """Return a run that was stopped, resumed and measured, tracked by the library that the test names."""
+    """Return a run that was stopped and resumed, tracked by the library that the test names."""
     pytest.importorskip(request.param)
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
@@ -67,15 +67,15 @@ def test_wandb_reads_its_offline_files(tracked):
 
     steps = []
     for path in sorted(tracked.folder.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime):
-        for data in logged(path.read_bytes()):
+        for data in leveldb_records(path.read_bytes()):
             record = Record.FromString(data)
             steps += [int(item.value_json) for item in record.history.item if "step" in (item.key, *item.nested_key)]
     assert steps == [at for _, at, _ in tracked_points(tracked)]
 
 
-def logged(content, block=32768):
-    """The records of a file in LevelDB's log format, after a header of 7 bytes: each piece has a checksum, its length
-    and whether it is a whole record (1), or the first (2), a middle (3) or the last piece (4) of one."""
+def leveldb_records(content, block=32768):
+    """Yield the records of a file in LevelDB's log format, after a header of 7 bytes: each piece has a checksum, its
+    length and whether it is a whole record (1), or the first (2), a middle (3) or the last piece (4) of one."""
     at, record = 7, b""
     while at + 7 <= len(content):
         if block - at % block < 7:

@@ -149,13 +149,12 @@ def test_wrong_variations(words, message):
 
 
 @pytest.mark.parametrize("task", SETTINGS["cpu"])
-def test_our_form_differs_from_the_published_one_in_what_attention_sees(task):
-    """And in how it is trained; not in the task, the layout, the loops it is meant to take, or how it is answered: but
-    those that stop by themselves may take a few loops more, and are measured after the known number of loops beside."""
+def test_our_models_differ_from_the_published_ones_in_positions_and_training(task):
+    """Task, layout and injection are equal; models that stop by themselves may take up to two loops more."""
     ours, published = study._find_recipe(task, "looped", "cpu"), build_variation(task, "fop-loop-adaptive")
     assert ours.name == {"binary-sum": "short-binary-sum"}.get(task, f"looped-{task}")
     assert catalog.recipe(ours.name) == ours
-    slots = {"whole_tail": False, "level": False}  # after the answer
+    slots = {"whole_tail": False, "level": False}  # supervision after the answer
     assert (ours.task, ours.layout) == (published.task, replace(published.layout, **slots))
     assert published.stopping == Oracle()
     own = {"addition": Halted(), "copy": Halted(), "multiplication": Halted(more=4), "unique-set": Halted()}
@@ -203,7 +202,7 @@ def test_no_reported_size_is_watched_and_no_size_far_beyond_training_chooses(sca
 def test_confidence_chooses_only_where_loops_adapt(scale):
     for panel in catalog.study("looped", tasks=",".join(SETTINGS[scale]), scale=scale).panels:
         further = 30 if panel.name in ("multiplication", "unique-set") else 20
-        methods = [*METHODS, *(["looped"] if scale == "cpu" else [])]  # the last is our own form
+        methods = [*METHODS, *(["looped"] if scale == "cpu" else [])]  # the last is our own model
         for recipe, method in zip(panel.recipes, methods, strict=True):
             both = MaxConfidence(further), MaxConfidence(further, per="batch")
             more = both if "adaptive" in method or method == "looped" else ()
@@ -211,7 +210,7 @@ def test_confidence_chooses_only_where_loops_adapt(scale):
             assert panel.rules(recipe) == (*own, Oracle(), *more)
 
 
-# By command
+# On the command line
 
 
 @pytest.fixture(autouse=True)
@@ -309,7 +308,7 @@ def small(monkeypatch):
     """Shrink the study on parity; its processes read the recipe from their run's folder."""
     setting = looped._small(lw.Parity(), 1, 2, 1, 4, steps=6, width=8, top=2)
     monkeypatch.setitem(SETTINGS["cpu"], "parity", setting)
-    monkeypatch.setitem(study.TESTED, "parity", 50)  # of 20: 5 of 2
+    monkeypatch.setitem(study.TESTED, "parity", 50)  # 50 at 20 is 5 at 2
     return build_variation("parity", "fop-loop-adaptive")
 
 
@@ -355,7 +354,7 @@ def test_the_study_is_reproduced_without_repeating_work(small, runs, tmp_path):
     for name in ("runs.json", "scores.csv", "lengths.png", "loss.png"):
         assert f"parity/{name}" in written
     assert any(name.endswith("summary.csv") for name in written)
-    assert "overview.png" not in written  # one panel is drawn as it is
+    assert "overview.png" not in written  # a single panel has no overview
     ours = [row for row in result["summary"] if "published" not in row and row["problems"] == "uniform"]
     assert [(row["who"], row["stopping"], row["size"], row["seeds"]) for row in ours] == [
         ("fop-loop-adaptive-parity", rule, "5", 1) for rule in RULES
@@ -382,7 +381,7 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path
         recipes = [replace(small, name=f"{name}-parity", **changed) for name in methods]
         panel = lw.Panel("Tiny", tuple(recipes), (3,), name="parity", also=(MaxConfidence(),))
         monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", (panel,)))
-        monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / f"runs-{seed}"))  # the earlier weights are not here
+        monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / f"runs-{seed}"))  # a folder without the earlier weights
         words = ["--seed", seed, "--samples", 4, "--out", tmp_path / "out", "--quiet"]
         assert run_command("reproduce", "looped", *words)[0] == 0
         found = read_published_runs(tmp_path / "out" / "parity")
@@ -527,8 +526,8 @@ def force_answers(monkeypatch, weights, *answers):
     return weights
 
 
-def test_anatomy_tells_early_from_late_from_wrong(half, monkeypatch):
-    """Binary sums of 1, 2, 3 and 3 (100, 01, 11 …) in slots of two digits and the end, E."""
+def test_anatomy_counts_early_late_and_wrong_answers(half, monkeypatch):
+    """Wrong answers end early, end late or have a wrong symbol; slots hold two digits and the end."""
     weights = half["parity"].weights()
     task, end = BinarySum(), 3
     weights = replace(weights, recipe=replace(weights.recipe, task=task))

@@ -90,7 +90,7 @@ FOUND = [
     *(replace(BASE, positions=(), mixer=mixer) for mixer in shipped("mixers")),
     *(small(spec) for spec in shipped("models") if not isinstance(spec, (lw.Transformer, lw.LSTM, lw.ReTran))),
 ]
-FOUND = [spec for spec in FOUND if accepted(spec, True) or accepted(spec, False)]  # without user modules'
+FOUND = [spec for spec in FOUND if accepted(spec, True) or accepted(spec, False)]  # without user modules
 EVERY = [
     (spec, causal)
     for spec, causal in itertools.product(dict.fromkeys([*SPECS, *RECURRENT, *FOUND]), [False, True])

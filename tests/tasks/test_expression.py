@@ -203,8 +203,8 @@ def shapes(top):
 
 
 def test_short_expressions_have_the_grammar_s_probabilities():
-    """Five characters are at most seven before they are folded, and of any value: exact masses of lengths, and shapes
-    as often as their probabilities say."""
+    """Lengths have the exact probabilities of the grammar, and shapes are drawn by theirs; expressions of at most five
+    characters have at most seven before folding."""
     exact = Counter()
     for row, p in shapes(7).items():
         if len(folded(row)) <= 5:
@@ -232,7 +232,7 @@ def test_digits_are_uniform():
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 9])
-def test_values_have_at_most_most_characters(most):
+def test_values_have_at_most_the_given_number_of_characters(most):
     """Problems with longer values are left out, and the distribution of the others does not change."""
     task = Expression(most)
     prompts, answers = texts(task.sample(torch.full((10_000, 1), 9), lw.stream(0, "most", most)))
@@ -282,7 +282,7 @@ NUMBERS = st.one_of(st.integers(-20, 20), st.integers(-(10**6), 10**6), st.integ
 
 
 def joined(parts):
-    """``a op b op …``, folded; a minus sign and a zero make no number of the grammar."""
+    """Return ``a op b op …`` with its signs folded."""
     first, rest = parts
     return folded(first + "".join(operator + part for operator, part in rest))
 
@@ -348,7 +348,7 @@ def test_deep_and_long_expressions_need_no_recursion():
     assert TASK.format(TASK.parse(deep).answer[0]) == "5002"
 
 
-# What a person types
+# Parsing
 
 
 @pytest.mark.parametrize(
@@ -374,7 +374,7 @@ def test_deep_and_long_expressions_need_no_recursion():
         (f"{'9' * 5000}*0", None, "0", 1),
     ],
 )
-def test_what_a_person_types_is_folded_and_answered(text, prompt, answer, rounds):
+def test_parsed_expressions_are_folded_and_evaluated(text, prompt, answer, rounds):
     problems = TASK.parse(text)
     assert texts(problems) == ([prompt or text], [answer])
     assert TASK.format(problems.answer[0]) == answer == TASK.reference(prompt or text)
@@ -412,15 +412,15 @@ def test_what_a_person_types_is_folded_and_answered(text, prompt, answer, rounds
         ("2^3", "'^' at position 2 is not one of: 0 1 2 3 4 5 6 7 8 9 + - * ( )"),
     ],
 )
-def test_what_is_no_expression_is_refused_in_one_line(text, predicted):
+def test_an_invalid_expression_is_refused_in_one_line(text, predicted):
     with pytest.raises(lw.UsageError) as error:
         TASK.parse(text)
     assert str(error.value) == f"expression: {predicted}"
 
 
 @given(st.text("0123+-*()", max_size=9))
-def test_what_is_parsed_is_what_the_grammar_writes(text):
-    """Whatever is accepted is an expression with Python's value, and parsed again it is itself."""
+def test_parsing_accepts_only_expressions(text):
+    """An accepted text has Python's value, and its prompt parses to itself."""
     try:
         problems = TASK.parse(text)
     except lw.UsageError as error:

@@ -1,4 +1,4 @@
-"""Families of structured problems are what their names say. That their problems are right is a law of tasks."""
+"""Families of structured problems have the structure that their names say; laws of tasks check their answers."""
 
 from dataclasses import dataclass
 from random import Random
@@ -141,7 +141,7 @@ def test_families_of_sums_are_what_their_names_say():
 
 
 @pytest.mark.parametrize("size", [(2, 2), (4, 4), (6, 3)], ids=repr)
-def test_they_are_where_no_number_starts_with_a_zero(size):
+def test_families_of_sums_without_leading_zeros_are_what_their_names_say(size):
     task, top = lw.Addition(order="most"), 10 ** max(size)
     for name in ("no-column-carries", "every-column-carries"):
         for first, second in digits(task, name, size, 1000):
@@ -207,7 +207,7 @@ def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write, siz
         assert len(text) == size and text.count("(") == text.count(")") == depth, text
 
 
-def test_longer_lists_than_there_are_numbers_stay_in_order():
+def test_lists_longer_than_the_range_of_numbers_stay_in_order():
     sizes = torch.tensor([[12, 1]] * 20)
     for name, order in (("ascending", 1), ("descending", -1)):
         for row in texts(Sorting(), family_of(Sorting(), name).sample(sizes, lw.stream(0)))[0]:
@@ -253,7 +253,7 @@ def test_expressions_that_nearly_cancel_do_not_and_signs_are_signs(size):
 
 @pytest.mark.parametrize(("name", "holds"), [("neighbours", lambda n: n == [*range(n[0], n[0] + len(n))]),
                                              ("odd-one-out", lambda n: len(set(n)) == 2)])  # fmt: skip
-def test_short_lists_beside_long_ones_are_what_their_family_says(name, holds):
+def test_short_lists_in_a_batch_with_long_ones_fit_their_family(name, holds):
     task = Sorting()
     (family,) = (one for one in task.families if one.name == name)
     problems = family.sample(torch.tensor([[3, 4], [20, 4], [5, 2]] * 50), lw.stream(0, name))

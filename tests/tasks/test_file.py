@@ -1,4 +1,4 @@
-"""Files of problems as tasks: what is read, how it is split, and what is said of what is wrong."""
+"""Files of problems as tasks: how they are read and split, and how faults in them are reported."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 BASE = find("fop-loop-adaptive-copy")
 
 
-def written(path, rows):
+def write_rows(path, rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
@@ -50,16 +50,16 @@ def small(task, **changes):
 
 @pytest.fixture(scope="module")
 def bits(tmp_path_factory):
-    """All rows of 1 to 10 bits."""
-    return lw.File(str(written(tmp_path_factory.mktemp("bits") / "parity.jsonl", parities(range(1, 11)))))
+    """Return a file of all rows of 1 to 10 bits and their parities."""
+    return lw.File(str(write_rows(tmp_path_factory.mktemp("bits") / "parity.jsonl", parities(range(1, 11)))))
 
 
 @pytest.mark.parametrize("law", list_laws(lw.Task), ids=lambda law: law.__name__)
-def test_a_file_without_gaps_keeps_the_laws_of_tasks(bits, law):
+def test_a_file_without_gaps_satisfies_the_laws_of_tasks(bits, law):
     law(bits)
 
 
-def test_no_prompt_is_in_two_parts_and_every_problem_is_in_one(bits):
+def test_splits_are_disjoint_and_cover_all_problems(bits):
     parts = [bits.part(purpose) for purpose in PARTS]
     prompts = [
         {p for p, _ in prompts_and_answers(part, part.sample_natural(4000, 1, 10, lw.stream(0, "pool")))}
@@ -89,7 +89,7 @@ def test_training_validation_and_tests_share_no_prompt(bits, source):
     assert not train & validation and not train & test and not validation & test
 
 
-def test_measuring_draws_no_problem_again_before_all_others(bits):
+def test_evaluation_repeats_no_problem_before_it_drew_all(bits):
     there = len(bits.part("test").enumerate([9], 1000))
     problems = data.evaluation_problems(small(bits), 9, there, seed=0)
     assert len({p for p, _ in prompts_and_answers(bits, problems)}) == there
@@ -98,18 +98,18 @@ def test_measuring_draws_no_problem_again_before_all_others(bits):
 
 
 @given(st.sets(st.integers(1, 40), min_size=1), st.lists(st.integers(1, 50), min_size=1, max_size=30))
-def test_sizes_that_are_there_are_kept_and_others_replaced_by_smaller_ones(tmp_path_factory, there, asked):
+def test_missing_sizes_are_replaced_by_smaller_ones(tmp_path_factory, there, asked):
     rows = [{"prompt": f"{number:030b}", "answer": "1", "size": size} for number, size in enumerate(there)]
-    task = lw.File(str(written(tmp_path_factory.mktemp("gaps") / "gaps.jsonl", rows)))
+    task = lw.File(str(write_rows(tmp_path_factory.mktemp("gaps") / "gaps.jsonl", rows)))
     found = task.sample(torch.tensor(asked)[:, None], lw.stream(0, "gaps")).sizes[:, 0].tolist()
     for wanted, size in zip(asked, found, strict=True):
         assert size in there and (size == wanted or wanted not in there)
         assert size <= max(asked) or min(there) > max(asked)
 
 
-def test_gaps_are_refused_where_a_size_is_asked_for_and_left_out_of_the_usual_sizes(tmp_path):
+def test_missing_sizes_are_refused_and_left_out_of_default_sizes(tmp_path):
     rows = [row | {"size": 10 * len(row["prompt"])} for row in parities(range(5, 10))]
-    recipe = small(task := lw.File(str(written(tmp_path / "tens.jsonl", rows))), lengths=lw.Uniform(top=60))
+    recipe = small(task := lw.File(str(write_rows(tmp_path / "tens.jsonl", rows))), lengths=lw.Uniform(top=60))
     assert default_sizes(recipe) == [60, 90]
     with pytest.raises(lw.UsageError, match=r"no problems of size 8 left to measure; it has 50–90 in steps of 10$"):
         data.evaluation_problems(recipe, 8, 5, seed=0)
@@ -120,11 +120,11 @@ def test_gaps_are_refused_where_a_size_is_asked_for_and_left_out_of_the_usual_si
     assert task.answer_slots(torch.tensor([[7], [55], [90]])).tolist() == [1, 1, 1]
 
 
-def test_the_content_and_not_the_path_is_in_the_id(bits, tmp_path):
+def test_an_id_depends_on_the_content_and_not_on_the_path(bits, tmp_path):
     moved = tmp_path / "elsewhere.jsonl"
     shutil.copy(bits.path, moved)
     assert small(lw.File(str(moved))).id == small(bits).id
-    other = written(tmp_path / "other.jsonl", [*parities([3]), {"prompt": "11111", "answer": "1"}])
+    other = write_rows(tmp_path / "other.jsonl", [*parities([3]), {"prompt": "11111", "answer": "1"}])
     assert small(lw.File(str(other))).id != small(bits).id
     with pytest.raises(lw.UsageError, match=f"its digest is .* had {bits.digest}"):
         lw.File(str(other), digest=bits.digest)
@@ -154,7 +154,7 @@ def test_every_fault_is_named_by_its_line(tmp_path):
         lw.File(str(path))
 
 
-def test_csv_and_json_lines_give_the_same_problems_and_rows_are_kept_from_memory(tmp_path):
+def test_csv_json_lines_and_rows_in_memory_give_equal_problems(tmp_path):
     rows = [row | {"size": 3, "rounds": 7} for row in parities([3, 4])]
     lines = lw.File.of(rows, tmp_path / "rows.jsonl")
     with open(tmp_path / "rows.csv", "w", newline="", encoding="utf-8-sig") as file:
@@ -191,10 +191,10 @@ def test_a_data_set_is_read_with_its_splits(tmp_path):
         split.part("validation")
 
 
-def test_symbols_of_layouts_and_spaces_stand_in_rows_as_others_and_are_read_as_written(tmp_path):
+def test_prompts_may_contain_spaces_and_symbols_of_layouts(tmp_path):
     prompts = [f"{mark}a {mark}" for mark in STAND_INS]
     task = lw.File.of([{"prompt": p, "answer": p[::-1]} for p in prompts], tmp_path / "marks.jsonl")
-    small(task)  # whose layout takes it
+    small(task)  # its layout accepts the symbols
     for prompt in prompts:
         problems = task.parse(prompt)
         assert task.to_text(problems.prompt[0]) == prompt and task.format(problems.answer[0]) == prompt[::-1]
@@ -204,7 +204,7 @@ def test_symbols_of_layouts_and_spaces_stand_in_rows_as_others_and_are_read_as_w
 
 @pytest.fixture(scope="module")
 def turns(tmp_path_factory):
-    """Walks of words; each is answered by the direction after every step. Words of one letter stand among them."""
+    """Return a file of walks in words, some of one letter, answered by the direction after every step."""
     order, rows = ("north", "east", "south", "west"), []
     for length in range(1, 8):
         for number in range(3**length):
@@ -212,16 +212,16 @@ def turns(tmp_path_factory):
             steps = [{"left": 3, "right": 1, "u": 2}[word] for word in words]
             heads = [order[sum(steps[: i + 1]) % 4] for i in range(length)]
             rows.append({"prompt": " ".join(words), "answer": " ".join(heads)})
-    path = written(tmp_path_factory.mktemp("turns") / "turns.jsonl", rows)
+    path = write_rows(tmp_path_factory.mktemp("turns") / "turns.jsonl", rows)
     return lw.File(str(path), words=True)
 
 
 @pytest.mark.parametrize("law", list_laws(lw.Task), ids=lambda law: law.__name__)
-def test_words_as_symbols_keep_the_laws_of_tasks(turns, law):
+def test_words_as_symbols_satisfy_the_laws_of_tasks(turns, law):
     law(turns)
 
 
-def test_words_are_typed_and_answered_with_spaces(turns):
+def test_words_are_parsed_and_formatted_with_spaces(turns):
     assert turns.reads == ("left", "right", "u") and turns.writes == ("east", "north", "south", "west")
     problem = turns.parse("  left   left u ")
     assert problem.prompt_length.tolist() == problem.sizes[:, 0].tolist() == [3]
@@ -242,22 +242,22 @@ def test_words_of_one_letter_are_words_too(tmp_path):
 
 @pytest.fixture(scope="module")
 def mirrors(tmp_path_factory):
-    """Grids of two symbols, answered by the grid mirrored from left to right."""
+    """Return a file of grids of two symbols, answered by the grid mirrored from left to right."""
     rows = []
     for side in range(1, 5):
         for number in range(min(2**side**2, 200)):
             symbols = [".x"[number >> i & 1] for i in range(side**2)]
             lines = ["".join(symbols[i : i + side]) for i in range(0, side**2, side)]
             rows.append({"prompt": "/".join(lines), "answer": "/".join(line[::-1] for line in lines)})
-    return lw.File(str(written(tmp_path_factory.mktemp("grids") / "mirrors.jsonl", rows)), grid=True)
+    return lw.File(str(write_rows(tmp_path_factory.mktemp("grids") / "mirrors.jsonl", rows)), grid=True)
 
 
 @pytest.mark.parametrize("law", list_laws(lw.Task), ids=lambda law: law.__name__)
-def test_grids_keep_the_laws_of_tasks(mirrors, law):
+def test_grids_satisfy_the_laws_of_tasks(mirrors, law):
     law(mirrors)
 
 
-def test_grids_are_typed_and_answered_line_by_line(mirrors):
+def test_grids_are_parsed_and_formatted_line_by_line(mirrors):
     assert mirrors.listed_sizes == [1, 2, 3, 4] and mirrors.shape([3]) == (3, 3) and "/" not in mirrors.symbols
     problem = mirrors.parse("xx/.x")
     assert problem.sizes.tolist() == [[2]] and problem.prompt_length.tolist() == [4] and problem.rounds.tolist() == [2]
@@ -272,24 +272,24 @@ def test_grids_are_typed_and_answered_line_by_line(mirrors):
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "message"),
     [
         ({"prompt": "12/3", "answer": "12/34"}, "prompt must be a square grid"),
         ({"prompt": "12/34", "answer": "1"}, "answer must have as many lines as prompt"),
         ({"prompt": "12/34", "answer": "12/34", "size": 4}, "size must be the number of lines, 2, or be omitted"),
     ],
 )
-def test_what_is_no_grid_is_named_by_its_line(row, told, tmp_path, capsys):
-    path = written(tmp_path / "grids.jsonl", [{"prompt": "1", "answer": "1"}, row])
-    with pytest.raises(lw.UsageError, match=f"line 2: {told}"):
+def test_an_invalid_grid_is_reported_with_its_line(row, message, tmp_path, capsys):
+    path = write_rows(tmp_path / "grids.jsonl", [{"prompt": "1", "answer": "1"}, row])
+    with pytest.raises(lw.UsageError, match=f"line 2: {message}"):
         lw.File(str(path), grid=True)
-    assert run("check", path, "--grid") == 1 and f"line 2: {told}" in " ".join(capsys.readouterr().out.split())
+    assert run("check", path, "--grid") == 1 and f"line 2: {message}" in " ".join(capsys.readouterr().out.split())
     assert run("check", path, "--grid", "--words") == 2 and "exclude each other" in capsys.readouterr().err
     assert run("check", "json", "--grid") == 2 and "--grid is for files" in capsys.readouterr().err
 
 
-def test_a_file_is_tagged_or_labelled_where_its_answers_are(turns, bits):
-    """The layouts' vocabularies are what the file's prompts and answers hold; guessing is its commonest symbol."""
+def test_layouts_accept_a_file_by_the_form_of_its_answers(turns, bits):
+    """Layouts take their vocabularies from the file; chance is the share of its commonest answer symbol."""
     assert turns.answers_each_symbol and not bits.answers_each_symbol
     assert [vocab.symbols for vocab in lw.Tagged().vocabs(turns)] == [turns.reads, turns.writes]
     assert lw.Labelled().accepts(bits) and not lw.Labelled().accepts(turns) and not lw.Tagged().accepts(bits)
@@ -303,7 +303,7 @@ def test_a_file_is_tagged_or_labelled_where_its_answers_are(turns, bits):
 
 @pytest.mark.parametrize("layout", [lw.FullOutput(), lw.FullOutput(causal=False), lw.NextToken()], ids=repr)
 def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
-    """An answer without symbols is its end alone. A layout without an end has no place for it."""
+    """An empty answer is its end symbol alone; a layout without an end symbol refuses it."""
     rows = [{"prompt": f"{number:06b}", "answer": "1" * f"{number:06b}".count("11")} for number in range(64)]
     task = lw.File.of(rows, tmp_path / "counts.jsonl")
     assert task.parse("000000").answer_length.tolist() == [0] and task.format(task.parse("000000").answer[0]) == ""
@@ -361,7 +361,7 @@ def test_a_search_for_failures_tries_each_test_problem_once(bits):
 
 def test_check_counts_words_where_symbols_are_words(tmp_path, capsys):
     texts = [("take the red one", "red one"), ("go left", "left"), ("go", "go")]
-    path = written(tmp_path / "words.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in texts])
+    path = write_rows(tmp_path / "words.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in texts])
     task = lw.File(str(path), words=True)
     assert run("check", path, "--words") == 0
     said = " ".join(capsys.readouterr().out.split())
@@ -374,13 +374,13 @@ def test_check_counts_words_where_symbols_are_words(tmp_path, capsys):
 
 
 def run(*words):
-    """A verb of the command line; its exit status."""
+    """Run a verb of the command line and return its exit status."""
     return entry._run(entry.parse(list(map(str, words))))
 
 
 def test_a_file_is_checked_trained_measured_attacked_and_reported_without_python(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    written(tmp_path / "problems.jsonl", parities(range(1, 10)))
+    write_rows(tmp_path / "problems.jsonl", parities(range(1, 10)))
     assert run("check", "problems.jsonl") == 0 and "1,022 different" in capsys.readouterr().out
     few = ["steps=4", "batch=4", "watch.every=0", "lengths=Uniform(top=6)", "--samples", 8, "--quiet"]
     assert run("train", "looped-parity", "task=File(path=problems.jsonl)", "name=mine", *few) == 0

@@ -101,7 +101,7 @@ def test_blocks_of_each_family_are_in_the_language_or_not():
     assert 0.47 < (uniform.answer == uniform.answer.max()).double().mean() < 0.53
 
 
-def test_brackets_of_each_family_open_and_close_as_it_says():
+def test_brackets_have_the_form_of_their_family():
     task = Dyck()
     for word, closers in drawn(task, "flat", 8):
         assert closers[1::2] == "...." and "." not in closers[::2] and len(word) == 8
@@ -120,7 +120,7 @@ def test_a_letter_s_last_digit_is_recalled():
         task.parse("a3b1c")
 
 
-def test_brackets_are_nested_as_each_family_says():
+def test_arithmetic_is_nested_in_the_form_of_its_family():
     task = BracketedArithmetic()
     assert all(word.startswith("(((((") and "((" not in word[5:] for word, _ in drawn(task, "left-nested", 6))
     assert all(word.endswith(")))))") and "))" not in word[:-5] for word, _ in drawn(task, "right-nested", 6))
@@ -134,7 +134,7 @@ def test_brackets_are_nested_as_each_family_says():
     assert len(uniform) == 5  # all binary trees of four leaves, the fourth Catalan number
 
 
-def test_equations_have_one_solution_and_it_may_stand_anywhere():
+def test_equations_have_one_solution_and_x_at_any_position():
     task = SolveEquation(7)
     problems = prompts_and_answers(task, task.sample(torch.full((300, 1), 5), lw.stream(0)))
     assert len({word.index("x") for word, _ in problems}) > 5

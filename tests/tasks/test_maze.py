@@ -1,4 +1,4 @@
-"""Mazes, and what a mixer on a grid sees."""
+"""Mazes, and the neighbours that a mixer on a grid sees."""
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def test_lines_may_be_typed_one_below_the_other():
 
 
 def test_a_cell_sees_the_cells_around_it():
-    """A cell sees its neighbours in grids of two sizes in one batch."""
+    """In a batch of grids of two sizes, neighbours equal those found by walking through the grid."""
     sizes = torch.tensor([[2], [3]])
     inputs = Grid().write(Maze().sample(sizes, stream(0, "cells")), Maze()).inputs
     near, count = neighbouring_cells(inputs, causal=False), inputs.tokens.shape[1]

@@ -97,9 +97,8 @@ def test_heads_see_rows_columns_and_boxes():
         assert seen[3].all()
 
 
-def test_digits_lines_and_columns_of_a_base_are_exchanged(monkeypatch):
-    """A single 4 × 4 solution yields all of its symmetries: one of the two classes, of 96 and 192 grids (Felgenhauer
-    and Jarvis count 288)."""
+def test_a_base_yields_its_whole_symmetry_class(monkeypatch):
+    """One solution of 4 × 4 yields all grids of its symmetry class, 96 or 192 (of 288: Felgenhauer and Jarvis)."""
     one = tuple(part[:1] for part in read_base_puzzles(4, None))
     monkeypatch.setattr(sudoku, "read_base_puzzles", lambda side, part: one)
     problems = Sudoku().sample(torch.full((4000, 1), 4), stream(0))

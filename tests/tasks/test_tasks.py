@@ -44,7 +44,7 @@ def test_every_task_keeps_the_laws(task, law, monkeypatch):
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if getattr(task, "order", None)], ids=repr)
-def test_a_person_writes_the_most_significant_digit_first(task):
+def test_to_text_writes_the_most_significant_digit_first(task):
     prompts, _ = texts(task, sample(task, every_size(task, times=2)))
     for prompt in prompts:
         turned = re.sub(r"\d+", lambda number: number[0][::-1], prompt)
@@ -193,7 +193,7 @@ def test_the_hard_set_has_99_plus_1_and_both_sides():
 
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize("task", ADDITIONS, ids=repr)
-def test_the_longest_carry_is_known(task, hard):
+def test_the_longest_carry_is_counted(task, hard):
     problems = sample(task, every_size(task, top=7), hard)
     wanted = [longest_carry(task, prompt) for prompt in texts(task, problems)[0]]
     assert task.difficulty_features(problems)["longest carry"].tolist() == wanted
@@ -236,7 +236,7 @@ def test_lists_to_sort_have_the_requested_form(order):
     ("text", "answer"),
     [("A:321,B:54", "B,A"), ("z:7", "z"), ("Y:10,Z:010,a:9", "a,Y,Z"), (f"A:1{'0' * 30},B:{'9' * 30}", "B,A")],
 )
-def test_sorting_what_a_person_types(text, answer):
+def test_lists_to_sort_are_parsed(text, answer):
     task = Sorting()
     problems = task.parse(text)
     assert task.format(problems.answer[0, : int(problems.answer_length)]) == answer
@@ -278,7 +278,7 @@ def test_any_two_vectors_can_be_typed(text, answer):
     assert BitwiseOr().format(problems.answer[0, : int(problems.answer_length)]) == answer
 
 
-def test_the_hard_set_of_the_binary_sum_has_every_number_of_ones_alike():
+def test_counts_of_ones_are_uniform_in_hard_binary_sums():
     problems = sample(BinarySum(), [[9]] * 5000, hard=True)
     share = shares(problems.prompt.sum(1).tolist(), 10)
     assert (share - 0.1).abs().max() <= 5 * (0.1 * 0.9 / 5000) ** 0.5
