@@ -52,6 +52,9 @@ class ReadsWeights(nn.Module):
         self.table = nn.Linear(7, 7)
         assert self.table.weight.detach().numpy().sum() != 7
 
+    def forward(self, tokens):
+        return self.table(nn.functional.one_hot(tokens, 7).float())
+
 
 class Broken(nn.Module):
     def __init__(self):
