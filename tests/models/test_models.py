@@ -200,7 +200,7 @@ def test_coupled_heads_see_equal_digit_positions_and_themselves(reach, ahead, ca
 
 @causal_and_full
 def test_coupled_and_local_heads_can_be_combined(causal):
-    """Of three heads the first sees neighbours, the second all positions and the last equal digit positions."""
+    """Head 1 attends to neighbours, head 2 to all positions, and head 3 to positions with the same digit position."""
     inputs = some([9])
     encodings = [LocalHeads(1).build(12, 3), CoupledHeads(1).build(12, 3)]
     bias = lw.AttentionContext.of(encodings, inputs, causal=causal).bias
@@ -690,7 +690,7 @@ def test_a_looped_transformer_equals_one_written_by_hand(run):
 
 
 def test_the_readout_follows_its_formula():
-    """As published (McLeish et al. 2024), it is an MLP, the final norm and two matrices."""
+    """The MLP readout of McLeish et al. (2024) applies an MLP, the final norm and two linear layers."""
     spec = replace(BASE, final_norm="readout", readout="mlp", gated=True)
     model, state = build(spec, True), torch.randn(1, 5, 8, dtype=torch.double)
     mlp, norm, extra, linear = model.readout

@@ -209,7 +209,7 @@ OWN = """
 
 
 def test_a_run_of_a_users_module_is_loaded_with_a_function_that_builds_it(tmp_path, runs, monkeypatch):
-    """Of the imported functions, the one that builds the same module is used; other settings are refused."""
+    """A function of an imported module that builds the same layers is found by itself; other layers are refused."""
     (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN))
 
     def train():

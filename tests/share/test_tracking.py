@@ -34,20 +34,20 @@ class RecordingTracker:
 
 
 @pytest.fixture(autouse=True)
-def kept(monkeypatch, no_type_checks):
+def tracker(monkeypatch, no_type_checks):
     monkeypatch.setitem(tracking.SINKS, "kept", RecordingTracker)
     monkeypatch.setattr(RecordingTracker, "points", [])
     monkeypatch.setattr(RecordingTracker, "closed", 0)
     return RecordingTracker
 
 
-def test_every_row_is_a_point(kept):
+def test_every_row_is_a_point(tracker):
     run = lw.train(WATCHED, track="kept", quiet=True)
-    assert kept.points == tracked_points(run) and len(kept.points) == 6 and kept.closed == 1
-    assert {"loss", "rate", "wall_s"} <= kept.points[0][2].keys() and "exact/2" in kept.points[1][2]
+    assert tracker.points == tracked_points(run) and len(tracker.points) == 6 and tracker.closed == 1
+    assert {"loss", "rate", "wall_s"} <= tracker.points[0][2].keys() and "exact/2" in tracker.points[1][2]
 
 
-def test_a_resumed_run_sends_no_point_twice(kept, monkeypatch):
+def test_a_resumed_run_sends_no_point_twice(tracker, monkeypatch):
     """A run killed at step 25, with a checkpoint of step 5, logs the rows of steps 10 and 20 once."""
     save, advance = Run.save_state, Trainer.advance
     with monkeypatch.context() as patch:
@@ -55,11 +55,11 @@ def test_a_resumed_run_sends_no_point_twice(kept, monkeypatch):
         patch.setattr(Trainer, "advance", lambda one: _killed() if one.step == 25 else advance(one))
         with pytest.raises(KeyboardInterrupt):
             train(WATCHED, track=["kept"], save_every=0)
-    assert [at for _, at, _ in kept.points] == [10, 10, 20, 20]
+    assert [at for _, at, _ in tracker.points] == [10, 10, 20, 20]
     run = train(WATCHED, track=["kept"])
     times = {"wall_s", "cpu_s"}
     without = [[(at, {k: v for k, v in values.items() if k not in times}) for _, at, values in points]
-               for points in (kept.points, tracked_points(run))]  # fmt: skip
+               for points in (tracker.points, tracked_points(run))]  # fmt: skip
     assert without[0] == without[1]
 
 
@@ -68,7 +68,7 @@ def _killed():
 
 
 @pytest.mark.parametrize("most", [0, 3])
-def test_a_failing_tracker_does_not_stop_the_run(kept, most, monkeypatch):
+def test_a_failing_tracker_does_not_stop_the_run(tracker, most, monkeypatch):
     whole = train(WATCHED, folder=Run.locate(WATCHED).folder.with_name("whole"))
     monkeypatch.setattr(RecordingTracker, "most", most)
     words = ["train", "small.json", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet", "--json"]
@@ -79,18 +79,18 @@ def test_a_failing_tracker_does_not_stop_the_run(kept, most, monkeypatch):
     run = Run.open(Run.locate(WATCHED).folder)
     assert done.returncode == 0 and json.loads(done.stdout)[0]["scores"] == run.rows("scores")
     assert (run.folder / "model.safetensors").read_bytes() == (whole.folder / "model.safetensors").read_bytes()
-    assert len(kept.points) == most
+    assert len(tracker.points) == most
     assert "kept stopped tracking" in done.stderr and "ConnectionResetError" in done.stderr
 
 
-def test_an_old_run_is_sent_once(kept):
+def test_an_old_run_is_sent_once(tracker):
     run = train(WATCHED)
     run.append("scores", _score(run, 4), _score(run, 8))
     done = command("track", run.folder, "--to", "kept")
     assert (done.returncode, done.stdout) == (0, "kept: 6 rows of metrics, 2 rows of scores\n")
-    assert kept.points == tracked_points(run)
+    assert tracker.points == tracked_points(run)
     assert command("track", run.folder, "--to", "kept").returncode == 0
-    assert len(kept.points) == 8
+    assert len(tracker.points) == 8
     (run.folder / "tracked-kept.json").write_text('{"metrics": "many"}')
     assert "is not a whole number" in command("track", run.folder, "--to", "kept").stderr
 
@@ -100,11 +100,11 @@ def _score(run, size):
             "count": 4, "exact": 0.5, "token_accuracy": 0.5, "loops": 1.0, "low": 0.1, "high": 0.9}  # fmt: skip
 
 
-def test_processes_of_a_study_track_too(jobs_in_process, kept, tmp_path):
+def test_processes_of_a_study_track_too(jobs_in_process, tracker, tmp_path):
     (tmp_path / "small.json").write_text(replace(WATCHED, steps=10).json())
     words = ["--seeds", "2", "--jobs", "2", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet"]
     assert command("train", tmp_path / "small.json", *words).returncode == 0
-    assert [axis for axis, _, _ in kept.points] == ["step", "step", "size"] * 2
+    assert [axis for axis, _, _ in tracker.points] == ["step", "step", "size"] * 2
 
 
 def test_unavailable_trackers_are_reported_before_training(monkeypatch, runs):
@@ -131,9 +131,9 @@ class _Notes:
         return ProgressLine("", 1)
 
 
-def test_a_row_that_a_tracker_failed_to_take_is_sent_later(kept, monkeypatch):
+def test_a_row_that_a_tracker_failed_to_take_is_sent_later(tracker, monkeypatch):
     monkeypatch.setattr(RecordingTracker, "most", 3)
     run = train(WATCHED, track=["kept"])
     monkeypatch.setattr(RecordingTracker, "most", 1000)
     assert command("track", run.folder, "--to", "kept").returncode == 0
-    assert kept.points == tracked_points(run)
+    assert tracker.points == tracked_points(run)

@@ -191,7 +191,7 @@ def test_the_gpu_with_the_fewest_jobs_is_chosen():
 
 
 def test_runs_are_spread_over_gpus(monkeypatch):
-    """Of seven runs, four at a time on three GPUs, at most two share a GPU; a GPU given by name is kept."""
+    """Seven runs, four at a time, are spread over three GPUs, at most two on each; a device that is named is used."""
     started = []
 
     def start(words, **_):
