@@ -203,9 +203,8 @@ def _describe_known(name: str) -> str:
     from lengthwise.base.fields import to_kebab_case
     from lengthwise.registry import sources
 
-    recipes = {recipe for system in sources.list_systems() or [] for recipe in system.recipes}
     tasks = map(to_kebab_case, sources.declared_parts()["tasks"])
-    kinds = {"recipe": recipes, "task": tasks, "study": sources.list_studies()}
+    kinds = {"recipe": sources.list_recipe_names(), "task": tasks, "study": sources.list_studies()}
     return next((f"; {name} is a {kind} of the package" for kind, names in kinds.items() if name in names), "")
 
 

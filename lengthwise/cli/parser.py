@@ -166,7 +166,7 @@ def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
         return [str(path.parent) for path in runs_folder().glob("*/*.json") if path.stem in ("config", "asked")]
 
     def list_recipes(**_: Any) -> list[str]:
-        return [name for system in sources.list_systems() or [] for name in system.recipes] + list_runs()
+        return sources.list_recipe_names() + list_runs()
 
     names: dict[str, Any] = {
         "recipe": list_recipes,

@@ -348,4 +348,4 @@ def build_outline(recipe: Recipe) -> RunOutline:
 
 def is_shipped_recipe(name: str) -> bool:
     """Return whether the package has a recipe of this name."""
-    return any(name in system.recipes for system in sources.list_systems() or ())
+    return name in sources.list_recipe_names()

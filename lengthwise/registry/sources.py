@@ -282,6 +282,11 @@ class System:
     recipes: Mapping[str, str]
 
 
+def list_recipe_names() -> list[str]:
+    """Return the names of the shipped recipes; none if the names in ``MEMBERS`` are older than the recipes."""
+    return [name for system in list_systems() or () for name in system.recipes]
+
+
 def list_systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> list[System] | None:
     """Return the shipped recipes, file by file; None if the names in ``MEMBERS`` are older than the recipes.
 
