@@ -56,7 +56,7 @@ def _convert_to_onnx(traced: torch.export.ExportedProgram, weights: Weights) -> 
     try:
         exported = torch.onnx.export(traced, dynamo=True, verbose=False, **names)
     except Exception as error:
-        advice = "use torch 2.13, or export with --program"
+        advice = "use torch 2.13 or newer, or export with --program"
         message = f"torch {torch.__version__} cannot convert this model to ONNX ({type(error).__name__}); {advice}"
         raise UsageError(message) from error
     assert exported is not None
