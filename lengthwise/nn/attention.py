@@ -59,7 +59,7 @@ class SoftmaxAttention(Mixer):
     def add_positions(
         self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext
     ) -> list[Float[Tensor, "b h t e"]]:
-        """Return queries, keys and values, the first two with the vectors and angles of positional encodings."""
+        """Return queries, keys and values; positional vectors and rotations are applied to queries and keys."""
         query, key, value = projected.unbind(2)
         if context.keys is not None:
             vectors = context.keys.unflatten(-1, (self.heads, -1))

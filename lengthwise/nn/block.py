@@ -14,10 +14,8 @@ Activation = Literal["gelu", "relu"]
 
 
 class MLP(nn.Module):
-    """A two-layer perceptron, width → hidden → width: W₂ act(W₁ x).
-
-    With ``gated``, W₂ (u · act(g)) with [u; g] = W₁ x (GEGLU, Shazeer 2020).
-    """
+    """A two-layer perceptron, width → hidden → width. It computes W₂ act(W₁ x) or, if ``gated``, W₂ (u · act(g)) with
+    [u; g] = W₁ x (GEGLU, Shazeer 2020)."""
 
     def __init__(self, width: int, hidden: int, activation: Activation, *, gated: bool, biases: bool) -> None:
         super().__init__()
@@ -35,8 +33,8 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A mixer, then an MLP (if there is one), each with a residual connection: x + f(norm(x)), or norm(x + f(x)) with
-    ``post`` (Vaswani et al. 2017)."""
+    """A mixer, then an MLP (if there is one), each with a residual connection: x + f(norm(x)) or, if ``post``,
+    norm(x + f(x)) (Vaswani et al. 2017)."""
 
     def __init__(self, mixer: Mixer, mlp: MLP | None, width: int, *, post: bool, eps: float, dropout: float) -> None:
         super().__init__()

@@ -18,8 +18,9 @@ from lengthwise.nn.position import Encoding, Position
 @dataclass(frozen=True)
 class _ByDigitPosition(Position):
     """A learned vector for each digit position, added to the input or, with ``at="attention"``, to the queries and keys
-    of every layer. They start random with standard deviation ``std``, or with ``start="sines"`` as sines of the digit
-    position of the same size: one linear map then takes the vector of every digit position to that of the next.
+    of every layer. The initial vectors have standard deviation ``std``: they are random or, with ``start="sines"``,
+    sines and cosines of the digit position, so that one linear map takes each vector to that of the next digit
+    position.
 
     In training an offset, uniform in 0 … ``offset`` − 1, is added to all digit positions of a batch, or of each row
     with ``each_row``, so that digit positions of longer numbers are trained too; at test it is 0. ``size`` must be at
@@ -31,7 +32,7 @@ class _ByDigitPosition(Position):
     each_row: bool = False  # draw the offset for each row, not for the batch
     at: Literal["input", "attention"] = "input"  # add the vectors to the input, or to queries and keys of every layer
     std: NotNegative = 0.02  # standard deviation of the initial vectors
-    start: Literal["random", "sines"] = "random"  # the vectors at the start: random, or sines of the digit position
+    start: Literal["random", "sines"] = "random"  # initial vectors: random, or sines of the digit position
 
     @property
     def moves_digits(self) -> bool:

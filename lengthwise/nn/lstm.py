@@ -12,7 +12,8 @@ States = tuple[Float[Tensor, "r d"], Float[Tensor, "r h"]]  # short state, long 
 
 
 class Cell(nn.Module):
-    """The LSTM (Hochreiter and Schmidhuber 1997) with projections (Sak et al. 2014; ReTran, ACL 2025), along positions.
+    """The LSTM (Hochreiter and Schmidhuber 1997) with projections (Sak et al. 2014; ReTran, ACL 2025). It reads rows
+    from left to right.
 
     At each position, with input x and short state s:
 

@@ -1,6 +1,6 @@
 """The interface of token mixers: the part of a block that combines positions, e.g. attention.
 
-``AttentionContext`` is what a mixer may see: positional encodings, causality and padding, combined.
+``AttentionContext`` combines what a mixer needs to know of positional encodings, causality and padding.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class AttentionContext(NamedTuple):
     # value of zeros), the last column is its bias.
     bias: Float[Tensor, "#b #h t k"] | None = None
     angles: Float[Tensor, "b t half"] | None = None  # rotation of queries and keys, in radians
-    keys: Float[Tensor, "b t d"] | None = None  # added to queries and keys, the heads' coordinates concatenated
+    keys: Float[Tensor, "b t d"] | None = None  # added to queries and keys; coordinates of all heads
     # The positions of the cells above, below, left and right of each position; t if there is none. For mixers that set
     # ``sees_cells``.
     cells: Int[Tensor, "b t 4"] | None = None
@@ -45,7 +45,7 @@ class AttentionContext(NamedTuple):
         keys = _drop_none(encoding.keys(inputs) for encoding in encodings)
         blanks = _drop_none(encoding.blank() for encoding in encodings)
         if len(angles) > 1 or len(blanks) > 1:
-            raise UsageError("a model takes at most one rotary encoding, and at most one with a blank")
+            raise UsageError("a model takes at most one rotary encoding, and at most one encoding with a blank key")
         biases = _drop_none(encoding.attention_bias(inputs) for encoding in encodings)
         # A blank is a column of the bias, so it needs a bias, even if that only hides later positions.
         bias, mask = None, inputs.padding_mask
@@ -85,7 +85,7 @@ class Mixer(nn.Module, ABC):
 
     @property
     def decodes(self) -> bool:
-        """Whether the mixer can continue from earlier positions, by a cache or by ``step``."""
+        """True if the mixer can continue from earlier positions, by a cache or by ``step``."""
         return self.caches or type(self).step is not Mixer.step
 
     def initialise(self, std: float, out_std: float) -> None:
@@ -100,7 +100,7 @@ class Mixer(nn.Module, ABC):
 class MixerSpec(Config):
     """The configuration of a mixer. Subclasses are frozen dataclasses."""
 
-    sees_neighbours_only: ClassVar[bool] = False  # True if its cost per position does not grow with the row
+    sees_neighbours_only: ClassVar[bool] = False  # True if positions see only neighbours: cost is linear in row length
 
     @abstractmethod
     def build(
@@ -140,15 +140,15 @@ class PlainMixer(Mixer):
     def __init__(self, module: nn.Module, *, causal: bool) -> None:
         super().__init__()
         self.module = module
-        self.masked = "padding_mask" in inspect.signature(module.forward).parameters
-        if not (causal or self.masked):
+        self.takes_mask = "padding_mask" in inspect.signature(module.forward).parameters
+        if not (causal or self.takes_mask):
             raise UsageError(
-                f"{type(module).__name__}.forward takes no padding_mask: it fits a causal layout, e.g. NextToken; "
-                "elsewhere write forward(self, x, padding_mask)"
+                f"{type(module).__name__}.forward takes no padding_mask: it fits only causal layouts, e.g. NextToken; "
+                "for other layouts, define forward(self, x, padding_mask)"
             )
 
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
-        mixed = self.module(x, padding_mask=context.padding_mask) if self.masked else self.module(x)
+        mixed = self.module(x, padding_mask=context.padding_mask) if self.takes_mask else self.module(x)
         if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
             shape = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a value of type {type(mixed).__name__}"
             name = type(self.module).__name__

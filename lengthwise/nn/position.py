@@ -19,7 +19,7 @@ from lengthwise.base.types import Inputs, UsageError
 class Encoding(nn.Module):
     """Base class of encodings. Each method returns one kind of positional information, by default None."""
 
-    reads_padding: ClassVar[bool] = False  # whether terms of real tokens depend on which tokens are padding
+    reads_padding: ClassVar[bool] = False  # True if terms of real tokens depend on which tokens are padding
 
     def check(self, inputs: Inputs) -> None:
         """Raise UsageError if a row does not fit the encoding; called before anything large is computed."""
@@ -33,7 +33,7 @@ class Encoding(nn.Module):
         return None
 
     def keys(self, inputs: Inputs) -> Float[Tensor, "b t d"] | None:
-        """Return vectors to add to the queries and keys of every layer, the heads' coordinates concatenated."""
+        """Return vectors to add to the queries and keys of every layer, with the coordinates of all heads."""
         return None
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"] | None:
@@ -42,8 +42,8 @@ class Encoding(nn.Module):
         return None
 
     def blank(self) -> Float[Tensor, " h"] | None:
-        """Return the attention bias, per head, of a blank: a key and a value of zeros, so that a head may see no
-        position."""
+        """Return the attention bias, per head, of a blank: a key and a value of zeros, which a head can attend to
+        instead of a position."""
         return None
 
     def tied_heads(self) -> Bool[Tensor, " h"] | None:
@@ -302,7 +302,8 @@ class _FIRE(Encoding):
         self.network = nn.Sequential(nn.Linear(1, spec.hidden), nn.ReLU(), nn.Linear(spec.hidden, heads))
         self.scale = nn.Parameter(torch.tensor(0.1))
         self.threshold = spec.threshold
-        self.times = nn.Parameter(torch.tensor(1.0))  # L = times · threshold, for the scale of other parameters
+        # L = times · threshold, so that this weight is about as large as others.
+        self.times = nn.Parameter(torch.tensor(1.0))
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
         index = _distinct_row_positions(inputs)
@@ -317,7 +318,7 @@ class _FIRE(Encoding):
 class ALiBi(Position):
     """ALiBi (Press et al. 2022): the attention bias is −slope · |i − j|. Head n = 0, 1, … has the fixed slope
     ``steepest`` · rⁿ, with r = 2^(−8/heads). The published ``steepest`` (None) is r, 1/2 for eight heads; with steeper
-    slopes a head can see a single neighbour."""
+    slopes a head can attend to a single neighbour."""
 
     indexed = True
 

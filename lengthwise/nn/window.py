@@ -66,7 +66,7 @@ class _KeyMask(Encoding):
 
     def __init__(self, chosen: Bool[Tensor, " h"]) -> None:
         super().__init__()
-        self.all = bool(chosen.all())
+        self.selects_all = bool(chosen.all())
         self.register_buffer("chosen", chosen, persistent=False)
 
     @abstractmethod
@@ -74,7 +74,7 @@ class _KeyMask(Encoding):
         """Return a mask of pairs of positions: True if the first does not see the second."""
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "... t t"]:
-        chosen = self.chosen[:1] if self.all else self.chosen  # one bias if all heads see the same
+        chosen = self.chosen[:1] if self.selects_all else self.chosen  # one bias if all heads see the same
         hidden = chosen[:, None, None] & self.hidden_mask(inputs)
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
 
@@ -136,10 +136,10 @@ class CoupledHeadsEncoding(LocalHeadsEncoding):
 class EarlierHeads(_HeadWindow):
     """The last ``count`` heads see earlier positions only, not their own, and a blank key.
 
-    The blank is a key of zeros with a value of zeros, so that a head may see nothing (a softmax with 1 added to its
-    sum, Miller 2023). Such a head can detect whether its symbol occurred earlier; ordinary causal attention cannot,
-    as a position's own key matches equally well. The key weights of these heads start equal to their query weights:
-    matching equal symbols takes long to learn otherwise.
+    The blank is a key of zeros with a value of zeros, which a head can attend to instead of a position (a softmax with
+    1 added to its sum, Miller 2023). Such a head can detect whether its symbol occurred earlier; ordinary causal
+    attention cannot, as a position's own key matches equally well. The key weights of these heads start equal to their
+    query weights: matching equal symbols takes long to learn otherwise.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
@@ -165,8 +165,8 @@ class GridHeads(Position):
     """Windows on a square grid (for the layout ``Grid``): the first head sees its line, the second its column, the
     third its box, and further heads see all cells. No parameters.
 
-    Boxes are those of Sudoku: of n × n cells, they have h lines and n / h columns, with h the largest divisor of n up
-    to √n.
+    In a grid of n × n cells, a box has h lines and n / h columns, where h is the largest divisor of n up to √n, as in
+    Sudoku.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
@@ -201,7 +201,7 @@ class Blank(Position):
     2023). No parameters.
 
     With a blank, a head can count. Without one, an average of equal values does not depend on their number: a head may
-    return the same for two columns of a sum that hold 9 as for one column.
+    return the same for two columns of a sum that contain 9 as for one such column.
     """
 
     def build(self, width: int, heads: int) -> Encoding:

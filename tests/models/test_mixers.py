@@ -87,7 +87,7 @@ def test_a_plain_module_is_a_mixer_and_keeps_the_laws():
 
 
 def test_a_plain_module_without_a_padding_mask_needs_a_causal_layout():
-    with pytest.raises(lw.UsageError, match="takes no padding_mask: it fits a causal layout"):
+    with pytest.raises(lw.UsageError, match="takes no padding_mask: it fits only causal layouts"):
         built(causal=False, mixer=_Plain())
     built(causal=False, mixer=_Plain("Masked"))
 

@@ -14,7 +14,7 @@ from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.mixers.attention_forms import ForgettingMixer, ScalableAttention, StickBreakingMixer
 from lengthwise.nn.mixers.delta import DeltaMixer, delta_rule
 from lengthwise.nn.mixers.mamba2 import linear_attention
-from lengthwise.nn.mixers.mamba3 import rotate, trapezoidal_attention
+from lengthwise.nn.mixers.mamba3 import rotate_first_pairs, trapezoidal_attention
 from lengthwise.nn.mixers.recurrent import reverse_rows
 from lengthwise.nn.mixers.rwkv7 import diagonal_plus_rank_one
 from lengthwise.nn.mixers.xlstm import exponential_attention
@@ -161,7 +161,7 @@ def test_mamba_3_can_track_parity_by_rotation():
     one = torch.zeros(4, 1, 30, 4).double().index_fill(3, torch.tensor([0]), 1)
     value = torch.zeros(4, 1, 30, 1).double().index_fill(2, torch.tensor([0]), 1)
     ones = torch.ones(4, 1, 30).double()
-    key, query = rotate(one, angle * 0), rotate(one, angle)
+    key, query = rotate_first_pairs(one, angle * 0), rotate_first_pairs(one, angle)
     outputs, _ = trapezoidal_attention(query, key, value, 0 * ones, ones, ones, None)
     assert torch.equal(outputs[:, 0, :, 0] < 0, bits.cumsum(1) % 2 == 1)
 
@@ -257,7 +257,7 @@ def test_eigenvalues_of_the_transition_are_in_their_range(negative, least):
     """The eigenvalues of I − β k kᵀ are 1 and 1 − β."""
     torch.manual_seed(0)
     mixer = DeltaMixer(8, 2, taps=4, negative=negative, biases=True)
-    beta = mixer.top * mixer.rate(10 * torch.randn(100, 8)).sigmoid()
+    beta = mixer.max_beta * mixer.rate(10 * torch.randn(100, 8)).sigmoid()
     eigenvalues = 1 - beta
     assert eigenvalues.min() >= least and eigenvalues.max() <= 1
     assert eigenvalues.min() < least + 0.1

@@ -18,8 +18,8 @@ from lengthwise.nn.mixers.recurrent import exempt_from_decay
 
 @dataclass(frozen=True)
 class ScalableSoftmax(MixerSpec):
-    """Softmax attention whose scores are multiplied by s log(1 + n), with n the keys up to the query's position and s
-    learned per head (Nakanishi 2025, there log n), so that many keys do not flatten it."""
+    """Softmax attention whose scores are multiplied by s log(1 + n), where n is the number of keys up to the query's
+    position and s is learned per head (Nakanishi 2025 uses log n), so that many keys do not flatten the weights."""
 
     def build(self, width: int, heads: int, *, dropout: float, biases: bool, **_: Any) -> Mixer:
         return ScalableAttention(width, heads, dropout=dropout, biases=biases)
@@ -30,7 +30,7 @@ class ScalableAttention(SoftmaxAttention):
 
     def __init__(self, width: int, heads: int, *, dropout: float, biases: bool) -> None:
         super().__init__(width, heads, dropout=dropout, biases=biases)
-        self.scale = exempt_from_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # at first s log = log₁₀
+        self.scale = exempt_from_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # initially s log n = log₁₀ n
 
     def attend(
         self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext, cache: Any = None

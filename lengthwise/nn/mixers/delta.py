@@ -49,7 +49,7 @@ class DeltaNet(_DeltaSpec):
 @dataclass(frozen=True)
 class GatedDeltaNet(_DeltaSpec):
     """Gated DeltaNet (Yang et al. 2025): S ← α S (I − β k kᵀ) + β v kᵀ, with a decay α per head and position, and an
-    output gate. ``negative`` as in DeltaNet."""
+    output gate. ``negative`` has the same effect as in DeltaNet."""
 
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
     taps: Extra = 4  # kernel size of the short convolution; 0: none
@@ -76,7 +76,7 @@ class DeltaMixer(RecurrentMixer):
         self, width: int, heads: int, *, taps: int, negative: bool, biases: bool, gated: bool = False, updates: int = 1
     ) -> None:
         super().__init__()
-        self.heads, self.updates, self.top = heads, updates, 2.0 if negative else 1.0
+        self.heads, self.updates, self.max_beta = heads, updates, 2.0 if negative else 1.0
         self.project = nn.Linear(width, (1 + 2 * updates) * width, bias=False)  # query, keys, values
         self.conv = ShortConvolution((1 + 2 * updates) * width, taps)
         self.rate = nn.Linear(width, updates * heads, bias=False)
@@ -91,7 +91,7 @@ class DeltaMixer(RecurrentMixer):
         query, *keys_and_values = (split_heads(part, self.heads) for part in projected.chunk(1 + 2 * self.updates, -1))
         # With several updates, each position becomes ``updates`` positions of a longer row; its query is at the last.
         key, value = (torch.stack(keys_and_values[i::2], 3).flatten(2, 3) for i in (0, 1))
-        beta = self.top * self.rate(x).sigmoid().unflatten(-1, (self.updates, self.heads)).flatten(1, 2)
+        beta = self.max_beta * self.rate(x).sigmoid().unflatten(-1, (self.updates, self.heads)).flatten(1, 2)
         decay = None if self.decay is None else self.decay(x)[0]
         if self.updates > 1:
             query = F.pad(query[:, :, :, None], (0, 0, self.updates - 1, 0)).flatten(2, 3)
@@ -103,8 +103,8 @@ class DeltaMixer(RecurrentMixer):
 
 
 class Decay(nn.Module):
-    """Log decay −exp(a) Δ of each head, and the step Δ = softplus(w x + b), as in Mamba-2 (Dao and Gu 2024), initially
-    with a rate exp(a) in 1 … 16 and softplus(b) in .001 … .1."""
+    """Computes the log decay −exp(a) Δ of each head, and the step Δ = softplus(w x + b), as in Mamba-2 (Dao and Gu
+    2024). Initially the rate exp(a) is in 1 … 16 and softplus(b) in .001 … .1."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -146,7 +146,7 @@ def delta_rule(
         ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()  # γ_t / γ_j
         query_key, key_key = query_key * ratio, key_key * ratio
     inverse = invert_unit_lower((beta * key_key).tril(-1))
-    fresh = inverse @ (beta * value)  # the u if S_0 were 0
+    fresh = inverse @ (beta * value)  # u_t if S_0 were 0
     removed = inverse @ (beta * key if total is None else beta * total.exp() * key)
     if total is not None:  # decay queries from the chunk's start, and keys to its end
         query, key = query * total.exp(), key * (total[..., -1:, :] - total).exp()

@@ -16,7 +16,7 @@ from lengthwise.nn.mixers.delta import Decay
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, ShortConvolution, join_heads, split_chunks, split_heads
 
 CHUNK = 32  # positions computed at once: the fastest on a CPU
-SMALLEST = 1e-6  # smallest magnitude of a decay, so that its logarithm is finite
+MIN_DECAY = 1e-6  # smallest magnitude of a decay, so that its logarithm is finite
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Mamba2(MixerSpec):
     shared by the heads. With ``negative``, a is in (−1, 1) instead of (0, 1) (Grazzi et al. 2025)."""
 
     negative: bool = False  # decays in (−1, 1) instead of (0, 1)
-    state: Size = 16  # numbers of B and C
+    state: Size = 16  # length of the vectors B and C
     expand: Size = 2  # the inner width, in multiples of width
     taps: Extra = 4  # kernel size of the short convolution; 0: none
 
@@ -57,7 +57,7 @@ class Mamba2Mixer(RecurrentMixer):
         sign = None
         if self.negative:
             factor = 2 * log_decay.exp() - 1
-            log_decay, sign = factor.abs().clamp(min=SMALLEST).log(), torch.where(factor < 0, -1.0, 1.0).to(x.dtype)
+            log_decay, sign = factor.abs().clamp(min=MIN_DECAY).log(), torch.where(factor < 0, -1.0, 1.0).to(x.dtype)
         outputs, memory = linear_attention(query, key, step[..., None] * value, log_decay, sign, memory)
         mixed = join_heads(outputs + self.skip * value)
         return self.out(self.norm(mixed * F.silu(self.gate(x)))), (before, memory)
@@ -80,13 +80,14 @@ def linear_attention(
     length = value.shape[2]
     chunk = min(chunk, length)
     query, key, value = (split_chunks(part, chunk) for part in (query, key, value))
-    total = split_chunks(log_decay[..., None], chunk).cumsum(3)  # of logarithms since the chunk's start
+    total = split_chunks(log_decay[..., None], chunk).cumsum(3)  # sums of log decays since the chunk's start
     lower = torch.ones(chunk, chunk, dtype=torch.bool, device=value.device).tril()
     ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()
     from_start, to_end = total.exp(), (total[..., -1:, :] - total).exp()
     if sign is not None:
-        run = split_chunks(sign[..., None], chunk, 1.0).cumprod(3)
-        ratio, from_start, to_end = ratio * run * run.mT, from_start * run, to_end * run * run[..., -1:, :]
+        total_sign = split_chunks(sign[..., None], chunk, 1.0).cumprod(3)
+        ratio, from_start = ratio * total_sign * total_sign.mT, from_start * total_sign
+        to_end = to_end * total_sign * total_sign[..., -1:, :]
     inside = (query @ key.mT * ratio) @ value
     query, key = query * from_start, key * to_end
     state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state

@@ -19,20 +19,20 @@ from lengthwise.nn.mixers.mamba2 import CHUNK, linear_attention
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, exempt_from_decay, join_heads, split_heads
 from lengthwise.nn.position import rotate_pairs
 
-LEAST_RATE = 1e-4  # smallest rate of decay, as in the authors' code
+MIN_RATE = 1e-4  # smallest rate of decay, as in the authors' code
 
 
 @dataclass(frozen=True)
 class Mamba3(MixerSpec):
     """Mamba-3 with one input and output (Lahoti et al. 2026): for each head S ← a S + (1 − λ) Δ a B' x'ᵀ + λ Δ B xᵀ,
-    where B' and x' are those of the position before; the output Sᵀ C + D x is gated.
+    where B' and x' are those of the previous position; the output Sᵀ C + D x is gated.
 
     B and C are shared by the heads, normalized, and get a bias for each head. Half of their pairs of numbers rotate by
-    angles that add up over positions, up to π Δ each, so that the state has complex eigenvalues (section 3.2). There is
-    no convolution. Initial weights are those of the authors' code.
+    angles that add up over positions, each of at most π Δ, so that the state has complex eigenvalues (section 3.2).
+    There is no convolution. Initial weights are those of the authors' code.
     """
 
-    state: Size = 16  # numbers of B and C, a multiple of 4
+    state: Size = 16  # length of the vectors B and C, a multiple of 4
     expand: Size = 2  # the inner width, in multiples of width
 
     def __post_init__(self) -> None:
@@ -66,10 +66,10 @@ class Mamba3Mixer(RecurrentMixer):
         value, *keys, step, rate, mix, turn = self.project(x).split(self.sizes, -1)
         step, rate, mix = (part.transpose(1, 2) for part in (step, rate, mix))
         step = F.softplus(step + self.step_bias)
-        log_decay = -(rate.clamp(min=0) + 1 / (1 - rate.clamp(max=0))).clamp(min=LEAST_RATE) * step
+        log_decay = -(rate.clamp(min=0) + 1 / (1 - rate.clamp(max=0))).clamp(min=MIN_RATE) * step
         angle = angle + (step[..., None] * math.pi * turn.tanh()[:, None]).cumsum(2)
         key, query = (
-            rotate(norm(part)[:, None] + bias, angle)
+            rotate_first_pairs(norm(part)[:, None] + bias, angle)
             for norm, part, bias in zip(self.norms, keys, self.biases, strict=True)
         )
         value = split_heads(value, self.heads)
@@ -78,7 +78,7 @@ class Mamba3Mixer(RecurrentMixer):
         return self.out(mixed), (angle[:, :, -1:].remainder(2 * math.pi), *memory)
 
 
-def rotate(x: Float[Tensor, "b h t n"], angle: Float[Tensor, "b h t a"]) -> Float[Tensor, "b h t n"]:
+def rotate_first_pairs(x: Float[Tensor, "b h t n"], angle: Float[Tensor, "b h t a"]) -> Float[Tensor, "b h t n"]:
     """Rotate the first pairs of neighbouring numbers, one pair by each angle."""
     pairs = x.unflatten(-1, (-1, 2))
     angle = F.pad(angle, (0, pairs.shape[-2] - angle.shape[-1]))[..., None]
@@ -95,11 +95,12 @@ def trapezoidal_attention(
     state: Sequence[Tensor] | None,
     chunk: int = CHUNK,
 ) -> tuple[Float[Tensor, "b h t v"], tuple[Tensor, Tensor, Tensor, Tensor]]:
-    """Compute S_t = a_t S_{t−1} + (1 − λ_t) Δ_t a_t k_{t−1} v_{t−1}ᵀ + λ_t Δ_t k_t v_tᵀ chunk by chunk, with
-    ``log_decay`` log a, ``step`` Δ and ``mix`` λ. Return the outputs S_tᵀ q_t, and the last P, k, v and λ Δ, the state.
+    """Compute S_t = a_t S_{t−1} + (1 − λ_t) Δ_t a_t k_{t−1} v_{t−1}ᵀ + λ_t Δ_t k_t v_tᵀ chunk by chunk, where
+    ``log_decay`` is log a, ``step`` is Δ and ``mix`` is λ. Return the outputs S_tᵀ q_t, and the state: the last P, k, v
+    and λ Δ.
 
     P_t is S_t without its own input λ_t Δ_t k_t v_tᵀ: P_t = a_t P_{t−1} + (λ_{t−1} Δ_{t−1} + (1 − λ_t) Δ_t) a_t k_{t−1}
-    v_{t−1}ᵀ, which is linear attention to the positions before.
+    v_{t−1}ᵀ, which is linear attention to earlier positions.
     """
     weight = mix * step
     memory, *last = state or (None, *(torch.zeros_like(part[:, :, :1]) for part in (key, value, weight)))

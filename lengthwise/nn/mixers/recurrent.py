@@ -26,8 +26,8 @@ class RecurrentMixer(Mixer):
         mixed, _ = self.step(x, None)
         if context.causal:
             return mixed
-        turned = reverse_rows(x, context.padding_mask)
-        return mixed + reverse_rows(self.step(turned, None)[0], context.padding_mask)
+        reversed_x = reverse_rows(x, context.padding_mask)
+        return mixed + reverse_rows(self.step(reversed_x, None)[0], context.padding_mask)
 
 
 def reverse_rows(x: Hidden, padding_mask: Tensor) -> Hidden:
@@ -39,7 +39,7 @@ def reverse_rows(x: Hidden, padding_mask: Tensor) -> Hidden:
 
 class ShortConvolution(nn.Module):
     """A causal convolution of each channel over the last ``taps`` positions, then SiLU. Its state is the inputs at the
-    last ``taps`` − 1 positions. Without taps, only SiLU."""
+    last ``taps`` − 1 positions. If ``taps`` is 0, it applies SiLU alone."""
 
     def __init__(self, width: int, taps: int) -> None:
         super().__init__()
@@ -78,7 +78,8 @@ def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
 
 @dataclass(frozen=True)
 class LSTMLayer(MixerSpec):
-    """A layer of torch's LSTM (Hochreiter and Schmidhuber 1997), h = o · tanh(c), then a linear layer. One head."""
+    """A layer of torch's LSTM (Hochreiter and Schmidhuber 1997) with h = o · tanh(c), then a linear layer. It has one
+    head."""
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return TorchLayer(nn.LSTM(width, width, batch_first=True), width, biases=biases)
@@ -86,14 +87,14 @@ class LSTMLayer(MixerSpec):
 
 @dataclass(frozen=True)
 class GRULayer(MixerSpec):
-    """A layer of torch's GRU (Cho et al. 2014), then a linear layer. One head."""
+    """A layer of torch's GRU (Cho et al. 2014), then a linear layer. It has one head."""
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return TorchLayer(nn.GRU(width, width, batch_first=True), width, biases=biases)
 
 
 class TorchLayer(RecurrentMixer):
-    """The module of ``LSTMLayer`` and ``GRULayer``. Its state is torch's."""
+    """The module of ``LSTMLayer`` and ``GRULayer``. Its state is that of the torch layer."""
 
     def __init__(self, layer: nn.LSTM | nn.GRU, width: int, *, biases: bool) -> None:
         super().__init__()

@@ -15,15 +15,15 @@ from lengthwise.nn.mixers.delta import invert_unit_lower
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, exempt_from_decay, join_heads, split_chunks, split_heads
 
 CHUNK = 16  # positions computed at once; the product of their decays stays far above rounding errors in 32 bits
-LOG_SLOWEST = -0.606531  # −exp(−1/2): decays are in (.545, 1)
+MIN_LOG_DECAY = -0.606531  # −exp(−1/2): decays are in (.545, 1)
 PARTS = ("receptance", "decay", "key", "value", "rate", "gate")
 
 
 @dataclass(frozen=True)
 class RWKV7(MixerSpec):
-    """RWKV-7 (Peng et al. 2025): for each head S ← S (diag(w) − κ̂ (a ∘ κ̂)ᵀ) + v k̃ᵀ, output S r, with vectors w and
-    a of the input. With ``negative``, a is in (0, 2) instead of (0, 1), for eigenvalues in (−1, 1). There is no value
-    residual between layers."""
+    """RWKV-7 (Peng et al. 2025): for each head S ← S (diag(w) − κ̂ (a ∘ κ̂)ᵀ) + v k̃ᵀ, output S r, with vectors w and a
+    that depend on the input. With ``negative``, a is in (0, 2) instead of (0, 1), for eigenvalues in (−1, 1). There is
+    no value residual between layers."""
 
     negative: bool = False  # eigenvalues in (−1, 1) instead of (0, 1)
 
@@ -36,7 +36,7 @@ class RWKV7Mixer(RecurrentMixer):
 
     def __init__(self, width: int, heads: int, *, negative: bool, biases: bool) -> None:
         super().__init__()
-        self.heads, self.top = heads, 2.0 if negative else 1.0
+        self.heads, self.max_rate = heads, 2.0 if negative else 1.0
         self.shift = nn.Parameter(torch.rand(len(PARTS), width))  # fraction of each part from the previous position
         low_rank, rank = ("decay", "rate", "gate"), max(4, width // 4)
         self.full = nn.ModuleDict({name: nn.Linear(width, width, bias=False) for name in PARTS if name not in low_rank})
@@ -56,11 +56,11 @@ class RWKV7Mixer(RecurrentMixer):
         mixed = {name: x + part * (before - x) for name, part in zip(PARTS, self.shift, strict=True)}
         receptance, key, value = (full(mixed[name]) for name, full in self.full.items())
         decay = self.high["decay"](self.low["decay"](mixed["decay"]).tanh())
-        log_decay = LOG_SLOWEST * (self.decay_bias + decay).sigmoid()
-        rate = self.top * (self.rate_bias + self.high["rate"](self.low["rate"](mixed["rate"]))).sigmoid()
+        log_decay = MIN_LOG_DECAY * (self.decay_bias + decay).sigmoid()
+        rate = self.max_rate * (self.rate_bias + self.high["rate"](self.low["rate"](mixed["rate"]))).sigmoid()
         gate = self.high["gate"](self.low["gate"](mixed["gate"]).sigmoid())
         removal = F.normalize(split_heads(key * self.removal, self.heads), dim=-1)
-        key = key * (1 + (rate / self.top - 1) * self.replacement)
+        key = key * (1 + (rate / self.max_rate - 1) * self.replacement)
         parts = receptance, log_decay, key, value, rate
         receptance, log_decay, key, value, rate = (split_heads(part, self.heads) for part in parts)
         outputs, memory = diagonal_plus_rank_one(receptance, log_decay, -removal, rate * removal, key, value, memory)

@@ -49,10 +49,10 @@ class MLSTMMixer(RecurrentMixer):
         seen, before = self.conv(x, before)
         query, key = (split_heads(part, self.heads) for part in self.look(seen).chunk(2, -1))
         value = split_heads(self.value(x), self.heads)
-        enter, forget = (self.gates(seen) + self.gate_bias).transpose(1, 2).chunk(2, 1)
+        log_input, forget = (self.gates(seen) + self.gate_bias).transpose(1, 2).chunk(2, 1)
         key = key / key.shape[-1] ** 0.5
         forget = F.logsigmoid(forget)
-        outputs, *memory = exponential_attention(query, key, value, enter, forget, memory[0], memory[1])
+        outputs, *memory = exponential_attention(query, key, value, log_input, forget, memory[0], memory[1])
         mixed = join_heads(self.norm(outputs)) * self.gate(x).sigmoid()
         return self.out(mixed), (before, *memory)
 
@@ -61,7 +61,7 @@ def exponential_attention(
     query: Float[Tensor, "b h t k"],
     key: Float[Tensor, "b h t k"],
     value: Float[Tensor, "b h t v"],
-    enter: Float[Tensor, "b h t"],
+    log_input: Float[Tensor, "b h t"],
     log_forget: Float[Tensor, "b h t"],
     state: Float[Tensor, "b h k w"] | None,
     scale: Float[Tensor, "b h"] | None,
@@ -77,7 +77,7 @@ def exponential_attention(
     for start in range(0, length, chunk):
         part = slice(start, start + chunk)
         total = log_forget[:, :, part].cumsum(-1)
-        weight = total[..., :, None] - total[..., None, :] + enter[:, :, None, part]
+        weight = total[..., :, None] - total[..., None, :] + log_input[:, :, None, part]
         lower = torch.ones(weight.shape[-2:], dtype=torch.bool, device=key.device).tril()
         weight = weight.masked_fill(~lower, -torch.inf)
         carried = total + scale[..., None]
