@@ -110,16 +110,20 @@ def _run(args: argparse.Namespace) -> int:
     except BrokenPipeError:
         process.discard_output()
         return 141
-    except (MemoryError, RuntimeError) as error:
-        if not errors.is_out_of_memory(error):
-            raise
-        options = [f"--{name}" for name in ("lengths", "samples", "count", "jobs") if hasattr(args, name)]
-        settings = ["batch, lengths.top"] * hasattr(args, "recipe") + options or ["the problem's size"]
-        return _print_error(f"out of memory: reduce {', '.join(settings)}{_resume_hint(args)}", 2)
     except OSError as error:
         if error.filename is None:
             process.discard_output()
         return _print_error(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}", 2)
+    except Exception as error:
+        if errors.is_out_of_memory(error):
+            options = [f"--{name}" for name in ("lengths", "samples", "count", "jobs") if hasattr(args, name)]
+            settings = ["batch, lengths.top"] * hasattr(args, "recipe") + options or ["the problem's size"]
+            return _print_error(f"out of memory: reduce {', '.join(settings)}{_resume_hint(args)}", 2)
+        from lengthwise.experiment.own_code import describe_user_error, user_frames
+
+        if not user_frames(error):
+            raise
+        return _print_error(describe_user_error(error), 2)
 
 
 def _resume_hint(args: argparse.Namespace) -> str:
@@ -228,10 +232,9 @@ def _import_module(name: str, prefix: str) -> None:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add_module(importlib.import_module(name))
     except BaseException as error:  # Ctrl-C does not get here: see `process.exit_on_stop_signals`
-        from lengthwise.experiment.own_code import is_library_file
+        from lengthwise.experiment.own_code import user_frames
 
-        frames = traceback.extract_tb(error.__traceback__)
-        foreign = [frame for frame in frames if not is_library_file(Path(frame.filename))]
+        frames, foreign = traceback.extract_tb(error.__traceback__), user_frames(error)
         if isinstance(error, errors.UsageError) and not foreign:
             raise  # the module names something that does not exist; the message suffices
         if isinstance(error, ModuleNotFoundError) and not foreign:

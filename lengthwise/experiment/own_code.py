@@ -90,12 +90,17 @@ def guard_foreign_code(recipe: Config) -> Iterator[None]:
 
 def describe_user_error(error: BaseException) -> str:
     """Describe an error in one line, with the file and line of user code where it occurred."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not is_library_file(Path(frame.filename))]
+    frames = user_frames(error)
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
     return f"{type(error).__name__}{where}: {error_line(error)}"
 
 
-def is_library_file(path: Path) -> bool:
+def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Return the frames of an error's traceback that are in user code, outermost first."""
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library_file(Path(frame.filename))]
+
+
+def _is_library_file(path: Path) -> bool:
     """Return whether a file belongs to this package, to Python or to an installed library."""
     ours = any(path.is_relative_to(folder) for folder in (PACKAGE, STANDARD))
     return ours or "site-packages" in path.parts or not path.is_file()

@@ -1,6 +1,7 @@
 """Malformed text, damaged files, extreme values, closed pipes: a result or one line of error, and no partial file."""
 
 import dataclasses
+import importlib
 import io
 import json
 import os
@@ -331,6 +332,39 @@ def test_a_module_that_cannot_be_imported_is_refused(code, cli, tmp_path, monkey
     if code:
         Path(f"{name}.py").write_text(code, encoding="utf-8")
     check_error(cli("sample", "parity", "3", "--import", name), f"--import {name}: ", IMPORTS.get(code, "no module"))
+
+
+NARROW = """
+from dataclasses import dataclass
+
+from lengthwise.tasks.parity import Parity
+
+
+@dataclass(frozen=True)
+class NarrowParity(Parity):
+    def answer_slots(self, sizes):
+        if sizes.max() > limit:
+            raise ValueError("too wide")
+        return super().answer_slots(sizes)
+
+
+limit = 10**6
+"""
+
+
+@pytest.mark.parametrize(
+    "command", [("evaluate", "--lengths", "9"), ("solve", "010101010"), ("depth", "--lengths", "9")]
+)
+def test_an_error_of_ones_own_task_after_training_is_one_line(command, cli, tmp_path, monkeypatch, runs):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("narrow.py").write_text(NARROW, encoding="utf-8")
+    monkeypatch.delitem(sys.modules, "narrow", raising=False)
+    narrow = importlib.import_module("narrow")
+    run = lw.train(TINY.change(task=narrow.NarrowParity()), quiet=True)
+    narrow.limit = 2
+    verb, *options = command
+    check_error(cli(verb, run.folder, *options, "--import", "narrow"), "ValueError in narrow.py, line 11: too wide")
 
 
 @pytest.mark.parametrize("device", ["meta", "abacus", "cuda:99", "", None, 3.5])
