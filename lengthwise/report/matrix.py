@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import statistics
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from lengthwise.report.style import FORMATS, INK, Drawing, Width, fix_layout, ne
 from lengthwise.runs.folder import RunFolder
 
 FOOT_HEIGHT = 0.2  # fraction of a cell's height for the published score and the seconds
+HEADING_LENGTH = 80  # characters of all headings of a figure, together
 PAPERS = Path(__file__).with_name("paper_scores.toml")
 # Model fields that are not part of an architecture's name
 OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
@@ -244,7 +246,8 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
         for y in range(len(architectures)):
             axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="white", linewidth=2.5))
     axes.set(xlim=(0, len(tasks)), ylim=(len(architectures), 0))
-    axes.set_xticks([x + 0.5 for x in range(len(tasks))], [task.replace(", ", "\n") for task in tasks], fontsize=6.5)
+    headings = [_wrap_heading(task, HEADING_LENGTH // len(tasks)) for task in tasks]
+    axes.set_xticks([x + 0.5 for x in range(len(tasks))], headings, fontsize=6.5)
     axes.set_yticks([y + 0.5 for y in range(len(architectures))], architectures, fontsize=7)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.grid(visible=False)
@@ -259,3 +262,10 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     )
     axes.set_xlabel(caption + sizes_text, fontsize=6.5)
     return fix_layout(figure, title or "Exact match", width)
+
+
+def _wrap_heading(task: str, length: int) -> str:
+    """Return a task's name with its layout on a line of its own. A class's name of more than ``length`` characters is
+    also split between its words."""
+    name, *layout = task.split(", ")
+    return "\n".join([re.sub("(?<=[a-z])(?=[A-Z])", "\n", name) if len(name) > length else name, *layout])

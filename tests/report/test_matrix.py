@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import tomllib
+from itertools import pairwise
 
 import pytest
 from conftest import command
@@ -199,3 +200,11 @@ def test_cells_that_are_not_fitted_are_hatched_and_an_empty_matrix_is_refused(fo
     assert {patch.get_hatch() for patch in fitted.patches} == {None}
     with pytest.raises(lw.UsageError, match="there is no matrix to draw"):
         matrix_rows([])
+
+
+def test_headings_of_many_columns_do_not_overlap(folders):
+    rows = matrix_rows(RunFolder(folder) for folder in folders)
+    names = ("Parity", "EvenPairs", "CycleNavigation", "ModularArithmetic", "CountedBlocks", "GroupWords S3", "Dyck")
+    figure = matrix_figure([rows[0] | {"task": f"{name}, labelled"} for name in (*names, "GroupWords S5")])
+    boxes = [label.get_window_extent() for label in figure.axes[0].get_xticklabels()]
+    assert len(boxes) == 8 and all(left.x1 < right.x0 for left, right in pairwise(boxes))
