@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 from rich.table import Table
 from rich.text import Text
 
@@ -238,7 +239,9 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
                 axes.add_patch(Rectangle((left, top), wide, high, linewidth=0.4, hatch=hatch, **patch_options))
                 place, text = (left + wide / 2, top + high / 2), share_text(share).removeprefix("0")
                 colour = "white" if share > 0.6 and row["fitted"] else INK
-                axes.text(*place, text, ha="center", va="center", fontsize=5, color=colour)
+                label = axes.text(*place, text, ha="center", va="center", fontsize=5, color=colour)
+                if hatch:  # legible on the hatching's lines
+                    label.set_path_effects([withStroke(linewidth=1.2, foreground="white")])
     for (x, y), texts in feet.items():
         for text, side, x_offset in zip(texts, ("left", "right"), (0.04, 0.96), strict=True):
             axes.text(x + x_offset, y + 1 - FOOT_HEIGHT / 2, text, ha=side, va="center", fontsize=4.5)
