@@ -25,7 +25,7 @@ KEPT = (".csv", ".gz", ".json")  # data that a page offers
 @cache
 def folders() -> tuple[str, ...]:
     """Return the paths of all results folders, from the repository's root."""
-    found = {path.parent for path in RESULTS.rglob("*.png")}
+    found = {path.parent for name in ("*.png", "figures.json") for path in RESULTS.rglob(name)}
     return tuple(sorted(str(path.relative_to(ROOT)) for path in found))
 
 
@@ -99,9 +99,8 @@ def _index(models: dict[str, str]) -> str:
         '<div class="gallery" markdown>',
     ]
     for folder in folders():
-        picture = _figures(ROOT / folder)[0].name
-        page = f"../{page_of(folder)}"
-        lines.append(f"[![](../{folder}/{picture})<br>{title(folder)}]({page})")
+        picture = "".join(f"![](../{folder}/{path.name})<br>" for path in _figures(ROOT / folder)[:1])
+        lines.append(f"[{picture}{title(folder)}](../{page_of(folder)})")
     about = "Each page runs a shipped model in the browser. Type a problem to see the answer after every loop."
     lines += ["</div>", "## Models in the browser", about]
     lines.append(" · ".join(f"[{name}](models/{name}.page.html)" for name in models))

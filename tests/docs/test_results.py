@@ -24,6 +24,7 @@ SOURCES = {
     "overview": ("*/scores",),
     "length": ("length.json",),
     "depth": ("depth.csv",),
+    "matrix": ("runs.json", "scores"),
 }
 
 
