@@ -47,16 +47,17 @@ class Task(Config):
     # follow from it, unless it is a property.
     listed_sizes: Sequence[int] | None = None
     is_collection: bool = False  # a fixed collection of problems, which ``part`` splits
-    harder: str = "hard"  # name of the harder set among the families
-    reads: tuple[str, ...] = ()  # symbols of prompts, if answers have others; (): all symbols
-    writes: tuple[str, ...] = ()  # symbols of answers, if prompts have others; (): all symbols
+    harder: str = "hard"  # name of the harder set, which is one of the families
+    reads: tuple[str, ...] = ()  # symbols that may occur in prompts; (): all symbols
+    writes: tuple[str, ...] = ()  # symbols that may occur in answers; (): all symbols
     answers_each_symbol: bool = False  # an answer has one symbol for each symbol of its prompt, in the same order
-    final_after: str = ""  # the symbol after whose last place an answer's final part begins; "": no final part
+    final_after: str = ""  # an answer's final part begins after the last of these symbols; "": no final part
     answers_numbers: bool = False  # answers are numbers as people write them: leading zeros change nothing
     patterns: tuple[Callable[..., Any], ...] = ()  # families, each drawn by ``draw_pattern``
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Raise UsageError for methods that were renamed in 0.4: under their old names they would be ignored."""
+        """Raise UsageError for ``listed_sizes`` that do not ascend, and for methods that were renamed in 0.4: under
+        their old names they would be ignored."""
         super().__init_subclass__(**keywords)
         renamed = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
         renamed |= {"pool": "sample_natural", "first_sizes": "list_smallest_sizes"}
@@ -65,8 +66,8 @@ class Task(Config):
                 raise UsageError(f"{cls.__name__}.{old} is now called {new}: rename it")
         if isinstance(listed := vars(cls).get("listed_sizes"), Sequence):
             if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
-                right = "must be ascending sizes from 1 up, e.g. range(3, 300, 3)"
-                raise UsageError(f"{cls.__name__}.listed_sizes {right}")
+                requirement = "must be ascending sizes from 1 up, e.g. range(3, 300, 3)"
+                raise UsageError(f"{cls.__name__}.listed_sizes {requirement}")
             cls.smallest, cls.largest = listed[0], listed[-1]
 
     @property
@@ -272,8 +273,8 @@ class SquareGridTask(Task):
     def draw_by_size(sizes: Int[Tensor, "b 1"], draw: Callable[[int, int], Problems]) -> Problems:
         """Return a problem per row of ``sizes``. ``draw`` takes a size and a count, and draws that many problems of
         this size."""
-        different, counts = sizes[:, 0].unique(return_counts=True)
-        parts = [draw(size, count) for size, count in zip(different.tolist(), counts.tolist(), strict=True)]
+        distinct_sizes, counts = sizes[:, 0].unique(return_counts=True)
+        parts = [draw(size, count) for size, count in zip(distinct_sizes.tolist(), counts.tolist(), strict=True)]
         return Problems.join(parts).take(sizes[:, 0].argsort(stable=True).argsort())
 
 

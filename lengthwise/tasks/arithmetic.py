@@ -16,14 +16,22 @@ from torch.nn import functional as F
 from lengthwise.base.rows import length_mask, shift_right, zero_after
 from lengthwise.base.types import SYMBOL_DTYPE, Problems, UsageError
 from lengthwise.tasks import parse_symbols
-from lengthwise.tasks.digits import Base, Order, carry, count_digits, join_numbers, reorder, replace_leading_zeros
+from lengthwise.tasks.digits import (
+    Base,
+    Order,
+    count_digits,
+    join_numbers,
+    propagate_carries,
+    reorder,
+    replace_leading_zeros,
+)
 from lengthwise.tasks.family import enumerate_rows
-from lengthwise.tasks.operands import SHARED, SUMS, ArithmeticTask, Digits, NumberTask, Pair
+from lengthwise.tasks.operands import SHARED_PATTERNS, SUM_PATTERNS, ArithmeticTask, Digits, NumberTask, Pair
 
 
 @dataclass(frozen=True)
 class Addition(ArithmeticTask):
-    """Two numbers → their sum. T = the longer operand's digits: a carry travels one digit per round.
+    """Two numbers → their sum. T is the number of digits of the longer operand: a carry travels one digit per round.
 
     With ``equal_lengths`` both operands have ``length`` digits; without, the axes are ``first`` and ``second``. With
     ``leading_zeros`` every digit is uniform (the operand is uniform in [0, base^n − 1]) and the answer always has one
@@ -38,7 +46,7 @@ class Addition(ArithmeticTask):
 
     signs = ("+",)
     harder = "long-carry"
-    patterns = (*SHARED, *SUMS)
+    patterns = (*SHARED_PATTERNS, *SUM_PATTERNS)
 
     @property
     def axes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -81,7 +89,7 @@ class Addition(ArithmeticTask):
         longest = lengths.amax(1)
         first, second = operands.unbind(1)
         totals = F.pad(first + second, (0, 1))
-        total = carry(totals, self.base, largest_total=2 * (self.base - 1))
+        total = propagate_carries(totals, self.base, largest_total=2 * (self.base - 1))
         answer_length = longest + 1 if self.leading_zeros else count_digits(total)
         prompt = join_numbers(first, second, lengths, self.order, self.base)
         answer = reorder(total, answer_length, self.order)[:, : int(answer_length.max())]
@@ -136,7 +144,7 @@ class Multiplication(ArithmeticTask):
     axes = ("first", "second")
     signs = ("*",)
     harder = "high-digits"
-    patterns = SHARED
+    patterns = SHARED_PATTERNS
 
     @property
     def answer_order(self) -> Order:
@@ -174,7 +182,7 @@ class Multiplication(ArithmeticTask):
         totals = longer.new_zeros(len(longer), shorter.shape[1] + longer.shape[1])
         for position, digit in enumerate(shorter.split(1, 1)):
             totals[:, position : position + longer.shape[1]].addcmul_(digit, longer)
-        product = carry(totals, self.base, largest_total=shorter.shape[1] * (self.base - 1) ** 2)
+        product = propagate_carries(totals, self.base, largest_total=shorter.shape[1] * (self.base - 1) ** 2)
         length = sizes.sum(1) if self.leading_zeros else count_digits(product)
         answer = reorder(product, length, self.product)[:, : int(length.max())]
         prompt = join_numbers(first, second, sizes, self.order, self.base)
@@ -202,7 +210,7 @@ def all_highest(digits: Operands, base: int, sizes: Tensor, generator: Generator
 
 
 def one_carry_throughout(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """The largest digit once in each column, else zeros, and one more in the lowest column: a carry passes all."""
+    """Each column holds one largest digit and zeros, the lowest one also a 1: a carry passes through all columns."""
     count = sizes[:, :1, None]
     owner = (torch.rand(len(digits), 1, digits.shape[2], generator=generator) * count).long()
     number = torch.arange(digits.shape[1])[:, None]
@@ -216,7 +224,7 @@ def no_column_carries(digits: Operands, base: int, sizes: Tensor, generator: Gen
 
 
 def one_counts(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """All numbers but one are zero."""
+    """All numbers except one are zero."""
     which = (torch.rand(len(digits), 1, generator=generator) * sizes[:, :1]).long()
     return digits.where((torch.arange(digits.shape[1]) == which)[..., None], 0)
 
@@ -227,12 +235,12 @@ def equal_operands(digits: Operands, base: int, sizes: Tensor, generator: Genera
 
 
 def mostly_zeros(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """Zero in nine places of ten."""
+    """Zeros in nine positions of ten, uniform digits in the others."""
     return digits.masked_fill(torch.rand(digits.shape, generator=generator) < 0.9, 0)
 
 
 def mostly_highest(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """The largest digit in nine places of ten."""
+    """The largest digit in nine positions of ten, uniform digits in the others."""
     return digits.masked_fill(torch.rand(digits.shape, generator=generator) < 0.9, base - 1)
 
 
@@ -270,8 +278,8 @@ class MultiOperandAddition(NumberTask):
         (count, length), (_, operand_count, width) = sizes.unbind(1), digits.shape
         real = length_mask(count, operand_count)[..., None] & length_mask(length, width)[:, None]
         digits = digits.where(real, 0)
-        further = len(np.base_repr(operand_count, self.base))
-        total = carry(F.pad(digits.sum(1), (0, further)), self.base, operand_count * (self.base - 1))
+        carry_width = len(np.base_repr(operand_count, self.base))
+        total = propagate_carries(F.pad(digits.sum(1), (0, carry_width)), self.base, operand_count * (self.base - 1))
         answer_length = count_digits(total)
         # Position p of a prompt is digit p mod (n + 1) of number p // (n + 1), or the sign after it.
         position, block = torch.arange(operand_count * (width + 1) - 1), length[:, None] + 1

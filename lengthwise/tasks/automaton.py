@@ -67,7 +67,7 @@ def _cached_tables(task: Automaton) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class EvenPairs(Automaton):
-    """Bits → 1 if neighbours differ an even number of times, else 0 (Delétang et al. 2023): the same as whether the
+    """Bits → 1 if neighbours differ an even number of times, else 0 (Delétang et al. 2023); it is 1 exactly if the
     first and the last bit are equal."""
 
     each: bool = False  # answer after every bit; false: after the last one
@@ -123,7 +123,13 @@ class CycleNavigation(Automaton):
 
 
 GREEK, CYRILLIC = map(chr, range(0x3B1, 0x3CA)), map(chr, range(0x430, 0x450))
-LETTERS = (*string.ascii_letters, *string.digits, *GREEK, *CYRILLIC, "ё")  # one for each element; the first is neutral
+LETTERS = (
+    *string.ascii_letters,
+    *string.digits,
+    *GREEK,
+    *CYRILLIC,
+    "ё",
+)  # one letter per group element, the neutral element first
 Permutation = tuple[int, ...]
 
 

@@ -16,7 +16,7 @@ from lengthwise.base.types import SYMBOL_DTYPE, Problems
 from lengthwise.tasks import SequenceTask
 from lengthwise.tasks.digits import join_numbers, split_numbers
 from lengthwise.tasks.family import Family
-from lengthwise.tasks.operands import OF_EACH, Digits, Pair, PairTask
+from lengthwise.tasks.operands import EACH_NUMBER_PATTERNS, Digits, Pair, PairTask
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,9 @@ class PrefixSum(SequenceTask):
 @dataclass(frozen=True)
 class FlippedCopy(SequenceTask):
     """n uniform bits → each of them exclusive-or the parity of all. T(n) = 2n: n rounds until the last bit is folded
-    into the parity, and n for the parity to reach the last position of the answer. Our own example of a limit that Fan
-    et al. 2025 (section 7) name: two loops in sequence, while the method repeats one step."""
+    into the parity, and n for the parity to reach the last position of the answer. This task is ours, an example of a
+    limit that Fan et al. 2025 (section 7) name: it needs two loops in sequence, while their method repeats a single
+    step."""
 
     symbols = ("0", "1")
     answers_each_symbol = True
@@ -82,7 +83,7 @@ class SquareRoot(SequenceTask):
         below = "One less than squares, so that the root is just below a whole number."
         near_squares = (("squares", "Squares of whole numbers.", 0), ("below", below, 1))
         square_families = (
-            Family(name, about, partial(self._draw_near_square, less)) for name, about, less in near_squares
+            Family(name, about, partial(self._draw_near_square, difference)) for name, about, difference in near_squares
         )
         return (*super().families, *square_families)
 
@@ -130,15 +131,15 @@ def _to_bits(numbers: Sequence[int], width: int) -> Int[Tensor, "b width"]:
     return torch.tensor([[number >> place & 1 for place in range(width)] for number in numbers], dtype=SYMBOL_DTYPE)
 
 
-# Numbers of ones at which a model trained on short rows may fail: all bits are set, or one more bit is needed.
+# Numbers of ones at which a model trained on short rows may fail: all bits of the number are set, or it gets a new one.
 COUNTS = (3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
 
 
 @dataclass(frozen=True)
 class BinarySum(SequenceTask):
-    """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros; no ones:
-    ``0``. T(n) = n: one bit is counted per round. In the harder set the number of ones is uniform, 0 to n: uniform bits
-    almost never have a sum near n, whose highest bits are set."""
+    """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros (``0`` if
+    there are no ones). T(n) = n: one bit is counted per round. In the harder set the number of ones is uniform, 0 to n:
+    uniform bits almost never have a sum near n, whose highest bits are set."""
 
     symbols = ("0", "1")
     harder = "uniform-count"
@@ -164,7 +165,7 @@ class BinarySum(SequenceTask):
         return (*super().families, Family.from_function(self._near_power_of_two, self._near_power_of_two), *counts)
 
     def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """The number of ones is near a power of two, by one at most: 7, 8, 9."""
+        """The number of ones differs from a power of two by at most one: 7, 8, 9."""
         length = sizes[:, 0]
         power = 2 ** (torch.rand(len(sizes), generator=generator) * _count_bits(length)).long()
         ones = power + torch.randint(-1, 2, (len(sizes),), generator=generator)
@@ -172,9 +173,9 @@ class BinarySum(SequenceTask):
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
         length, count = sizes[:, 0], bits.sum(1)
-        written = _count_bits(count)
-        answer = count[:, None] >> torch.arange(int(written.max())) & 1
-        return Problems(sizes, bits, length, answer, written, length)
+        bit_count = _count_bits(count)
+        answer = count[:, None] >> torch.arange(int(bit_count.max())) & 1
+        return Problems(sizes, bits, length, answer, bit_count, length)
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
         """Write a number in binary, most significant bit first."""
@@ -232,8 +233,8 @@ class BitwiseOr(PairTask):
     base, leading_zeros = 2, True
     # Vectors with a single 1, which ``sample`` draws, and any two vectors, which people may type.
     patterns = (
-        *OF_EACH, one_at_the_start, one_at_the_end, one_in_the_longer, no_one, Pair.all_highest, Pair.twice,
-        Pair.complement, Pair.zeros,
+        *EACH_NUMBER_PATTERNS, one_at_the_start, one_at_the_end, one_in_the_longer, no_one, Pair.all_highest,
+        Pair.twice, Pair.complement, Pair.zeros,
     )  # fmt: skip
     question = (
         "Give the bitwise or of these two vectors of bits. They are aligned at their first bits, and the shorter one "
@@ -243,9 +244,9 @@ class BitwiseOr(PairTask):
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         first, second = sizes.unbind(1)
         coin = torch.rand(len(sizes), generator=generator) < 0.5
-        in_first = torch.where(first == second, coin, first < second)  # whether the first vector holds the 1
+        is_in_first = torch.where(first == second, coin, first < second)  # whether the first vector holds the 1
         one = (torch.rand(len(sizes), generator=generator) * sizes.amin(1)).long()
-        position = torch.where(in_first, one, first + 1 + one)
+        position = torch.where(is_in_first, one, first + 1 + one)
         bits = torch.zeros(len(sizes), int(sizes.sum(1).max()) + 1, dtype=SYMBOL_DTYPE)
         return self._build_problems(sizes, bits.scatter_(1, position[:, None], 1))
 

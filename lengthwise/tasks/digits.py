@@ -16,7 +16,7 @@ from lengthwise.base.rows import shift_right
 from lengthwise.base.types import SYMBOL_DTYPE, UsageError
 from lengthwise.tasks import Task, parse_symbols
 
-EXACT = 2**53  # up to here, doubles hold every whole number
+MAX_EXACT_INTEGER = 2**53  # up to here, doubles hold every whole number
 Base = Annotated[int, Range(2, 10)]
 Order = Literal["least", "most"]  # which digit of a number is written first: the least or the most significant
 
@@ -43,9 +43,9 @@ def replace_leading_zeros(
     return digits.flatten().index_copy(0, tops, drawn).view_as(digits)
 
 
-def carry(totals: Shaped[Tensor, "b n"], base: int, largest_total: int) -> Int[Tensor, "b n"]:
-    """Convert columns' totals of 0 to ``largest_total`` to digits, both least significant first; a carry out of the
-    last column is lost."""
+def propagate_carries(totals: Shaped[Tensor, "b n"], base: int, largest_total: int) -> Int[Tensor, "b n"]:
+    """Convert the totals of columns, from 0 to ``largest_total``, to digits. Both are least significant first; a carry
+    out of the last column is lost."""
     parts: list[Tensor] = []
     carry: Tensor | int = 0
     for columns in totals.split(_count_exact_columns(base, largest_total), 1):
@@ -68,7 +68,7 @@ def argsort_rows(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int
     ``real``) last. Numbers may be longer than a machine word, so they are sorted by one word after the other."""
     *lower, highest = to_machine_words(digits, base=10)
     order = torch.arange(digits.shape[1]).expand(digits.shape[:2])
-    for word in (*lower, highest.masked_fill(~real, EXACT)):
+    for word in (*lower, highest.masked_fill(~real, MAX_EXACT_INTEGER)):
         # Sort word and index as one number of 53 and 6 bits, in two thirds of the time of torch's stable sort.
         keys = word.gather(1, order) * 64 + torch.arange(order.shape[1])
         order = order.gather(1, keys.sort(1).values & 63)
@@ -77,7 +77,7 @@ def argsort_rows(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int
 
 def _count_exact_columns(base: int, largest_total: int) -> int:
     """Return how many columns with totals of up to ``largest_total``, and a carry into them, a double holds exactly."""
-    return next(count for count in itertools.count(1) if largest_total * base ** (count + 1) >= EXACT)
+    return next(count for count in itertools.count(1) if largest_total * base ** (count + 1) >= MAX_EXACT_INTEGER)
 
 
 @lru_cache(maxsize=64)
@@ -100,14 +100,14 @@ def join_numbers(
 def split_numbers(
     task: Task, text: str, sign: int, parts: str = "numbers"
 ) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
-    """Return the two numbers of a typed prompt, in the prompt's digit order. Raises UsageError unless a prompt has
-    two numbers."""
+    """Return the two numbers of a typed prompt, in the prompt's digit order. Raises UsageError unless the text is two
+    numbers with a sign between them."""
     ids = parse_symbols(task, text)
-    signs = (ids == sign).nonzero().flatten()
-    if len(signs) != 1 or signs[0] == 0 or signs[0] == len(ids) - 1:
+    sign_positions = (ids == sign).nonzero().flatten()
+    if len(sign_positions) != 1 or sign_positions[0] == 0 or sign_positions[0] == len(ids) - 1:
         symbol = task.symbols[sign]
         raise UsageError(f"{task.name}: a prompt is two {parts} and one '{symbol}' between them, not {text.strip()!r}")
-    return ids[: signs[0]], ids[signs[0] + 1 :]
+    return ids[: sign_positions[0]], ids[sign_positions[0] + 1 :]
 
 
 def to_reading_order(text: str, order: Order) -> str:

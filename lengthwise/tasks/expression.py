@@ -38,7 +38,8 @@ class Writer(NamedTuple):
         return self.rng.choice("123456789") + "".join(self.draw_digit() for _ in range(digits - 1))
 
     def write_chain(self, operators: str, digit: Callable[[], str] | None = None) -> str:
-        """Write numbers of one digit, one of two if ``size`` is even, with these operators in turn (empty: random)."""
+        """Write numbers of one digit, of which one gets a second digit if ``size`` is even, with these operators in
+        turn (empty: random operators)."""
         digit, count = digit or self.draw_digit, (self.size + 1) // 2
         numbers = [digit() for _ in range(count)]
         if self.size % 2 == 0:
@@ -49,7 +50,7 @@ class Writer(NamedTuple):
         ]
         return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
 
-    def fill_up(self, nest: Callable[[int], str], level_length: int) -> str:
+    def write_nested(self, nest: Callable[[int], str], level_length: int) -> str:
         """Write the largest ``nest(depth)`` that leaves 0 or at least 2 characters, and fill these with terms. A level
         has ``level_length`` characters."""
         for depth in range(self.size // level_length, -1, -1):
@@ -74,7 +75,7 @@ class Writer(NamedTuple):
         return self.write_chain("*", lambda: self.rng.choice("1111111111123459"))
 
     def times_zero(self) -> str:
-        """A product with a zero in it, or a one in the same position: 3*0*4, 3*1*4."""
+        """A product that contains a zero, or a one in place of the zero: 3*0*4, 3*1*4."""
         digit = self.rng.choice("01")
         numbers = self.write_chain("*", lambda: self.rng.choice("11112")).split("*")
         numbers[self.rng.choice([index for index, number in enumerate(numbers) if len(number) == 1])] = digit
@@ -126,7 +127,7 @@ class Writer(NamedTuple):
             ends = "".join(f"){self.draw_sign()}{self.draw_digit()}" for _ in range(depth))
             return "(" * depth + f"{self.draw_digit()}{self.draw_sign()}{self.draw_digit()}" + ends
 
-        return self.fill_up(nest, 4)
+        return self.write_nested(nest, 4)
 
     def nested_right(self) -> str:
         """Parentheses of the largest possible depth, or one less, to the right: 1-(4-(8+3))."""
@@ -135,7 +136,7 @@ class Writer(NamedTuple):
             starts = "".join(f"{self.draw_digit()}{self.draw_sign()}(" for _ in range(depth))
             return starts + f"{self.draw_digit()}{self.draw_sign()}{self.draw_digit()}" + ")" * depth
 
-        return self.fill_up(nest, 4)
+        return self.write_nested(nest, 4)
 
     def side_by_side(self) -> str:
         """Parentheses side by side: (3+8)-(4-1)."""
@@ -144,7 +145,7 @@ class Writer(NamedTuple):
             groups = (f"({self.draw_digit()}{self.draw_sign()}{self.draw_digit()})" for _ in range(count + 1))
             return self.draw_sign().join(groups)
 
-        return self.fill_up(nest, 6)
+        return self.write_nested(nest, 6)
 
     def long_numbers(self) -> str:
         """Numbers of up to four digits, with plus and minus signs in turn: 4372-981."""
@@ -165,16 +166,17 @@ class Writer(NamedTuple):
 
 @dataclass(frozen=True)
 class Expression(Task):
-    """An expression with + − * and parentheses → its value: ``(3-8)*-4`` → ``20``. T = the number of operators.
+    """An expression with + − * and parentheses → its value: ``(3-8)*-4`` → ``20``. T is the number of operators.
 
-    The size is the number of characters of the expression; its value has at most ``most``, including its sign.
+    The size is the number of characters of the expression. Its value has at most ``most`` characters, its sign
+    included.
     """
 
-    most: Annotated[int, Range(1, 15)] = 5  # characters of a value
+    most: Annotated[int, Range(1, 15)] = 5  # largest number of characters of a value
 
     symbols = grammar.SYMBOLS
     signs = (*OPERATORS, "(", ")")
-    smallest, largest = 3, grammar.LONGEST
+    smallest, largest = 3, grammar.MAX_CHARACTERS
     answers_numbers = True
     question = "Answer the math question."  # the instruction that ReTran uses
 
@@ -202,7 +204,7 @@ class Expression(Task):
         mass = torch.where(torch.arange(high + 1) < low, 0, grammar.get_tables(high).mass[: high + 1])
         parts = []
         while count:
-            # Somewhat more than are needed, so that a second round is rare; the first short values are kept.
+            # Draw somewhat more rows than are needed, so that a second round is rare, and keep the first short values.
             lengths = torch.multinomial(mass, count + count // 16 + SMALL_BATCH, replacement=True, generator=generator)
             rows, values = grammar.draw_expressions(lengths, generator)
             short = self._is_short(values).nonzero().flatten()[:count]
@@ -288,14 +290,14 @@ class Expression(Task):
         return {"operators": problems.rounds, "depth of parentheses": nested.cumsum(1).amax(1)}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        """Return the largest length of a value, which is shorter than its expression."""
+        """Return an upper bound on the value's length: less than the expression's, and at most ``most``."""
         return (sizes[:, 0] - 1).clamp(max=self.most)
 
 
 def _check_syntax(text: str) -> None:
     """Raise UsageError, with the position of the error, unless the text is an expression of the grammar."""
 
-    def fail(reason: str) -> UsageError:
+    def build_error(reason: str) -> UsageError:
         return UsageError(f"expression: {reason}, in {text}")
 
     opened: list[int] = []
@@ -303,26 +305,26 @@ def _check_syntax(text: str) -> None:
     before = "("  # the symbol before: 0 for a digit, ~ for the minus sign of a number
     for position, symbol in enumerate(text, 1):
         if before == "~" and not symbol.isdigit():
-            raise fail(f"the minus sign at position {position - 1} is followed by {symbol} instead of a number")
+            raise build_error(f"the minus sign at position {position - 1} is followed by {symbol} instead of a number")
         if (before == ")" and symbol.isdigit()) or (before in "0)" and symbol == "("):
-            raise fail(f"an operator is missing before position {position}")
+            raise build_error(f"an operator is missing before position {position}")
         if before in "(+-*" and symbol in "+*)":
-            raise fail(f"position {position} has {symbol} instead of a number or (")
+            raise build_error(f"position {position} has {symbol} instead of a number or (")
         if symbol == "(":
             opened.append(position)
             operators.append(0)
         elif symbol == ")":
             if not opened:
-                raise fail(f"the ) at position {position} closes nothing")
+                raise build_error(f"the ) at position {position} closes nothing")
             if not operators.pop():
-                raise fail(f"there is no operator between ( at position {opened[-1]} and its )")
+                raise build_error(f"there is no operator between ( at position {opened[-1]} and its )")
             opened.pop()
         elif before in "0)" and not symbol.isdigit():
             operators[-1] += 1
         before = "0" if symbol.isdigit() else "~" if symbol == "-" and before in "(+-*" else symbol
     if before not in "0)":
-        raise fail("a number is missing at the end")
+        raise build_error("a number is missing at the end")
     if opened:
-        raise fail(f"the ( at position {opened[-1]} is not closed")
+        raise build_error(f"the ( at position {opened[-1]} is not closed")
     if not operators[0] and text[0] != "(":
-        raise fail("an operator is missing")
+        raise build_error("an operator is missing")

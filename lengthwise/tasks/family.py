@@ -58,7 +58,7 @@ class RowSampler:
     """Draws rows of symbols, as ids below ``count``. Each family is a method; ids beyond a row's length are ignored."""
 
     length: Int[Tensor, " b"]
-    width: int  # of the result
+    width: int  # columns of the rows
     count: int  # number of symbols
     generator: Generator
 
@@ -152,7 +152,7 @@ class RowSampler:
         return self.draw_symbols(self.width).gather(1, self.position % ((self.length[:, None] + 1) // 2))
 
     def doubled_but_one(self) -> Int[Tensor, "b width"]:
-        """The first half twice, with one symbol changed: similar to ``doubled``, mostly with another answer."""
+        """The first half twice, with one symbol changed: similar to ``doubled``, but usually with another answer."""
         return self.change_symbols(self.doubled(), self.draw_positions())
 
     def complemented(self) -> Int[Tensor, "b width"]:
@@ -190,8 +190,8 @@ def suitable_patterns(count: int) -> tuple[Pattern, ...]:
 
 
 def draw_run_ids(rows: int, width: int, generator: Generator) -> Int[Tensor, "rows width"]:
-    """Draw runs of numbers below a limit of 1, 2 or 3 per row. A position repeats the number before it with a
-    probability that is drawn for each row: uniform, and 1 in a third of the rows."""
+    """Draw runs of numbers below a limit of 1, 2 or 3 per row. Each position repeats the number before it with a
+    probability that is drawn for each row: 1 in a third of the rows, else uniform."""
     limit = torch.randint(1, 4, (rows, 1), generator=generator)
     repeat_probability = 1.5 * torch.rand(rows, 1, generator=generator)
     number = (torch.rand(rows, width, generator=generator) * limit).long()

@@ -27,17 +27,21 @@ class File(Task):
 
     Optional columns: ``size``, by default the number of symbols of the prompt; ``rounds``, T(n) for looped models, by
     default the size; ``split``: train, validation or test, by default decided by a hash of the prompt. Every character
-    is a symbol, or every word with ``words``. In training, a size without problems is replaced by a random size of the
+    is a symbol; with ``words``, every word is. In training, a size without problems is replaced by a random size of the
     file, up to the largest requested; in evaluation it is an error. The digest is part of a recipe's id, the path is
     not.
     """
 
     path: OneLine = field(metadata={"identity": False})  # a file, or a folder that save_to_disk wrote
     digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # content hash; empty: computed
-    shares: tuple[Size, Size, Size] = (10, 2, 1)  # parts for training, validation, test, without a column ``split``
+    shares: tuple[Size, Size, Size] = (
+        10,
+        2,
+        1,
+    )  # proportions of training, validation and test, without a column ``split``
     words: bool = False  # symbols are words, separated by spaces, not characters
     grid: bool = False  # prompts and answers are square grids, with / between lines; the size is the number of lines
-    final_after: OneLine = ""  # the symbol after whose last place an answer's final part begins
+    final_after: OneLine = ""  # an answer's final part begins after the last of these symbols
 
     is_collection = True
 
@@ -105,7 +109,7 @@ class File(Task):
 
     @property
     def chance(self) -> float:
-        """The fraction of answer symbols that are the most frequent answer symbol."""
+        """The fraction of answer symbols that equal the most frequent one."""
         return float(self._symbol_counts[1].max() / max(1, int(self._symbol_counts[1].sum())))
 
     @cached_property
@@ -128,14 +132,14 @@ class File(Task):
         return _build_part(self, purpose)
 
     @property
-    def _in_part(self) -> Bool[Tensor, " n"]:
+    def _is_in_part(self) -> Bool[Tensor, " n"]:
         """A mask of the rows that may be drawn."""
         return torch.ones_like(self.collection.size, dtype=torch.bool)
 
     @cached_property
     def _rows_by_size(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " s"], Int[Tensor, " s"]]:
         """The indices of rows that may be drawn, ordered by size; the sizes; and the number of rows of each size."""
-        rows = self._in_part.nonzero()[:, 0]
+        rows = self._is_in_part.nonzero()[:, 0]
         size = self.collection.size[rows]
         return rows[size.sort(stable=True).indices], *size.unique(return_counts=True)
 
@@ -168,8 +172,8 @@ class File(Task):
         symbols = problem_file.to_symbols(text, self.words)
         if self.grid:
             symbols = problem_file.join_lines(symbols, f"{self.name}: a prompt")
-        row = self.collection.row.get(symbols.replace(" ", self.vocab.separator))
-        if row is not None and self._in_part[row]:
+        row = self.collection.row_by_prompt.get(symbols.replace(" ", self.vocab.separator))
+        if row is not None and self._is_in_part[row]:
             return self.collection.problems(torch.tensor([row]))
         prompt, collection = parse_symbols(self, symbols), self.collection
         unknown = f"{self.name}: {text[:60]!r} is not a prompt of the file, so its answer is unknown"
@@ -196,7 +200,7 @@ class File(Task):
         return f"Answer as the problems of {Path(self.path).name} are answered."
 
     def reference(self, prompt: str) -> str:
-        problems = self.collection.problems(torch.tensor([self.collection.row[prompt]]))
+        problems = self.collection.problems(torch.tensor([self.collection.row_by_prompt[prompt]]))
         return self.vocab.decode(problems.answer[0])
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
@@ -221,7 +225,7 @@ class _FilePart(File):
         return self
 
     @property
-    def _in_part(self) -> Bool[Tensor, " n"]:
+    def _is_in_part(self) -> Bool[Tensor, " n"]:
         return self.collection.part == problem_file.PARTS.index(self.purpose)
 
 
@@ -229,7 +233,7 @@ class _FilePart(File):
 def _build_part(task: File, purpose: Purpose) -> _FilePart:
     """Return the part of a file for a purpose, cached per process. Raises UsageError if the part is empty."""
     part = _FilePart(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)
-    if not part._in_part.any():
+    if not part._is_in_part.any():
         raise UsageError(f"{task.name}: no problem falls into the {purpose} part: add problems, or change shares")
     return part
 

@@ -37,20 +37,20 @@ LONGER = 0.2  # NUMT → d NUMT
 SYMBOLS = (*string.digits, *OPERATORS, "(", ")")
 PLUS, MINUS, TIMES, OPEN, CLOSE = range(10, 15)  # ids
 
-LONGEST = 128  # characters of a sampled expression, at most: tables for longer ones would be large
-DIGIT = 9  # in ``_Blocks.follows``: any digit from 1 to 9
+MAX_CHARACTERS = 128  # of a sampled expression; longer ones would need large tables
+DIGIT = 9  # in ``_Blocks.lead_symbol``: any digit from 1 to 9
 
 
 class _Blocks(NamedTuple):
-    """All blocks that expressions of up to a certain length may have."""
+    """All blocks that can occur in expressions of up to a certain length."""
 
-    sign: UInt8[Tensor, " k"]  # the first symbol
+    first_symbol: UInt8[Tensor, " k"]
     lead: Int[Tensor, " k"]  # index of the number's first digit, or of the inner (: 1, or 2 after a minus sign
-    follows: UInt8[Tensor, " k"]  # the symbol there: 0, ( or DIGIT; the number's further digits are uniform
+    lead_symbol: UInt8[Tensor, " k"]  # the symbol at ``lead``: 0, ( or DIGIT; later digits of the number are uniform
     length: Int[Tensor, " k"]
     digits: UInt8[Tensor, " k"]  # number of digits; 0 if the operand is a parenthesis
-    signed: Float[Tensor, " k"]  # the number's sign, 1 or -1
-    inside: Int[Tensor, " k"]  # number of symbols inside the parentheses; 0 if there are none
+    number_sign: Float[Tensor, " k"]  # 1 or -1
+    inside_length: Int[Tensor, " k"]  # number of symbols inside the parentheses; 0 if there are none
     weight: Float[Tensor, " k"]  # probability, without that of the symbols inside
 
 
@@ -87,17 +87,17 @@ class _Tables(NamedTuple):
     first: Int[Tensor, " s"]  # first entry of each state
     count: Float[Tensor, " s"]  # number of entries of each state
     keep: Float[Tensor, " e"]  # probability of keeping a drawn entry (see ``_build_alias_tables``)
-    other: Int[Tensor, " e"]  # the entry used otherwise
+    alias: Int[Tensor, " e"]  # the entry that replaces it otherwise
     block: Int[Tensor, " e"]
     state: Int[Tensor, " e"]  # the state after the block; 0: nothing is left
     blocks: _Blocks
-    inside: Int[Tensor, " k"]  # the state of the contents of each block's parentheses
+    inside_state: Int[Tensor, " k"]  # the state of the contents of each block's parentheses
 
 
 def get_tables(longest: int) -> _Tables:
-    """Return the tables for expressions of up to ``longest`` symbols. Raises UsageError above ``LONGEST``."""
-    if longest > LONGEST:
-        raise UsageError(f"expression: at most {LONGEST} characters can be drawn, not {longest}")
+    """Return the tables for expressions of up to ``longest`` symbols. Raises UsageError above ``MAX_CHARACTERS``."""
+    if longest > MAX_CHARACTERS:
+        raise UsageError(f"expression: at most {MAX_CHARACTERS} characters can be drawn, not {longest}")
     return _build_tables(-(-longest // 8) * 8)
 
 
@@ -119,15 +119,15 @@ def _build_tables(top: int) -> _Tables:
         hidden = int(row >= inner)  # the first block's ( is not counted among the symbols
         remaining = symbols + hidden - blocks.length[block_numbers]
         state = tails * mass.shape[1] + remaining.clamp(min=0)
-        rest_probability = mass.view(-1)[state] * mass[inner, blocks.inside[block_numbers]]
+        rest_probability = mass.view(-1)[state] * mass[inner, blocks.inside_length[block_numbers]]
         weight = blocks.weight[block_numbers] * rest_probability * shape * (remaining >= 0)
         possible = weight > 0
         steps[row * mass.shape[1] + symbols] = block_numbers[possible], state[possible], weight[possible]
         mass[row, symbols] = weight.sum()
 
-    opens = blocks.sign == OPEN
+    opens = blocks.first_symbol == OPEN
     tail, first = (~opens).nonzero().flatten(), opens.nonzero().flatten()
-    alone = first[blocks.inside[first] > 0]  # an expression may be a single pair of parentheses
+    alone = first[blocks.inside_length[first] > 0]  # an expression may be a single pair of parentheses
     tails = torch.arange(1, max_tails + 1).repeat_interleave(len(first))
     # The weight of joining k tails: the number of ways to bracket them times the probability of each.
     bare = NESTED * (1 - PARENTHESES)
@@ -141,15 +141,16 @@ def _build_tables(top: int) -> _Tables:
         add_transitions(whole, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), shape)
     count = torch.tensor([len(steps[state][0]) if state in steps else 0 for state in range(mass.numel())])
     block, state, weight = (torch.cat(parts) for parts in zip(*(steps[s] for s in sorted(steps)), strict=True))
-    keep, other = _build_alias_tables(weight.tolist(), count.tolist())
-    first, inside = (count.cumsum(0) - count).int(), (inner * mass.shape[1] + blocks.inside).int()
-    entries = keep, other, block.int(), state.int()
+    keep, alias = _build_alias_tables(weight.tolist(), count.tolist())
+    first, inside = (count.cumsum(0) - count).int(), (inner * mass.shape[1] + blocks.inside_length).int()
+    entries = keep, alias, block.int(), state.int()
     return _Tables(mass[whole], whole * mass.shape[1], first, count.double(), *entries, blocks, inside)
 
 
 def _build_alias_tables(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e"], Int[Tensor, " e"]]:
-    """Return the tables of the alias method (Walker 1977): draw a uniform entry, then keep it or take its other one."""
-    keep, other, start = list(weights), list(range(len(weights))), 0
+    """Return the tables of the alias method (Walker 1977): draw a uniform entry, then keep it or replace it by its
+    alias."""
+    keep, alias, start = list(weights), list(range(len(weights))), 0
     for count in counts:
         entries = range(start, start + count)
         scale = count / (sum(weights[start : start + count]) or 1)
@@ -158,12 +159,12 @@ def _build_alias_tables(weights: list[float], counts: list[int]) -> tuple[Float[
         light, heavy = [i for i in entries if keep[i] < 1], [i for i in entries if keep[i] >= 1]
         while light and heavy:
             i, j = light.pop(), heavy[-1]
-            other[i] = j
+            alias[i] = j
             keep[j] -= 1 - keep[i]
             if keep[j] < 1:
                 light.append(heavy.pop())
         start += count
-    return torch.tensor(keep, dtype=torch.float64), torch.tensor(other, dtype=torch.int32)
+    return torch.tensor(keep, dtype=torch.float64), torch.tensor(alias, dtype=torch.int32)
 
 
 def draw_expressions(
@@ -196,22 +197,22 @@ def _write_expressions(
         drawn = torch.rand(len(state), dtype=torch.float64, generator=generator) * tables.count.index_select(0, state)
         index = drawn.int()
         entry = tables.first.index_select(0, state) + index
-        keeps = drawn - index < tables.keep.index_select(0, entry)
-        entry = torch.where(keeps, entry, tables.other.index_select(0, entry))
+        is_kept = drawn - index < tables.keep.index_select(0, entry)
+        entry = torch.where(is_kept, entry, tables.alias.index_select(0, entry))
         block, state = tables.block.index_select(0, entry), tables.state.index_select(0, entry)
-        follows, digits = blocks.follows.index_select(0, block), blocks.digits.index_select(0, block)
-        digit = torch.randint(1, 10, follows.shape, generator=generator, dtype=torch.uint8)
-        first = torch.where(follows == DIGIT, digit, follows)
+        lead_symbol, digits = blocks.lead_symbol.index_select(0, block), blocks.digits.index_select(0, block)
+        digit = torch.randint(1, 10, lead_symbol.shape, generator=generator, dtype=torch.uint8)
+        first = torch.where(lead_symbol == DIGIT, digit, lead_symbol)
         lead, end = (offsets.index_select(0, block).add_(start) for offsets in (leads, ends))
-        text.scatter_(0, start, blocks.sign.index_select(0, block))
+        text.scatter_(0, start, blocks.first_symbol.index_select(0, block))
         text.scatter_(0, start + rows, MINUS)  # overwritten below unless the number has a minus sign
         text.scatter_(0, lead, first)
-        goes_on, nests = find_true(state > 0), find_true(digits == 0)
-        text.index_fill_(0, end.index_select(0, nests) - rows, CLOSE)
-        steps.append((block, digits, lead, first, start, goes_on, nests))
-        inside = tables.inside.index_select(0, block.index_select(0, nests))
-        state = torch.cat([state.index_select(0, goes_on), inside])
-        start = torch.cat([end.index_select(0, goes_on), lead.index_select(0, nests)])
+        followed, nested = find_true(state > 0), find_true(digits == 0)
+        text.index_fill_(0, end.index_select(0, nested) - rows, CLOSE)
+        steps.append((block, digits, lead, first, start, followed, nested))
+        inside = tables.inside_state.index_select(0, block.index_select(0, nested))
+        state = torch.cat([state.index_select(0, followed), inside])
+        start = torch.cat([end.index_select(0, followed), lead.index_select(0, nested)])
     # Draw and write the numbers' second and later digits.
     block, digits, lead, first = (torch.cat([step[part] for step in steps]) for part in range(4))
     number, longer, count = first.double(), find_true(digits > 1), 1
@@ -221,7 +222,7 @@ def _write_expressions(
         number.index_copy_(0, longer, number.index_select(0, longer) * 10 + digit)
         count += 1
         longer = longer.index_select(0, find_true(digits.index_select(0, longer) > count))
-    numbers = number.mul_(blocks.signed.index_select(0, block)).split([len(step[0]) for step in steps])
+    numbers = number.mul_(blocks.number_sign.index_select(0, block)).split([len(step[0]) for step in steps])
     return columns, [Step(step[4], number, *step[5:]) for step, number in zip(steps, numbers, strict=True)]
 
 
@@ -254,12 +255,12 @@ def evaluate(expression: str) -> int:
 
 class Step(NamedTuple):
     """Blocks of many expressions that are drawn in one step. Complete expressions are in parentheses too. The next step
-    has first the blocks that follow these, then the first blocks inside their parentheses."""
+    holds first the blocks that follow these, then the first blocks inside their parentheses."""
 
     start: Int[Tensor, " n"]  # index of the block's first symbol in a flattened text
     number: Float[Tensor, " n"]  # the signed number; undefined for a parenthesis
-    goes_on: Int[Tensor, " m"]  # the blocks that another block follows
-    nests: Int[Tensor, " i"]  # the blocks with a parenthesis
+    followed: Int[Tensor, " m"]  # indices of the blocks that another block follows
+    nested: Int[Tensor, " i"]  # indices of the blocks with a parenthesis
 
 
 # By a block's first symbol: the sign with which the product that begins there is added to the total (0 for *: not at
@@ -272,14 +273,14 @@ def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: In
     """Return the values of the expressions in ``columns``: computed in float64 where it is exact, else with Python's
     integers, clamped to 64 bits."""
     text, exact = columns.view(-1), torch.ones(columns.shape[1], dtype=torch.bool)
-    # From the last step to the first, compute for each block the product at the beginning of the text from it to the
-    # end of its parenthesis, and the total of the rest.
+    # The text of a block extends from the block to the end of the parenthesis around it. For each block, from the last
+    # step to the first, compute the product at the beginning of its text, and the total of the rest.
     product = total = torch.zeros(0, dtype=torch.float64)
     for step in reversed(steps):
-        sign, following_count = text.index_select(0, step.start).int(), len(step.goes_on)
-        number = step.number.index_copy(0, step.nests, total[following_count:])
-        product = torch.ones_like(number).index_copy_(0, step.goes_on, product[:following_count]).mul_(number)
-        total = torch.zeros_like(number).index_copy_(0, step.goes_on, total[:following_count])
+        sign, following_count = text.index_select(0, step.start).int(), len(step.followed)
+        number = step.number.index_copy(0, step.nested, total[following_count:])
+        product = torch.ones_like(number).index_copy_(0, step.followed, product[:following_count]).mul_(number)
+        total = torch.zeros_like(number).index_copy_(0, step.followed, total[:following_count])
         total.addcmul_(product, ADDS.index_select(0, sign))
         fits = torch.maximum(product.abs(), total.abs()) < 2.0**53  # where float64 is exact; False for NaN too
         if not fits.all():

@@ -25,8 +25,8 @@ Sizes = Int[Tensor, "b 1"]
 
 @dataclass(frozen=True)
 class CountedBlocks(Task):
-    """Is a word aⁿbⁿcⁿ (with ``letters=2``: aⁿbⁿ)? → 1 if so, else 0. The size is n, and every prompt has ``letters``
-    · n symbols, so its length does not give the answer away. T(n) = n.
+    """A word → 1 if it is aⁿbⁿcⁿ (with ``letters=2``: aⁿbⁿ), else 0. The size is n, and every prompt has ``letters`` ·
+    n symbols, so its length does not reveal the answer. T(n) = n.
 
     Half of uniform problems are in the language. Three quarters of the others have their blocks in the right order but
     random counts; one quarter have the right counts in random order.
@@ -99,7 +99,7 @@ class CountedBlocks(Task):
         return rows.gather(1, order.masked_fill(self._positions(sizes) >= self.letters * sizes, 2.0).argsort(1))
 
     def _repeated(self, sizes: Sizes, generator: Generator) -> Rows:
-        """Single letters in their order, again and again."""
+        """The letters in order, one of each, repeated: abcabc."""
         return (self._positions(sizes) % self.letters).expand(len(sizes), -1)
 
     patterns = (
@@ -182,14 +182,20 @@ class Dyck(SequenceTask):
     def families(self) -> Sequence[Family]:
         walk = self._draw_walk
         return (
-            Family("deep", "Nine brackets of ten open.", partial(walk, 0.9)),
-            Family("shallow", "Three brackets of ten open, so few are open at a time.", partial(walk, 0.3)),
+            Family("deep", "Nine of ten brackets are opening ones.", partial(walk, 0.9)),
+            Family(
+                "shallow", "Three of ten brackets are opening ones, so that few are open at a time.", partial(walk, 0.3)
+            ),
             *(
                 Family.from_function(draw, draw)
                 for draw in (self._flat, self._one_mountain, self._sawtooth, self._deep_then_flat)
             ),
             Family("one-kind", "Brackets of one kind.", partial(walk, 0.5, one_kind=True)),
-            Family("deep-of-one-kind", "Nine of ten open, all of one kind.", partial(walk, 0.9, one_kind=True)),
+            Family(
+                "deep-of-one-kind",
+                "Nine of ten brackets are opening ones, all of one kind.",
+                partial(walk, 0.9, one_kind=True),
+            ),
         )
 
     def _draw_walk(
@@ -207,7 +213,7 @@ class Dyck(SequenceTask):
         return self._draw_brackets(torch.arange(int(sizes.max())) < (sizes + 1) // 2, sizes, generator)
 
     def _sawtooth(self, sizes: Sizes, generator: Generator) -> Problems:
-        """Several open, then as many close, again and again."""
+        """Two to five brackets open, then the same number close, repeatedly."""
         tooth = torch.randint(2, 6, (len(sizes), 1), generator=generator)
         return self._draw_brackets(torch.arange(int(sizes.max())) % (2 * tooth) < tooth, sizes, generator)
 
@@ -279,17 +285,17 @@ def no_actions(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
 
 
 def pushes(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """Nothing is popped."""
+    """Only pushes after the letters."""
     return letters, 2 + actions % 2
 
 
 def pops(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """Everything after the letters pops, in half of the rows from an empty stack."""
+    """Only pops after the letters; in half of the rows, they continue on an empty stack."""
     return letters, torch.full_like(actions, POP)
 
 
 def refilled(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """A third letters, then a third pops, which empty the stack, then a third pushes."""
+    """One third letters, one third pops, which empty the stack, and one third pushes."""
     third = (sizes + 2) // 3
     return third, torch.where(torch.arange(actions.shape[1]) < 2 * third, POP, 2 + actions % 2)
 

@@ -19,14 +19,14 @@ from lengthwise.tasks import SquareGridTask
 WALL, FREE, START, GOAL, WAY = range(5)
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
-# Uniform mazes, and the families. Each takes the number of mazes, the cells per side, and a generator. It returns a
+# A function draws uniform mazes or one family: given their number, the cells per side, and a generator, it returns a
 # mask of the free symbols in the grids (2 cells + 1 per side), and the cells of start and goal, numbered line after
 # line; None: uniform cells.
 Carved = tuple[Bool[Tensor, "b side side"], Int[Tensor, "b 2"] | None]
 Carver = Callable[[int, int, Generator], Carved]
 
 
-def depth_first(count: int, cells: int, generator: Generator) -> Carved:
+def carve_depth_first(count: int, cells: int, generator: Generator) -> Carved:
     """Uniform start and goal in mazes made by randomized depth-first search."""
     visited = torch.zeros(count, cells + 2, cells + 2, dtype=torch.bool)  # with a border that counts as visited
     visited[:, [0, -1]], visited[:, :, [0, -1]] = True, True
@@ -55,7 +55,7 @@ def depth_first(count: int, cells: int, generator: Generator) -> Carved:
 
 def opposite_corners(count: int, cells: int, generator: Generator) -> Carved:
     """Start and goal in opposite corners."""
-    free, _ = depth_first(count, cells, generator)
+    free, _ = carve_depth_first(count, cells, generator)
     last = cells - 1
     pairs = torch.tensor([(0, cells * cells - 1), (last, last * cells), (cells * cells - 1, 0), (last * cells, last)])
     return free, pairs[torch.randint(4, (count,), generator=generator)]
@@ -63,7 +63,7 @@ def opposite_corners(count: int, cells: int, generator: Generator) -> Carved:
 
 def ends_of_a_line(count: int, cells: int, generator: Generator) -> Carved:
     """Start and goal at the two ends of one line of cells."""
-    free, _ = depth_first(count, cells, generator)
+    free, _ = carve_depth_first(count, cells, generator)
     first = torch.randint(cells, (count, 1), generator=generator) * cells
     ends = torch.cat([first, first + cells - 1], 1)
     return free, torch.where(torch.rand(count, 1, generator=generator) < 0.5, ends, ends.flip(1))
@@ -71,16 +71,16 @@ def ends_of_a_line(count: int, cells: int, generator: Generator) -> Carved:
 
 def from_the_centre(count: int, cells: int, generator: Generator) -> Carved:
     """Start in the centre, goal in a corner."""
-    free, _ = depth_first(count, cells, generator)
+    free, _ = carve_depth_first(count, cells, generator)
     last, centre = cells - 1, cells // 2 * (cells + 1)
-    corners = torch.tensor([0, last, last * cells])  # of 2 × 2 cells the fourth is the centre
+    corners = torch.tensor([0, last, last * cells])  # in a maze of 2 × 2 cells, the fourth corner is the centre
     goal = corners[torch.randint(3, (count,), generator=generator)]
     return free, torch.stack([torch.full_like(goal, centre), goal], 1)
 
 
 def side_by_side(count: int, cells: int, generator: Generator) -> Carved:
     """Start and goal in neighbouring cells, often with a wall between them and a long way around it."""
-    free, _ = depth_first(count, cells, generator)
+    free, _ = carve_depth_first(count, cells, generator)
     line = torch.randint(cells, (count,), generator=generator)
     column = torch.randint(cells - 1, (count,), generator=generator)
     upright = torch.rand(count, generator=generator) < 0.5
@@ -157,9 +157,8 @@ class Maze(SquareGridTask):
 
     Size n is n × n cells, drawn as a grid of 2n + 1 by 2n + 1 symbols, line after line: ``#`` is a wall, ``.`` is free,
     ``S`` and ``G`` are the start and the goal. The answer is the same grid, with ``o`` on the path from S to G, both
-    included.
-    Uniform mazes are spanning trees made by randomized depth-first search, with uniform S and G. T(n) is 1 + the
-    rounds of dead-end filling: all free symbols with one free neighbour become walls at once, until none is left.
+    included. Uniform mazes are spanning trees made by randomized depth-first search, with uniform S and G. T(n) is 1 +
+    the rounds of dead-end filling: all free symbols with one free neighbour become walls at once, until none is left.
     """
 
     symbols = ("#", ".", "S", "G", "o")
@@ -176,7 +175,7 @@ class Maze(SquareGridTask):
     patterns = (opposite_corners, ends_of_a_line, from_the_centre, side_by_side, binary_tree, comb, snake, spiral)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.draw_pattern(depth_first, sizes, generator)
+        return self.draw_pattern(carve_depth_first, sizes, generator)
 
     def draw_pattern(self, pattern: Carver, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         def draw(cells: int, count: int) -> Problems:
@@ -214,8 +213,8 @@ class Maze(SquareGridTask):
             raise UsageError(f"{self.name}: the maze's border must be walls (#)")
         way, _ = fill_dead_ends(grid)
         degree, ends = count_neighbours(way), grid >= START
-        is_path_and_cycles = bool((degree == torch.where(ends, 1, 2))[way].all())
-        if not is_path_and_cycles or self.reference("".join(lines)).count("o") < way.sum():
+        has_path_degrees = bool((degree == torch.where(ends, 1, 2))[way].all())
+        if not has_path_degrees or self.reference("".join(lines)).count("o") < way.sum():
             raise UsageError(f"{self.name}: there must be one path from S to G, and no cycle")
         return self._from_grids(grid.flatten(1), side // 2)
 

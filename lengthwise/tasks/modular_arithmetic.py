@@ -1,5 +1,5 @@
-"""Modular arithmetic without brackets, a regular task, and with brackets, as expressions and as equations with one
-unknown, which are context-free tasks (Delétang et al. 2023)."""
+"""Modular arithmetic (Delétang et al. 2023): without brackets, which is a regular task, and with brackets, as
+expressions or as equations with one unknown, which are context-free tasks."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def subtractions(numbers: Tensor, operations: Tensor, modulus: int, generator: G
 
 
 def mostly_ones(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
-    """The number 1 in nine places of ten."""
+    """The number 1 in nine positions of ten, uniform numbers in the others."""
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 1), operations
 
 
 def mostly_zeros(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
-    """The number 0 in nine places of ten."""
+    """The number 0 in nine positions of ten, uniform numbers in the others."""
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 0), operations
 
 
@@ -75,7 +75,7 @@ class ModularTask(Task):
 
     axes = ("numbers",)
     operations: ClassVar[str] = OPERATIONS
-    further_symbols: ClassVar[str] = ""  # of prompts, besides numbers and operations
+    further_symbols: ClassVar[str] = ""  # symbols of prompts besides numbers and operations
 
     @property
     def writes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -157,27 +157,27 @@ class ModularArithmetic(ModularTask):
 
 
 # A family of nestings returns numbers for the operations, which are computed in ascending order of these numbers.
-Order = Float[Tensor, "b n"]
+EvaluationOrder = Float[Tensor, "b n"]
 
 
-def left_nested(sizes: Int[Tensor, "b 1"], width: int) -> Order:
+def left_nested(sizes: Int[Tensor, "b 1"], width: int) -> EvaluationOrder:
     """All brackets open at the start: (((1+2)*3)-4)."""
     return torch.arange(float(width)).expand(len(sizes), -1)
 
 
-def right_nested(sizes: Int[Tensor, "b 1"], width: int) -> Order:
+def right_nested(sizes: Int[Tensor, "b 1"], width: int) -> EvaluationOrder:
     """All brackets close at the end: (1+(2*(3-4)))."""
     return -left_nested(sizes, width)
 
 
-def nested_from_both_ends(sizes: Int[Tensor, "b 1"], width: int) -> Order:
+def nested_from_both_ends(sizes: Int[Tensor, "b 1"], width: int) -> EvaluationOrder:
     """The outermost operations are at the two ends in turn, so the deepest is in the middle."""
     place = torch.arange(float(width))
     from_end = sizes - 2 - place
     return torch.where(place <= from_end, -2 * place, -2 * from_end - 1)
 
 
-def balanced(sizes: Int[Tensor, "b 1"], width: int) -> Order:
+def balanced(sizes: Int[Tensor, "b 1"], width: int) -> EvaluationOrder:
     """Brackets are as shallow as possible: ((1+2)*(3-4))."""
     place = torch.arange(1, width + 1)
     power = place & -place  # the largest power of two that divides it
@@ -221,7 +221,7 @@ class BracketedTask(ModularTask):
             numbers, operations = pattern(numbers, operations, self.modulus, generator)
         # Write brackets: of neighbouring operations, the one with the largest ``order`` is computed last.
         # An operation's bracket extends on each side up to the next operation that is computed later. So the operations
-        # between it and the bracket's first (or last) number come before it, and the one beyond that number after it.
+        # between it and the bracket's first (or last) number are computed before it, the one beyond that number later.
         width, place = 4 * shape[1] - 3, torch.arange(shape[1])
         real, between = place < sizes, place < sizes - 1
         order = order.masked_fill(~between, torch.inf)
@@ -351,9 +351,9 @@ class SolveEquation(BracketedTask):
         substituted = torch.cat([rows.masked_fill(unknown, value) for value in (0, 1)])
         value_at_0, value_at_1 = self.evaluate(substituted, (length - 2).repeat(2)).chunk(2)
         value = rows.gather(1, length[:, None] - 1)[:, 0]
-        answer = ((value - value_at_0) * (value_at_1 - value_at_0) % self.modulus)[:, None].to(
-            SYMBOL_DTYPE
-        )  # x is added or subtracted once
+        # x is added or subtracted once, so the slope is 1 or -1, its own inverse.
+        slope = value_at_1 - value_at_0
+        answer = ((value - value_at_0) * slope % self.modulus)[:, None].to(SYMBOL_DTYPE)
         return Problems(sizes, rows, length, answer, torch.ones_like(count), count)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:

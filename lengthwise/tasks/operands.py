@@ -26,7 +26,7 @@ Digits = Int[Tensor, "b 2 n"]
 @dataclass(frozen=True)
 class Pair:
     """Draws the digits of two numbers per row, least significant first. Each family is a method. Digits beyond a
-    number's length are ignored; ``PairTask`` removes leading zeros where a task has none."""
+    number's length are ignored; ``PairTask`` removes leading zeros if the task has none."""
 
     lengths: Int[Tensor, "b 2"]
     base: int
@@ -71,8 +71,8 @@ class Pair:
         return (self.draw_fraction() * length).long()
 
     def draw_passing_digits(self) -> Int[Tensor, "b n"]:
-        """Draw the longer number's digits such that each column can pass a carry on: the largest beyond the shorter
-        number. If the base allows it, neither number starts with a zero."""
+        """Draw the longer number's digits such that each column can pass a carry on: the largest digit in all columns
+        beyond the shorter number. If the base allows it, neither number starts with a zero."""
         digits = self.draw_digits()
         if not self.leading_zeros and self.base > 2:
             between = torch.randint(1, self.base - 1, digits.shape, generator=self.generator)
@@ -102,15 +102,15 @@ class Pair:
         return self.stack_by_length(longer, self.top - longer)
 
     def complement_and_one(self) -> Digits:
-        """Columns that add up to the largest digit, except the lowest, with one more: 372+628. A carry passes all
+        """Columns that add up to the largest digit, the lowest one to one more: 372+628. A carry passes through all
         columns."""
         longer, lowest = self.draw_passing_digits(), self.digit_index == 0
         longer = torch.where(lowest, longer.clamp(min=1), longer)
         return self.stack_by_length(longer, self.top - longer + lowest)
 
     def interrupted_carry(self) -> Digits:
-        """Like complement-and-one, but one digit is smaller by one: 372+618. The carry ends there; in the lowest
-        column, there is no carry."""
+        """Like complement-and-one, but one digit is smaller by one: 372+618. The carry ends there; if it is the lowest
+        digit, there is no carry."""
         first, second = self.complement_and_one().unbind(1)
         chosen = self.digit_index == self.draw_position(self.shorter_length)
         from_first = chosen & (first > 0)
@@ -191,7 +191,7 @@ class Pair:
         above = torch.where(chained, passing, self.draw_digits())
         above = torch.where(first & carries, above.clamp(min=1), above)
         below = torch.where(chained, self.top - passing, self.draw_digits())
-        # The digit below adds up to the base or more where a carry starts, and to less where none does.
+        # In a chain's first column, digits add up to the base or more if a carry starts there, else to less.
         carry, no_carry = self.base - above + below % above.clamp(min=1), below % (self.base - above)
         below = torch.where(first, torch.where(carries, carry, no_carry), below)
         return self.stack_by_length(above, below)
@@ -203,7 +203,7 @@ class Pair:
         return columns.gather(2, draw_run_ids(rows, self.width, self.generator)[:, None].expand(-1, 2, -1))
 
     def rich_in_one_digit(self) -> Digits:
-        """Uniform digits, and in a fraction of each number's positions one fixed digit, often the largest."""
+        """Uniform digits, of which a random fraction is replaced by one digit per number, often the largest."""
         rows = len(self.lengths)
         fixed = torch.randint(self.base, (rows, 2, 1), generator=self.generator)
         fixed = torch.where(torch.rand(rows, 2, 1, generator=self.generator) < 0.5, self.top, fixed)
@@ -215,7 +215,7 @@ PairPattern = Callable[[Pair], Digits]
 
 
 def _apply_to_each_number(pattern: Pattern) -> PairPattern:
-    """Return a pattern of one row as a pattern of pairs, drawn for each number."""
+    """Convert a pattern of rows to a pattern of pairs, which draws each number separately."""
 
     @wraps(pattern)
     def draw(pair: Pair) -> Digits:
@@ -225,15 +225,15 @@ def _apply_to_each_number(pattern: Pattern) -> PairPattern:
     return draw
 
 
-OF_EACH: tuple[PairPattern, ...] = tuple(_apply_to_each_number(pattern) for pattern in (
+EACH_NUMBER_PATTERNS: tuple[PairPattern, ...] = tuple(_apply_to_each_number(pattern) for pattern in (
     RowSampler.one_symbol, RowSampler.odd_one_out, RowSampler.alternating, RowSampler.palindrome, RowSampler.runs,
     RowSampler.mostly_lowest, RowSampler.mostly_highest,
 ))  # fmt: skip
-SHARED: tuple[PairPattern, ...] = (
-    *OF_EACH, Pair.all_highest, Pair.twice, Pair.mirrored, Pair.powers, Pair.zeros, Pair.one_and_any,
+SHARED_PATTERNS: tuple[PairPattern, ...] = (
+    *EACH_NUMBER_PATTERNS, Pair.all_highest, Pair.twice, Pair.mirrored, Pair.powers, Pair.zeros, Pair.one_and_any,
     Pair.small_and_large, Pair.few_columns, Pair.rich_in_one_digit,
 )  # fmt: skip
-SUMS: tuple[PairPattern, ...] = (
+SUM_PATTERNS: tuple[PairPattern, ...] = (
     Pair.complement, Pair.complement_and_one, Pair.interrupted_carry, Pair.highest_and_one, Pair.every_column_carries,
     Pair.no_column_carries, Pair.carry_chain,
 )  # fmt: skip
@@ -253,7 +253,7 @@ class PairTask(Task):
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
         digits = pattern(pair)
         if not self.leading_zeros:
-            # Rows with a leading zero are drawn again; one that the pattern requires, as 999+001 does, becomes a 1.
+            # Rows with a leading zero are drawn again; a zero that the pattern requires, as in 999+001, becomes a 1.
             for _ in range(8):
                 if not (wrong := pair.is_leading_zero(digits).any(2).any(1)).any():
                     break

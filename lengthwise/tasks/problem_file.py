@@ -25,7 +25,7 @@ from lengthwise.base.types import Problems, Purpose, Vocab, smallest_integer_typ
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
 Form = Literal["characters", "words", "grid"]  # symbols are characters or words; or texts are grids of characters
-MAX_ERRORS = 20  # faults of one file to list
+MAX_ERRORS = 20  # largest number of a file's errors that are listed
 # Similar characters that replace white space and the symbols that layouts use themselves.
 STAND_INS = {mark: chr(ord(mark) + 0xFEE0) for mark in "=$#^_"} | {" ": "␣", "\n": "␤", "\t": "␉"}
 _TO_SYMBOLS, _TO_TEXT = str.maketrans(STAND_INS), str.maketrans({sign: mark for mark, sign in STAND_INS.items()})
@@ -55,7 +55,7 @@ class Collection:
     size: Int[Tensor, " n"]
     rounds: Int[Tensor, " n"]
     part: Int[Tensor, " n"]  # index in ``PARTS``
-    row: Mapping[str, int]  # row numbers by prompt
+    row_by_prompt: Mapping[str, int]
 
     def problems(self, rows: Int[Tensor, " b"]) -> Problems:
         """Return the problems in these rows, in the given order."""
@@ -103,7 +103,7 @@ def read_collection(path: Path, shares: tuple[int, int, int], form: Form = "char
 
 
 def list_errors(path: Path, form: Form = "characters") -> list[str]:
-    """Return the faults of a file with their line numbers, at most ``MAX_ERRORS``. Raises UsageError if the file cannot
+    """Return the errors of a file with their line numbers, at most ``MAX_ERRORS``. Raises UsageError if the file cannot
     be read."""
     errors: list[str] = []
     _read_entries(path, errors, form)
@@ -112,7 +112,7 @@ def list_errors(path: Path, form: Form = "characters") -> list[str]:
 
 @lru_cache(maxsize=8)
 def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], form: Form) -> Collection:
-    """Read a file's problems, again if ``state``, the names, times and sizes of its files, has changed."""
+    """Read a file's problems. They are cached until ``state``, the names, times and sizes of its files, changes."""
     entries, digest = _read_entries(path, None, form)
     distinct = list(dict.fromkeys(entries))
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]
@@ -139,7 +139,7 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
         size=torch.tensor([entry.size for entry in distinct]),
         rounds=torch.tensor([entry.rounds for entry in distinct]),
         part=torch.tensor([_choose_part_index(entry, shares) for entry in distinct]),
-        row={entry.prompt.replace(" ", between): number for number, entry in enumerate(distinct)},
+        row_by_prompt={entry.prompt.replace(" ", between): number for number, entry in enumerate(distinct)},
     )
 
 
@@ -152,7 +152,8 @@ def _choose_part_index(entry: Entry, shares: tuple[int, int, int]) -> int:
 
 
 def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[list[Entry], str]:
-    """Return a file's problems and its digest. Faults raise UsageError, or are appended to ``errors``."""
+    """Return a file's problems and its digest. Errors are appended to ``errors``; if it is None, the first one raises
+    UsageError."""
     first_lines: dict[str, tuple[Entry, int]] = {}
     entries: list[Entry] = []
     try:
@@ -184,7 +185,7 @@ def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[lis
 
 
 def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the line number, from 1, and the row of each line; for a line that is not JSON, the error is its row."""
+    """Yield the line number, from 1, and the row of each line; for a line that is not JSON, the row is the error."""
     if is_folder(path):
         # A Hugging Face data set that ``save_to_disk`` wrote, with ``split`` if it has several.
         reason = f"{path}: reading a folder as a Hugging Face data set needs datasets"

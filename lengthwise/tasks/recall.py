@@ -66,13 +66,13 @@ def first_pair_alone(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrang
 
 @dataclass(frozen=True)
 class Recall(Task):
-    """n pairs of a letter and a digit, then n letters among them: ``a3b1a7`` and ``bab`` → for each letter, the digit
-    of its last pair (multi-query associative recall, Arora et al. 2024, with rewritten keys).
+    """n pairs of a letter and a digit, then n of these letters: ``a3b1a7`` and ``bab`` → for each letter, the digit of
+    its last pair (multi-query associative recall, Arora et al. 2024, with rewritten keys).
 
     The size is n, so a prompt has 3n symbols. T(n) = n.
     """
 
-    keys: Annotated[int, Range(1, 26)] = 26  # letters that problems draw from
+    keys: Annotated[int, Range(1, 26)] = 26  # number of letters that problems draw from
 
     axes = ("pairs",)
     writes = tuple(DIGITS)
@@ -96,7 +96,9 @@ class Recall(Task):
     def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         shape = len(sizes), int(sizes.max())
         keys = torch.randint(self.keys, shape, generator=generator)
-        query_index = (torch.rand(shape, generator=generator) * sizes).long()  # the pair whose letter each query is
+        query_index = (
+            torch.rand(shape, generator=generator) * sizes
+        ).long()  # the pair whose letter each query repeats
         keys, query_index = pattern(keys, query_index, sizes)
         values = torch.randint(len(DIGITS), shape, generator=generator)
         return self.from_rows(sizes, keys, values, keys.gather(1, query_index.clamp(max=shape[1] - 1)))
@@ -120,8 +122,8 @@ class Recall(Task):
         word = self.vocab.decode(ids)
         match = re.fullmatch(r"((?:[a-z]\d)+)([a-z]+)", word)
         if not match or len(match[1]) != 2 * len(match[2]) or not {*match[2]} <= {*match[1]}:
-            right = "pairs followed by an equal number of their letters, such as a3b1ba"
-            raise UsageError(f"{self.name}: {text!r} is not {right}")
+            expected = "pairs followed by an equal number of their letters, such as a3b1ba"
+            raise UsageError(f"{self.name}: {text!r} is not {expected}")
         count = len(match[2])
         pairs, queries = ids[None].long().split([2 * count, count], 1)
         return self.from_rows(torch.tensor([[count]]), pairs[:, ::2], pairs[:, 1::2] - self.keys, queries)

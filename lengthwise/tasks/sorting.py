@@ -61,7 +61,7 @@ class NumberList:
 
     def draw_consecutive(self, rank: Int[Tensor, "b n"]) -> Numbers:
         """Draw a uniform start and return start + ``rank``, clamped to the largest number."""
-        low_digits = torch.minimum(self.sizes[:, 1], torch.tensor(3))  # these change; the others are shared
+        low_digits = torch.minimum(self.sizes[:, 1], torch.tensor(3))  # these digits change; the others are shared
         value_count = 10**low_digits
         start = (self.draw_fractions(len(value_count)) * (value_count - self.sizes[:, 0]).clamp(min=1)).long()
         value = torch.minimum(start[:, None] + rank, value_count[:, None] - 1)
@@ -165,13 +165,13 @@ class NumberList:
 
 
 LABELS = string.ascii_uppercase + string.ascii_lowercase
-FIRST, COLON, COMMA = 10, 10 + len(LABELS), 11 + len(LABELS)  # ids of the first label and of the two signs
+FIRST_LABEL, COLON, COMMA = 10, 10 + len(LABELS), 11 + len(LABELS)  # ids of the first label and of the two signs
 
 
 @dataclass(frozen=True)
 class Sorting(Task):
     """Labelled numbers → their labels, in ascending order of the numbers, equal ones in the prompt's order.
-    ``A:321,B:54`` → ``B,A``. T = the number of numbers.
+    ``A:321,B:54`` → ``B,A``. T is the number of numbers.
 
     The sizes are the number of numbers and their largest number of digits. A number has a uniform number of digits from
     1 up, and is uniform among numbers of that length (a one-digit number may be 0). The labels are consecutive letters
@@ -219,17 +219,17 @@ class Sorting(Task):
     def _build_problems(
         self, sizes: Int[Tensor, "b 2"], digits: Int[Tensor, "b n d"], length: Tensor, labels: Int[Tensor, "b n"]
     ) -> Problems:
-        """Return problems with these digits, least significant first; digits beyond a number's length do not count."""
+        """Return problems with these digits, least significant first; digits beyond a number's length are ignored."""
         real = length_mask(sizes[:, 0], labels.shape[1])
         length = length * real
         digits = zero_after(digits, length)
         ranked = argsort_rows(digits, real)
         answer = torch.full((len(sizes), 2 * labels.shape[1] - 1), COMMA, dtype=SYMBOL_DTYPE)
-        answer[:, ::2] = FIRST + labels.gather(1, ranked)
+        answer[:, ::2] = FIRST_LABEL + labels.gather(1, ranked)
         answer_length = 2 * sizes[:, 0] - 1
         # For each number, a prompt has a comma, its label, a colon and its digits; the first comma is cut.
         digits = reorder(digits.flatten(0, 1), length.flatten(), self.order).view_as(digits)
-        heads = [sign * real for sign in (COMMA, FIRST + labels, COLON)]
+        heads = [sign * real for sign in (COMMA, FIRST_LABEL + labels, COLON)]
         size = (length + len(heads)) * real
         end = size.cumsum(1)
         width = int(end.max())

@@ -1,5 +1,5 @@
-"""Tasks on strings: copy, reverse, duplicate, write every second symbol first, sort; find a hidden symbol of two
-copies; list the different symbols."""
+"""Tasks on strings: copy, reverse, duplicate or sort the symbols, write every second one first, find a hidden symbol of
+two copies, list the different symbols."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class BucketSort(_RearrangementTask):
         return "".join(sorted(prompt))
 
 
-HIDDEN = "?"  # layouts pad with _
+HIDDEN = "?"  # not _, with which layouts pad
 
 
 @dataclass(frozen=True)
@@ -184,8 +184,8 @@ class MissingDuplicate(Task):
         half, place = len(row) // 2, (row == self.alphabet).nonzero()
         copies = row[: 2 * half].view(2, half)
         if len(row) % 2 or len(place) != 1 or (copies[0] != copies[1]).sum() != 1:
-            right = f"a sequence written twice with one {HIDDEN} in it, such as 01{HIDDEN}010"
-            raise UsageError(f"{self.name}: {text!r} is not {right}")
+            expected = f"a sequence written twice with one {HIDDEN} in it, such as 01{HIDDEN}010"
+            raise UsageError(f"{self.name}: {text!r} is not {expected}")
         return self.from_rows(torch.tensor([[half]]), copies.amin(0, keepdim=True), place)
 
     def reference(self, prompt: str) -> str:
@@ -232,7 +232,9 @@ class UniqueSet(SequenceTask):
         first = torch.full((len(rows), self.alphabet), width)  # the first position of each symbol
         first.scatter_reduce_(1, symbols := rows.long(), position, "amin")
         is_first = (first.gather(1, symbols) == position) & length_mask(length, width)
-        place = is_first.cumsum(1)  # of a first symbol in the answer, from 1; repeats add 0 to the place before
+        place = is_first.cumsum(
+            1
+        )  # in the answer, from 1; a repeat has the place of the symbol before it, and adds 0 there
         answer = rows.new_zeros(len(rows), width + 1).scatter_add_(1, place, rows * is_first)[:, 1:]
         return Problems(sizes, rows, length, answer[:, : int(place.max())], place[:, -1], length)
 

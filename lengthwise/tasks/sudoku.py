@@ -37,7 +37,8 @@ def number_units(side: int) -> tuple[tuple[int, int, int], ...]:
 
 def solve(board: Sequence[int], side: int, max_solutions: int = 2, rng: random.Random | None = None) -> list[list[int]]:
     """Return up to ``max_solutions`` solutions of a board, row after row with 0 for a blank, by trying the digits of
-    the cell with the fewest candidates; with ``rng``, in random order. A board that breaks the rules has none."""
+    the cell with the fewest candidates; with ``rng``, in random order. A board that breaks the rules has no
+    solutions."""
     used, solutions, board = [[0] * side for _ in range(3)], list[list[int]](), [*board]
     units, all_digits = number_units(side), (1 << side) - 1
 
@@ -81,10 +82,10 @@ def solve(board: Sequence[int], side: int, max_solutions: int = 2, rng: random.R
 def make_base_puzzle(side: int, seed: int) -> str:
     """Return a minimal puzzle: without any one of its clues, it would have several solutions. Every fifth puzzle has a
     box without clues, if its solution allows that."""
-    dice = random.Random(seed)
-    (solution,) = solve([0] * side**2, side, 1, dice)
-    board, order, box = solution[:], [*range(side**2)], dice.randrange(side)
-    dice.shuffle(order)
+    rng = random.Random(seed)
+    (solution,) = solve([0] * side**2, side, 1, rng)
+    board, order, box = solution[:], [*range(side**2)], rng.randrange(side)
+    rng.shuffle(order)
     if seed % 5 == 0:
         order.sort(key=lambda cell: number_units(side)[cell][2] != box)
     for cell in order:
@@ -137,22 +138,22 @@ def fewest_clues(side: int, solution: Tensor, is_clue: Tensor, generator: Genera
 
 
 def empty_box(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """All clues but those of one box."""
+    """All cells are clues except those of one box."""
     return ~_mask_random_unit(2, side, len(is_clue), generator)
 
 
 def empty_line(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """All clues but those of one line."""
+    """All cells are clues except those of one line."""
     return ~_mask_random_unit(0, side, len(is_clue), generator)
 
 
 def empty_column(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """All clues but those of one column."""
+    """All cells are clues except those of one column."""
     return ~_mask_random_unit(1, side, len(is_clue), generator)
 
 
 def full_box(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """Minimal puzzles, plus all clues of one box."""
+    """Minimal puzzles, with all cells of one box as clues."""
     return is_clue | _mask_random_unit(2, side, len(is_clue), generator)
 
 
@@ -162,12 +163,12 @@ def chessboard(side: int, solution: Tensor, is_clue: Tensor, generator: Generato
 
 
 def one_cell_left(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """All clues but one."""
+    """All cells but one are clues."""
     return torch.arange(side**2) != torch.randint(side**2, (len(is_clue), 1), generator=generator)
 
 
 def one_digit_left(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """All clues but those of one digit."""
+    """All cells are clues except those of one digit."""
     return solution != torch.randint(1, side + 1, (len(is_clue), 1), generator=generator)
 
 
@@ -175,10 +176,10 @@ def one_digit_left(side: int, solution: Tensor, is_clue: Tensor, generator: Gene
 class Sudoku(SquareGridTask):
     """Fill a grid with digits so that each row, each column and each box holds every digit once.
 
-    Size n, which is 4, 6 or 9, is n × n cells in boxes of 2 × 2, 2 × 3 or 3 × 3, line after line; a ``.`` is a blank.
-    Every puzzle has one solution. Uniform puzzles are minimal ones with 0 to 4 further clues: base puzzles whose
-    digits, rows and columns are exchanged at random. Training, validation and test have different base puzzles, which
-    no symmetry turns into each other. T(n) is the number of blanks.
+    Size n (4, 6 or 9) means n × n cells in boxes of 2 × 2, 2 × 3 or 3 × 3, line after line; a ``.`` is a blank. Every
+    puzzle has one solution. Uniform puzzles are minimal ones with 0 to 4 further clues: base puzzles whose digits, rows
+    and columns are permuted at random. Training, validation and test have different base puzzles, which no symmetry
+    turns into each other. T(n) is the number of blanks.
     """
 
     bases: Literal["all", "train", "validation", "test"] = "all"  # the base puzzles that are drawn from
@@ -209,8 +210,8 @@ class Sudoku(SquareGridTask):
             solution, is_clue = solution[base], pattern(side, solution[base], is_clue[base], generator)
             line, column = (_shuffle_blocks(count, side, size, generator) for size in BOXES[side])
             cell = (line[:, :, None] * side + column[:, None]).flatten(1)
-            name = torch.rand(count, side, generator=generator).argsort(1) + 1
-            answer = name.gather(1, solution.gather(1, cell) - 1)
+            new_digit = torch.rand(count, side, generator=generator).argsort(1) + 1
+            answer = new_digit.gather(1, solution.gather(1, cell) - 1)
             return _build_problems(answer * is_clue.gather(1, cell), answer)
 
         return self.draw_by_size(sizes, draw)

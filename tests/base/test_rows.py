@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from lengthwise.base.rng import stream
 from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
 from lengthwise.base.types import SYMBOL_DTYPE
-from lengthwise.tasks.digits import carry, count_digits, reorder, replace_leading_zeros, to_machine_words
+from lengthwise.tasks.digits import count_digits, propagate_carries, reorder, replace_leading_zeros, to_machine_words
 
 sizes = st.integers(1, 9)
 seeds = st.integers(0, 10_000)
@@ -65,7 +65,7 @@ def test_carrying_keeps_the_value_and_gives_digits(base, values, most):
             if not value:
                 break
     answer_slots = torch.nn.functional.pad(totals, (0, 20))
-    digits = carry(answer_slots, base, most)
+    digits = propagate_carries(answer_slots, base, most)
     assert int(digits.min()) >= 0
     assert int(digits.max()) < base
     for i in range(len(values)):
@@ -80,7 +80,7 @@ def test_a_carry_propagates_through_a_hundred_nines():
     nines = torch.full((1, 101), 9)
     nines[0, 100] = 0
     nines[0, 0] += 1
-    assert carry(nines, 10, largest_total=18).tolist() == [[0] * 100 + [1]]
+    assert propagate_carries(nines, 10, largest_total=18).tolist() == [[0] * 100 + [1]]
 
 
 @given(seeds, st.integers(2, 10), st.integers(1, 60))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import lengthwise as lw
 from lengthwise.experiment import data
 from lengthwise.tasks.expression import Expression
-from lengthwise.tasks.grammar import LONGEST, SYMBOLS, draw_expressions, evaluate, get_tables
+from lengthwise.tasks.grammar import MAX_CHARACTERS, SYMBOLS, draw_expressions, evaluate, get_tables
 
 TASK = Expression()
 MANY = 50_000 if LONG else 25_000
@@ -245,7 +245,7 @@ def test_values_have_at_most_the_given_number_of_characters(most):
         assert alike(map(statistic, prompts), map(statistic, theirs)) > 0.001
 
 
-@pytest.mark.parametrize("lengths", [(31, 40), (LONGEST - 10, LONGEST)])
+@pytest.mark.parametrize("lengths", [(31, 40), (MAX_CHARACTERS - 10, MAX_CHARACTERS)])
 def test_long_expressions_are_drawn(lengths):
     low, high = lengths
     sizes = torch.arange(low, high + 1).repeat(1200 // high)[:, None]
@@ -334,7 +334,7 @@ def test_known_values(row, wanted):
 
 
 def test_values_of_long_drawn_expressions_are_python_s_clamped_to_64_bits():
-    rows, values = draw_expressions(torch.full((8000,), LONGEST), lw.stream(0, "long"))
+    rows, values = draw_expressions(torch.full((8000,), MAX_CHARACTERS), lw.stream(0, "long"))
     wanted = [eval("".join(SYMBOLS[i] for i in row)) for row in rows.tolist()]
     assert values.tolist() == [*map(clipped, wanted)]
     assert wanted != [*map(clipped, wanted)]
@@ -445,8 +445,10 @@ def test_there_are_no_expressions_of_less_than_three_characters(size):
 
 
 def test_expressions_that_are_drawn_have_a_largest_length():
-    with pytest.raises(lw.UsageError, match=f"at most {LONGEST} characters can be drawn, not {LONGEST + 1}"):
-        TASK.sample(torch.tensor([[LONGEST + 1]]), lw.stream(0))
+    with pytest.raises(
+        lw.UsageError, match=f"at most {MAX_CHARACTERS} characters can be drawn, not {MAX_CHARACTERS + 1}"
+    ):
+        TASK.sample(torch.tensor([[MAX_CHARACTERS + 1]]), lw.stream(0))
 
 
 def test_a_row_is_seventeen_symbols():
