@@ -27,7 +27,7 @@ from lengthwise.tasks.bits import BitwiseOr
 from lengthwise.tasks.sorting import Sorting
 
 PROBES = ("1+1", "57+24", "999999+8888", f"{'789' * 50}+{'12' * 20}")
-DEPTH = 16  # effective layers as published
+DEPTH = 16  # number of effective layers, as published
 
 
 # Splits of ``DEPTH`` effective layers into layers and loops: the layers, and the form of input injection.
@@ -85,7 +85,8 @@ def _published_recipe(name: str) -> Recipe:
 
 def blog_abacus_addition() -> Recipe:
     """The published reproduction: one layer, 16 loops, the input read in every layer, and digit positions added to
-    queries and keys; 27 hours of one GPU. Expect a mean of 0.61 over 40 × 40 (according to its text)."""
+    queries and keys. Training takes 27 hours of one GPU. Expect a mean of 0.61 over 40 × 40 digits, according to its
+    text."""
     model = Transformer(
         width=1024,
         layers=1,
@@ -117,10 +118,10 @@ ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 
 def abacus_addition() -> Recipe:
-    """Ours: two layers, two loops, width 128, and heads that see only neighbouring digit positions, or nothing; half of
-    the heads see only the position of the next digit. Half of the sums are structured: chains of carries, few different
-    columns, runs, doubles, or mostly one digit. Half of the numbers have at most three digits. About 25 minutes of one
-    CPU thread; weights are shipped: see docs/abacus.md."""
+    """Our form: two layers, two loops and width 128. Half of the heads see only neighbouring digit positions, or
+    nothing; the others see only the position of the next digit, or nothing. Half of the sums are structured: chains of
+    carries, few different columns, runs, doubles, or mostly one digit. Half of the numbers have at most three digits. A
+    seed takes about 25 minutes of one CPU thread; weights are shipped. See docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
     # A head that has to find the next column among its neighbours also mixes in some of their content.
     windows = CoupledHeads(count=SMALL.heads, reach=1), CoupledHeads(count=SMALL.heads // 2, ahead=1)
@@ -139,8 +140,8 @@ def abacus_addition() -> Recipe:
 
 
 def abacus_addition_full() -> Recipe:
-    """Only Abacus embeddings, with heads that see the whole row: an hour of one CPU thread. Expect 1.0 over 20 × 20
-    digits, a mean of 0.7 over 40 × 40, and 0 at 100."""
+    """Only Abacus embeddings, with heads that see the whole row. A seed takes an hour of one CPU thread; expect exact
+    match 1.0 over 20 × 20 digits, a mean of 0.7 over 40 × 40, and 0 at 100 digits."""
     return Recipe(
         name="abacus-addition-full",
         task=Addition(order="least"),
@@ -185,7 +186,8 @@ def positions() -> dict[str, Recipe]:
 
 def splits() -> dict[str, Recipe]:
     """Sixteen effective layers in the published splits, at width 64, on sums of up to 6 digits. ``-once`` adds the
-    input only before the first loop, ``-progressive`` the loss after a random number of loops. See results/abacus."""
+    input only before the first loop; ``-progressive`` adds a loss term after a random number of loops. See
+    results/abacus."""
     recipes = []
     for name, (layers, injection) in SPLITS.items():
         loops = DEPTH // layers
@@ -199,7 +201,7 @@ def splits() -> dict[str, Recipe]:
 
 
 def _comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
-    """Return a recipe for sums of up to ``top`` digits, on a budget of minutes."""
+    """Return a recipe for sums of up to ``top`` digits, which trains in minutes."""
     sizes = (top, top + 2)
     return replace(
         abacus_addition_full(),
@@ -238,9 +240,9 @@ def tasks() -> dict[str, Recipe]:
 def local_sorting() -> Recipe:
     """Our form of sorting: half of the heads see only the left neighbour, and collect a number's digits at its end; the
     others see all positions. Tokens have digit positions, but no positions in the row. Trained on up to four numbers of
-    four digits, with four loops; 60 % of the rows are from seven families, most of similar numbers. Expect .99 or more
-    of every family of three numbers of three digits, .9 with four numbers of four digits, and little with five. An hour
-    of one CPU thread; weights are shipped."""
+    four digits, with four loops; 60 % of the rows are from seven families, most of similar numbers. Expect a score of
+    .99 or more on every family with three numbers of three digits, .9 with four numbers of four digits, and little with
+    five. A seed takes an hour of one CPU thread; weights are shipped."""
     similar = ("neighbours", "shared-front", "odd-one-out", "same-length", "two-values")
     return replace(
         tasks()["abacus-sorting"],

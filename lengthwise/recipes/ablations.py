@@ -34,10 +34,10 @@ def ablations() -> dict[str, Recipe]:
         steps=1200,
         watch=Watch(),
     )
-    recipes = _variants("parity", parity)
-    # On parity only: addition takes longer.
+    recipes = _build_variants("parity", parity)
+    # These ablations are run on parity only, since addition takes longer.
     parity_only = ("no-ema", "alibi", "learned")
-    recipes += [recipe for recipe in _variants("addition", addition) if not recipe.name.endswith(parity_only)]
+    recipes += [recipe for recipe in _build_variants("addition", addition) if not recipe.name.endswith(parity_only)]
 
     # A task that needs two loops in sequence, while the method has a single loop.
     flipped = replace(WINDOWED, task=FlippedCopy(), steps=3000, watch=Watch(every=300, sizes=(20, 26), count=200))
@@ -74,8 +74,8 @@ def ablations() -> dict[str, Recipe]:
     return recipes_by_name(recipes)
 
 
-def _variants(task: str, base: Recipe) -> list[Recipe]:
-    """Return one recipe per changed part."""
+def _build_variants(task: str, base: Recipe) -> list[Recipe]:
+    """Return one recipe per change of ``base``, and ``base`` itself."""
     encodings: dict[str, tuple[Position, ...]] = {
         "nope": (NoPE(),),
         "rope": (RoPE(),),

@@ -25,7 +25,8 @@ LAYERS = 20  # applied once instead of in a loop
 
 
 def controls() -> dict[str, Recipe]:
-    """Return our recipes without the loop, without the window, or without both. See docs/controls.md."""
+    """One of our recipes without the loop, without the window, without both, or with both on half its range. See
+    docs/controls.md."""
     looped, standard = looped_pairs(), standard_pairs()  # the standard one has neither loop nor window
     assert isinstance(looped.model, Transformer)
     assert isinstance(standard.model, Transformer)
@@ -57,11 +58,11 @@ def controls() -> dict[str, Recipe]:
             chosen_on=ChosenOn(sizes),
         )
         assert isinstance(both.model, Transformer)
-        deep, seeing = replace(both.model, layers=LAYERS), replace(both.model, positions=(NoPE(),))
+        deep, unwindowed_model = replace(both.model, layers=LAYERS), replace(both.model, positions=(NoPE(),))
         recipes += [
             both,
             replace(both, name=f"control-{task}-window", model=deep, **once),
-            replace(both, name=f"control-{task}-loops", model=seeing),
-            replace(both, name=f"control-{task}-neither", model=replace(seeing, layers=LAYERS), **once),
+            replace(both, name=f"control-{task}-loops", model=unwindowed_model),
+            replace(both, name=f"control-{task}-neither", model=replace(unwindowed_model, layers=LAYERS), **once),
         ]
     return recipes_by_name(recipes)

@@ -30,8 +30,9 @@ from lengthwise.tasks.strings import Copy, UniqueSet
 Scale = Literal["cpu", "half", "paper"]
 
 
-# A method's name tells all of its properties: next-token or full-output prediction; pauses; loops, ``Setting.fixed``
-# unless adaptive, T(n); no input injection (wo). Without loops, a method has ``Setting.fixed`` copies of the block.
+# A method's name has these parts. ``ntp``, ``fop``: next-token or full-output prediction; ``pause``: pause tokens;
+# ``loop``: T(n) loops if ``adaptive``, else ``Setting.fixed_count``; ``wo``: without input injection. A method without
+# loops has ``Setting.fixed_count`` copies of the block.
 METHODS = (
     "ntp",
     "ntp-pause",
@@ -57,7 +58,7 @@ class Setting:
     layers: int  # layers of the block
     heads: int
     every: int  # steps until the curriculum's next length; 0: until the model masters it
-    constant: int  # steps until the rate falls
+    constant_steps: int  # steps until the rate falls
     steps: int = 100_000
     batch: int = 64
     rate: float = 1e-4
@@ -70,21 +71,23 @@ class Setting:
     most: tuple[int, ...] = ()
     large_eps: bool = False  # a large eps: steps vanish with the gradients, so that nothing is forgotten (docs/lab)
     families: tuple[str, ...] = ()  # half of the problems are from these families
-    measured: int = 10  # measurements near the training lengths, on 200 problems each
+    measurements: int = 10  # number of measurements near the training lengths, on 200 problems each
     keep_best: bool = False  # keep the best measured weights, on 500 problems each; else the last
-    looked_at: tuple[int, ...] = ()  # longer lengths that were measured while the setting was chosen (docs/lab)
+    inspected_sizes: tuple[int, ...] = ()  # longer sizes that were measured while the setting was chosen (docs/lab)
     least: float = 0.9  # with ``Mastery``: exact match that admits the next length
     longest: float = 0.0  # with ``Mastery``: the fraction of rows that have the largest size so far
     level: bool = True  # rows of short problems are as long as the batch's longest, and supervised to their ends
-    fixed: int = 20  # number of loops, of pauses, or of blocks (methods without loops), if it is fixed
+    fixed_count: int = 20  # number of loops, pauses, or blocks (in methods without loops), if it is fixed
 
 
 # Smaller than published, with larger initial weights, fewer heads, a faster curriculum and a higher rate. The unique
 # set has two heads of the published width: with heads of width eight it learns later and confuses symbols (docs/lab).
-_small = partial(Setting, batch=32, width=64, level=False, init_std=0.1, embedding_std=0.3, ema=0.99)
-_steady = partial(_small, batch=64, large_eps=True)
-_long = partial(_steady, layers=3, every=0, least=0.8, rate=1e-3, ema=0.998, level=True, looked_at=(30,))
-_half = partial(_steady, every=0, ema=0.995, top=10, fixed=10, level=True)
+_small_setting = partial(Setting, batch=32, width=64, level=False, init_std=0.1, embedding_std=0.3, ema=0.99)
+_steady_setting = partial(_small_setting, batch=64, large_eps=True)
+_long_setting = partial(
+    _steady_setting, layers=3, every=0, least=0.8, rate=1e-3, ema=0.998, level=True, inspected_sizes=(30,)
+)
+_half_setting = partial(_steady_setting, every=0, ema=0.995, top=10, fixed_count=10, level=True)
 
 SETTINGS: dict[Scale, dict[str, Setting]] = {
     "paper": {
@@ -96,38 +99,48 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
         "unique-set": Setting(UniqueSet(), 3, 8, 1000, 20_000, embedding_std=1.0),
     },
     "cpu": {
-        "parity": _small(Parity(), 1, 8, 60, 1250, steps=2500, rate=7e-4),
-        "copy": _steady(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, looked_at=(30, 40)),
+        "parity": _small_setting(Parity(), 1, 8, 60, 1250, steps=2500, rate=7e-4),
+        "copy": _steady_setting(Copy(), 2, 8, 150, 7200, steps=8000, rate=7e-4, ema=0.998, inspected_sizes=(30, 40)),
         # The rate falls from the first step: at a high rate, a model that solves long sums forgets them (docs/lab).
-        "addition": _long(
-            Addition(2, "most", True, True), heads=8, constant=0, steps=14_000, longest=0.3, measured=28, keep_best=True
+        "addition": _long_setting(
+            Addition(2, "most", True, True),
+            heads=8,
+            constant_steps=0,
+            steps=14_000,
+            longest=0.3,
+            measurements=28,
+            keep_best=True,
         ),
-        "binary-sum": _small(BinarySum(), 2, 8, 60, 1250, steps=2500, rate=7e-4),
-        "multiplication": _steady(
+        "binary-sum": _small_setting(BinarySum(), 2, 8, 60, 1250, steps=2500, rate=7e-4),
+        "multiplication": _steady_setting(
             Multiplication(),
             layers=4,
             heads=8,
             every=0,
-            constant=9000,
+            constant_steps=9000,
             steps=12_000,
             rate=7e-4,
             ema=0.995,
             top=11,
             most=(2, 11),
             families=("mostly-highest", "powers", "one-and-any", "rich-in-one-digit"),
-            measured=48,
+            measurements=48,
             keep_best=True,
-            looked_at=(13, 15),
+            inspected_sizes=(13, 15),
         ),
-        "unique-set": _long(UniqueSet(), heads=2, constant=3000, steps=20_000, measured=40, embedding_std=1.0),
+        "unique-set": _long_setting(
+            UniqueSet(), heads=2, constant_steps=3000, steps=20_000, measurements=40, embedding_std=1.0
+        ),
     },
     "half": {
-        "parity": _half(Parity(), 1, 8, constant=750, steps=1500, rate=7e-4),
-        "copy": _half(Copy(), 2, 8, constant=1500, steps=3000, rate=7e-4),
-        "addition": _half(Addition(2, "most", True, True), 3, 8, constant=3000, steps=7000, rate=1e-3),
-        "binary-sum": _half(BinarySum(), 2, 8, constant=1000, steps=2000, rate=7e-4),
-        "multiplication": _half(Multiplication(), 4, 8, constant=2000, steps=4000, rate=7e-4, top=6, most=(2, 6)),
-        "unique-set": _half(UniqueSet(), 3, 2, constant=3000, steps=7000, rate=1e-3, embedding_std=1.0),
+        "parity": _half_setting(Parity(), 1, 8, constant_steps=750, steps=1500, rate=7e-4),
+        "copy": _half_setting(Copy(), 2, 8, constant_steps=1500, steps=3000, rate=7e-4),
+        "addition": _half_setting(Addition(2, "most", True, True), 3, 8, constant_steps=3000, steps=7000, rate=1e-3),
+        "binary-sum": _half_setting(BinarySum(), 2, 8, constant_steps=1000, steps=2000, rate=7e-4),
+        "multiplication": _half_setting(
+            Multiplication(), 4, 8, constant_steps=2000, steps=4000, rate=7e-4, top=6, most=(2, 6)
+        ),
+        "unique-set": _half_setting(UniqueSet(), 3, 2, constant_steps=3000, steps=7000, rate=1e-3, embedding_std=1.0),
     },
 }
 
@@ -143,7 +156,7 @@ def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         raise UsageError(f"task: {task!r} has no recipe; the tasks at the {scale} scale are: {tasks}")
     setting = SETTINGS[scale][task]
     looped, watched_sizes = "loop" in method, (setting.top, int(1.3 * setting.top))
-    pauses = setting.fixed if "pause" in method else 0
+    pauses = setting.fixed_count if "pause" in method else 0
     # The paper's code supervises every column of a batch; its code for next-token prediction is not public.
     full = FullOutput(pauses, whole_tail=setting.level, level=setting.level)
     lengths = Mastery(top=setting.top, most=setting.most, least=setting.least, longest=setting.longest)
@@ -154,10 +167,10 @@ def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         task=setting.task,
         layout=NextToken(pauses) if method.startswith("ntp") else full,
         lengths=lengths,
-        loops=PerRound() if "adaptive" in method else Constant(setting.fixed if looped else 1),
+        loops=PerRound() if "adaptive" in method else Constant(setting.fixed_count if looped else 1),
         model=Transformer(
             width=setting.width,
-            layers=setting.layers * (1 if looped else setting.fixed),
+            layers=setting.layers * (1 if looped else setting.fixed_count),
             heads=setting.heads,
             injection="add" if looped and not method.endswith("wo") else "once",
             init_std=setting.init_std,
@@ -167,17 +180,17 @@ def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         steps=setting.steps,
         batch=setting.batch,
         optimizer=AdamW(setting.rate, (0.9, 0.95), eps=1e-4) if setting.large_eps else AdamW(setting.rate),
-        schedule=Schedule("cosine", cooldown=1 - setting.constant / setting.steps),
+        schedule=Schedule("cosine", cooldown=1 - setting.constant_steps / setting.steps),
         clip=0.5 if setting.large_eps else 1.0,
         ema=setting.ema,
         ema_start=setting.ema_start,
         families=0.5 if setting.families else 0.0,
         family_names=setting.families,
         watch=Watch(
-            every=setting.steps // setting.measured, sizes=watched_sizes, count=500 if setting.keep_best else 200
+            every=setting.steps // setting.measurements, sizes=watched_sizes, count=500 if setting.keep_best else 200
         ),
         keep="best" if setting.keep_best else "last",
-        chosen_on=ChosenOn((*watched_sizes, *setting.looked_at)),
+        chosen_on=ChosenOn((*watched_sizes, *setting.inspected_sizes)),
     )
 
 

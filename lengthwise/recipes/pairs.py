@@ -48,8 +48,8 @@ def looped_pairs() -> Recipe:
 
 
 def standard_pairs() -> Recipe:
-    """Four layers that see the whole row, with learned positions, applied once, on the same data. It takes more
-    steps than ``looped-pairs``: with as few, it does not learn all sums of 8 digits."""
+    """Four layers that see the whole row, with learned positions, applied once, on the same data. It needs more steps
+    than ``looped-pairs``: with the same number, it does not learn all 8-digit sums."""
     return replace(
         looped_pairs(),
         name="standard-pairs",
@@ -72,7 +72,7 @@ def standard_pairs() -> Recipe:
 
 def notebook() -> dict[str, Recipe]:
     """The notebook's settings: a standard encoder and the looped one that it meant to use, on sums of exactly 8 digits,
-    decimal or binary modulo 2ⁿ: ``lengthwise reproduce notebook``."""
+    decimal or binary modulo 2ⁿ. ``lengthwise reproduce notebook`` runs them."""
     # Like torch's encoder layer: an MLP of width 2,048, dropout, and initial weights of standard deviation
     # 1 / √(3 · inputs). A column's two digits are read as two real numbers.
     standard = Transformer(

@@ -33,7 +33,7 @@ _sudoku_transformer = partial(
 
 def settled_parity() -> Recipe:
     """``looped-parity`` with an answer that stays right after any number of further loops: the first bit is marked, and
-    in training rows take up to ten loops more. A seed takes two minutes of one CPU thread."""
+    in training rows take up to ten more loops. A seed takes two minutes of one CPU thread."""
     return replace(
         looped_parity(),
         name="settled-parity",
@@ -182,6 +182,6 @@ def looped_sudoku_9() -> Recipe:
         optimizer=AdamW(rate=1.5e-3),
         schedule=replace(looped_maze().schedule, warmup=0.08),
         ema=0.999,
-        stopping=Converged(patience=4, most=256),  # a solved puzzle stays; the state moves on, as in `looped-sudoku`
+        stopping=Converged(patience=4, most=256),  # a solved puzzle stays, while the state still changes
         chosen_on=ChosenOn((9,)),
     )

@@ -51,8 +51,8 @@ WINDOWED = Recipe(
     watch=Watch(every=250, sizes=(20, 26), count=200),
     chosen_on=ChosenOn((20, 26)),
 )
-TO_DOUBLE = ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families"))  # up to twice the training length
-TO_TRIPLE = ChosenOn((20, 26, 30, 40, 60), ("uniform", "families"))
+UP_TO_DOUBLE = ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families"))  # up to twice the training length
+UP_TO_TRIPLE = ChosenOn((20, 26, 30, 40, 60), ("uniform", "families"))
 # The base of longer trainings.
 LONG = replace(
     WINDOWED,
@@ -86,7 +86,7 @@ def halting_parity() -> Recipe:
         model=replace(SMALL, positions=(Local(reach=1), Mark())),
         families=0.5,
         family_names=("few-in-runs",),
-        chosen_on=TO_TRIPLE,
+        chosen_on=UP_TO_TRIPLE,
         **HALTING,
     )
 
@@ -95,13 +95,13 @@ def looped_copy() -> Recipe:
     """Our form of copy: each loop sees a position's left neighbour, and moves the row on by one.
 
     The published method is ``fop-loop-adaptive-copy``. It stops by itself, as ``halting_parity`` does: the mark of the
-    first symbol reaches the ``=`` when the row has arrived. Expect every family right at 1.5 times the training length,
-    and most at twice; a seed takes five minutes of one CPU thread.
+    first symbol reaches the ``=`` when the row has arrived. Expect every family to be right at 1.5 times the training
+    length, and most families at twice that length; a seed takes five minutes of one CPU thread.
     """
     return replace(
         halting_parity(),
         name="looped-copy",
-        chosen_on=TO_TRIPLE,
+        chosen_on=UP_TO_TRIPLE,
         task=Copy(),
         # Without the bias per offset of ``Local``, with which accuracy drops at shorter lengths (docs/lab).
         model=replace(SMALL, positions=(LocalHeads(count=4), Mark())),
@@ -117,14 +117,15 @@ def looped_copy() -> Recipe:
 def looped_addition() -> Recipe:
     """Our form of binary addition: n loops. Half of the heads see the left neighbour, half the same digit position of
     each number, so that digits are paired without counting; paired digits move past the carries, one position per loop.
-    The first position is marked. Half of the sums are structured: with a long carry, similar but without a carry,
-    with few different columns, or mostly of one digit. It stops by itself: until the mark reaches the ``=``, its answer
-    is empty. A seed takes 25 minutes of one CPU thread; expect .99 or more of uniform sums at twice the training
-    length, and, in two of three seeds, .95 or more of every family at 1.5 times it, without T(n)."""
+    The first position is marked. Half of the sums are structured: with a long carry, similar but without a carry, with
+    few different columns, or mostly of one digit. It stops by itself: until the mark reaches the ``=``, its answer is
+    empty. A seed takes 25 minutes of one CPU thread; expect a score of .99 or more on uniform sums at twice the
+    training length and, in two of three seeds, .95 or more on every family at 1.5 times the training length, without
+    T(n)."""
     return replace(
         LONG,
         name="looped-addition",
-        chosen_on=TO_DOUBLE,
+        chosen_on=UP_TO_DOUBLE,
         task=Addition(2, "most", True, True),
         loops=AnyLoops(more=0, extra=0, early=0.3),
         model=replace(SMALL, layers=3, positions=(*COLUMNS, Mark())),
@@ -140,8 +141,9 @@ def looped_addition() -> Recipe:
 
 
 def columns_addition() -> Recipe:
-    """``looped-addition`` before it had a mark: a third of the sums with a long carry, half the steps. At twice the
-    training length, uniform sums are right and complements are not. Multiplication and ablations are based on it."""
+    """An earlier form of ``looped-addition``, without the mark: a third of the sums have a long carry, and it takes
+    about half of the steps. At twice the training length, uniform sums are right and complements are not.
+    Multiplication and ablations are based on it."""
     return replace(
         WINDOWED,
         name="columns-addition",
@@ -159,12 +161,12 @@ def columns_addition() -> Recipe:
 def short_binary_sum() -> Recipe:
     """Our form of the binary sum, trained to 20 bits: n loops of three layers, each of which sees only a position's
     left neighbour. Three fifths of the problems are structured, with a uniform number of ones, near powers of two, or
-    mostly ones: uniform bits have sums near n too rarely. A seed takes 20 minutes of one CPU thread; expect most of 30
-    bits right, but not rows of 31 ones."""
+    mostly ones: uniform bits have sums near n too rarely. A seed takes 20 minutes of one CPU thread; expect most 30-bit
+    sums to be right, but not those of 31 ones."""
     return replace(
         LONG,
         name="short-binary-sum",
-        chosen_on=TO_DOUBLE,
+        chosen_on=UP_TO_DOUBLE,
         task=BinarySum(),
         model=replace(SMALL, layers=3),
         steps=7500,
@@ -217,11 +219,11 @@ def looped_multiplication() -> Recipe:
     """Our form of multiplication, 1–2 bits times n: n₁·n₂ + 2 loops, with heads as for addition; the operands' digits
     are counted from their lowest bit, as the product's are. The first position is marked: without it no weights can
     distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal neighbour changes nothing. Two fifths of the
-    problems are structured: many ones and carries, powers, runs, palindromes, one odd bit. In training, rows take up
-    to twenty loops more, so that finished digits stay. It stops by itself: as in ``halting_binary_sum`` a clock decides
+    problems are structured: many ones and carries, powers, runs, palindromes, one odd bit. In training, rows take up to
+    twenty more loops, so that finished digits stay. It stops by itself: as in ``halting_binary_sum`` a clock decides
     when it is done, with two layers, since one operand determines how fast its mark moves along the other. Beyond the
     training lengths the clock may be some loops early, so the answer is taken four loops later. A seed takes 20 minutes
-    of one CPU thread; expect every family right at the training length."""
+    of one CPU thread; expect every family to be right at the training length."""
     return replace(
         LONG,
         name="looped-multiplication",
@@ -248,14 +250,14 @@ def looped_unique_set() -> Recipe:
     """Our form of the unique set: n loops; one head sees the left neighbour, the other all earlier positions, to find
     equal symbols, or nothing. Three fifths of the problems have few symbols, runs, symbols in order, palindromes, or
     odd symbols: a symbol has to find its own copies among many copies of another. It stops by itself, as
-    ``looped_addition`` does. A seed takes 45 minutes of one CPU thread; expect .99 or more of every family at 1.5 times
-    the training length, without T(n)."""
+    ``looped_addition`` does. A seed takes 45 minutes of one CPU thread; expect a score of .99 or more on every family
+    at 1.5 times the training length, without T(n)."""
     positions = (LocalHeads(1), EarlierHeads(1), Mark())
     odd = ("odd-end", "odd-one-out", "two-odd", "in-order", "palindrome")
     return replace(
         LONG,
         name="looped-unique-set",
-        chosen_on=TO_DOUBLE,
+        chosen_on=UP_TO_DOUBLE,
         task=UniqueSet(),
         lengths=Curriculum(top=20, every=80, start=3, hold=200),
         loops=AnyLoops(more=0, extra=0, early=0.25),
@@ -294,11 +296,11 @@ def looped_bitwise_or() -> Recipe:
 
 def looped_flipped_copy() -> Recipe:
     """Copy each bit, flipped if the parity of all bits is odd, in 2n loops: parity moves along the bits, then along the
-    answer; the position that predicts a bit's copy sees this bit. It stops by itself: as in
-    ``halting_binary_sum`` a clock decides when it is done, whose mark takes two loops from one position to the next.
-    In training, rows take up to five loops more, so that a finished answer stays; without these loops, accuracy at
-    long rows is lower (docs/lab). Expect .99 of uniform rows at twice the training length, and less of some families; a
-    seed takes a quarter of an hour of one CPU thread."""
+    answer; the position that predicts a bit's copy sees this bit. It stops by itself: as in ``halting_binary_sum`` a
+    clock decides when it is done, whose mark takes two loops from one position to the next. In training, rows take up
+    to five more loops, so that a finished answer stays; without these loops, accuracy at long rows is lower (docs/lab).
+    Expect a score of .99 on uniform rows at twice the training length, and lower scores on some families; a seed takes
+    a quarter of an hour of one CPU thread."""
     return replace(
         LONG,
         name="looped-flipped-copy",
