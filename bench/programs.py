@@ -23,7 +23,7 @@ def right(runner: Program, size: Sequence[int]) -> int:
     for start in range(0, COUNT, rows):
         part = problems.take(slice(start, start + rows))
         execution = execute(runner, part)
-        found += int((execution.right & (part.rounds == len(execution.states) - 1)).sum())
+        found += int((execution.is_right & (part.rounds == len(execution.states) - 1)).sum())
     return found
 
 

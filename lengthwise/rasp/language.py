@@ -1,8 +1,8 @@
 """The operations of RASP-L (Zhou et al. 2023, section 4), on batches of rows.
 
-A ``Row`` holds a symbol of a small alphabet at each position. ``Places`` hold a position or a count at each position;
-these numbers can be compared and changed by one, but no other arithmetic on them is allowed. Every operation is causal:
-its result at a position depends only on that position and earlier ones.
+A ``SymbolSequence`` holds a symbol of a small alphabet at each position. ``Places`` hold a position or a count at each
+position; these numbers can be compared and changed by one, but no other arithmetic on them is allowed. Every operation
+is causal: its result at a position depends only on that position and earlier ones.
 
 The core operations are ``each``, ``positions``, ``before``, ``after``, ``compare``, ``select``, ``both``, ``aggregate``
 and ``count``. ``shift``, ``seen`` and ``latest`` can be defined in terms of them; they are implemented directly, in
@@ -53,7 +53,7 @@ class _Opaque:
 
 
 @dataclass(frozen=True, eq=False)
-class Row(_Opaque):
+class SymbolSequence(_Opaque):
     """A symbol at each position, stored as its index in the alphabet; abstract if ``ids`` is None."""
 
     alphabet: tuple[Symbol, ...]
@@ -78,7 +78,7 @@ class Call(NamedTuple):
     """One executed operation."""
 
     name: str
-    reads: tuple[Row | Places | Selector, ...]
+    reads: tuple[SymbolSequence | Places | Selector, ...]
     result: Any
     facts: dict[str, Any]  # the operation's tables, alphabets, relation and defaults, as JSON-compatible values
 
@@ -106,7 +106,7 @@ def _operation(function: Callable[Arguments, Recorded[Result]]) -> Callable[Argu
         result, facts = function(*inputs, **options)
         if _records:
             result = copy.copy(result)
-        reads = tuple(value for value in inputs if isinstance(value, (Row, Places, Selector)))
+        reads = tuple(value for value in inputs if isinstance(value, (SymbolSequence, Places, Selector)))
         for calls in _records:
             calls.append(Call(function.__name__, reads, result, facts))
         return result
@@ -118,7 +118,7 @@ def _operation(function: Callable[Arguments, Recorded[Result]]) -> Callable[Argu
 
 
 @_operation
-def each(function: Callable[..., Symbol], *rows: Row) -> Recorded[Row]:
+def each(function: Callable[..., Symbol], *rows: SymbolSequence) -> Recorded[SymbolSequence]:
     """Apply a function to the symbols of one or several rows at each position: RASP-L's ``tok_map`` and ``seq_map``,
     which a feed-forward layer can compute.
 
@@ -136,13 +136,13 @@ def each(function: Callable[..., Symbol], *rows: Row) -> Recorded[Row]:
     code: Tensor | int = 0
     for row in rows:
         if row.ids is None:
-            return Row(alphabet, None), facts
+            return SymbolSequence(alphabet, None), facts
         code = code * len(row.alphabet) + row.ids
-    return Row(alphabet, torch.tensor(table)[code]), facts
+    return SymbolSequence(alphabet, torch.tensor(table)[code]), facts
 
 
 @_operation
-def positions(row: Row) -> Recorded[Places]:
+def positions(row: SymbolSequence) -> Recorded[Places]:
     """Return every position, counted from 0: RASP-L's ``indices``."""
     return Places(None if row.ids is None else torch.arange(row.ids.shape[1]).expand_as(row.ids)), {}
 
@@ -160,10 +160,10 @@ def after(places: Places) -> Recorded[Places]:
 
 
 @_operation
-def compare(left: Places, right: Places, relation: str) -> Recorded[Row]:
+def compare(left: Places, right: Places, relation: str) -> Recorded[SymbolSequence]:
     """Return True where ``left relation right`` holds; ``relation`` is ==, <, <=, > or >=."""
     compared, has_data = _get_comparison(relation), left.numbers is not None and right.numbers is not None
-    return Row((False, True), compared(left.numbers, right.numbers).long() if has_data else None), {
+    return SymbolSequence((False, True), compared(left.numbers, right.numbers).long() if has_data else None), {
         "relation": relation
     }
 
@@ -179,16 +179,16 @@ def _get_comparison(relation: Any) -> Callable[[Any, Any], Any]:
 
 @_operation
 def select(
-    keys: Row | Places, queries: Row | Places, relation: str | Callable[[Any, Any], bool] = "=="
+    keys: SymbolSequence | Places, queries: SymbolSequence | Places, relation: str | Callable[[Any, Any], bool] = "=="
 ) -> Recorded[Selector]:
     """Select, for each query position, the positions up to itself whose key is in ``relation`` to the query.
 
     For symbols, ``relation`` is == or a function (key, query) → bool; for positions, a comparison ``key relation
     query``. Raises Forbidden if keys and queries are of different kinds, or for another relation.
     """
-    if isinstance(keys, Row) and isinstance(queries, Row):
+    if isinstance(keys, SymbolSequence) and isinstance(queries, SymbolSequence):
         if isinstance(relation, str) and relation != "==":
-            raise Forbidden(f"symbols have no order: == or a function of two symbols, not {relation}")
+            raise Forbidden(f"symbols have no order: compare them by == or a function of two symbols, not {relation}")
         related = operator.eq if isinstance(relation, str) else relation
         table = [[int(bool(related(key, query))) for key in keys.alphabet] for query in queries.alphabet]
         facts = {"keys": keys.alphabet, "queries": queries.alphabet, "table": table}
@@ -214,15 +214,19 @@ def both(*selectors: Selector) -> Recorded[Selector]:
 
 @_operation
 def aggregate(
-    selector: Selector, values: Row | Places, default: Symbol = None, how: Literal["max", "min"] = "max"
+    selector: Selector, values: SymbolSequence | Places, default: Symbol = None, how: Literal["max", "min"] = "max"
 ) -> Recorded[Any]:
     """Return the largest or smallest value at each position's selected positions; symbols are ordered as in their
     alphabet. Where no position is selected, return the default symbol, or −1 for ``Places``."""
     facts: dict[str, Any] = {"default": default, "how": how}
-    if isinstance(values, Row):
+    if isinstance(values, SymbolSequence):
         values = _extend_alphabet(values, default)
         facts["symbols"] = values.alphabet
-        result, data, fallback = functools.partial(Row, values.alphabet), values.ids, values.alphabet.index(default)
+        result, data, fallback = (
+            functools.partial(SymbolSequence, values.alphabet),
+            values.ids,
+            values.alphabet.index(default),
+        )
     else:
         result, data, fallback = Places, values.numbers, -1
     if selector.chosen is None or data is None:
@@ -245,44 +249,44 @@ def count(selector: Selector) -> Recorded[Places]:
 
 
 @_operation
-def shift(row: Row, default: Symbol) -> Recorded[Row]:
+def shift(row: SymbolSequence, default: Symbol) -> Recorded[SymbolSequence]:
     """Move symbols one position right: ``aggregate(select(after(positions(row)), positions(row)), row, default)``."""
     row, facts = _extend_alphabet(row, default), {"default": default}
     if row.ids is None:
         return row, facts
     edge = torch.full_like(row.ids[:, :1], row.alphabet.index(default))
-    return Row(row.alphabet, torch.cat([edge, row.ids[:, :-1]], 1)), facts
+    return SymbolSequence(row.alphabet, torch.cat([edge, row.ids[:, :-1]], 1)), facts
 
 
 @_operation
-def seen(marks: Row) -> Recorded[Row]:
+def seen(marks: SymbolSequence) -> Recorded[SymbolSequence]:
     """Return True from the first mark on: ``aggregate(select(marks, marks, lambda key, _: True), marks)``. Marks are a
     row of True and False."""
     marks = _to_booleans(marks)
-    return marks if marks.ids is None else Row(marks.alphabet, marks.ids.cummax(1).values), {}
+    return marks if marks.ids is None else SymbolSequence(marks.alphabet, marks.ids.cummax(1).values), {}
 
 
 @_operation
-def latest(values: Row, marks: Row, default: Symbol) -> Recorded[Row]:
+def latest(values: SymbolSequence, marks: SymbolSequence, default: Symbol) -> Recorded[SymbolSequence]:
     """Return, for each position, the value at the last marked position up to it, or ``default`` without one."""
     values, marks, facts = _extend_alphabet(values, default), _to_booleans(marks), {"default": default}
     if values.ids is None or marks.ids is None:
-        return Row(values.alphabet, None), facts
+        return SymbolSequence(values.alphabet, None), facts
     position = torch.arange(values.ids.shape[1])
     last = torch.where(marks.ids == 1, position, -1).cummax(1).values
     value = values.ids.gather(1, last.clamp(min=0))
-    return Row(values.alphabet, torch.where(last < 0, values.alphabet.index(default), value)), facts
+    return SymbolSequence(values.alphabet, torch.where(last < 0, values.alphabet.index(default), value)), facts
 
 
-def _extend_alphabet(row: Row, symbol: Symbol) -> Row:
+def _extend_alphabet(row: SymbolSequence, symbol: Symbol) -> SymbolSequence:
     """Return the row with ``symbol`` appended to its alphabet, if missing."""
-    return row if symbol in row.alphabet else Row((*row.alphabet, symbol), row.ids)
+    return row if symbol in row.alphabet else SymbolSequence((*row.alphabet, symbol), row.ids)
 
 
-def _to_booleans(marks: Row) -> Row:
+def _to_booleans(marks: SymbolSequence) -> SymbolSequence:
     if not set(marks.alphabet) <= {False, True}:
         raise Forbidden("marks must be True or False: create them with `each`")
     if marks.alphabet == (False, True):
         return marks
     ids = None if marks.ids is None else torch.tensor([int(bool(s)) for s in marks.alphabet])[marks.ids]
-    return Row((False, True), ids)
+    return SymbolSequence((False, True), ids)

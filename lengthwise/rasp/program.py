@@ -13,30 +13,30 @@ from torch import Tensor
 
 from lengthwise.base.types import END, Problems
 from lengthwise.experiment.layout import FullOutput
-from lengthwise.rasp.language import Call, Forbidden, Places, Row, record
+from lengthwise.rasp.language import Call, Forbidden, Places, SymbolSequence, record
 from lengthwise.tasks import Task
 
-State = dict[str, Any]  # name → Row or Places
+State = dict[str, Any]  # name → symbols or places
 Operation = tuple[str, int, dict[str, Any]]  # its name, the number of inputs, and the facts of its ``Call``
 
 
 class Program(ABC):
-    """The algorithm of a task in the form that a looped model could run it. Every step can read the input
-    (input injection): the prompt, ``=``, and an end symbol ``$`` in each answer slot, as in ``FullOutput``."""
+    """The algorithm of a task in a form that a looped model could run. Every step can read the input (input injection):
+    the prompt, ``=``, and an end symbol ``$`` in each answer slot, as in ``FullOutput``."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     @abstractmethod
-    def prepare(self, row: Row) -> State:
+    def prepare(self, row: SymbolSequence) -> State:
         """Compute the state before the first step."""
 
     @abstractmethod
-    def step(self, state: State, row: Row) -> State:
+    def step(self, state: State, row: SymbolSequence) -> State:
         """Compute one step: a RASP-L program of fixed size, the same in every round."""
 
     @abstractmethod
-    def finish(self, state: State, row: Row) -> Row:
+    def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
         """Compute the output row: from the ``=`` on, the answer and its end, ``$``."""
 
     def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
@@ -48,12 +48,12 @@ class Program(ABC):
 class Execution:
     """A program's run on problems that take the same number of rounds."""
 
-    row: Row
+    row: SymbolSequence
     states: list[State]  # the prepared state, then the state after each step
-    output: Row
+    output: SymbolSequence
     answer_slots: Bool[Tensor, "b t"]
     loss_mask: Bool[Tensor, "b t"]
-    right: Bool[Tensor, " b"]  # True if every answer symbol is correct, the end included
+    is_right: Bool[Tensor, " b"]  # True if every answer symbol is correct, the end included
 
 
 def execute(
@@ -65,7 +65,7 @@ def execute(
     if len(rounds) != 1:
         raise ValueError(f"problems must all take the same number of rounds, not {rounds}")
     batch = FullOutput().write(problems, program.task)
-    row = Row(input_alphabet(program.task), batch.inputs.tokens)
+    row = SymbolSequence(input_alphabet(program.task), batch.inputs.tokens)
     states = [program.prepare(row)]
     for number in range(rounds[0]):
         states.append(program.step(states[-1], row))
@@ -73,8 +73,8 @@ def execute(
     output = program.finish(states[-1], row)
     assert output.ids is not None
     symbols = torch.tensor([row.alphabet.index(s) if s in row.alphabet else -1 for s in output.alphabet])[output.ids]
-    right = ((symbols == batch.targets) | ~batch.loss_mask).all(1)
-    return Execution(row, states, output, batch.answer_slots, batch.loss_mask, right)
+    is_right = ((symbols == batch.targets) | ~batch.loss_mask).all(1)
+    return Execution(row, states, output, batch.answer_slots, batch.loss_mask, is_right)
 
 
 def input_alphabet(task: Task) -> tuple[str, ...]:
@@ -82,8 +82,8 @@ def input_alphabet(task: Task) -> tuple[str, ...]:
     return FullOutput().vocabs(task)[0].symbols
 
 
-STEPS = 64  # number of steps that must execute the same operations
-GROWING = 8  # number of steps after which a state's alphabets must stop growing
+CHECKED_STEPS = 64  # number of steps that must execute the same operations
+MAX_GROWING_STEPS = 8  # number of steps after which a state's alphabets must stop growing
 
 
 def check_program(program: Program) -> None:
@@ -91,14 +91,15 @@ def check_program(program: Program) -> None:
 
     The program runs on abstract rows, so it cannot read data or length, and its operations are recorded with their
     tables and defaults. Every step must execute the same operations, and the alphabets of its state must stop growing
-    after ``GROWING`` steps. On rows with symbols, of two lengths, the program must execute the same operations again.
+    after ``MAX_GROWING_STEPS`` steps. On rows with symbols, of two lengths, the program must execute the same
+    operations again.
     """
     alphabet = input_alphabet(program.task)
     try:
-        names, tapes = _record_run(program, Row(alphabet, None), STEPS)
+        names, operations = _record_run(program, SymbolSequence(alphabet, None), CHECKED_STEPS)
         for length in (2, 9):
-            row = Row(alphabet, torch.arange(length)[None] % len(alphabet))
-            if _record_run(program, row, GROWING) != (names, tapes[: GROWING + 2]):
+            row = SymbolSequence(alphabet, torch.arange(length)[None] % len(alphabet))
+            if _record_run(program, row, MAX_GROWING_STEPS) != (names, operations[: MAX_GROWING_STEPS + 2]):
                 raise Forbidden("its operations differ between rows: they may depend on neither data nor length")
     except Forbidden as error:
         raise Forbidden(f"{type(program).__name__}: {error}") from None
@@ -107,30 +108,35 @@ def check_program(program: Program) -> None:
         raise Forbidden(f"{type(program).__name__}: it reads the data of rows ({error}): use the operations") from None
 
 
-def _record_run(program: Program, row: Row, steps: int) -> tuple[list[str], list[list[Operation]]]:
+def _record_run(program: Program, row: SymbolSequence, steps: int) -> tuple[list[str], list[list[Operation]]]:
     """Run a program; return the names in its state, and the operations of ``prepare``, ``finish`` and each step."""
     with record() as prepared:
         state = _validate_state(program.prepare(row))
-    tapes: list[list[Operation]] = []
+    step_operations: list[list[Operation]] = []
     has_grown = False  # whether the last step changed the alphabets
     for number in range(steps):
         with record() as calls:
             following = _validate_state(program.step(state, row))
-        tape = _list_operations(calls)
+        operations = _list_operations(calls)
         if following.keys() != state.keys():
             raise Forbidden(f"the state changes its parts: {', '.join(state)} became {', '.join(following)}")
         grows = _list_alphabets(following) != _list_alphabets(state)
-        if grows and number >= GROWING:
+        if grows and number >= MAX_GROWING_STEPS:
             raise Forbidden(f"the state's alphabet is still growing after {number} steps")
+        previous = step_operations[-1] if step_operations else operations
         # Tables depend on alphabets, so they may change while alphabets grow.
-        if tapes and ([op[0] for op in tape] != [op[0] for op in tapes[-1]] if has_grown else tape != tapes[-1]):
+        if has_grown:
+            is_same = [operation[0] for operation in operations] == [operation[0] for operation in previous]
+        else:
+            is_same = operations == previous
+        if not is_same:
             raise Forbidden("the step's operations differ between rounds: it may not count its rounds")
-        tapes.append(tape)
+        step_operations.append(operations)
         has_grown, state = grows, following
     with record() as finished:
-        if not isinstance(program.finish(state, row), Row):
+        if not isinstance(program.finish(state, row), SymbolSequence):
             raise Forbidden("finish must return a row of symbols")
-    return list(state), [_list_operations(prepared), _list_operations(finished), *tapes]
+    return list(state), [_list_operations(prepared), _list_operations(finished), *step_operations]
 
 
 def _list_operations(calls: Sequence[Call]) -> list[Operation]:
@@ -138,13 +144,13 @@ def _list_operations(calls: Sequence[Call]) -> list[Operation]:
 
 
 def _validate_state(state: State) -> State:
-    if not isinstance(state, dict) or not all(isinstance(part, (Row, Places)) for part in state.values()):
+    if not isinstance(state, dict) or not all(isinstance(part, (SymbolSequence, Places)) for part in state.values()):
         raise Forbidden("a state must be a dict of rows and places")
     return state
 
 
 def _list_alphabets(state: State) -> dict[str, Any]:
-    return {name: part.alphabet if isinstance(part, Row) else None for name, part in state.items()}
+    return {name: part.alphabet if isinstance(part, SymbolSequence) else None for name, part in state.items()}
 
 
 def format_rounds(execution: Execution) -> list[dict[str, str]]:
@@ -153,7 +159,7 @@ def format_rounds(execution: Execution) -> list[dict[str, str]]:
     return [{name: format_state(part) for name, part in state.items()} for state in execution.states]
 
 
-def format_state(part: Row | Places) -> str:
+def format_state(part: SymbolSequence | Places) -> str:
     """Format a part of the first problem's state: True as ``^``, False and None as ``·``; positions as numbers."""
     if isinstance(part, Places):
         assert part.numbers is not None
@@ -179,12 +185,12 @@ def export_program(program: Program) -> dict[str, Any]:
     its inputs) and further arguments. A reference is a node's index, the name of a part of the previous state, or
     ``row``. The last step is repeated; earlier steps differ only in their tables, while the state's alphabets grow.
     """
-    row = Row(input_alphabet(program.task), None)
+    row = SymbolSequence(input_alphabet(program.task), None)
     with record() as calls:
         state = program.prepare(row)
     prepared, steps = _export_part(calls, {"row": row}, state), []
     while len(steps) < 2 or steps[-1] != steps[-2]:
-        assert len(steps) <= GROWING + 1, "the alphabets keep growing: `check_program` rejects such a program"
+        assert len(steps) <= MAX_GROWING_STEPS + 1, "the alphabets keep growing: `check_program` rejects such a program"
         with record() as calls:
             following = program.step(state, row)
         steps.append(_export_part(calls, {"row": row, **state}, following))

@@ -14,7 +14,19 @@ from torch import Tensor
 
 from lengthwise.base.fields import to_kebab_case
 from lengthwise.base.types import END, EQUALS, UsageError
-from lengthwise.rasp.language import Row, aggregate, both, compare, count, each, latest, positions, seen, select, shift
+from lengthwise.rasp.language import (
+    SymbolSequence,
+    aggregate,
+    both,
+    compare,
+    count,
+    each,
+    latest,
+    positions,
+    seen,
+    select,
+    shift,
+)
 from lengthwise.rasp.program import Program, State
 from lengthwise.tasks import Task
 from lengthwise.tasks.arithmetic import Addition, Multiplication
@@ -27,10 +39,10 @@ class ParityProgram(Program):
     """Each step moves the bits right by one position; the bit that arrives at the ``=`` is XORed into the answer
     there."""
 
-    def prepare(self, row: Row) -> State:
+    def prepare(self, row: SymbolSequence) -> State:
         return {"bits": _keep_bits(row), "answer": each(lambda s: "0" if s == EQUALS else None, row)}
 
-    def step(self, state: State, row: Row) -> State:
+    def step(self, state: State, row: SymbolSequence) -> State:
         bits = shift(state["bits"], None)
 
         def fold(symbol: str, bit: str | None, answer: str | None) -> str | None:
@@ -39,20 +51,20 @@ class ParityProgram(Program):
 
         return {"bits": bits, "answer": each(fold, row, bits, state["answer"])}
 
-    def finish(self, state: State, row: Row) -> Row:
+    def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
         return each(lambda answer: answer or END, state["answer"])
 
 
 class CopyProgram(Program):
     """Each step moves the row right by one position; after n steps the first symbol is at the ``=``."""
 
-    def prepare(self, row: Row) -> State:
+    def prepare(self, row: SymbolSequence) -> State:
         return {"moving": each(lambda s: END if s == EQUALS else s, row)}
 
-    def step(self, state: State, row: Row) -> State:
+    def step(self, state: State, row: SymbolSequence) -> State:
         return {"moving": shift(state["moving"], END)}
 
-    def finish(self, state: State, row: Row) -> Row:
+    def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
         return state["moving"]
 
 
@@ -71,7 +83,7 @@ class AdditionProgram(Program):
             raise UsageError("the addition program needs equal_lengths=true leading_zeros=true, as published")
         super().__init__(task)
 
-    def prepare(self, row: Row) -> State:
+    def prepare(self, row: SymbolSequence) -> State:
         base, is_most_first = self.task.base, self.task.order == "most"
         second = seen(each(lambda s: s == "+", row))
         operand = each(lambda s, second: None if not _is_digit(s) else "second" if second else "first", row, second)
@@ -79,9 +91,8 @@ class AdditionProgram(Program):
         rank = count(select(operand, operand))
         partner = both(select(operand, operand, lambda k, q: (k, q) == ("first", "second")), select(rank, rank))
         partner_digit = aggregate(partner, row)
-        zero = (
-            "+" if is_most_first else EQUALS
-        )  # this position gets a digit 0 above the highest digit, for the last carry
+        # This position gets a digit 0 above the highest digit, for the last carry.
+        zero = "+" if is_most_first else EQUALS
 
         def total(symbol: str, partner_digit: str | None) -> int | None:
             return int(symbol) + int(partner_digit) if _is_digit(symbol) and _is_digit(partner_digit) else None
@@ -97,7 +108,7 @@ class AdditionProgram(Program):
             "carries": each(lambda total: total is not None and total >= base, totals),
         }
 
-    def step(self, state: State, row: Row) -> State:
+    def step(self, state: State, row: SymbolSequence) -> State:
         base, digits, carries = self.task.base, shift(state["digits"], None), state["carries"]
         if self.task.order == "least":
             carries = shift(shift(carries, False), False)
@@ -110,7 +121,7 @@ class AdditionProgram(Program):
             "carries": each(lambda digit, carry: carry and digit == str(base - 1), digits, carries),
         }
 
-    def finish(self, state: State, row: Row) -> Row:
+    def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
         return shift(state["digits"], None) if self.task.order == "most" else state["digits"]
 
 
@@ -118,7 +129,7 @@ class BinarySumProgram(Program):
     """Each step moves the bits right by one position; a binary counter counts each 1 at the ``=``. A digit of the
     counter flips if all lower digits are 1; a digit that has never flipped is not written."""
 
-    def prepare(self, row: Row) -> State:
+    def prepare(self, row: SymbolSequence) -> State:
         slot = seen(each(lambda s: s == EQUALS, row))
         return {
             "bits": _keep_bits(row),
@@ -126,7 +137,7 @@ class BinarySumProgram(Program):
             "written": each(lambda s: s == EQUALS, row),
         }
 
-    def step(self, state: State, row: Row) -> State:
+    def step(self, state: State, row: SymbolSequence) -> State:
         bits, counter = shift(state["bits"], None), state["counter"]
         arrived = latest(bits, each(lambda s: s == EQUALS, row), None)
         below = seen(shift(each(lambda digit: digit == "0", counter), False))  # True where some lower digit is 0
@@ -137,7 +148,7 @@ class BinarySumProgram(Program):
             "written": each(lambda written, turns: written or turns, state["written"], turns),
         }
 
-    def finish(self, state: State, row: Row) -> Row:
+    def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
         return each(lambda digit, written: digit if written else END, state["counter"], state["written"])
 
 
@@ -158,7 +169,7 @@ class MultiplicationProgram(Program):
             raise UsageError(f"the multiplication program supports 1 or 2 bits times n, not {int(sizes[:, 0].max())}")
         return sizes.prod(1)
 
-    def prepare(self, row: Row) -> State:
+    def prepare(self, row: SymbolSequence) -> State:
         times = each(lambda s: s == "*", row)
         bits = _keep_bits(row)
         low, high = shift(bits, None), shift(shift(bits, None), None)
@@ -171,7 +182,7 @@ class MultiplicationProgram(Program):
             "product": each(lambda _: "0", row),
         }
 
-    def step(self, state: State, row: Row) -> State:
+    def step(self, state: State, row: SymbolSequence) -> State:
         def add(mark: bool, low: bool, high: bool, bit: bool, lower: bool, carry: bool) -> int:
             return mark * (low * bit + high * lower + carry)
 
@@ -188,7 +199,7 @@ class MultiplicationProgram(Program):
             ),
         }
 
-    def finish(self, state: State, row: Row) -> Row:
+    def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
         bit, slot = each(lambda s: s in ("0", "1"), row), seen(each(lambda s: s == EQUALS, row))
         bits = count(select(bit, bit, lambda key, _: key))
         slots = count(select(slot, slot, lambda key, _: key))
@@ -199,7 +210,7 @@ class UniqueSetProgram(Program):
     """A mark moves along the prompt; if the symbol at the mark did not occur before, it is written to the first empty
     answer slot."""
 
-    def prepare(self, row: Row) -> State:
+    def prepare(self, row: SymbolSequence) -> State:
         earlier = both(select(row, row), select(positions(row), positions(row), "<"))
         repeated = aggregate(earlier, each(lambda _: True, row), False)
         start = shift(each(lambda _: True, row), False)
@@ -209,7 +220,7 @@ class UniqueSetProgram(Program):
             "set": each(lambda _: None, row),
         }
 
-    def step(self, state: State, row: Row) -> State:
+    def step(self, state: State, row: SymbolSequence) -> State:
         symbol, new = latest(row, state["mark"], None), latest(state["new"], state["mark"], False)
         slot = seen(each(lambda s: s == EQUALS, row))
         empty = each(lambda slot, kept_symbol: slot and kept_symbol is None, slot, state["set"])
@@ -223,11 +234,11 @@ class UniqueSetProgram(Program):
             ),
         }
 
-    def finish(self, state: State, row: Row) -> Row:
+    def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
         return each(lambda held: held or END, state["set"])
 
 
-def _keep_bits(row: Row) -> Row:
+def _keep_bits(row: SymbolSequence) -> SymbolSequence:
     """Return the row with all other symbols replaced by None."""
     return each(lambda s: s if s in ("0", "1") else None, row)
 

@@ -16,8 +16,8 @@ from lengthwise.experiment.data import fresh_problems
 from lengthwise.rasp.language import (
     Forbidden,
     Places,
-    Row,
     Selector,
+    SymbolSequence,
     after,
     aggregate,
     before,
@@ -112,7 +112,7 @@ def equal_as_symbols(one, other):
 
 @given(rows(2), st.data())
 def test_each_applies_a_table_of_symbols(drawn, data):
-    one, other = starmap(Row, drawn)
+    one, other = starmap(SymbolSequence, drawn)
     pairs = list(product(one.alphabet, other.alphabet))
     results = data.draw(st.lists(st.sampled_from("xyz"), min_size=len(pairs), max_size=len(pairs)))
     # A list, as True == 1 in a dict.
@@ -141,7 +141,7 @@ def test_compare_before_and_after(drawn, relation):
 
 @given(rows(1))
 def test_places_are_counted_from_0(drawn):
-    row = Row(*drawn[0])
+    row = SymbolSequence(*drawn[0])
     assert read(positions(row)) == [list(range(len(symbols))) for symbols in read(row)]
 
 
@@ -164,7 +164,7 @@ def test_select_by_places(drawn, relation):
 
 @given(rows(2))
 def test_select_by_symbols(drawn):
-    keys, queries = starmap(Row, drawn)
+    keys, queries = starmap(SymbolSequence, drawn)
     for related in (lambda key, query: (key, query) == ("a", "b"), lambda key, _: key, lambda _, query: query is None):
         wanted = selected(read(keys), read(queries), lambda k, q, related=related: bool(related(k, q)))
         assert read(select(keys, queries, related)) == wanted
@@ -182,7 +182,7 @@ def test_both_and_count(drawn):
 
 @given(selector_parts(1), st.sampled_from(["a", "z", None, False]), st.sampled_from(["max", "min"]))
 def test_aggregate(drawn, default, how):
-    selector, row, where = Selector(drawn[0][0]), Row(*drawn[1]), Places(drawn[2])
+    selector, row, where = Selector(drawn[0][0]), SymbolSequence(*drawn[1]), Places(drawn[2])
     choose = max if how == "max" else min
 
     def best(values, key, default):
@@ -206,7 +206,7 @@ def test_aggregate(drawn, default, how):
 
 @given(rows(1), st.sampled_from(["a", "z", None]))
 def test_shift_equals_its_definition(drawn, default):
-    row = Row(*drawn[0])
+    row = SymbolSequence(*drawn[0])
     defined = aggregate(select(after(positions(row)), positions(row)), row, default)
     assert equal_as_symbols(shift(row, default), defined)
     assert shift(row, default).alphabet == defined.alphabet
@@ -215,7 +215,7 @@ def test_shift_equals_its_definition(drawn, default):
 
 @given(rows(1, MARKS))
 def test_seen_equals_its_definition(drawn):
-    marks = Row(*drawn[0])
+    marks = SymbolSequence(*drawn[0])
     ordered = each(lambda s: s, marks)  # False before True
     assert equal_as_symbols(seen(marks), aggregate(select(ordered, ordered, lambda key, _: True), ordered))
     assert read(seen(marks)) == [[any(row[: i + 1]) for i in range(len(row))] for row in read(marks)]
@@ -223,9 +223,9 @@ def test_seen_equals_its_definition(drawn):
 
 @given(rows(1), st.data(), st.sampled_from(["a", "z", None]))
 def test_latest_equals_its_definition(drawn, data, default):
-    values = Row(*drawn[0])
+    values = SymbolSequence(*drawn[0])
     symbols = data.draw(MARKS)
-    marks = Row(symbols, matrix(data.draw, values.ids.shape, 0, len(symbols) - 1))
+    marks = SymbolSequence(symbols, matrix(data.draw, values.ids.shape, 0, len(symbols) - 1))
     where = aggregate(select(marks, marks, lambda key, _: key), positions(values))
     defined = aggregate(select(positions(values), where), values, default)
     assert equal_as_symbols(latest(values, marks, default), defined)
@@ -279,24 +279,24 @@ def triples(draw):
 @every_operation
 @given(drawn=triples())
 def test_operations_are_causal(operation, drawn):
-    one, other, keep = list(starmap(Row, drawn[0])), list(starmap(Row, drawn[1])), drawn[2]
+    one, other, keep = list(starmap(SymbolSequence, drawn[0])), list(starmap(SymbolSequence, drawn[1])), drawn[2]
     assert prefix(operation(*one), keep) == prefix(operation(*other), keep)
     if keep:
-        shorter = operation(*[Row(row.alphabet, row.ids[:, :keep]) for row in one])
+        shorter = operation(*[SymbolSequence(row.alphabet, row.ids[:, :keep]) for row in one])
         assert prefix(shorter, keep) == prefix(operation(*one), keep)
 
 
 @every_operation
 @given(drawn=triples())
 def test_operations_without_symbols_give_the_same_calls_and_alphabets(operation, drawn):
-    rows = list(starmap(Row, drawn[0]))
+    rows = list(starmap(SymbolSequence, drawn[0]))
     with record() as done:
         concrete = operation(*rows)
     with record() as told:
-        empty = operation(*[Row(row.alphabet, None) for row in rows])
+        empty = operation(*[SymbolSequence(row.alphabet, None) for row in rows])
     assert [(call.name, call.facts) for call in done] == [(call.name, call.facts) for call in told] != []
     assert type(empty) is type(concrete)
-    if isinstance(concrete, Row):
+    if isinstance(concrete, SymbolSequence):
         assert empty.alphabet == concrete.alphabet
     assert not any(isinstance(value, torch.Tensor) for value in vars(empty).values())
 
@@ -304,9 +304,12 @@ def test_operations_without_symbols_give_the_same_calls_and_alphabets(operation,
 @every_operation
 @given(drawn=triples())
 def test_operations_do_not_depend_on_other_rows(operation, drawn):
-    together = read(operation(*starmap(Row, drawn[0])))
+    together = read(operation(*starmap(SymbolSequence, drawn[0])))
     for i in range(len(together)):
-        assert read(operation(*[Row(symbols, ids[i : i + 1]) for symbols, ids in drawn[0]])) == together[i : i + 1]
+        assert (
+            read(operation(*[SymbolSequence(symbols, ids[i : i + 1]) for symbols, ids in drawn[0]]))
+            == together[i : i + 1]
+        )
 
 
 # Programs
@@ -358,8 +361,8 @@ def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, no_sha
     for n in filter(partial(problem_count, task), [*range(1, 65), 200]):
         for problems in problems_of(task, n, problem_count(task, n)):
             execution = execute(runner, problems)
-            assert len(execution.right) == len(problems)
-            assert execution.right.all(), f"length {n}"
+            assert len(execution.is_right) == len(problems)
+            assert execution.is_right.all(), f"length {n}"
             assert torch.equal(runner.rounds(problems.sizes), problems.rounds)
             assert {len(execution.states) - 1} == set(problems.rounds.tolist())
 
@@ -397,7 +400,7 @@ def test_a_wrong_answer_or_end_is_not_right(spoil):
         def finish(self, state, row):
             return each(spoil, state["answer"])
 
-    assert not execute(Wrong(lw.Parity()), fresh_problems(lw.Parity(), (5,), 50, seed=0)).right.any()
+    assert not execute(Wrong(lw.Parity()), fresh_problems(lw.Parity(), (5,), 50, seed=0)).is_right.any()
 
 
 def test_products_with_equal_rounds_run_together():
@@ -405,7 +408,7 @@ def test_products_with_equal_rounds_run_together():
     task = Multiplication()
     parts = [fresh_problems(task, size, 20, seed=0) for size in ((1, 6), (2, 3))]
     together = execute(find_program(task), lw.Problems.join(parts))
-    assert together.right.all()
+    assert together.is_right.all()
     alone = execute(find_program(task), parts[1])
     width = alone.row.ids.shape[1]
     assert [row[:width] for row in read(together.output)[20:]] == read(alone.output)
@@ -421,7 +424,7 @@ def test_programs_are_causal_on_any_row(task, seed, keep):
     other = ids.where(torch.arange(12) < keep, torch.randint(len(symbols), ids.shape, generator=draw))
 
     def run(ids):
-        row = Row(symbols, ids)
+        row = SymbolSequence(symbols, ids)
         states = [runner.prepare(row)]
         for _ in range(4):
             states.append(runner.step(states[-1], row))
@@ -461,7 +464,7 @@ def test_addition_has_a_program_only_for_its_published_form(equal_lengths, leadi
 def test_multiplication_takes_one_or_two_bits(text):
     problems = Multiplication().parse(text)
     if text == "1*1":
-        assert execute(find_program(Multiplication()), problems).right.all()
+        assert execute(find_program(Multiplication()), problems).is_right.all()
         return
     with pytest.raises(lw.UsageError, match="supports 1 or 2 bits times n, not 3"):
         execute(find_program(Multiplication()), problems)
@@ -532,7 +535,7 @@ STEPS = {
     "look at the length": lambda row, where: row if row.ids.shape[1] > 9 else shift(row, None),
     "look at a place": lambda row, where: row if int(where.numbers.max()) > 9 else shift(row, None),
     "look at a selector": lambda row, where: row if select(row, row).chosen.any() else shift(row, None),
-    "reverse": lambda row, where: Row(row.alphabet, torch.flip(row.ids, [1])),
+    "reverse": lambda row, where: SymbolSequence(row.alphabet, torch.flip(row.ids, [1])),
     "order of symbols": lambda row, where: count(select(row, row, "<")),
     "unknown comparison": lambda row, where: compare(where, where, "!="),
     "unknown selection": lambda row, where: count(select(where, where, "!=")),
@@ -548,7 +551,7 @@ STEPS = {
 }
 SAID = {
     "add to a place": "no arithmetic, tests or indexing on Places",
-    "index": "no arithmetic, tests or indexing on Row",
+    "index": "no arithmetic, tests or indexing on SymbolSequence",
     "branch on a selector": "no arithmetic, tests or indexing on Selector",
     "look at the data": "reads the data of rows",
     "order of symbols": "symbols have no order",
@@ -717,4 +720,4 @@ def test_rounds_of_parity_are_formatted():
 
 def test_the_first_row_of_a_state_is_formatted_with_places_as_numbers():
     assert format_state(Places(torch.tensor([[-1, 0, 10], [5, 5, 5]]))) == "-1 0 10"
-    assert format_state(Row((None, True, False, "a"), torch.tensor([[0, 1, 2, 3], [1, 1, 1, 1]]))) == "·^·a"
+    assert format_state(SymbolSequence((None, True, False, "a"), torch.tensor([[0, 1, 2, 3], [1, 1, 1, 1]]))) == "·^·a"

@@ -8,7 +8,7 @@ import lengthwise as lw
 from lengthwise.evaluation.answers import predict_by_rules, respond, trace_loops
 from lengthwise.evaluation.attack import prompt_texts
 from lengthwise.experiment.data import get_sampler
-from lengthwise.rasp.language import Row
+from lengthwise.rasp.language import SymbolSequence
 from lengthwise.rasp.program import execute
 from lengthwise.rasp.programs import find_program
 from lengthwise.runners.plain import Plain
@@ -82,4 +82,8 @@ def ran(execution):
 
 
 def symbols(part):
-    return [part.alphabet[i] for i in part.ids[0].tolist()] if isinstance(part, Row) else part.at[0].tolist()
+    return (
+        [part.alphabet[i] for i in part.ids[0].tolist()]
+        if isinstance(part, SymbolSequence)
+        else part.numbers[0].tolist()
+    )
