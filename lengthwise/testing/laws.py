@@ -43,7 +43,7 @@ class Finding:
     part: str
     law: str  # the property, in a sentence
     holds: bool
-    told: str  # the case in which it fails, on one line; empty if it holds
+    failing_case: str  # the case in which the law fails, on one line; empty if it holds
 
 
 class Findings(list[Finding]):
@@ -59,7 +59,7 @@ class Findings(list[Finding]):
         first law that the cause breaks."""
         lines = []
         for part, findings in group_by(self, lambda finding: finding.part).items():
-            causes = group_by(Findings(findings).broken, lambda finding: finding.told)
+            causes = group_by(Findings(findings).broken, lambda finding: finding.failing_case)
             for case, (first, *others) in causes.items():
                 lines.append((part, f"{first.law} And {len(others)} more." if others else first.law, case))
             if not causes:
@@ -101,12 +101,12 @@ def list_laws(kind: type) -> tuple[Law, ...]:
 
 
 def check_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
-    """Check a part against ``laws``; ``name`` is its name in the findings."""
+    """Check a part against ``laws``; ``name`` is the part's name in the findings."""
     return Findings(_check(name, first_sentence(law.__doc__ or ""), partial(law, part)) for law in laws)
 
 
 def _check(name: str, law: str, function: Callable[[], Any]) -> Finding:
-    """Return whether a function, which checks this law, runs without an error."""
+    """Return the finding that the law holds if ``function``, which checks it, runs without an error."""
     try:
         function()
     except KeyboardInterrupt:
@@ -114,8 +114,8 @@ def _check(name: str, law: str, function: Callable[[], Any]) -> Finding:
     except BaseException as error:  # a SystemExit of the part's code counts as broken too
         # Other errors come from the part's own code: they are reported with file and line.
         case = error_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
-        return Finding(name, law, holds=False, told=case)
-    return Finding(name, law, holds=True, told="")
+        return Finding(name, law, holds=False, failing_case=case)
+    return Finding(name, law, holds=True, failing_case="")
 
 
 def check_classes(kinds: Iterable[type[Config]]) -> Findings:

@@ -26,8 +26,8 @@ from lengthwise.tasks.strings import UniqueSet
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.testing.laws_of_tasks import prompts_and_answers
 
-# Answers that fill their slots, shorter answers, answers of one symbol, and of one symbol per prompt symbol; prompts
-# with and without signs; stacked digits; a grid.
+# Together these tasks have answers that fill their slots, shorter ones, answers of one symbol and of one per prompt
+# symbol, prompts with and without signs, stacked digits, and a grid.
 TASKS: tuple[Task, ...] = (
     UniqueSet(5), Addition(3), Addition(10, "least", True, True), Multiplication(), Parity(), FlippedCopy(), Maze()
 )  # fmt: skip
@@ -45,8 +45,8 @@ def targets_are_the_answer(layout: Layout) -> None:
     """The targets in a row's answer slots decode to the row's answer, for any symbols outside the loss mask."""
     for task, problems, batch in _write_batches(layout):
         symbols = len(layout.vocabs(task)[1])
-        rubbish = torch.randint(symbols, batch.targets.shape, generator=stream(0, "rubbish"))
-        predicted = batch.targets.where(batch.loss_mask, rubbish)  # a model may predict anything outside the mask
+        random_ids = torch.randint(symbols, batch.targets.shape, generator=stream(0, "rubbish"))
+        predicted = batch.targets.where(batch.loss_mask, random_ids)  # a model may predict anything outside the mask
         for i, (row, slots) in enumerate(zip(predicted, batch.answer_slots, strict=True)):
             answer = problems.answer[i, : int(problems.answer_length[i])]
             if int(slots.sum()) < len(answer) + layout.ends:

@@ -36,7 +36,7 @@ LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # lengths and loops of the rows in a chec
 SMALL = Transformer(width=8, heads=2, layers=1)
 LONG_ROW = 200  # positions of a row far longer than in training
 CHUNKED_ROW = 136  # positions of a row with several chunks, in models that compute in chunks of at most 64
-CUTS = 8  # number of positions in a row of ``CHUNKS`` after which tokens are changed, one at a time
+CUTS = 8  # number of positions in a row of ``CHUNKED_ROW``, after each of which tokens are changed
 MAX_SIZE_ABOVE = 12  # largest size above a task's smallest, in rows of `checked_on` problems
 NOISE = 0.4  # standard deviation of the noise added to initial weights
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # allowed difference of logits
@@ -63,9 +63,9 @@ def outputs_are_logits(runner: Runner) -> None:
 
 def logits_do_not_depend_on_other_rows(runner: Runner) -> None:
     """A row gets the same logits alone and in a batch with longer rows and other numbers of loops."""
-    _compare_with_alone(runner, _build_rows_for(runner, width=10), LOOPS)
+    _compare_with_single_rows(runner, _build_rows_for(runner, width=10), LOOPS)
     with suppress(UsageError):  # the model may have fewer positions
-        _compare_with_alone(runner, _build_rows_for(runner, (CHUNKED_ROW // 3, CHUNKED_ROW, 5)), (1, 1, 1))
+        _compare_with_single_rows(runner, _build_rows_for(runner, (CHUNKED_ROW // 3, CHUNKED_ROW, 5)), (1, 1, 1))
 
 
 def padding_is_ignored(runner: Runner) -> None:
@@ -190,9 +190,9 @@ def apply_to_models(law: Callable[[Runner], None]) -> Callable[[ModelSpec], None
     return check
 
 
-def _compare_with_alone(runner: Runner, inputs: Inputs, loops: Sequence[int]) -> None:
-    """Raise Broken if a row's logits differ from those that it gets alone, without padding. Rows of several chunks in
-    which rounding errors grow, as recurrent models can do, are left out."""
+def _compare_with_single_rows(runner: Runner, inputs: Inputs, loops: Sequence[int]) -> None:
+    """Raise Broken if a row's logits differ from those that it gets alone, without padding. Rows of several chunks are
+    left out if rounding errors grow in them, as they can in recurrent models."""
     together = compute_logits(runner, inputs, loops)
     for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
         row = inputs.take(slice(i, i + 1)).columns(0, length)

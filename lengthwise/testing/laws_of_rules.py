@@ -44,12 +44,12 @@ def every_row_has_a_limit(rule: Stopping) -> None:
 def chosen_loop_was_run(rule: Stopping) -> None:
     """The chosen loop was run: it is 1 to ``trace.loops`` if the rule reads outputs, else 1 to the rule's limit."""
     for trace, planned in draw_traces():
-        seen = trace if rule.needs_movement else replace(trace, movement=None)  # as in an evaluation
-        check_chosen_loop_ran(rule, seen, planned)
+        given = trace if rule.needs_movement else replace(trace, movement=None)  # as in an evaluation
+        check_chosen_loop_ran(rule, given, planned)
 
 
 def loops_not_run_are_ignored(rule: Stopping) -> None:
-    """Values after a row's last loop, or after an answer's end, change no choice."""
+    """Values after a row's last loop, or after an answer's end, do not affect the rule's choice."""
     for trace, planned in draw_traces():
         check_unrun_loops(rule, trace, planned, garbage=7)
 
@@ -75,15 +75,18 @@ def check_unrun_loops(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], 
     corrupted = Trace(trace.predictions.where(answered, garbage), ends, confidence, trace.loops, movement)
     chosen, changed = rule.choose(trace, planned), rule.choose(corrupted, planned)
     if not torch.equal(chosen, changed):
-        raise Broken(f"rows that ran {trace.loops.tolist()} loops: {chosen.tolist()}, then {changed.tolist()}")
+        differing = (
+            f"the choices are {chosen.tolist()}, and {changed.tolist()} with other values in loops that were not run"
+        )
+        raise Broken(f"rows ran {trace.loops.tolist()} loops: {differing}")
 
 
 def check_independence(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
     """Raise Broken if a row's choice depends on other rows."""
     together = rule.choose(trace, planned).tolist()
-    by_itself = [int(rule.choose(take_row(trace, i), planned[i : i + 1])) for i in range(len(planned))]
-    if together != by_itself:
-        raise Broken(f"rows that stop after {by_itself} loops alone stop after {together} beside each other")
+    alone = [int(rule.choose(take_row(trace, i), planned[i : i + 1])) for i in range(len(planned))]
+    if together != alone:
+        raise Broken(f"rows that stop after {alone} loops alone stop after {together} loops in one batch")
 
 
 def draw_traces() -> Iterator[Example]:
@@ -124,7 +127,7 @@ def drawn_loops_come_from_the_generator(loops: Loops) -> None:
     """The same generator draws the same loops."""
     first, again = (loops.draw(ROUNDS, stream(0, "loops")) for _ in range(2))
     if not torch.equal(first, again):
-        raise Broken(f"{first[:5].tolist()}, then {again[:5].tolist()}")
+        raise Broken(f"one seed draws {first[:5].tolist()}, and in a second call {again[:5].tolist()}")
 
 
 def sizes_stay_in_the_range(lengths: Lengths) -> None:
@@ -134,14 +137,14 @@ def sizes_stay_in_the_range(lengths: Lengths) -> None:
         sizes = lengths.problems(TASK, step, 50, stream(0, "lengths")).sizes
         tops = torch.tensor(lengths.tops(axes))
         if sizes.shape != (50, axes) or (sizes < lengths.bottom).any() or (sizes > tops).any():
-            raise Broken(f"step {step}: {len(sizes)} problems of sizes {sizes.min()} to {sizes.max()}")
+            raise Broken(f"step {step} draws {len(sizes)} problems of sizes {sizes.min()} to {sizes.max()}")
 
 
 def drawn_problems_come_from_the_generator(lengths: Lengths) -> None:
     """The same generator draws the same problems."""
     first, again = (lengths.problems(TASK, 9, 50, stream(0, "lengths")).sizes for _ in range(2))
     if not torch.equal(first, again):
-        raise Broken(f"sizes {first[:3].tolist()}, then {again[:3].tolist()}")
+        raise Broken(f"one seed draws the sizes {first[:3].tolist()}, and in a second call {again[:3].tolist()}")
 
 
 # Objectives
@@ -170,8 +173,8 @@ def loss_depends_only_on_masked_targets(objective: Objective) -> None:
     the_loss_comes_from_the_generator(objective)  # a random loss changes with any targets
     model, batch = build_setting()
     loss = _compute_loss(objective, model, batch).value
-    rubbish = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
-    outside = replace(batch, targets=batch.targets.where(batch.loss_mask, rubbish))
+    random_ids = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
+    outside = replace(batch, targets=batch.targets.where(batch.loss_mask, random_ids))
     if not torch.equal(loss, _compute_loss(objective, model, outside).value):
         raise Broken("other targets outside the loss mask change the loss")
     inside = replace(batch, targets=(batch.targets + 1) % 3)
@@ -264,7 +267,7 @@ def the_rate_is_a_fraction_of_its_peak(schedule: Schedule) -> None:
     for steps in (1, 2, 3, 10, 1000):
         factors = [schedule.factor(step, steps) for step in range(steps)]
         if not all(0 <= factor <= 1 for factor in factors):
-            raise Broken(f"in a run of {steps} steps factors go from {min(factors)} to {max(factors)}")
+            raise Broken(f"in a run of {steps} steps, the factors range from {min(factors)} to {max(factors)}")
 
 
 def _build_weights() -> list[nn.Parameter]:

@@ -17,7 +17,7 @@ from lengthwise.testing.laws_of_parts import Broken
 
 LARGEST_ABOVE = {1: 40, 2: 14}  # by number of axes: a family's largest checked size, above the smallest
 ROWS = 64  # problems of each size, enough that some answer fills its slots
-BETWEEN = 9  # number of sizes of a family between the smallest and the largest
+SIZES_BETWEEN = 9  # number of sizes of a family between the smallest and the largest
 POOL_SIZE, MAX_ENUMERATED = 2000, 3000  # natural problems that are drawn; problems of a size that are enumerated
 
 
@@ -101,7 +101,10 @@ def rounds_are_whole_numbers(task: Task) -> None:
     """T(n), the rounds of its algorithm, is a whole number, 1 or more."""
     for name, problems in _draw_all(task):
         if problems.rounds.dtype != torch.long or int(problems.rounds.min()) < 1:
-            raise Broken(f"{name} problems have rounds from {problems.rounds.min()} up, as {problems.rounds.dtype}")
+            rounds = problems.rounds
+            raise Broken(
+                f"{name} problems have rounds of {rounds.dtype}, from {rounds.min()} up: use torch.long, 1 or more"
+            )
 
 
 def problems_depend_only_on_the_generator(task: Task) -> None:
@@ -199,7 +202,7 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
         raise Broken(f"enumerate lists {len(prompts)} problems of size {tuple(size)}, without {min(missing)!r}")
 
 
-# A hint, which is no law
+# A hint; it is not a law
 
 
 def suggest_writes(task: Task) -> str:
@@ -243,7 +246,7 @@ def draw_family_sizes(task: Task, name: str) -> Int[Tensor, "b axes"]:
     low, axes = task.smallest, len(task.axes)
     high = min(task.largest or low + LARGEST_ABOVE[axes], low + LARGEST_ABOVE[axes])
     draw = stream(0, "sizes", name)
-    between = task.replace_missing_sizes(torch.randint(low, high + 1, (BETWEEN, axes), generator=draw), draw)
+    between = task.replace_missing_sizes(torch.randint(low, high + 1, (SIZES_BETWEEN, axes), generator=draw), draw)
     ends = torch.tensor([low, task.nearest_size(high)])[:, None].expand(-1, axes)
     return torch.cat([small, ends, between])
 

@@ -536,7 +536,7 @@ def test_an_invalid_question_is_refused_with_its_requirements():
         "without →",
         "docstring",
     ):
-        assert wanted in broken.told
+        assert wanted in broken.failing_case
 
 
 @pytest.mark.parametrize("law", LAW_BREAKERS)
@@ -544,7 +544,7 @@ def test_each_law_detects_a_part_that_breaks_it(law):
     part = LAW_BREAKERS[law]
     (function,) = [one for one in list_laws(type(part)) if one.__name__ == law]
     (found,) = laws.check_laws(part, "mine", [function])
-    assert not found.holds and found.told and "\n" not in found.told and found.law.endswith(".")
+    assert not found.holds and found.failing_case and "\n" not in found.failing_case and found.law.endswith(".")
 
 
 @pytest.mark.parametrize(
@@ -559,13 +559,13 @@ def test_each_law_detects_a_part_that_breaks_it(law):
 )
 def test_wrongly_padded_rows_are_described(task, told):
     (law,) = [law for law in list_laws(type(task)) if law.__name__ == "rows_are_padded_with_zeros"]
-    assert told in laws.check_laws(task, "", [law])[0].told
+    assert told in laws.check_laws(task, "", [law])[0].failing_case
 
 
 def test_a_row_that_changes_in_a_batch_is_shown_in_both_forms():
     (law,) = [law for law in list_laws(_Narrow) if law.__name__ == "rows_do_not_depend_on_the_batch"]
     (finding,) = laws.check_laws(_Narrow(), "", [law])
-    assert "targets is [" in finding.told and "] beside others" in finding.told
+    assert "targets is [" in finding.failing_case and "] beside others" in finding.failing_case
 
 
 def test_a_task_with_one_symbol_satisfies_all_laws():
@@ -579,12 +579,12 @@ def test_randomness_of_a_model_is_reported_first():
         1:
     ]  # of its name was said before
     assert first.law == "In evaluation, computing a row twice gives the same logits."
-    assert second.told == "the logits of a row of 5 tokens change when longer rows are in the batch"
+    assert second.failing_case == "the logits of a row of 5 tokens change when longer rows are in the batch"
 
 
 def test_randomness_of_a_loss_is_the_only_finding():
     """The check does not also report that the loss depends on targets outside the mask."""
-    told = {finding.told for finding in check_part(_LuckyLoss()).broken[1:]}  # of its name was said before
+    told = {finding.failing_case for finding in check_part(_LuckyLoss()).broken[1:]}  # of its name was said before
     assert told == {"the loss differs between two calls on one batch: draw random numbers from `generator` only"}
 
 
@@ -609,7 +609,7 @@ class _ValueSteps(lw.Segments):
     [(_NoSteps(), "steps yields no loss"), (_ValueSteps(), "_ValueSteps must return lw.Loss(value, logs)")],
 )
 def test_the_steps_of_an_objective_are_checked(objective, told):
-    assert any(finding.told.startswith(told) for finding in check_part(objective).broken)
+    assert any(finding.failing_case.startswith(told) for finding in check_part(objective).broken)
 
 
 def test_a_layout_that_feeds_answer_symbols_too_early_is_detected():
@@ -631,29 +631,31 @@ def test_an_error_in_a_users_code_is_reported_with_file_and_line():
     (found,) = laws.check_laws(
         _Spec("Failing"), "Mine", [law for law in list_laws(_Spec) if law.__name__.startswith("long_rows")]
     )
-    assert found.told.startswith("RuntimeError in test_laws.py, line ")
+    assert found.failing_case.startswith("RuntimeError in test_laws.py, line ")
 
 
 def test_recipes_and_studies_are_checked():
     recipe = replace(lw.find("looped-parity"), name="own-parity", watch=lw.Watch(10, (50,)), steps=3, batch=2)
-    told = [one.told for one in lw.check(recipe).broken]
+    told = [one.failing_case for one in lw.check(recipe).broken]
     assert told == ["it trains to 20, and watch.sizes names 50"]
     ahead = lw.check(recipe.change(model=_Spec("Ahead"), loops=lw.Constant(), watch=lw.Watch())).broken
-    assert any("Ahead looks ahead" in one.told for one in ahead)
+    assert any("Ahead looks ahead" in one.failing_case for one in ahead)
     wrong = laws.check_recipes({"called": lambda: recipe}).broken
-    assert [one.told for one in wrong] == ["it is called called, and its name is own-parity"]
+    assert [one.failing_case for one in wrong] == ["it is called called, and its name is own-parity"]
     panel = lw.Panel("One", (recipe,), sizes=(20,))
-    told = [one.told for one in lw.check(lw.Study("Mine", (panel,))).broken]
+    told = [one.failing_case for one in lw.check(lw.Study("Mine", (panel,))).broken]
     assert told == ["One: chosen up to 50, measured up to 20"]
     for check, kind in ((laws.check_recipes, "Recipe"), (laws.check_studies, "Study")):
-        assert [one.told for one in check({"none": lambda: None}).broken] == [
+        assert [one.failing_case for one in check({"none": lambda: None}).broken] == [
             f"its function must return lw.{kind}, not None"
         ]
 
 
 def test_a_recipe_that_cannot_be_created_is_reported_with_its_field():
     (found,) = laws.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
-    assert found.law == "The recipe can be created." and found.told.startswith("family_names: copy has no family 'few'")
+    assert found.law == "The recipe can be created." and found.failing_case.startswith(
+        "family_names: copy has no family 'few'"
+    )
 
 
 class ChunkMean(nn.Module):
@@ -882,7 +884,7 @@ class _CellsOnSquares(_Cells):
 def test_a_part_is_checked_on_the_problems_it_names(without, having):
     """A model or encoding that takes no random rows breaks laws unless it names its problems in ``checked_on``."""
     assert len(lw.check(without).broken) > 3
-    assert [one.told for one in lw.check(having).broken if "starts with _" not in one.told] == []
+    assert [one.failing_case for one in lw.check(having).broken if "starts with _" not in one.failing_case] == []
 
 
 def test_a_broken_law_is_found_on_the_problems_a_part_names():
