@@ -716,7 +716,7 @@ def test_a_schedule_of_a_module_is_checked(tmp_path):
         "        return 1 - 2 * step / steps\n"
     )
     done = command("mine", "--quiet", here=tmp_path)
-    assert done.returncode == 1 and "factors go from -" in " ".join(done.stdout.split())
+    assert done.returncode == 1 and "factors range from -" in " ".join(done.stdout.split())
 
 
 def test_the_command_checks_modules_and_reports_broken_laws(tmp_path):
