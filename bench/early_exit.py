@@ -47,7 +47,7 @@ def dropping(weights: Weights, batch: Batch) -> Predictions:
 
 def whole(weights: Weights, batch: Batch) -> Predictions:
     """The same with all positions in all loops."""
-    with mock.patch.object(transformer, "MOST_NEEDED", -1.0):
+    with mock.patch.object(transformer, "MAX_NEEDED_FRACTION", -1.0):
         return dropping(weights, batch)
 
 

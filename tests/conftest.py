@@ -225,10 +225,10 @@ def force_fast_paths(patch):
     from lengthwise.runners.cpu import elementwise, fused_loops, pattern, recurrent, small, transformer
 
     patch.setattr(small, "is_worthwhile", lambda *_: True)
-    patch.setattr(pattern, "MAX_WIDTH", 1 << 30)
+    patch.setattr(pattern, "MAX_SPARSE_HEAD_WIDTH", 1 << 30)
     patch.setattr(elementwise, "MIN_NUMBERS", 1)
-    patch.setattr(fused_loops, "MOST_DISTINCT", 1.0)
-    patch.setattr(transformer, "MOST_NEEDED", 1.0)
+    patch.setattr(fused_loops, "MAX_DISTINCT_FRACTION", 1.0)
+    patch.setattr(transformer, "MAX_NEEDED_FRACTION", 1.0)
     for module in (recurrent, transformer):
         patch.setattr(module, "GROUP_POSITIONS", 24)
     patch.setattr(pattern, "MIN_ROWS", 1)

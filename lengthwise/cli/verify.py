@@ -21,7 +21,14 @@ from lengthwise.runs.hub import REQUIRED_FILES
 from lengthwise.runs.run import choose_device, load, weights_folder, weights_name
 from lengthwise.training.arithmetic import computation_settings
 from lengthwise.verify.claims import read_claims
-from lengthwise.verify.verification import compare_retrained, file_digest, has_passed, read_record, sign_record, verify
+from lengthwise.verify.verification import (
+    file_digest,
+    has_passed,
+    read_record,
+    retrain_and_compare,
+    sign_record,
+    verify,
+)
 
 STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 
@@ -61,7 +68,7 @@ def run(args: Options) -> int:
         if args.retrain:
             write_json(out, sign_record(record))  # saved first, since training takes long and may be interrupted
             how = {"device": args.device, "threads": args.threads}
-            retrained = compare_retrained(weights, record["scores"], record["about"]["seed"], progress, **how)
+            retrained = retrain_and_compare(weights, record["scores"], record["about"]["seed"], progress, **how)
             record["checks"].append(asdict(retrained))
     record = sign_record(record)
     write_json(out, record)

@@ -93,7 +93,7 @@ def _answers_from_one_start(
     limits, end_id = [loop_limits(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output and not movement:
         logits = choose_runner(model).last(batch.inputs, limits[0], batch.answer_slots)
-        symbols, _, confidence = _read_slots(_most_likely(logits).cpu(), batch.answer_slots, end_id)
+        symbols, _, confidence = _read_slots(_find_likeliest(logits).cpu(), batch.answer_slots, end_id)
         return [Predictions(symbols, confidence, limits[0])]
     if all(rule.stops or not rule.reads_output for rule in rules):
         progress = [
@@ -170,12 +170,12 @@ def _run_until_done(
     stay = latest = None
     while True:
         try:
-            loop, rows, logits, far = steps.send(stay)
+            loop, rows, logits, moved = steps.send(stay)
         except StopIteration:
             return
         current = _empty_trace(1, batch, movement)
-        answers = _read_slots(_most_likely(logits).cpu(), batch.answer_slots[rows], end_id)
-        _store_answers(current, 0, rows, answers, far)
+        answers = _read_slots(_find_likeliest(logits).cpu(), batch.answer_slots[rows], end_id)
+        _store_answers(current, 0, rows, answers, moved)
         if latest is not None:
             past = {name: value for name, value in vars(latest).items() if name != "loops" and value is not None}
             joined = {name: torch.cat([value, getattr(current, name)])[-window:] for name, value in past.items()}
@@ -220,17 +220,17 @@ def trace_loops(
     traced = replace(_empty_trace(int(limit.max()), batch, movement), loops=limit)
     steps, best = [], []
     runner = choose_runner(model)
-    for loop, rows, logits, far in runner.steps(batch.inputs, limit, batch.answer_slots, movement=movement):
-        steps.append((loop, rows, None if far is None else far.amax(1, keepdim=True)))
-        best.append(_most_likely(logits))
+    for loop, rows, logits, moved in runner.steps(batch.inputs, limit, batch.answer_slots, movement=movement):
+        steps.append((loop, rows, None if moved is None else moved.amax(1, keepdim=True)))
+        best.append(_find_likeliest(logits))
     # All are copied to the CPU at once, because each copy waits for the device.
     on_host = torch.cat(best, 1).cpu().split([part.shape[1] for part in best], 1)
-    for (loop, rows, far), likeliest in zip(steps, on_host, strict=True):
-        _store_answers(traced, loop - 1, rows, _read_slots(likeliest, batch.answer_slots[rows], end_id), far)
+    for (loop, rows, moved), likeliest in zip(steps, on_host, strict=True):
+        _store_answers(traced, loop - 1, rows, _read_slots(likeliest, batch.answer_slots[rows], end_id), moved)
     return traced
 
 
-def _most_likely(logits: Float[Tensor, "n v"]) -> Float[Tensor, "2 n"]:
+def _find_likeliest(logits: Float[Tensor, "n v"]) -> Float[Tensor, "2 n"]:
     """Return the likeliest symbols, as floats, and their log probabilities."""
     best = logits.log_softmax(-1).max(-1)
     return torch.stack([best.indices.float(), best.values.float()])

@@ -41,10 +41,10 @@ MUTATIONS = 96  # mutated problems tried at a time
 POOL = 256  # problems kept for mutation
 KEPT_FAILURES = POOL // 8  # failures kept for mutation, the shortest
 SHOWN_FAILURES = 10  # failures in the result
-CHECK_SECONDS = 0.5  # seconds of computing between two checks of the time
-SUMMARY_SECONDS = 1.0  # time limit for answering the failures again, for the result; the first always is
+CHECK_SECONDS = 0.5  # seconds of computing between two checks of the deadline
+SUMMARY_SECONDS = 1.0  # time limit for answering the failures again, except the first, for the result
 
-GROUPS = 6  # largest number of groups of problems per feature of an anatomy
+GROUPS = 6  # largest number of groups of problems per feature, in ``measure_anatomy``
 CHANGES = ("replace", "repeat", "copy", "double", "drop", "drop", "complement", "fill")  # dropping is twice as likely
 
 
@@ -142,9 +142,10 @@ def attack(
 
 
 def has_tried_all(recipe: Recipe, sizes: Sequence[AnySize], tries: int) -> bool:
-    """Return whether an attack that tried this many problems of at most ``sizes`` has tried all there are."""
+    """Return whether ``tries`` is the number of all problems of at most ``sizes``: an attack has then tried them
+    all."""
     task, count = recipe.task, 0
-    if effective_source(task, recipe.source) != FRESH:  # it also tries problems of training
+    if effective_source(task, recipe.source) != FRESH:  # an attack also tries training problems
         return False
     tops = torch.tensor([recipe.sizes(size) for size in sizes]).amax(0).tolist()
     spans = [{task.nearest_size(size) for size in range(task.smallest, top + 1)} for top in tops]

@@ -29,7 +29,7 @@ from lengthwise.experiment.data import check_size
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.own_code import describe_user_error, guard_foreign_code, is_foreign
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.models import Model, get_device, limited_encodings, preserve_modes
+from lengthwise.models import Model, find_limited_encodings, get_device, preserve_modes
 from lengthwise.models.single_pass import SinglePass, TooFewPositions, are_probabilities, describe_too_few_positions
 from lengthwise.runners.plain import Plain
 
@@ -37,7 +37,7 @@ CUTS = 8  # positions of an answer after which tokens are changed
 ROWS, LOOPS = 6, 3  # rows and loops of a checked batch
 LENGTH_RANGE = 6  # range of the short rows' lengths
 SHORT_ROW = 32  # positions of a row in which no model amplifies rounding errors to relevant changes
-MAX_POSITIONS = 32_768  # of a checked batch: longer rows are fewer, but at least two
+MAX_POSITIONS = 32_768  # positions of a checked batch: it has fewer rows if they are longer, but at least two
 SMALLEST_CHANGE_IN_DOUBLE = 2e-5  # smallest relevant change of a logit, relative to the largest logit, in 64 bits
 MAX_COPIED = 100_000_000  # largest number of parameters of a model that is copied to 64 bits
 SMALLEST_CHANGE = 1e-3  # smallest relevant change of a logit, relative to the largest logit, in 32 bits
@@ -76,7 +76,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
                 f"{name} builds weights in its first call, which would be neither trained nor stored: build them in "
                 "__init__, or call it on some tokens first"
             )
-        # A mistake at the border of two chunks, or in wide batches only, shows in long rows alone.
+        # A mistake at the border of two chunks, or only in wide batches, shows only in long rows.
         largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes or [recipe.tops]), key=sum))]
         long = recipe.layout.write(_draw_long_problems(recipe, largest), recipe.task)
         for batch in (short, long):
@@ -142,9 +142,9 @@ def _in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance
     small changes away; the model itself if no such copy runs. The tolerance is small if all operations run in 64 bits,
     larger if some, such as a norm or ``torch.autocast``, run in fewer."""
     weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
-    narrow = any(torch.finfo(weight.dtype).bits < 32 for weight in weights)
+    has_coarse_weights = any(torch.finfo(weight.dtype).bits < 32 for weight in weights)
     small = sum(weight.numel() for weight in weights) <= MAX_COPIED
-    for kind in [torch.float64] * small + [torch.float32] * narrow:
+    for kind in [torch.float64] * small + [torch.float32] * has_coarse_weights:
         try:
             copied = _cast_weights(deepcopy(model), kind)
             _compute_logits(copied, inputs)
@@ -157,8 +157,8 @@ def _in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance
             _compute_logits(model, inputs)
     except Exception:  # compiled code may not support dispatch modes
         return model, (SMALLEST_CHANGE, 1)
-    double = all(weight.dtype == torch.float64 for weight in model.parameters() if weight.is_floating_point())
-    if double and recorder.eps <= torch.finfo(torch.float32).eps:
+    is_double = all(weight.dtype == torch.float64 for weight in model.parameters() if weight.is_floating_point())
+    if is_double and recorder.eps <= torch.finfo(torch.float32).eps:
         return model, (SMALLEST_CHANGE_IN_DOUBLE, 0)
     return model, (max(SMALLEST_CHANGE, ROUNDINGS * recorder.eps), 1)
 
@@ -255,7 +255,7 @@ def _find_error(model: Model, inputs: Inputs) -> Exception | None:
 
 def _check_positions(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
     """Raise UsageError, with the largest size that fits, if the model has too few positions for one of ``sizes``."""
-    if not sizes or not (_is_foreign_model(model) or limited_encodings(model)):
+    if not sizes or not (_is_foreign_model(model) or find_limited_encodings(model)):
         return
     distinct, axes = sorted({*map(recipe.sizes, sizes)}, key=sum), len(recipe.task.axes)
     for size in distinct:
@@ -275,7 +275,7 @@ def _find_misfit(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageEr
     problems = recipe.task.sample(torch.tensor([nearest] * ROWS), stream(0, "room"))
     inputs = recipe.layout.write(problems, recipe.task).inputs
     try:
-        for encoding in limited_encodings(model):
+        for encoding in find_limited_encodings(model):
             encoding.check(inputs)
         if _is_foreign_model(model):
             on_cpu = model if get_device(model).type == "cpu" else deepcopy(model).cpu()

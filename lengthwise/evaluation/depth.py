@@ -25,8 +25,8 @@ from lengthwise.runners.plain import PERIODS, Movements, Plain, flatten_state, u
 from lengthwise.runs.run import Run, Weights
 
 LOOPS_AFTER_STOP = 20  # loops recorded after the one at which the model's own rule stops
-MOST_LOOPS = 500  # of one recording
-MOST_CELLS = 1_000_000  # answer slots times loops of recordings
+MAX_LOOPS = 500  # largest number of loops of one recording
+MAX_CELLS = 1_000_000  # answer slots times loops of recordings
 SMALLEST_MOVEMENT = 1e-4  # smaller movements are recorded as this
 
 
@@ -173,11 +173,11 @@ def find_recording_obstacle(recipe: Recipe) -> str:
 
 
 @torch.no_grad()
-def record_problem(weights: Weights, prompt: str, max_cells: int = MOST_CELLS) -> dict[str, Any] | None:
+def record_problem(weights: Weights, prompt: str, max_cells: int = MAX_CELLS) -> dict[str, Any] | None:
     """Return what the model does with one problem. Each of ``loops`` has, per answer slot, the likeliest symbol's id
     (``said``) and probability in percent (``sure``), and the largest relative movement of a position's state
     (``moved``; None in the first loop). ``stop`` is the loop at which the model's own rule stops, ``stopped`` is False
-    if this is only its limit, ``right`` tells whether the answer is right there. Returns None for more than MOST_LOOPS
+    if this is only its limit, ``right`` tells whether the answer is right there. Returns None for more than MAX_LOOPS
     loops, or if slots × loops exceed ``max_cells``. Raises UsageError if the task cannot parse the prompt or does not
     know its answer."""
     model, recipe = weights.model.eval(), weights.recipe
@@ -188,7 +188,7 @@ def record_problem(weights: Weights, prompt: str, max_cells: int = MOST_CELLS) -
     rule = recipe.stopping.rule if isinstance(recipe.stopping, Restarts) else recipe.stopping
     predictions = predict(model, recipe, batch, rule)
     stop, slots = int(predictions.loops[0]), int(batch.answer_slots.sum())
-    if stop + LOOPS_AFTER_STOP > MOST_LOOPS or (stop + LOOPS_AFTER_STOP) * slots > max_cells:
+    if stop + LOOPS_AFTER_STOP > MAX_LOOPS or (stop + LOOPS_AFTER_STOP) * slots > max_cells:
         return None
     loops, movements = [], Movements(model, batch.inputs)
     for _, rows, state in unroll(model, batch.inputs, torch.tensor([stop + LOOPS_AFTER_STOP])):

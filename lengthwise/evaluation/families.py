@@ -82,7 +82,7 @@ def family_rules(rules: Sequence[Stopping]) -> Sequence[Stopping]:
 
 def family_samples(samples: int) -> int:
     """Return the number of problems per family for ``samples`` uniform problems: a tenth, so that all families together
-    take about as long."""
+    take about as long as the uniform problems."""
     return max(1, samples // 10)
 
 

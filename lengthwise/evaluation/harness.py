@@ -20,8 +20,8 @@ def write_harness_task(
     paths.
 
     The problems are those of ``evaluate`` with this ``seed``, in the usual notation. A score is the harness's
-    ``exact_match`` of the text up to the end of the first line; it equals ours for equal answers. Raises UsageError if
-    the task lacks a size.
+    ``exact_match`` of the text up to the end of the first line; it equals Lengthwise's for equal answers. Raises
+    UsageError if the task lacks a size.
     """
     name, question, files = f"lengthwise_{task.name.replace('-', '_')}", task.question, []
     for size in sizes:

@@ -27,8 +27,8 @@ class Model(nn.Module, ABC):
     h_0 are the only randomness, and rows do not depend on each other.
     """
 
-    # Standard deviation of the normal noise that ``start`` adds to h_0, one tensor "r t …", in training only; 0: none.
-    # ``Restarts`` adds it at test.
+    # Standard deviation of the normal noise that ``start`` adds in training to h_0, then a single tensor "r t …"; 0:
+    # none. ``Restarts`` adds it at test.
     start_noise: float = 0.0
 
     @abstractmethod
@@ -54,7 +54,8 @@ class Model(nn.Module, ABC):
         """Return the logits of every position."""
 
     def answer_state(self, state: State) -> State:
-        """Return the part of a state from which answers are read. A model has settled once loops barely change it."""
+        """Return the part of a state from which answers are read. A model has settled once further
+        loops barely change it."""
         return state
 
 
@@ -63,7 +64,7 @@ def get_device(model: nn.Module) -> torch.device:
     return next(chain(model.parameters(), model.buffers()), torch.empty(0)).device
 
 
-def limited_encodings(model: nn.Module) -> list[Encoding]:
+def find_limited_encodings(model: nn.Module) -> list[Encoding]:
     """Return the model's positional encodings that limit the length of a row, e.g. tables."""
     encodings = [part for part in model.modules() if isinstance(part, Encoding)]
     return [encoding for encoding in encodings if type(encoding).check is not Encoding.check]

@@ -1,4 +1,4 @@
-"""Torch modules passed from Python, which take the place of a model's configuration in a recipe."""
+"""Torch modules passed from Python, which replace the model's configuration in a recipe."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from lengthwise.base.files import error_line
 from lengthwise.base.types import UsageError, Vocab
 from lengthwise.models import Model, ModelSpec
 
-PLAIN = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device
-TORCHS = frozenset(vars(nn.Module()))  # torch's own attributes of every module, such as "training"
+PLAIN_TYPES = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device
+MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # torch's own attributes of every module, such as "training"
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {}  # functions of imported files that return a module, by name
 _MODULES: dict[str, nn.Module] = {}  # copies of modules, by digest, kept until the process ends
 
@@ -39,7 +39,7 @@ class ExternalModule(ModelSpec):
     recorded_name: ClassVar[str] = "Given"
 
     name: str  # name of its class
-    digest: str  # hash of its weights, of which ones are frozen, and of all other attributes of its modules
+    digest: str  # hash of its weights, of the names of frozen ones, and of all other attributes of its modules
     form: str = field(default="", metadata={"identity": False})  # ``digest`` without the weights' numbers
     # The configuration of a model of the library transformers, and its weights' type, in JSON; empty for other modules.
     config: str = field(default="", metadata={"identity": False, "shown": False})
@@ -58,7 +58,9 @@ class ExternalModule(ModelSpec):
                 line = f"{name}.{attribute} = {text}".encode() if text else b""
                 digest.update(line)
                 form.update(line)
-        return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), _transformers_config(module))
+        return ExternalModule(
+            type(module).__name__, digest.hexdigest(), form.hexdigest(), _read_transformers_config(module)
+        )
 
     @property
     def spec_without_seed(self) -> ModelSpec:
@@ -94,7 +96,7 @@ def add_builders(functions: Iterable[Callable[[], nn.Module]]) -> None:
     _BUILDERS.update({function.__qualname__: function for function in functions})
 
 
-def _transformers_config(module: nn.Module) -> str:
+def _read_transformers_config(module: nn.Module) -> str:
     """Return the configuration of a model of the library transformers, and its weights' type, in JSON; empty for other
     modules."""
     config: Any = getattr(module, "config", None)
@@ -137,7 +139,7 @@ def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.bla
 
 def _list_contents(value: Any) -> dict[str, Any]:
     """Return an object's attributes, sorted by name. Private attributes may be caches, so they are left out unless they
-    are numbers or words of a class that is not torch's."""
+    are of ``PLAIN_TYPES`` and the object's class is not torch's."""
     if dataclasses.is_dataclass(value):
         contents = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
     else:
@@ -145,11 +147,11 @@ def _list_contents(value: Any) -> dict[str, Any]:
         slots = [name for names in slots_by_class for name in ([names] if isinstance(names, str) else names)]
         contents = {name: getattr(value, name) for name in slots if hasattr(value, name)}
         contents |= getattr(value, "__dict__", {})
-    plain = () if type(value).__module__.startswith("torch.") else PLAIN
+    plain = () if type(value).__module__.startswith("torch.") else PLAIN_TYPES
     return {
         name: part
         for name, part in sorted(contents.items())
-        if not (isinstance(value, nn.Module) and name in TORCHS)
+        if not (isinstance(value, nn.Module) and name in MODULE_ATTRIBUTES)
         and (not name.startswith("_") or isinstance(part, plain))
         and not isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
     }
@@ -163,7 +165,7 @@ def _describe_value(value: Any, seen: dict[int, int], depth: int = 0) -> str:
     def parts(values: Iterable[Any]) -> list[str]:
         return [_describe_value(part, seen, depth + 1) for part in values]
 
-    if value is None or isinstance(value, PLAIN):
+    if value is None or isinstance(value, PLAIN_TYPES):
         return repr(value)
     if isinstance(value, ModuleType | logging.Logger):  # these refer to all others of their kind
         return value.__name__ if isinstance(value, ModuleType) else value.name

@@ -24,7 +24,7 @@ from lengthwise.nn.lstm import Cell
 
 @dataclass(frozen=True)
 class ReTran(ModelSpec):
-    """A recurrent transformer: ``layers`` with ``heads`` heads and LSTM cells whose long state has ``hidden`` numbers.
+    """A recurrent transformer of ``layers`` layers, with ``heads`` heads and LSTM cells of ``hidden`` units.
 
     A layer at position t, with input x_t and outputs y:
 
@@ -37,8 +37,8 @@ class ReTran(ModelSpec):
     """
 
     width: Size = 16  # numbers per position
-    hidden: Size = 64  # numbers of a cell's long state
-    layers: Size = 3  # layers, one above the other
+    hidden: Size = 64  # numbers of an LSTM cell's long (cell) state
+    layers: Size = 3  # number of layers
     heads: Size = 8  # attention heads; width must be a multiple
     dropout: Decay = 0.1  # probability of dropping a value in training
     base: Positive = 10_000.0  # base of the rotary encoding
@@ -53,8 +53,8 @@ class ReTran(ModelSpec):
         return ReTranModel(self, len(reads), len(writes))
 
 
-# Rotations: for each coordinate of a head, the factor of itself (cosine), and that of its pair's other one (± sine).
-Turn = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]
+# For each coordinate of a head, its own factor (cosine), and the factor of the other one of its pair (± sine).
+Rotations = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]
 
 
 class Layer(nn.Module):
@@ -76,7 +76,9 @@ class Layer(nn.Module):
             nn.init.normal_(linear.weight, std=0.02 / math.sqrt(2 * spec.layers) if end else 0.02)
             nn.init.zeros_(linear.bias)
 
-    def forward(self, x: Float[Tensor, "r t d"], rotations: Turn, memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
+    def forward(
+        self, x: Float[Tensor, "r t d"], rotations: Rotations, memory: Any
+    ) -> tuple[Float[Tensor, "r t d"], Any]:
         """Return the outputs at the next positions, and the memory after them: keys, values, and the cell's states."""
         probability = self.dropout if self.training else 0.0
         # Dropout's factors of both sublayers' outputs: 1 / (1 − p), or 0.
@@ -106,13 +108,13 @@ class Layer(nn.Module):
 class ReTranModel(SequenceModel):
     """The model of ``ReTran``."""
 
-    def __init__(self, spec: ReTran, reads: int, writes: int) -> None:
+    def __init__(self, spec: ReTran, input_symbol_count: int, output_symbol_count: int) -> None:
         super().__init__()
         self.spec = spec
-        self.embedding = nn.Embedding(reads, spec.width)
+        self.embedding = nn.Embedding(input_symbol_count, spec.width)
         layers = [Layer(spec) for _ in range(spec.layers)]
         self.layers: Sequence[Layer] = nn.ModuleList(layers)  # type: ignore[assignment]
-        self.readout = ScaledReadout(spec.width, writes)
+        self.readout = ScaledReadout(spec.width, output_symbol_count)
         half = spec.width // spec.heads // 2
         self.register_buffer("rates", spec.base ** (-torch.arange(half) / half), persistent=False)
 
@@ -120,31 +122,32 @@ class ReTranModel(SequenceModel):
         position, memories = memory or (0, [None] * len(self.layers))
         end = position + state.shape[1]
         angles = torch.arange(position + 1, end + 1, device=state.device)[:, None] * self.rates
-        turn = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
+        rotations = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
         new_memories = []
         for layer, layer_memory in zip(self.layers, memories, strict=True):
-            state, new = layer(state, turn, layer_memory)
+            state, new = layer(state, rotations, layer_memory)
             new_memories.append(new)
         return state, (end, new_memories)
 
 
-def _rotate(x: Float[Tensor, "rh t e"], turn: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
+def _rotate(x: Float[Tensor, "rh t e"], rotations: Sequence[Float[Tensor, "t e"]]) -> Float[Tensor, "rh t e"]:
     """Rotate as ``nn.position.rotate`` does, in half as many operations: angles are prepared for whole heads."""
-    cosine, sine = turn
+    cosine, sine = rotations
     return x * cosine + x.roll(x.shape[-1] // 2, -1) * sine
 
 
 @dataclass(frozen=True)
 class LSTM(ModelSpec):
-    """``layers`` LSTM cells, with short (hidden) states of ``width`` and long (cell) states of ``hidden`` numbers.
+    """A stack of ``layers`` LSTM cells. A hidden state (here also called short) has ``width`` numbers, a cell state
+    (long) has ``hidden`` numbers.
 
     In a second loop the input is the output of the first. The model reads from left to right, so ``build`` raises
     UsageError for a layout that is not causal.
     """
 
-    width: Size = 16  # numbers of the input and of a short state
-    hidden: Size = 64  # numbers of a long state
-    layers: Size = 3  # cells, one above the other
+    width: Size = 16  # numbers of the input and of a short (hidden) state
+    hidden: Size = 64  # numbers of a long (cell) state
+    layers: Size = 3  # number of cells
     dropout: Decay = 0.1  # probability of dropping a value in training
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
@@ -155,15 +158,15 @@ class LSTM(ModelSpec):
 class LSTMModel(SequenceModel):
     """The model of ``LSTM``."""
 
-    def __init__(self, spec: LSTM, reads: int, writes: int) -> None:
+    def __init__(self, spec: LSTM, input_symbol_count: int, output_symbol_count: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(reads, spec.width)
+        self.embedding = nn.Embedding(input_symbol_count, spec.width)
         cells = [Cell(spec.width, spec.hidden) for _ in range(spec.layers)]
         for cell in cells:
             cell.initialise(None)
         self.cells: Sequence[Cell] = nn.ModuleList(cells)  # type: ignore[assignment]
         self.drop = nn.Dropout(spec.dropout)
-        self.readout = ScaledReadout(spec.width, writes)
+        self.readout = ScaledReadout(spec.width, output_symbol_count)
 
     def step(self, state: Float[Tensor, "r t d"], memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
         states = list(memory) if memory else [cell.start(len(state)) for cell in self.cells]

@@ -1,4 +1,4 @@
-"""A looped model that looks twice as far back in every loop: a learned parallel scan."""
+"""A learned parallel scan: a looped model that looks back twice as far in each loop as in the previous one."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Scan(ModelSpec):
         h_i ← norm(W₂ relu(W₁ [h_j; h_i])), j = i − 2^(k−1)
 
     A position without such a j keeps its state, so ⌈log₂ n⌉ loops combine all n symbols, and later loops change
-    nothing. In training, ``noise`` is added to the states that a loop reads: states then gather around few points, and
-    errors do not grow with the number of loops. The model reads from left to right.
+    nothing. In training, ``noise`` is added to the states that a loop reads: states then cluster around a few points,
+    and errors do not grow with the number of loops. The model reads from left to right.
     """
 
     width: Size = 32  # numbers per position
@@ -38,14 +38,14 @@ class Scan(ModelSpec):
 class ScanModel(Model):
     """The model of ``Scan``. The context is the embedded input, "r t d"."""
 
-    def __init__(self, spec: Scan, reads: int, writes: int) -> None:
+    def __init__(self, spec: Scan, input_symbol_count: int, output_symbol_count: int) -> None:
         super().__init__()
         self.noise = spec.noise
-        self.embedding = nn.Embedding(reads, spec.width)
+        self.embedding = nn.Embedding(input_symbol_count, spec.width)
         self.widen = nn.Linear(2 * spec.width, spec.mlp * spec.width)
         self.narrow = nn.Linear(spec.mlp * spec.width, spec.width)
         self.norm = nn.LayerNorm(spec.width)
-        self.readout = nn.Linear(spec.width, writes)
+        self.readout = nn.Linear(spec.width, output_symbol_count)
 
     def embed(self, inputs: Inputs) -> Float[Tensor, "r t d"]:
         return self.norm(self.embedding(inputs.tokens))

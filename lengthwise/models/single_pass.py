@@ -22,8 +22,8 @@ class SinglePass(Model):
 
     If its ``forward`` has a parameter ``padding_mask`` or ``attention_mask``, it gets the mask "b t", True or 1 for a
     real token. Logits may also be the ``logits`` of an object or a dictionary, or in a tuple, as in transformers and
-    nanoGPT; 16 bits are widened to 32. Raises UsageError if ``forward`` needs more than tokens and a mask, and if there
-    are no logits of this shape.
+    nanoGPT; 16-bit logits are converted to 32 bits. Raises UsageError if ``forward`` requires more than tokens and a
+    mask, or if it returns no logits of this shape.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -36,22 +36,22 @@ class SinglePass(Model):
             raise UsageError(f"{kind.__name__} has no forward: define forward(self, tokens), which returns logits")
         parameters = inspect.signature(module.forward).parameters
         # In x-transformers, a wrapper whose layers see the whole row takes ``mask``, True for a real token.
-        sees_row = not getattr(getattr(module, "attn_layers", None), "causal", False)
-        is_x_encoder = kind.__module__.partition(".")[0] == "x_transformers" and sees_row
+        sees_whole_row = not getattr(getattr(module, "attn_layers", None), "causal", False)
+        is_x_encoder = kind.__module__.partition(".")[0] == "x_transformers" and sees_whole_row
         masks = (*MASKS, "mask") if is_x_encoder else MASKS
         self.mask = next((name for name in masks if name in parameters), None)  # the parameter that takes the mask
         optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        further = [
+        other_required = [
             name
             for name, part in [*parameters.items()][1:]
             if name != self.mask and part.default is part.empty and part.kind not in optional
         ]
-        if further:
+        if other_required:
             raise UsageError(
                 f"a module takes tokens and, optionally, padding_mask or attention_mask, but {kind.__name__}.forward "
-                f"also takes {', '.join(further)}"
+                f"also requires {', '.join(other_required)}"
             )
-        self.fixed = {"use_cache": False} if "use_cache" in parameters else {}
+        self.fixed_keywords = {"use_cache": False} if "use_cache" in parameters else {}
         # Without ``targets``, such a module may return the logits of the last position alone, as nanoGPT does.
         self.takes_targets = "targets" in parameters
 
@@ -68,8 +68,8 @@ class SinglePass(Model):
         except (IndexError, RuntimeError, AssertionError) as error:
             # A table of positions or symbols is too small: torch's IndexError, or an assertion of nanoGPT or
             # x-transformers.
-            signs = ("must match the size of tensor", "must match the existing size")
-            if isinstance(error, RuntimeError) and not any(sign in str(error) for sign in signs):
+            messages = ("must match the size of tensor", "must match the existing size")
+            if isinstance(error, RuntimeError) and not any(text in str(error) for text in messages):
                 raise
             message = describe_too_few_positions(tokens.shape[1], error)
             raise TooFewPositions(f"{type(self.module).__name__} {message}") from error
@@ -78,9 +78,9 @@ class SinglePass(Model):
         return state
 
     def _compute_logits(self, tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
-        keywords: dict[str, Any] = dict(self.fixed)
+        keywords: dict[str, Any] = dict(self.fixed_keywords)
         if self.mask:
-            # transformers takes integers
+            # The models of transformers take integers.
             keywords[self.mask] = padding_mask.long() if self.mask == "attention_mask" else padding_mask
         output = self.module(tokens, **keywords)
         logits = find_logits(output, tokens.shape)
@@ -90,7 +90,7 @@ class SinglePass(Model):
         if logits is None:
             returned = str(tuple(output.shape)) if isinstance(output, Tensor) else type(output).__name__
             if hasattr(output, "last_hidden_state"):
-                returned += " without logits: take its class with a head, such as …ForTokenClassification"
+                returned += " without logits: use the class with a head, such as …ForTokenClassification"
             raise UsageError(
                 f"a module must map tokens {tuple(tokens.shape)} to logits (rows, positions, vocabulary), "
                 f"but {type(self.module).__name__} gave {returned}"

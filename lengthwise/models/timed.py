@@ -1,4 +1,4 @@
-"""A model with a clock: a smaller looped model beside it, which decides when the answer is done.
+"""A model with a clock, a smaller looped model that decides when the answer is done.
 
 The halting unit of adaptive computation time (Graves 2016) reads the state of the model that it halts. A model that
 also decides when to halt may count in ways that fail beyond the training lengths (docs/lab). Here the two models share
@@ -57,11 +57,11 @@ class Timed(ModelSpec):
 
 
 class TimedState(NamedTuple):
-    """The states of both models, and the position of each row's ``=``."""
+    """The states of both models, and a mask of each row's ``=``, which predicts the answer's first symbol."""
 
     answers: Any
     clock: Any
-    first: Bool[Tensor, "r t"]
+    is_first_slot: Bool[Tensor, "r t"]
 
 
 class TimedModel(Model):
@@ -90,14 +90,14 @@ class TimedModel(Model):
         return inputs.tokens == self.equals_id
 
     def start(self, context: TimedState) -> TimedState:
-        return TimedState(self.answers.start(context.answers), self.clock.start(context.clock), context.first)
+        return TimedState(self.answers.start(context.answers), self.clock.start(context.clock), context.is_first_slot)
 
     def advance(self, state: TimedState, context: TimedState) -> TimedState:
         answers = self.answers.advance(state.answers, context.answers)
-        return TimedState(answers, self.clock.advance(state.clock, context.clock), state.first)
+        return TimedState(answers, self.clock.advance(state.clock, context.clock), state.is_first_slot)
 
     def read(self, state: TimedState) -> Float[Tensor, "r t v"]:
-        return self.combine_logits(self.answers.read(state.answers), self.clock.read(state.clock), state.first)
+        return self.combine_logits(self.answers.read(state.answers), self.clock.read(state.clock), state.is_first_slot)
 
     def answer_state(self, state: TimedState) -> Any:
         return self.answers.answer_state(state.answers)

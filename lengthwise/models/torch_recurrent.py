@@ -16,7 +16,7 @@ from lengthwise.models import Model, ModelSpec, SequenceModel, check_causal
 @dataclass(frozen=True)
 class _TorchRecurrent(ModelSpec):
     width: Size = 64  # numbers of an embedded symbol and of a hidden state
-    layers: Size = 2  # layers, one above the other
+    layers: Size = 2  # number of layers
     dropout: Decay = 0.0  # probability of dropping a value between layers in training
 
     kind: ClassVar[type[nn.LSTM] | type[nn.GRU]]
@@ -28,7 +28,7 @@ class _TorchRecurrent(ModelSpec):
 
 @dataclass(frozen=True)
 class TorchLSTM(_TorchRecurrent):
-    """``layers`` layers of ``torch.nn.LSTM``, between an embedding and a linear readout.
+    """A stack of ``layers`` layers of ``torch.nn.LSTM``, between an embedding and a linear readout.
 
     Unlike ``LSTM``, the cell of ReTran, it takes tanh of its cell state, and it learns parity. In a second loop the
     input is the output of the first. ``build`` raises UsageError for a layout that is not causal.
@@ -39,7 +39,8 @@ class TorchLSTM(_TorchRecurrent):
 
 @dataclass(frozen=True)
 class TorchGRU(_TorchRecurrent):
-    """``layers`` layers of ``torch.nn.GRU``, between an embedding and a linear readout; see ``TorchLSTM``."""
+    """A stack of ``layers`` layers of ``torch.nn.GRU`` between an embedding and a linear readout, as in
+    ``TorchLSTM``."""
 
     kind = nn.GRU
 
@@ -47,11 +48,11 @@ class TorchGRU(_TorchRecurrent):
 class TorchRecurrentModel(SequenceModel):
     """The model of ``TorchLSTM`` and ``TorchGRU``."""
 
-    def __init__(self, spec: _TorchRecurrent, reads: int, writes: int) -> None:
+    def __init__(self, spec: _TorchRecurrent, input_symbol_count: int, output_symbol_count: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(reads, spec.width)
+        self.embedding = nn.Embedding(input_symbol_count, spec.width)
         self.layers = spec.kind(spec.width, spec.width, spec.layers, batch_first=True, dropout=spec.dropout)
-        self.readout = nn.Linear(spec.width, writes)
+        self.readout = nn.Linear(spec.width, output_symbol_count)
 
     def step(self, state: Float[Tensor, "r t d"], memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
         return self.layers(state, memory)

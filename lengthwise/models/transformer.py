@@ -39,7 +39,7 @@ Injection = Literal["add", "concat", "gate", "layers", "reads", "once"]
 class Transformer(ModelSpec):
     """A transformer of ``layers`` blocks.
 
-    ``injection``, how the embedded input x enters the state h in every loop:
+    ``injection`` is how the embedded input x enters the state h in every loop:
 
     - ``add``: h + x, as published; h_0 = 0.
     - ``concat``: W [h; x], initialized to h + x; h_0 = 0.
@@ -48,10 +48,11 @@ class Transformer(ModelSpec):
     - ``reads``: x is added to the inputs of mixer and MLP in every block, not to the state; h_0 = x.
     - ``once``: no injection; h_0 = x. Advanced once, this equals ``add``.
 
-    ``noise``: standard deviation of h_0 in training, where h_0 is 0 otherwise. ``final_norm``: inside the loop, within
-    the readout, or nowhere. ``readout``: ``linear``; ``mlp``, an MLP as in the blocks, the norm and two linear layers;
-    or ``scaled``, a linear layer without bias, its logits divided by √width, initialized from N(0, init_std²).
-    ``init``: which output layers start smaller by √(2 · layers), those of mixer and MLP or the mixer's only.
+    ``noise`` is the standard deviation of h_0 in training, if h_0 is 0 otherwise. ``final_norm`` places the last norm
+    inside the loop, within the readout, or nowhere. ``readout`` is ``linear``; ``mlp``, which is an MLP as in the
+    blocks, the norm and two linear layers; or ``scaled``, a linear layer without bias that is initialized from
+    N(0, init_std²) and whose logits are divided by √width. ``init`` selects the output layers whose initial weights are
+    divided by √(2 · layers): those of mixer and MLP (``all``), or only the mixer's (``attention``).
 
     Raises UsageError if ``width`` is not a multiple of ``heads``. The model raises it at the first batch if two
     encodings rotate queries, or two have a blank.
@@ -61,7 +62,9 @@ class Transformer(ModelSpec):
     layers: Size = 1  # blocks that one loop applies
     heads: Size = 4  # attention heads per block
     mlp: Extra = 4  # the hidden width of the MLP, in multiples of width; 0: no MLP
-    activation: Activation = "gelu"  # gelu is the tanh form; relu saves a sixth of a small step on a CPU
+    activation: Activation = (
+        "gelu"  # gelu is the tanh form; with relu, a small training step takes a sixth less time on a CPU
+    )
     gated: bool = False  # use a gated MLP (GEGLU)
     norm: Literal["pre", "post"] = "pre"  # before each part of a block, or after its residual connection
     # The last norm: inside the loop, before the readout, or nowhere.
@@ -70,17 +73,17 @@ class Transformer(ModelSpec):
     read_in: Literal["table", "numbers"] = "table"
     embedding_norm: bool = False  # normalize the embedded input
     eps: Positive = 1e-5  # ε of the norms
-    biases: bool = True  # linear layers have biases
-    # From state to logits: a linear layer, an MLP and two of them, or logits / √width.
+    biases: bool = True  # whether linear layers have biases
+    # From state to logits: a linear layer; an MLP and two linear layers; or a linear layer divided by √width.
     readout: Literal["linear", "mlp", "scaled"] = "linear"
     positions: tuple[Position, ...] = (NoPE(),)  # positional encodings; see `lengthwise list positions`
     mixer: MixerSpec = Attention()  # how a block combines positions
-    mixers: tuple[MixerSpec, ...] = ()  # mixers of the layers in turn, repeated; none: ``mixer`` in all
+    mixers: tuple[MixerSpec, ...] = ()  # mixers of the layers in turn, repeated; (): all layers use ``mixer``
     injection: Injection = "add"  # how the embedded input enters the state in every loop; once: not at all
     noise: NotNegative = 0.0  # standard deviation of the initial state in training
     dropout: Decay = 0.0  # probability of dropping a value in training
-    init_std: NotNegative = 0.02  # std of the blocks' initial weights; small widths learn faster with more
-    init: Literal["all", "attention"] = "all"  # which output layers start smaller by √(2 · layers)
+    init_std: NotNegative = 0.02  # std of the blocks' initial weights; small widths learn faster with a larger one
+    init: Literal["all", "attention"] = "all"  # output layers whose weights are divided by √(2 · layers)
     embedding_std: NotNegative = 1.0  # std of the initial embedding
 
     def __post_init__(self) -> None:
@@ -88,7 +91,7 @@ class Transformer(ModelSpec):
         if self.width % self.heads:
             raise UsageError(f"width must be a multiple of heads, not {self.width} / {self.heads}")
         if sum(p.indexed for p in self.positions) > 1 and any(isinstance(p, Randomized) for p in self.positions):
-            raise UsageError("Randomized(of=…) renumbers the positions of all encodings: use it without another one")
+            raise UsageError("Randomized(of=…) renumbers the positions of all encodings: use no other encoding with it")
         if self.readout == "mlp" and not self.mlp:
             raise UsageError("readout=mlp uses an MLP like those of the blocks, and mlp=0 has none: use readout=linear")
 
@@ -112,7 +115,7 @@ class TransformerContext(NamedTuple):
 class TransformerModel(Model):
     """The model of ``Transformer``. The state is "r t d"."""
 
-    def __init__(self, spec: Transformer, reads: Vocab, writes: int, *, causal: bool) -> None:
+    def __init__(self, spec: Transformer, reads: Vocab, output_symbol_count: int, *, causal: bool) -> None:
         super().__init__()
         self.causal, self.injection = causal, spec.injection
         self.start_noise = 0.0 if spec.injection in ("once", "reads") else spec.noise
@@ -142,7 +145,7 @@ class TransformerModel(Model):
                 names = ", ".join(dict.fromkeys(type(mixer).__name__ for mixer in mixers))
                 raise UsageError(f"{names} has no attention for {type(position).__name__} to act on")
         self.norm = nn.LayerNorm(spec.width, spec.eps) if spec.final_norm == "loop" else nn.Identity()
-        self.readout = _build_readout(spec, writes)
+        self.readout = _build_readout(spec, output_symbol_count)
 
     def embed(self, inputs: Inputs) -> TransformerContext:
         attention = AttentionContext(inputs.padding_mask, self.causal)
@@ -188,13 +191,13 @@ def _build_mlp(spec: Transformer) -> MLP:
     return MLP(spec.width, spec.mlp * spec.width, spec.activation, gated=spec.gated, biases=spec.biases)
 
 
-def _build_readout(spec: Transformer, writes: int) -> nn.Module:
+def _build_readout(spec: Transformer, output_symbol_count: int) -> nn.Module:
     norm = [nn.LayerNorm(spec.width, spec.eps)] if spec.final_norm == "readout" else []
     if spec.readout == "scaled":
-        scaled = ScaledReadout(spec.width, writes)
+        scaled = ScaledReadout(spec.width, output_symbol_count)
         nn.init.normal_(scaled.weight, std=spec.init_std)
         return nn.Sequential(*norm, scaled)
-    linear = nn.Linear(spec.width, writes, bias=spec.biases)
+    linear = nn.Linear(spec.width, output_symbol_count, bias=spec.biases)
     if spec.readout == "mlp":
         return nn.Sequential(_build_mlp(spec), *norm, nn.Linear(spec.width, spec.width, bias=spec.biases), linear)
     return nn.Sequential(*norm, linear) if norm else linear

@@ -33,8 +33,8 @@ class DigitReadin(nn.Linear):
 class ScaledReadout(nn.Linear):
     """A linear layer without bias whose logits are divided by √width (ReTran, ACL 2025)."""
 
-    def __init__(self, width: int, symbols: int) -> None:
-        super().__init__(width, symbols, bias=False)
+    def __init__(self, width: int, symbol_count: int) -> None:
+        super().__init__(width, symbol_count, bias=False)
 
     def forward(self, x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b v"]:
         return super().forward(x) / math.sqrt(self.in_features)

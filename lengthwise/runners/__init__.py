@@ -24,7 +24,7 @@ class Step(NamedTuple):
     loop: int  # number of the loop, from 1
     rows: Int[Tensor, " r"]  # the rows' indices in the batch, on the CPU
     logits: Float[Tensor, "n v"]  # at the selected positions, in the order of ``rows``
-    movement: Float[Tensor, "r t p"] | None  # of each state (see ``plain.Movements``); None unless requested
+    movement: Float[Tensor, "r t p"] | None  # how far each state moved (see ``plain.Movements``); None unless requested
 
 
 Steps = Generator[Step, Bool[Tensor, " r"] | None, None]  # takes a mask of the rows that continue; None: all

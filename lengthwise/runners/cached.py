@@ -36,8 +36,8 @@ class Reader(ABC):
 
 
 class Cache:
-    """The memory of mixers, one entry per layer and loop: keys and values of attention, states of other mixers. Entries
-    are found by the order of calls."""
+    """The memory of mixers, one entry per layer and loop: keys and values of attention, states of other mixers. An
+    entry is found by the number of its call."""
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
@@ -78,11 +78,11 @@ class CachedTransformer(Reader):
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model)
         self.attention = AttentionContext.of(model.encodings, inputs, causal=True)
-        self.vectors, self.cache, self.seen = model.position_vectors(inputs), Cache(), 0
+        self.vectors, self.cache, self.read_count = model.position_vectors(inputs), Cache(), 0
 
     def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
-        model, start = self.model, self.seen
-        self.seen = stop = start + inputs.tokens.shape[1]
+        model, start = self.model, self.read_count
+        self.read_count = stop = start + inputs.tokens.shape[1]
         self.cache.next_call = 0
         embedded = model.embed_tokens(inputs.tokens, [vectors[:, start:stop] for vectors in self.vectors])
         context = TransformerContext(embedded, _slice_context(self.attention, start, stop), self.cache)

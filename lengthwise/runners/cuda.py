@@ -26,8 +26,8 @@ from lengthwise.nn.attention import SoftmaxAttention
 
 CPU_WIDTH = 16  # row width on a CPU: fixed, so that results do not depend on the machine
 WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # row widths that are measured
-FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # number types of fused kernels
-PAIRS = 4096  # rows × heads in a measurement
+FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # number types that fused kernels support
+ROWS_TIMES_HEADS = 4096  # number of rows times heads in a measurement
 
 
 @contextmanager
@@ -53,12 +53,12 @@ def capture(function: Callable[[], None], pool: Any = None) -> Callable[[], None
 
 @contextmanager
 def choose_attention(device: torch.device, dtype: torch.dtype, positions: int, head_width: int) -> Iterator[None]:
-    """Let torch compute attention over ``positions`` positions in the faster way during a ``with`` block."""
+    """Let torch compute attention over ``positions`` positions with the faster kernel during a ``with`` block."""
     with attend_by_products() if positions <= max_product_width(device, dtype, head_width) else nullcontext():
         yield
 
 
-def head_width(model: nn.Module) -> int:
+def find_head_width(model: nn.Module) -> int:
     """Return the head width of the model's attention; 64 if it is unknown."""
     heads = (part.out.in_features // part.heads for part in model.modules() if isinstance(part, SoftmaxAttention))
     return next(heads, 64)
@@ -91,9 +91,11 @@ def max_product_width(device: torch.device, dtype: torch.dtype, head_width: int)
     if type(widths.get(name)) is not int:
         widths[name] = 0
         for positions in WIDTHS:
-            shape = PAIRS // 16, 16, positions, head_width
+            shape = ROWS_TIMES_HEADS // 16, 16, positions, head_width
             kernels = partial(sdpa_kernel, [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
-            fused, products = (_time_attention(device, dtype, shape, way) for way in (kernels, attend_by_products))
+            fused, products = (
+                _time_attention(device, dtype, shape, kernel) for kernel in (kernels, attend_by_products)
+            )
             if products > fused:
                 break
             widths[name] = positions

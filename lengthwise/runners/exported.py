@@ -100,7 +100,7 @@ def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> to
         raise
     except Exception as error:
         kind = type(model.module if isinstance(model, SinglePass) else model).__name__
-        traced = "torch 2.13 traces all models but recurrent ones other than the package's LSTM and ReTran"
+        traced = "torch 2.13 traces all non-recurrent models, and the package's LSTM and ReTran"
         message = f"{kind}: torch {torch.__version__} cannot trace this model ({type(error).__name__}); {traced}"
         raise UsageError(message) from error
 

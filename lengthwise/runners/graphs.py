@@ -34,11 +34,11 @@ from torch.func import functional_call
 from lengthwise.base.errors import UsageError, is_out_of_memory
 from lengthwise.base.files import error_line
 from lengthwise.base.types import CopiedInputs, Inputs
-from lengthwise.models import Model, State, get_device, limited_encodings
+from lengthwise.models import Model, State, find_limited_encodings, get_device
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, has_dropout, pad_to_bucket
-from lengthwise.runners.cuda import capture, choose_attention, head_width, side_stream
+from lengthwise.runners.cuda import capture, choose_attention, find_head_width, side_stream
 from lengthwise.runners.plain import choose_rows, detach, take_values
 
 BUCKET = 8  # positions; products in bfloat16 are fastest at multiples of 8
@@ -54,9 +54,9 @@ class Shape(NamedTuple):
     loops: int
     no_grad_loops: int
     each: bool  # whether logits are read after every loop
-    mixed: bool  # whether rows differ in their loops without gradients: ``running`` is followed by ``grad_mask``
-    all_run: bool  # whether all rows run all loops
-    same_positions: bool  # whether all rows have the same positions, as biases by distance then have one row
+    has_grad_mask: bool  # whether rows differ in their loops without gradients; then ``grad_mask`` follows ``running``
+    all_rows_run: bool  # whether all rows run all loops
+    same_positions: bool  # whether all rows have the same positions: biases by distance then have one row
     tensors: tuple[tuple[torch.Size, torch.dtype], ...]  # sizes and types of the inputs
 
 
@@ -76,27 +76,27 @@ class Graphs(Runner):
         # Memory pools, by the number of the call in a step: such passes never run at the same time.
         self.pools = defaultdict[int, Any](torch.cuda.graph_pool_handle)
         self.calls = 0
-        self.by_waves, self.buffers = waves.can_advance(self.model), [*self.model.buffers()]
+        self.uses_waves, self.buffers = waves.can_advance(self.model), [*self.model.buffers()]
         # One loop or wave is compiled if the compiled runner knows all its parts, and has no dropout.
         is_known = cpu.claims.find_obstacle(self.model, Compiled.parts, ("cuda",)) is None and not has_dropout(
             self.model
         )
-        self.compiles = self.device.type == "cuda" and (is_known or self.by_waves)
+        self.compiles = self.device.type == "cuda" and (is_known or self.uses_waves)
         kinds = {type(part).__module__ for part in self.model.modules()}
-        self.own_code = not all(kind.startswith(("lengthwise.", "torch.nn.")) for kind in kinds)
+        self.has_user_code = not all(kind.startswith(("lengthwise.", "torch.nn.")) for kind in kinds)
         # True if all passes over equal inputs have equal states after each loop.
-        self.repeats = Compiled.handles_type(self.model) and Compiled.find_obstacle(self.model) is None
-        self.begun: deque[torch.cuda.Event] = deque()
+        self.is_deterministic = Compiled.handles_type(self.model) and Compiled.find_obstacle(self.model) is None
+        self.step_events: deque[torch.cuda.Event] = deque()
         self.reason: str | None = None
 
     def begin_step(self) -> None:
         """Start a step: set all gradients to 0."""
         self.calls = 0
         if self.device.type == "cuda":
-            self.begun.append(torch.cuda.Event())
-            self.begun[-1].record()
-            if len(self.begun) > MAX_STEPS_AHEAD:
-                self.begun.popleft().synchronize()
+            self.step_events.append(torch.cuda.Event())
+            self.step_events[-1].record()
+            if len(self.step_events) > MAX_STEPS_AHEAD:
+                self.step_events.popleft().synchronize()
         if self.gradients:
             torch._foreach_zero_([*self.gradients.values()])
 
@@ -118,7 +118,7 @@ class Graphs(Runner):
         return take_values(logits, *positions.nonzero(as_tuple=True))
 
     def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
-        logits = self._logits(inputs, loops.clamp(max=max(depths)), 0, each=True) if self.repeats else None
+        logits = self._logits(inputs, loops.clamp(max=max(depths)), 0, each=True) if self.is_deterministic else None
         if logits is None:
             return super().at_depths(inputs, loops, depths, positions)
         row, position = positions.nonzero(as_tuple=True)
@@ -157,14 +157,14 @@ class Graphs(Runner):
     ) -> Tensor | None:
         """Return the output of a pass; None if it cannot be recorded. ``grad_mask`` marks the rows whose loops have
         gradients, among the loops after the first ``no_grad_loops``; None: all."""
-        for encoding in limited_encodings(self.model):  # a replay does not check whether rows fit
+        for encoding in find_limited_encodings(self.model):  # a replay does not check whether rows fit
             encoding.check(inputs)
         inputs = pad_to_bucket(self.model, inputs, BUCKET) if isinstance(self.model, TransformerModel) else inputs
         inputs = inputs._map(Tensor.contiguous)
         tensors = tuple((value.shape, value.dtype) for value in input_tensors(inputs).values())
-        same_positions, mixed = bool((inputs.position == inputs.position[:1]).all()), grad_mask is not None
+        same_positions, has_grad_mask = bool((inputs.position == inputs.position[:1]).all()), grad_mask is not None
         shape = Shape(
-            self.calls, len(running), no_grad_loops, each, mixed, bool(running.all()), same_positions, tensors
+            self.calls, len(running), no_grad_loops, each, has_grad_mask, bool(running.all()), same_positions, tensors
         )
         running = running if grad_mask is None else torch.cat([running, grad_mask])
         self.calls += 1
@@ -203,7 +203,7 @@ class Graphs(Runner):
 
     def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         """Return a function that computes a pass's output from its inputs and the rows that run in each loop."""
-        unrolled = Unrolled(self.model, shape, compiles=self.compiles, by_waves=self.by_waves)
+        unrolled = Unrolled(self.model, shape, compiles=self.compiles, uses_waves=self.uses_waves)
 
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
             weights = dict(unrolled.named_parameters(remove_duplicate=False)) if self.bf16 else {}
@@ -214,7 +214,7 @@ class Graphs(Runner):
 
 
 class Recording:
-    """A forward and a backward pass of one shape. ``forward`` reads the buffers of inputs and writes ``output``;
+    """A recorded forward and backward pass of one shape. ``forward`` reads the buffers of inputs and writes ``output``;
     ``backward`` reads the output's ``gradient`` and adds to the weights' gradients."""
 
     output: Tensor
@@ -224,7 +224,7 @@ class Recording:
     def __init__(self, owner: Graphs, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
         self.owner, self.shape = owner, shape
         buffers = {name: torch.empty_like(value, device=owner.device) for name, value in input_tensors(inputs).items()}
-        self.inputs = (_GuardedInputs if owner.own_code else CopiedInputs)(**buffers, original=inputs)
+        self.inputs = (_GuardedInputs if owner.has_user_code else CopiedInputs)(**buffers, original=inputs)
         self.running = torch.empty_like(running, device=owner.device)
         self.copy_batch(inputs, running)
         self.compute = owner.build_function(shape)
@@ -254,14 +254,18 @@ class Recording:
                 self._backward()
         if versions != [buffer._version for buffer in buffers]:
             raise ValueError("it changes its buffers while it computes")
-        if self.owner.own_code and drawn != random.getstate():
+        if self.owner.has_user_code and drawn != random.getstate():
             raise ValueError("it draws numbers from Python's generator")
 
     def _forward(self) -> None:
         owner, positions = self.owner, self.inputs.tokens.shape[1]
         arithmetic = torch.autocast(owner.device.type, torch.bfloat16, enabled=owner.bf16, cache_enabled=False)
         kind = torch.bfloat16 if owner.bf16 else owner.weights[0].dtype
-        with torch.enable_grad(), arithmetic, choose_attention(owner.device, kind, positions, head_width(owner.model)):
+        with (
+            torch.enable_grad(),
+            arithmetic,
+            choose_attention(owner.device, kind, positions, find_head_width(owner.model)),
+        ):
             self.output = self.compute(self.inputs, self.running)
 
     def _backward(self) -> None:
@@ -299,14 +303,14 @@ class _Replay(torch.autograd.Function):
 class Unrolled(nn.Module):
     """All loops of a pass, at a fixed shape."""
 
-    def __init__(self, model: Model, shape: Shape, *, compiles: bool, by_waves: bool) -> None:
+    def __init__(self, model: Model, shape: Shape, *, compiles: bool, uses_waves: bool) -> None:
         super().__init__()
-        self.model, self.shape, self.compiles, self.by_waves = model, shape, compiles, by_waves
+        self.model, self.shape, self.compiles, self.uses_waves = model, shape, compiles, uses_waves
 
     def forward(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
         """Return the logits, after the last loop or after each."""
         model, shape, read = self.model, self.shape, []
-        running, grad_mask = running.chunk(2) if shape.mixed else (running, None)
+        running, grad_mask = running.chunk(2) if shape.has_grad_mask else (running, None)
         context = model.embed(inputs)
         state = model.start(context)
         for k, runs in enumerate(running.unbind()):
@@ -321,16 +325,16 @@ class Unrolled(nn.Module):
 
     def _advance_rows(self, state: Any, context: Any, runs: Bool[Tensor, " b"]) -> Any:
         """Return the state after a loop of the rows in ``runs``; other rows keep their state."""
-        if self.compiles and not self.by_waves:
+        if self.compiles and not self.uses_waves:
             if torch.is_grad_enabled() and not state.requires_grad:
                 state = state.detach().requires_grad_()  # as in later loops, to share the compiled function
             return self.advance_compiled(state, context, runs[:, None, None])
-        if self.by_waves:
+        if self.uses_waves:
             compiler = partial(compile_function, backend=BACKEND) if self.compiles else lambda step: step
             new = waves.advance(self.model, state, compiler)  # type: ignore[arg-type]
         else:
             new = self.model.advance(state, context)
-        return new if self.shape.all_run else choose_rows(runs, new, state)
+        return new if self.shape.all_rows_run else choose_rows(runs, new, state)
 
     def advance_compiled(self, state: Tensor, context: Any, running: Bool[Tensor, "b 1 1"]) -> Tensor:
         """Advance the running rows by one compiled loop."""
@@ -339,7 +343,8 @@ class Unrolled(nn.Module):
 
 @dataclass(frozen=True)
 class _GuardedInputs(CopiedInputs):
-    """Inputs of a user's model, which must not choose operations by their values: the next batch has other values."""
+    """Inputs of a user's model. A recording repeats the same operations for other values, so that the model must not
+    choose operations by the values of its inputs."""
 
     @property
     def host(self) -> Inputs:

@@ -26,7 +26,7 @@ from lengthwise.runners.cuda import capture, side_stream
 from lengthwise.runners.plain import Plain, Unrolled, select_rows, unroll
 
 MIN_LOOPS = 16  # a capture takes about as long as a dozen loops
-TOLERANCE = 1e-2  # of the largest number: a replay's kernels may differ from the model's in the last bits
+TOLERANCE = 1e-2  # relative to the largest number; a replay's kernels may differ from the model's in the last bits
 
 
 class LoopGraphs(Plain):
@@ -90,7 +90,7 @@ class RecordedLoop:
             replay()
             same = all(map(_are_close, tree_leaves(self.state), tree_leaves(wanted)))
             self.run = replay if same else self._advance
-        except Exception:  # if it is the model's own, the plain runner raises it, too
+        except Exception:  # an error of the model is raised again by the plain runner
             same = False
         self._write(first)
         return same

@@ -14,7 +14,7 @@ from lengthwise.base.types import Inputs, UsageError, to_device
 from lengthwise.models import Model, State, get_device
 from lengthwise.runners import Logits, RowLoops, Runner, Selected, Step, Steps
 
-PERIODS = 2  # movements are over one loop, and over two
+PERIODS = 2  # movements are measured over one loop and over two
 # After each loop: its number, the rows that ran, and their state. Takes a mask of the rows that continue; None: all.
 Unrolled = Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]
 
@@ -119,10 +119,10 @@ class Plain(Runner):
     ) -> Iterator[tuple[Int[Tensor, " r"], State, int]]:
         """After each loop in which rows halt, yield the rows that ran (halting rows last), their state, and the number
         of halting rows."""
-        leave = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
+        halting_count = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
         for k, rows, state in self.unroll(inputs, loops, **options):
-            if leave[k]:
-                yield rows, state, leave[k]
+            if halting_count[k]:
+                yield rows, state, halting_count[k]
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
         unrolled, stay = self.unroll(inputs, loops), None
@@ -141,8 +141,8 @@ class Plain(Runner):
 
 class Movements:
     """Computes how far each loop moves the states of the running rows: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position, over
-    p = 1 and p = 2 loops. A state that does not move is a fixed point; a state that moves over one loop but not over
-    two alternates."""
+    p = 1 and p = 2 loops. A state that does not move is a fixed point; a state that moves over one loop, but not over
+    two loops, alternates between two values."""
 
     def __init__(self, model: Model, inputs: Inputs) -> None:
         self.model, self.real = model, to_device(inputs.padding_mask, get_device(model))
@@ -167,7 +167,7 @@ def relative_movement(state: State, earlier: Sequence[State], mask: Bool[Tensor,
     """
     zero, moved = torch.zeros(mask.shape, device=mask.device), []
     for before in earlier:
-        tensors = zip(_tensors(state), _tensors(before), strict=True)
+        tensors = zip(_floating_point_tensors(state), _floating_point_tensors(before), strict=True)
         pairs = [(new, old) for new, old in tensors if len(new) == len(mask)]
         change = sum((_sum_squares(new - old, mask) for new, old in pairs), zero)
         size = sum((_sum_squares(new, mask) for new, _ in pairs), zero)
@@ -179,13 +179,13 @@ def relative_movement(state: State, earlier: Sequence[State], mask: Bool[Tensor,
 def flatten_state(state: State, width: int) -> Float[Tensor, "r t d"]:
     """Return all numbers of each of ``width`` positions as one vector. Raises UsageError if no tensor of the state has
     an axis of positions."""
-    parts = [part.flatten(2) for part in _tensors(state) if part.dim() > 2 and part.shape[1] == width]
+    parts = [part.flatten(2) for part in _floating_point_tensors(state) if part.dim() > 2 and part.shape[1] == width]
     if not parts:
         raise UsageError("this model's state has no tensor with an axis of positions, which is needed here")
     return torch.cat(parts, -1)
 
 
-def _tensors(state: State) -> list[Tensor]:
+def _floating_point_tensors(state: State) -> list[Tensor]:
     """Return the floating-point tensors of nested tuples."""
     return [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 

@@ -1,4 +1,5 @@
-"""Several models of one form at once: their weights are stacked, and torch.func computes what the plain runner would.
+"""Several models of the same structure at once: their weights are stacked, and torch.func computes what the plain
+runner would.
 
 Each model has its own rows. Rows are padded to the widest, and every model runs as many loops as the model that needs
 most; finished rows keep their state. Neither changes a logit.
@@ -125,9 +126,9 @@ def supervise_together(recorders: Sequence[Recorder], answers: Sequence[Sequence
         is_own = (number < ends) & (number >= ends - counts)  # s n
         rows = torch.cat(logits)
         losses = F.cross_entropy(rows, labels_of_all, reduction="none")
-        right = (rows.detach().argmax(-1) == labels_of_all).to(losses.dtype)
+        is_right = (rows.detach().argmax(-1) == labels_of_all).to(losses.dtype)
         # Each model's mean cross-entropy, and its fraction of correct tokens.
-        means = [torch.where(is_own, values, 0.0).sum(1) / counts[:, 0] for values in (losses, right)]
+        means = [torch.where(is_own, values, 0.0).sum(1) / counts[:, 0] for values in (losses, is_right)]
         for own_logits, labels, *result in zip(logits, targets, *(mean.unbind() for mean in means), strict=True):
             own_logits.supervision = partial(
                 _reuse_result, labels, tuple(result), getattr(own_logits, "supervision", None)
@@ -144,9 +145,9 @@ def _reuse_result(
 
 
 def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[Answer]:
-    """Compute each model's answer to its query, all models together, as the plain runner would. All models have one
-    form, and all queries the same ``kind`` and number of rows. Raises RuntimeError, as torch.func does, for a model
-    that draws random numbers or branches on its inputs, and UsageError for a model that changes its buffers."""
+    """Compute each model's answer to its query, all models together, as the plain runner would. All models have the
+    same structure, and all queries the same ``kind`` and number of rows. Raises RuntimeError, as torch.func does, for a
+    model that draws random numbers or branches on its inputs, and UsageError for a model that changes its buffers."""
     if count := len(queries[0].depths):
         answers = []
         for number in range(count):
@@ -161,7 +162,7 @@ def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[A
         f"model.{name}": torch.stack([tensors[name] for tensors in tensors_of_models]) for name in tensors_of_models[0]
     }
     versions = [weight._version for weight in weights.values()]
-    batch = {name: to_device(value, device) for name, value in plan.given.items()}
+    batch = {name: to_device(value, device) for name, value in plan.tensors.items()}
     unrolled = _Unrolled(models[0], plan)
     # Fused attention kernels have no stacked form: torch would call them for one model after the other.
     with sdpa_kernel(SDPBackend.MATH):
@@ -180,11 +181,11 @@ class _Unrolled(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> tuple[Float[Tensor, "r t v"], ...]:
         model, plan = self.model, self.plan
-        running, tracked = batch["running"], batch["tracked"]
+        running, has_gradient = batch["running"], batch["has_gradient"]
         inputs = {field.name: batch[field.name] for field in fields(Inputs)}
         context = model.embed(CopiedInputs(**inputs, original=plan.host))
         state, logits = model.start(context), []
-        for k, count in enumerate(plan.most):
+        for k, count in enumerate(plan.max_running):
             if count < len(running):
                 state, context, running = select_rows((state, context, running), slice(count))
             previous = state
@@ -193,9 +194,9 @@ class _Unrolled(nn.Module):
             if min(plan.counts[k]) < count:
                 state = choose_rows(running[:, k], state, detach(previous))
             if min(plan.no_grad_loops) <= k < max(plan.no_grad_loops):
-                state = choose_rows(tracked[k], state, detach(state))
-            if plan.least[k] < count:
-                logits.append(model.read(state)[plan.least[k] :])
+                state = choose_rows(has_gradient[k], state, detach(state))
+            if plan.first_read[k] < count:
+                logits.append(model.read(state)[plan.first_read[k] :])
         return tuple(logits)
 
 
@@ -210,19 +211,19 @@ class _Plan:
         self.order = self.loops.argsort(dim=1, descending=True, stable=True)
         running = self.loops.gather(1, self.order)[..., None] > torch.arange(int(self.loops.max()))  # s b k
         counts = running.sum(1)  # number of running rows, s k
-        self.counts, self.most = counts.T.tolist(), counts.amax(0).tolist()
+        self.counts, self.max_running = counts.T.tolist(), counts.amax(0).tolist()
         # First row whose logits are read: rows that end in this loop in some model, or all that run.
         staying = F.pad(counts[:, 1:], (0, 1)).amin(0)
-        self.least = (torch.zeros_like(staying) if self.each else staying).tolist()
-        tracked = torch.arange(len(self.most)) >= torch.tensor(self.no_grad_loops)[:, None]  # s k
+        self.first_read = (torch.zeros_like(staying) if self.each else staying).tolist()
+        has_gradient = torch.arange(len(self.max_running)) >= torch.tensor(self.no_grad_loops)[:, None]  # s k
         self.host = join_inputs([query.inputs.take(order) for query, order in zip(queries, self.order, strict=True)])
         inputs = {f.name: getattr(self.host, f.name).unflatten(0, (len(queries), -1)) for f in fields(Inputs)}
-        self.given = {"running": running, "tracked": tracked, **inputs}
+        self.tensors = {"running": running, "has_gradient": has_gradient, **inputs}
 
     def logits_after_last_loop(self, logits: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
         """Return the logits at the selected positions after each row's last loop."""
-        read = torch.tensor(self.most) - torch.tensor(self.least)
-        offset = read.cumsum(0) - torch.tensor(self.most)  # row number + offset = index among all rows read
+        read = torch.tensor(self.max_running) - torch.tensor(self.first_read)
+        offset = read.cumsum(0) - torch.tensor(self.max_running)  # row number + offset = index among all rows read
         order = offset[self.loops - 1] + self.order.argsort(dim=1)
         selected = [query.positions.nonzero(as_tuple=True) for query in self.queries]
         index = [(model_order[row], position) for model_order, (row, position) in zip(order, selected, strict=True)]

@@ -1,4 +1,4 @@
-"""Training steps of several models of one form, recorded together (see ``runners.graphs``).
+"""Training steps of several models of the same structure, recorded together (see ``runners.graphs``).
 
 The weights of all models are kept stacked: each parameter is a view of one tensor "s …" of all models, and so is its
 gradient. So a step copies no weights, and torch.func computes all models by batched products. The rows of all models
@@ -35,7 +35,7 @@ class StackedGraphs(Graphs):
         self.models = models
         self.views: dict[int, list[Tensor]] = {}  # views of the gradients, by model
         self.weights, self.parameters = list[Tensor](), list[list[Tensor]]()
-        self.compiles, self.by_waves = self.compiles and not self.by_waves, False
+        self.compiles, self.uses_waves = self.compiles and not self.uses_waves, False
         # The models' parameters become views of stacked tensors; stacked parameters and buffers, by name.
         parts = [dict([*one.named_parameters(remove_duplicate=False), *one.named_buffers(remove_duplicate=False)])
                  for one in models]  # fmt: skip
@@ -85,8 +85,8 @@ class StackedGraphs(Graphs):
         inputs = join_inputs(rows)
         # Padding continues the positions of the widest rows, so that rows with equal positions still have them.
         widest = max((query.position[:1] for query in rows), key=lambda position: position.shape[1])
-        for model_logits, query in zip(inputs.position.chunk(len(rows)), rows, strict=True):
-            model_logits[:, query.position.shape[1] :] = widest[:, query.position.shape[1] :]
+        for model_positions, query in zip(inputs.position.chunk(len(rows)), rows, strict=True):
+            model_positions[:, query.position.shape[1] :] = widest[:, query.position.shape[1] :]
         if depths.numel():
             loops = loops.clamp(max=depths.amax(1))
         positions = pad_and_join([query.positions for query in queries])
@@ -114,9 +114,9 @@ class StackedGraphs(Graphs):
 
     def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         caller, count, compiles = _Caller(self.models[0]), len(self.models), self.compiles
-        whole = Unrolled(self.models[0], shape, compiles=False, by_waves=False)
+        whole = Unrolled(self.models[0], shape, compiles=False, uses_waves=False)
         stack = _CompiledStack(caller, count)
-        compiled = _UnrolledStack(stack, shape, compiles=True, by_waves=False)  # type: ignore[arg-type]
+        compiled = _UnrolledStack(stack, shape, compiles=True, uses_waves=False)  # type: ignore[arg-type]
 
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
             def call(weights: dict[str, Tensor], tensors: dict[str, Tensor], running: Tensor) -> Tensor:

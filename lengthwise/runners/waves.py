@@ -1,4 +1,4 @@
-"""The LSTM and ReTran at fixed shapes, for steps that are recorded (``graphs``).
+"""Loops of the LSTM and of ReTran at fixed shapes, for steps that are recorded (``graphs``).
 
 As in ``cpu.recurrent``, all layers are computed at once: in wave w, layer l computes position w − l. Here all waves
 have the same shapes, so that one compiled function serves them. A layer whose position is before or after the
@@ -21,7 +21,7 @@ from lengthwise.models.retran import LSTMModel, ReTranModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu.cell import build_gate_matrix
-from lengthwise.runners.cpu.recurrent import rotate, stack_linear, stack_maps, stack_norms, weight_and_bias
+from lengthwise.runners.cpu.recurrent import apply_rotation, stack_linear, stack_maps, stack_norms, weight_and_bias
 
 Step = Callable[..., Any]
 # The states: the layers' outputs "l r d", and the cells' short "l r d" and long states "l r h". ReTran's memory: keys
@@ -124,7 +124,7 @@ def _compute_layers(
     seen, written, cos, sin = context
     below, turn = torch.cat([x[None], states[0][:-1]]), (cos, sin)
     drop_seen, drop_sums = factors
-    query = _split_heads(rotate(_linear(weights["query"], below), turn), heads)[:, None]
+    query = _split_heads(apply_rotation(_linear(weights["query"], below), turn), heads)[:, None]
     query = query * math.sqrt(heads / x.shape[-1])
     attention = (_split_heads(memory[0], heads) * query).sum(-1).masked_fill(~seen, -torch.inf).softmax(1)
     if drop_seen is not None:
@@ -134,7 +134,7 @@ def _compute_layers(
     emitted, short, long = _step_cells(weights["gates"], weights["out_short"], h, states)
     y = _layer_norm(weights["norm_cell"], h + (emitted if drop_sums is None else emitted * drop_sums[1]))
     straight, rotated, value = _linear(weights["key_value"], y).chunk(3, -1)
-    new = rotate(torch.cat([straight, rotated], -1), turn), value
+    new = apply_rotation(torch.cat([straight, rotated], -1), turn), value
     stored = [torch.where(written, new_part[:, None], old) for new_part, old in zip(new, memory, strict=True)]
     return _update_active(active, (y, short, long), states), tuple(stored)
 

@@ -56,7 +56,7 @@ class RunnerChoice:
     @property
     def compiles(self) -> bool:
         """Return whether a compiled runner is requested and claims the model."""
-        return self.compile and cpu.why_not_compiled(self.model) is None
+        return self.compile and cpu.find_compile_obstacle(self.model) is None
 
     def _choose_unrecorded(self) -> Runner:
         runner = cpu.choose_runner(self.model, self._runner_types())

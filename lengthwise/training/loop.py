@@ -151,7 +151,7 @@ def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False
     user why steps are not compiled or recorded. Raises UsageError if torch cannot compile."""
     runners, name = trainer.runners, trainer.recipe.name
     if explain and runners.compile and trainer.processes.is_first:
-        if reason := cpu.why_not_compiled(trainer.model):
+        if reason := cpu.find_compile_obstacle(trainer.model):
             progress.note(f"{name}: runs uncompiled: {reason}")
         elif trainer.device.type == "cpu":
             slow = "compiled steps on a CPU took 3.3 times as long as the package's own runner; omit compile"

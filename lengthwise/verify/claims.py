@@ -26,7 +26,7 @@ CLAIM_QUANTILE = (
     3.29  # normal quantile of a 99.9 % interval: a claim is refuted if its interval is above the measured one
 )
 MAX_CLAIMS = 8  # maximum number of claims on other sizes or problems that are measured too
-PROBLEMS = 200  # problems for each of these claims
+PROBLEMS_PER_CLAIM = 200  # problems for each of these claims
 MAX_CLAIM_SECONDS = 1.25  # estimated seconds; claims that would take longer are skipped
 
 
@@ -55,12 +55,12 @@ def read_claims(folder: Path) -> Claims:
 def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> Iterator[str]:
     """Yield each claim that contradicts the weights or their recipe."""
     if claims.parameters is not None and claims.parameters != parameters:
-        yield f"{claims.parameters:,} parameters are claimed, there are {parameters:,}"
+        yield f"{claims.parameters:,} parameters are claimed, but there are {parameters:,}"
     if claims.outline is not None:
         claimed, actual = asdict(claims.outline), asdict(build_outline(weights.recipe))
         for name in ("id", "name", "seed", "data_seed", "task", "top", "tops", "steps", "stopping"):
             if claimed[name] != actual[name]:  # the recipe determines them
-                yield f"{name} {claimed[name]} is claimed, the recipe says {actual[name]}"
+                yield f"{name} {claimed[name]} is claimed, but the recipe says {actual[name]}"
     own_digest = weights_digest(weights.model.state_dict())
     other_digests = {row["sealed"] for row in claims.rows if row.get("sealed", own_digest) != own_digest}
     if other_digests:
@@ -80,8 +80,8 @@ def find_refuted_claims(
     unknown = [key for key in claimed if key not in scores]
     for sizes, problems in Random(derive_seed(seed, "claims")).sample(unknown, min(MAX_CLAIMS, len(unknown))):
         with suppress(UsageError):  # there are no such problems
-            if estimate_evaluation(recipe, [sizes], PROBLEMS, [recipe.stopping]).seconds <= MAX_CLAIM_SECONDS:
-                (score,) = evaluate(weights, [sizes], samples=PROBLEMS, kind=problems, seed=seed)
+            if estimate_evaluation(recipe, [sizes], PROBLEMS_PER_CLAIM, [recipe.stopping]).seconds <= MAX_CLAIM_SECONDS:
+                (score,) = evaluate(weights, [sizes], samples=PROBLEMS_PER_CLAIM, kind=problems, seed=seed)
                 scores[sizes, problems] = score.row()
     refuted, compared = [], [key for key in claimed if key in scores]
     for sizes, problems in compared:

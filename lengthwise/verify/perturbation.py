@@ -1,4 +1,4 @@
-"""Perturb weights to test whether a model's answers depend on them, on all of them, and deterministically."""
+"""Test whether a model's answers are deterministic and, with perturbed weights, whether they depend on all weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lengthwise.runs.run import Weights
 
 Perturbation = Callable[[Tensor, Generator], Tensor]
 DRAWS = 3  # draws per perturbation
-TIMES = 3  # number of times problems are answered, to test for determinism
+REPETITIONS = 3  # number of times problems are answered, to test for determinism
 
 
 def shuffle_values(tensor: Tensor, generator: Generator) -> Tensor:
@@ -117,11 +117,11 @@ def count_changed_answers(weights: Weights, problems: Problems) -> tuple[int, in
     for several rows, since answers then depend on the batch."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
-    first, *repeats = [_predict(weights, batch, seed) for seed in range(TIMES)]
+    first, *repeats = [_predict(weights, batch, seed) for seed in range(REPETITIONS)]
     changed = torch.stack([(first != repeat).any(1) for repeat in repeats]).any(0)
     if recipe.stopping.together > 1:
         return int(changed.sum()), 0
-    parts = [_predict(weights, batch.take(part), TIMES) for part in torch.arange(rows).flip(0).chunk(2)]
+    parts = [_predict(weights, batch.take(part), REPETITIONS) for part in torch.arange(rows).flip(0).chunk(2)]
     # A half without the longest rows has fewer slots.
     reverse = torch.cat([F.pad(part, (0, first.shape[1] - part.shape[1])) for part in parts])
     return int(changed.sum()), int((first.flip(0) != reverse).any(1).sum())

@@ -41,7 +41,7 @@ from lengthwise.base.score_rows import (
 )
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.attack import attack
-from lengthwise.evaluation.causality import check_model as check_sight
+from lengthwise.evaluation.causality import check_model
 from lengthwise.evaluation.families import evaluate_families, relative_cost, short_sizes, weights_digest
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
@@ -61,10 +61,10 @@ from lengthwise.verify.perturbation import (
 )
 
 SAMPLES = 1000  # uniform problems per size
-STRUCTURED = 0.4  # problems per family, relative to ``samples``: 400 by default, while 381 right ones suffice for .99
-PERTURBED = 128  # number of problems whose answers are compared
-MOMENTS = 8  # training steps at which the sizes of problems are checked
-RETRAINED = 400  # problems per size, of retrained weights
+FAMILY_FRACTION = 0.4  # problems per family, relative to ``samples``: 400 by default; .99 needs at least 381
+PERTURBED_PROBLEMS = 128  # number of problems whose answers are compared
+CHECKED_STEPS = 8  # training steps at which the sizes of problems are checked
+RETRAINED_SAMPLES = 400  # problems per size, of retrained weights
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def verify(
     files: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Row:
-    """Return a record of what these weights are and do, as plain values; ``sign_record`` adds the digest.
+    """Check these weights, measure their scores, and return a record of plain values; ``sign_record`` adds the digest.
 
     ``sizes`` are by default those of ``evaluate``. ``seed`` determines all problems; by default it is unpredictable.
     ``samples`` is the number of uniform problems per size, ``seconds`` the time of the attack, ``minutes`` the
@@ -101,10 +101,10 @@ def verify(
     requested_sizes = [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
     parameters = sum(value.numel() for value in weights.model.parameters())
     checks, rows, left_out = [*_check_weights(weights, claims, requested_sizes, parameters)], [], []
-    attack_result, refused = {}, "its rule needs a batch of problems, an attack tries one"
+    attack_result, refused = {}, "its rule needs a batch of problems, but an attack tries single problems"
     # Fresh problems with the sizes of training.
     clock, draw = recipe.lengths.curriculum_step(recipe.steps, None), stream(seed, "verification")
-    problems = recipe.lengths.problems(recipe.task, clock, PERTURBED, draw)
+    problems = recipe.lengths.problems(recipe.task, clock, PERTURBED_PROBLEMS, draw)
     checks += _check_repetition_and_context(weights, problems)
     if checks[-1].verdict == "passed":  # scores mean nothing if the model sees its answer
         line.update(0, "changing weights")
@@ -144,7 +144,7 @@ def verify(
 
 
 def has_passed(record: Row) -> bool:
-    """Return True if no check exposed a problem."""
+    """Return whether no check exposed a problem."""
     return all(check["verdict"] != "exposed" for check in record["checks"])
 
 
@@ -187,7 +187,7 @@ def _check_weights(
     finding = (
         f"code outside the package: {', '.join(own_classes)}"
         if own_classes
-        else "a recipe of the package's parts, no code"
+        else "only parts of the package, no other code"
     )
     yield Check("recipe track", "exposed" if own_classes else "passed", finding)
     yield _check_training(weights.recipe, sizes, claims)
@@ -209,29 +209,29 @@ def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Cl
     """Check that training draws nothing longer than the recipe's training lengths, and that some requested or claimed
     size is longer than these."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
-    steps = {round(part * (recipe.steps - 1) / (MOMENTS - 1)) for part in range(MOMENTS)}
+    steps = {round(part * (recipe.steps - 1) / (CHECKED_STEPS - 1)) for part in range(CHECKED_STEPS)}
     largest_drawn = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
     finding = f"drew problems of up to {size_text(largest_drawn)}; its recipe says {size_text(tops)}"
-    honest = within_training_sizes(largest_drawn, tops)
-    if honest and all(within_training_sizes(size, tops) for size in [*sizes, *(row["sizes"] for row in claims.rows)]):
-        honest, finding = False, f"{finding}; no longer size was measured or claimed"
-    return Check("training lengths", "passed" if honest else "exposed", finding)
+    within = within_training_sizes(largest_drawn, tops)
+    if within and all(within_training_sizes(size, tops) for size in [*sizes, *(row["sizes"] for row in claims.rows)]):
+        within, finding = False, f"{finding}; no size beyond the training lengths was measured or claimed"
+    return Check("training lengths", "passed" if within else "exposed", finding)
 
 
 # Checks that need answers
 
 
 def _check_repetition_and_context(weights: Weights, problems: Problems) -> Iterator[Check]:
-    """Check that answers are the same when asked again, and then what the model sees."""
+    """Check that repeated problems get the same answers, then that the model reads nothing that it must not read."""
     changed_count, context_count = count_changed_answers(weights, problems)
     count = len(problems)
-    finding = f"{count} answers, asked three times" + (
+    finding = f"{count} problems, answered three times" + (
         f"; {context_count} differ in another order" if context_count else ""
     )
     finding = f"{changed_count} of {count} answers differ when asked again" if changed_count else finding
     yield Check("deterministic", "exposed" if changed_count or context_count > 0.05 * count else "passed", finding)
     try:
-        check_sight(weights.model, weights.recipe)
+        check_model(weights.model, weights.recipe)
         yield Check("no leaks", "passed", "reads neither padding nor, where forbidden, later tokens")
     except UsageError as error:
         yield Check("no leaks", "exposed", str(error))
@@ -257,11 +257,11 @@ def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterato
     )
     yield Check("robust to rounding", "passed" if is_continuous else "exposed", finding)
     counts = {name: value.numel() for name, value in weights.model.named_parameters()}
-    idle = find_unused_parameters(weights, problems.take(slice(PERTURBED // 4)), seed)
+    idle = find_unused_parameters(weights, problems.take(slice(PERTURBED_PROBLEMS // 4)), seed)
     unused, total = sum(counts[name] for name in idle), sum(counts.values())
     finding = f"{unused:,} of {total:,} parameters change no answer" + (f": {', '.join(idle)}" if idle else "")
-    bad = unused > 0.02 * total or not counts  # some never have an effect, such as a bias of keys
-    yield Check("uses its parameters", "exposed" if bad else "passed", finding if counts else "it has none")
+    is_bad = unused > 0.02 * total or not counts  # some never have an effect, such as a bias of keys
+    yield Check("uses its parameters", "exposed" if is_bad else "passed", finding if counts else "it has no parameters")
 
 
 def _measure_scores(
@@ -271,7 +271,7 @@ def _measure_scores(
     up to the first size that is not solved, since they cannot change the result beyond it."""
     recipe, clock = weights.recipe, time.process_time
     end, rate = clock() + 60 * minutes, 0.0
-    samples_per_family, names = max(1, round(STRUCTURED * samples)), len(recipe.task.families)
+    samples_per_family, names = max(1, round(FAMILY_FRACTION * samples)), len(recipe.task.families)
     line.update(0, "exact match on short problems")
     rows = [
         score.row()
@@ -335,7 +335,7 @@ def _check_attack(outcome: Row, reason: str) -> Check:
 # Training again
 
 
-def compare_retrained(
+def retrain_and_compare(
     weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **options: Any
 ) -> Check:
     """Train the recipe of these weights again and compare. The check passes if the weights are equal, or if the
@@ -351,7 +351,7 @@ def compare_retrained(
     if weights_digest(retrained.model.state_dict()) == weights_digest(weights.model.state_dict()):
         return Check(name, "passed", "its recipe reproduces these weights, bit for bit")
     uniform = [row for row in rows if row["problems"] == "uniform"]
-    scores = evaluate(retrained, [tuple(row["sizes"]) for row in uniform], samples=RETRAINED, seed=seed)
+    scores = evaluate(retrained, [tuple(row["sizes"]) for row in uniform], samples=RETRAINED_SAMPLES, seed=seed)
     wrong, count = find_refuted_claims(Claims(uniform), [score.row() for score in scores], retrained, seed)
     summary = f"different weights; retrained ones score worse at {len(wrong)} of {count} sizes"
     return Check(name, "exposed" if wrong else "passed", "; ".join([summary, *wrong[:3]]))

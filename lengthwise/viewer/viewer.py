@@ -255,7 +255,7 @@ def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequen
     """Return the facts of a model and its recipe, and a recording of each problem, as plain values. A problem is left
     out if it takes too many loops or more cells than earlier problems left, or if the model cannot read it. Raises
     UsageError if the model cannot read a problem in ``given_prompts``, or if no problem is left."""
-    recipe, recordings, cells_left = weights.recipe, [], depth.MOST_CELLS
+    recipe, recordings, cells_left = weights.recipe, [], depth.MAX_CELLS
     for prompt in prompts:
         try:
             record = depth.record_problem(weights, prompt, cells_left)
@@ -267,7 +267,7 @@ def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequen
             recordings.append(record)
             cells_left -= len(record["wanted"]) * len(record["loops"])
     if not recordings:
-        limit = f"a recording of at most {depth.MOST_LOOPS} loops"
+        limit = f"a recording of at most {depth.MAX_LOOPS} loops"
         raise UsageError(f"{weights.name}: no problem is short enough for {limit}")
     return {
         "name": weights.name,

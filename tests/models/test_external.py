@@ -293,7 +293,7 @@ def build_frozen():
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (WithStyle, "WithStyle.forward also takes style"),
+        (WithStyle, "WithStyle.forward also requires style"),
         (Unfinished, "Unfinished has no forward: define forward"),
         (Fixed, "no trainable weights"),
         (build_frozen, "no trainable weights"),

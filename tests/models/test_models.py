@@ -509,7 +509,7 @@ def test_randomized_positions_increase_and_cover_the_range():
     assert not torch.equal(test, RoPE().build(8, 2).angles(inputs))
     with pytest.raises(lw.UsageError, match=r"a row of 9 positions needs Randomized\(most=9\) or more, not 8"):
         Randomized(RoPE(), 8).vary(inputs, lw.stream(0, "random"))
-    with pytest.raises(lw.UsageError, match="use it without another one"):
+    with pytest.raises(lw.UsageError, match="use no other encoding with it"):
         replace(BASE, positions=(position, ALiBi()))
 
 

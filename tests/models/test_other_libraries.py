@@ -149,7 +149,7 @@ def test_rows_longer_than_a_modules_positions_are_refused_before_measuring(build
 
 def test_a_module_without_logits_is_refused_with_advice():
     config = transformers.T5Config(vocab_size=SYMBOLS, d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2)
-    with pytest.raises(lw.UsageError, match=r"without logits: take its class with a head, such as …ForToken"):
+    with pytest.raises(lw.UsageError, match=r"without logits: use the class with a head, such as …ForToken"):
         lw.evaluate(transformers.T5EncoderModel(config), [5], task="parity", layout=FOP)
 
 

@@ -137,7 +137,7 @@ def test_compiled_is_chosen_only_on_request():
     assert cpu.describe_choice(model) == "PackedTransformer" and cpu.describe_choice(model, asked) == "Compiled"
     assert type(cpu.choose_runner(model, asked)) is Compiled
     with lw.plain():
-        assert cpu.why_not_compiled(model).startswith("faster runners") and cpu.describe_choice(model, asked)[:5]
+        assert cpu.find_compile_obstacle(model).startswith("faster runners") and cpu.describe_choice(model, asked)[:5]
         assert type(cpu.choose_runner(model, asked)) is Plain
 
 
@@ -149,7 +149,7 @@ def test_compiled_is_chosen_only_on_request():
 )  # fmt: skip
 def test_unsupported_models_are_declined_with_a_reason(spec, reason):
     model = spec.build(READS, WRITES, causal=True)
-    assert reason in cpu.why_not_compiled(model)
+    assert reason in cpu.find_compile_obstacle(model)
     assert type(cpu.choose_runner(model, (Compiled, *cpu.RUNNERS))) in cpu.RUNNERS
 
 

@@ -32,7 +32,7 @@ from lengthwise.nn.lstm import Cell
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Randomized, RoPE
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.runners import cpu
-from lengthwise.runners.cpu.transformer import _needed_until as needed_until
+from lengthwise.runners.cpu.transformer import _find_last_needed_loop as needed_until
 from lengthwise.runners.plain import Plain
 
 pytestmark = pytest.mark.usefixtures("fast_runners")

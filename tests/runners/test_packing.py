@@ -157,7 +157,7 @@ def test_dropping_unneeded_positions_changes_nothing(rows, form, causal, seed):
     ids=["window", "all"],
 )
 def test_positions_are_dropped_once_they_are_no_longer_needed(positions, wanted, monkeypatch):
-    monkeypatch.setattr(transformer, "MOST_NEEDED", 1.0)  # however few they are
+    monkeypatch.setattr(transformer, "MAX_NEEDED_FRACTION", 1.0)  # however few they are
     inputs, model = some([9, 4]), build(False, positions=positions)
     asked = torch.arange(9) == inputs.padding_mask.sum(1)[:, None] - 1
     course = transformer._PreparedBatch.build(model, inputs, torch.tensor([6, 6]))

@@ -34,7 +34,7 @@ SPOKEN = replace(NEXT, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 
 
 @pytest.fixture(autouse=True)
 def few_perturbations(monkeypatch, no_type_checks):
-    monkeypatch.setattr(verification, "PERTURBED", 32)
+    monkeypatch.setattr(verification, "PERTURBED_PROBLEMS", 32)
     monkeypatch.setattr(claims, "MAX_CLAIMS", 1)
 
 
@@ -230,7 +230,10 @@ def test_edited_files_are_exposed(tmp_path, pairs):
     for change in ({"parameters": 4072}, {"outline": about["outline"] | {"steps": 60}}):
         write_json(folder / "about.json", about | change)
         wrong += verification.find_contradictions(read_claims(folder), pairs, 40726)
-    assert wrong == ["4,072 parameters are claimed, there are 40,726", "steps 60 is claimed, the recipe says 6000"]
+    assert wrong == [
+        "4,072 parameters are claimed, but there are 40,726",
+        "steps 60 is claimed, but the recipe says 6000",
+    ]
     write_json(folder / "about.json", about)
     row = claim(400, recipe=pairs.recipe)
     names = ["task", "stopping", "problems", "count", "exact", "token_accuracy", "loops", "low", "high"]
@@ -273,7 +276,7 @@ QUICK = ("--lengths", "4", "--samples", "20", "--seconds", "0.001", "--quiet")
 
 
 def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(verification, "RETRAINED", 20)
+    monkeypatch.setattr(verification, "RETRAINED_SAMPLES", 20)
     out = tmp_path / "record.json"
     done = command("verify", trained.folder, *QUICK, "--seed", "5", "--retrain", "--out", out)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
@@ -291,10 +294,10 @@ def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, m
 
 
 def test_a_recipe_that_gives_other_weights_is_reported(trained, monkeypatch):
-    monkeypatch.setattr(verification, "RETRAINED", 40)
+    monkeypatch.setattr(verification, "RETRAINED_SAMPLES", 40)
     other = Weights("other", trained.recipe, Recipe.build(replace(trained.recipe, seed=9)))
-    assert verification.compare_retrained(other, [claim(4, 0.0)], seed=0).verdict == "passed"
-    assert verification.compare_retrained(other, [claim(4)], seed=0).verdict == "exposed"
+    assert verification.retrain_and_compare(other, [claim(4, 0.0)], seed=0).verdict == "passed"
+    assert verification.retrain_and_compare(other, [claim(4)], seed=0).verdict == "exposed"
 
 
 def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_path, monkeypatch):

@@ -64,7 +64,7 @@ def test_movement_is_that_of_the_stopping_rule():
 def test_long_recordings_are_left_out(monkeypatch):
     weights = load("looped-maze")
     assert depth.record_problem(weights, MAZE, max_cells=100) is None
-    monkeypatch.setattr(depth, "MOST_LOOPS", 10)
+    monkeypatch.setattr(depth, "MAX_LOOPS", 10)
     with pytest.raises(UsageError, match="no problem is short enough for a recording of at most 10 loops"):
         record_model(weights, [MAZE])
 

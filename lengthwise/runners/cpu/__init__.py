@@ -68,7 +68,7 @@ def describe_choice(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
     return f"Plain: {next(reasons, 'no faster runner supports this model')}"
 
 
-def why_not_compiled(model: Model) -> str | None:
+def find_compile_obstacle(model: Model) -> str | None:
     """Return the reason why a model cannot be compiled; None if it can."""
     return "faster runners are turned off" if _PLAIN_ONLY.get() else Compiled.find_obstacle(model)
 

@@ -22,11 +22,11 @@ from lengthwise.runners import Logits, RowLoops, Runner, Selected
 from lengthwise.runners.plain import Plain
 
 # Methods of encodings that the package calls. On other modules it calls ``forward`` and methods of their classes.
-ENCODING = {"vectors", "angles", "keys", "attention_bias", "blank"}
+ENCODING_METHODS = {"vectors", "angles", "keys", "attention_bias", "blank"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 DTYPES = (torch.float32, torch.float64)
-COMMON = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
+COMMON_TYPES = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
 
 Slots = Mapping[str, tuple[type, ...] | list[type]]  # the types allowed for each part (a list: for its entries)
 Known = dict[type, Slots]
@@ -61,7 +61,7 @@ _ORIGINAL_METHODS: dict[type, dict[str, Any]] = {}  # the methods of classes, re
 def register_types(kinds: Known) -> Known:
     """Return these module types and the common ones, and record their methods, so that later patches of a class are
     detected."""
-    types: Known = {module_type: {} for module_type in COMMON} | kinds
+    types: Known = {module_type: {} for module_type in COMMON_TYPES} | kinds
     for module_type in types:
         for cls in module_type.__mro__[: module_type.__mro__.index(nn.Module)]:
             _ORIGINAL_METHODS.setdefault(
@@ -96,7 +96,7 @@ def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> st
     if module_type in parts:
         methods, slots = _ORIGINAL_METHODS[module_type], parts[module_type]
     elif module_type in _ORIGINAL_METHODS and issubclass(module_type, Encoding):
-        methods, slots = ENCODING, {}
+        methods, slots = ENCODING_METHODS, {}
     else:
         return f"is of an unknown type, {module_type.__name__}"
     for name, kinds in slots.items():

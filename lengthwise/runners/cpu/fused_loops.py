@@ -25,7 +25,9 @@ from lengthwise.runners.cpu import elementwise, small
 from lengthwise.runners.cpu.packing import select_unique
 from lengthwise.runners.cpu.pattern import block_attention, dropout_probability
 
-MOST_DISTINCT = 0.9  # if a larger fraction of positions is distinct, merging equal ones costs more than it saves
+MAX_DISTINCT_FRACTION = (
+    0.9  # if a larger fraction of positions is distinct, merging equal ones costs more than it saves
+)
 
 
 class Loop(NamedTuple):
@@ -34,7 +36,7 @@ class Loop(NamedTuple):
     positions: int  # number of distinct positions in this loop
     views: list[AttentionView]  # attention among these positions, one view per group of rows
     wanted: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all
-    going: int  # the first ``going`` of the wanted positions take part in the next loop
+    continuing: int  # the first ``continuing`` of the wanted positions take part in the next loop
     done: Int[Tensor, " l"]  # indices of the wanted positions that the loss reads after this loop
 
 
@@ -59,7 +61,7 @@ def find_distinct_states(
         return None  # rows may differ
     state_numbers = index_unique_prefixes(tokens, ends, [len(part.padded.ends) for part in plans])
     first = first_occurrences(state_numbers).nonzero()[:, 0]
-    if len(first) > MOST_DISTINCT * len(state_numbers):
+    if len(first) > MAX_DISTINCT_FRACTION * len(state_numbers):
         return None
     # Positional vectors make inputs differ although tokens and prefixes are equal.
     return state_numbers if torch.equal(x.detach()[first[state_numbers]], x.detach()) else None
@@ -101,7 +103,7 @@ def plan_loops(
     """Plan all loops of packed rows that end at ``ends``, of which the first ``running[k]`` take part in loop k + 1.
 
     ``plans[k]`` describes attention in loop k + 1, ``until`` is the last loop after which each position's state
-    is read (see ``transformer._needed_until``), and positions with equal ``state_numbers`` are computed once.
+    is read (see ``transformer._find_last_needed_loop``), and positions with equal ``state_numbers`` are computed once.
     """
     state_numbers = torch.arange(len(until)) if state_numbers is None else state_numbers
     new = first_occurrences(state_numbers)
@@ -183,7 +185,7 @@ class _Settings(NamedTuple):
     loops: list[Loop]
     heads: int
     eps: float
-    relu: bool
+    is_relu: bool
     inject_again: bool
 
 
@@ -212,7 +214,7 @@ class _FusedLoops(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, settings: _Settings, *parameters: Tensor | None) -> Tensor:
         layers, norm = _split_parameters(parameters)
-        (loops, heads, eps, relu, inject_again), width = settings, x.shape[1:]
+        (loops, heads, eps, is_relu, inject_again), width = settings, x.shape[1:]
         state, done, saved_tensors = x, [], []
         for number, loop in enumerate(loops):
             if number:
@@ -234,9 +236,9 @@ class _FusedLoops(torch.autograd.Function):
                 middle = F.linear(attention_output.T, *layer.out).add_(residual)
                 mlp_input, *normed = torch.native_layer_norm(middle, width, *layer.norm_mlp, eps=eps)
                 wide = F.linear(mlp_input, *layer.widen)
-                active, gate = (wide.relu(), None) if relu else elementwise.gelu_forward(wide)
+                active, gate = (wide.relu(), None) if is_relu else elementwise.gelu_forward(wide)
                 state = F.linear(active, *layer.narrow).add_(middle)
-                wide = None if relu else wide
+                wide = None if is_relu else wide
                 saved_tensors.append(
                     [*saved_first, attention_output, middle, *normed, mlp_input, wide, gate, active, *attended]
                 )
@@ -252,7 +254,7 @@ class _FusedLoops(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, to_done: Tensor) -> tuple[Tensor | None, ...]:
-        loops, heads, _, relu, inject_again = ctx.settings
+        loops, heads, _, is_relu, inject_again = ctx.settings
         tensors = ctx.saved_tensors  # under checkpointing they can be read once
         saved = iter(tensors)
         parameters = list(islice(saved, len(tensors) - sum(ctx.sizes)))
@@ -263,7 +265,7 @@ class _FusedLoops(torch.autograd.Function):
         to_done_by_loop = to_done.split([len(loop.done) for loop in loops])
         for number, loop in reversed(list(enumerate(loops))):
             count = loop.positions if loop.wanted is None else len(loop.wanted)
-            to_state = torch.cat([to_state, to_state.new_zeros(count - loop.going, to_state.shape[1])])
+            to_state = torch.cat([to_state, to_state.new_zeros(count - loop.continuing, to_state.shape[1])])
             to_state.index_add_(0, loop.done, to_done_by_loop[number])
             if norm[0][0] is not None:
                 x, mean, scale = saved_by_step.pop()
@@ -275,7 +277,7 @@ class _FusedLoops(torch.autograd.Function):
                 mlp_input, wide, gate, active, *attended = others
                 _add_linear_gradients(to_state, active, layer.narrow)
                 to_wide = to_state @ layer.narrow[0][0]
-                if relu:
+                if is_relu:
                     to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
                 else:
                     to_wide = elementwise.gelu_backward(to_wide, wide, gate)

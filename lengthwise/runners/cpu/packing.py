@@ -130,7 +130,7 @@ class Packing(NamedTuple):
 
     rows: Int[Tensor, " b"]  # row indices, longest row first
     counts: list[int]  # number of rows that reach each position
-    moved: bool  # False if the batch is already in this order
+    is_reordered: bool  # False if the batch is already in this order
 
     @staticmethod
     def from_mask(padding_mask: Bool[Tensor, "b t"]) -> Packing:
@@ -141,12 +141,12 @@ class Packing(NamedTuple):
 
     def sort_rows(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """Sort rows by length."""
-        return x[self.rows] if self.moved else x
+        return x[self.rows] if self.is_reordered else x
 
     def pack(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "n d"]:
         """Return all real tokens, position by position."""
-        turned = self.sort_rows(x)[:, : len(self.counts)].transpose(0, 1)
-        return torch.cat([part[:count] for part, count in zip(turned, self.counts, strict=True)])
+        by_position = self.sort_rows(x)[:, : len(self.counts)].transpose(0, 1)
+        return torch.cat([part[:count] for part, count in zip(by_position, self.counts, strict=True)])
 
     def unpack(self, x: Float[Tensor, "n d"], width: int) -> Float[Tensor, "b t d"]:
         """Invert ``pack``; padding is 0."""

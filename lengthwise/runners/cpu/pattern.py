@@ -34,11 +34,11 @@ from lengthwise.runners.plain import select_rows
 
 # The largest number of groups in a batch; the smallest number of rows in a group, and of heads in all its rows.
 MAX_GROUPS, MIN_ROWS, MIN_HEADS = 4, 8, 512
-DENSE = 0.9  # if a larger fraction of positions is real, computing padding costs less than another group
-REGISTER = 16  # numbers in a vector register; torch handles shorter axes one number at a time
-MAX_KEYS = 8  # per query in ``SparseKeys``; with more, full matrix products are faster
+MIN_DENSE_FRACTION = 0.9  # if a larger fraction of positions is real, computing padding costs less than another group
+REGISTER_SIZE = 16  # numbers in a vector register; torch handles shorter axes one number at a time
+MAX_KEYS = 8  # largest number of keys per query in ``SparseKeys``; with more, full matrix products are faster
 # The largest head width for ``SparseKeys`` without gradients; for wider heads, torch's product of all keys is faster.
-MAX_WIDTH = 16
+MAX_SPARSE_HEAD_WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Band(Packed):
 class SparseKeys:
     """Index lists: for each head and position, the k keys that its query sees, and the k queries that see its key.
 
-    ``keys`` and ``queries`` are indices into the first three axes of the projections "n 3 h e", flattened, of the query
-    (index 0 of 3); keys and values are at + h and + 2 h.
+    ``keys`` and ``queries`` index the projections "n 3 h e", whose first three axes are flattened. An index is that of
+    a position's query; its key is h further, and its value 2 h further.
     """
 
     ragged: Ragged
@@ -60,7 +60,7 @@ class SparseKeys:
     bias: Float[Tensor, "n h k"]  # attention bias; −inf if the query sees fewer than k
     queries: Int[Tensor, "n h k"]  # the queries that see this key
     rows: Int[Tensor, "n h k"]  # the same queries, as indices into "n h"
-    turns: Int[Tensor, "n h k"]  # index of this key in the lists ``keys`` of these queries, flattened
+    key_entries: Int[Tensor, "n h k"]  # index of this key in the lists ``keys`` of these queries, flattened
     real: Float[Tensor, "n h k"]  # 1, or 0 if fewer than k queries see this key
 
     @staticmethod
@@ -76,7 +76,7 @@ class SparseKeys:
         if max_keys > MAX_KEYS:
             return None
         shape = len(ragged.padded_index), visible.shape[1], max_keys
-        # One entry per visible pair. ``at`` is its index in the lists by query, ``back`` in the lists by key.
+        # One entry per visible pair. ``by_query`` is its index in the lists by query, ``by_key`` in those by key.
         row, head, position, key = visible.nonzero().unbind(1)
         query_index, key_index = number[row, position], number[row, key]
         in_row, in_key = query_index * shape[1] + head, key_index * shape[1] + head
@@ -103,14 +103,14 @@ class SparseKeys:
             bias=bias.new_full(shape, -torch.inf).index_put(by_query, values),
             queries=to_table(by_key, in_row + 2 * shape[1] * query_index),
             rows=to_table(by_key, in_row),
-            turns=to_table(by_key, in_row * max_keys + by_query[2]),
+            key_entries=to_table(by_key, in_row * max_keys + by_query[2]),
             real=bias.new_zeros(shape).index_put(by_key, torch.ones_like(values)),
         )
 
     def take(self, rows: slice) -> SparseKeys:
         """Select the first rows."""
         positions = self.ragged.packed_positions(rows)
-        parts = (self.keys, self.bias, self.queries, self.rows, self.turns, self.real)
+        parts = (self.keys, self.bias, self.queries, self.rows, self.key_entries, self.real)
         return SparseKeys(self.ragged.take(rows), *(part[positions] for part in parts))
 
 
@@ -131,7 +131,7 @@ class PaddedGroups:
         return PaddedGroups(parts)
 
 
-Pattern = Band | SparseKeys | PaddedGroups  # ``take`` selects first rows
+Pattern = Band | SparseKeys | PaddedGroups  # ``take`` selects the first rows
 
 
 def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, attention: SoftmaxAttention) -> Pattern:
@@ -148,7 +148,7 @@ def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, a
         return Band(learned.masked_fill(~ragged.pack(visible)[:, None], -torch.inf), ragged)
     windows = [one.chosen for one in attending if isinstance(one, LocalHeadsEncoding)]  # or its CoupledHeadsEncoding
     all_windows = len(windows) == len(attending) > 0 and not attention.dropout
-    fits = torch.is_grad_enabled() or attention.out.in_features // heads <= MAX_WIDTH
+    fits = torch.is_grad_enabled() or attention.out.in_features // heads <= MAX_SPARSE_HEAD_WIDTH
     if all_windows and fits and bool(torch.stack(windows).any(0).all()):  # every head has a window
         bias = AttentionContext.of(encodings, inputs, causal=causal).bias
         sparse = None if bias is None else SparseKeys.from_bias(bias.expand(-1, heads, -1, -1), ragged)
@@ -156,7 +156,7 @@ def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, a
             return sparse
     # At most ``MAX_GROUPS`` groups of equally many rows; one group if all have about one length.
     rows, groups = len(ragged.ends), []
-    dense = ragged.ends[-1] >= DENSE * rows * ragged.width
+    dense = ragged.ends[-1] >= MIN_DENSE_FRACTION * rows * ragged.width
     group_rows = rows if dense else max(MIN_ROWS, MIN_HEADS // heads, -(-rows // MAX_GROUPS))
     for start in range(0, rows, group_rows):
         part = inputs.take(slice(start, start + group_rows)).cut_padding()
@@ -209,9 +209,9 @@ def softmax(scores: Float[Tensor, "*n k"]) -> Float[Tensor, "*n k"]:
     """Compute the softmax over the last axis. A short axis is padded with −inf, which is up to ten times as fast on a
     CPU."""
     k = scores.shape[-1]
-    if k >= REGISTER:
+    if k >= REGISTER_SIZE:
         return scores.softmax(-1)
-    return F.pad(scores, (0, REGISTER - k), value=-torch.inf).softmax(-1)[..., :k]
+    return F.pad(scores, (0, REGISTER_SIZE - k), value=-torch.inf).softmax(-1)[..., :k]
 
 
 class _SparseAttention(torch.autograd.Function):
@@ -237,8 +237,8 @@ class _SparseAttention(torch.autograd.Function):
         scores = _dot_products(gradient, table, sparse.keys + 2 * heads) * weights
         scores = scores - weights * scores.sum(-1, keepdim=True)
         to_query = _weighted_sums(table, sparse.keys + heads, scores * scale)
-        to_key = _weighted_sums(table, sparse.queries, scores.take(sparse.turns) * sparse.real * scale)
-        to_value = _weighted_sums(gradient.flatten(0, 1), sparse.rows, weights.take(sparse.turns) * sparse.real)
+        to_key = _weighted_sums(table, sparse.queries, scores.take(sparse.key_entries) * sparse.real * scale)
+        to_value = _weighted_sums(gradient.flatten(0, 1), sparse.rows, weights.take(sparse.key_entries) * sparse.real)
         return torch.stack([to_query, to_key, to_value], 1), scores, None
 
 

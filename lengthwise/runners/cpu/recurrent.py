@@ -7,7 +7,8 @@ LSTM runs over all positions as one autograd function (``cell``).
 ReTran's layers are computed at once, as a wave: at step w, layer l computes position w − l, so one product with stacked
 weights serves all active layers, and there are t + layers − 1 steps instead of t · layers. Keys and values are in
 preallocated tensors (``Recall``): with a Python list, autograd would stack all keys at every step and add up one
-gradient per pair of steps, quadratic copies. Results are equal up to rounding; with dropout, in distribution.
+gradient per pair of steps, so that the cost of copies would be quadratic. Results are equal up to rounding; with
+dropout, in distribution.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ GROUP_POSITIONS = 32_768  # about the fastest group size, in positions with padd
 NORMS = ("norm_attention", "norm_cell")
 EPS = 1e-5  # ε of the norms, torch's default
 # Names of linear layers in cells and in ReTran's layers, and whether these have biases.
-BIASED = dict.fromkeys(("input", "short", "out", "query", "key", "value", "mix"), True) | {"recurrent": False}
-MODEL = {"embedding": (nn.Embedding,), "readout": (ScaledReadout, nn.Linear)}
-CELL = {Cell: dict.fromkeys(("input", "recurrent", "short", "out"), (nn.Linear,)), ScaledReadout: {}}
-LAYER = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fromkeys(NORMS, (nn.LayerNorm,))
+HAS_BIAS = dict.fromkeys(("input", "short", "out", "query", "key", "value", "mix"), True) | {"recurrent": False}
+MODEL_PARTS = {"embedding": (nn.Embedding,), "readout": (ScaledReadout, nn.Linear)}
+CELL_PARTS = {Cell: dict.fromkeys(("input", "recurrent", "short", "out"), (nn.Linear,)), ScaledReadout: {}}
+LAYER_PARTS = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fromkeys(NORMS, (nn.LayerNorm,))
 
 
 class RecurrentRunner(claims.SpecializedRunner):
@@ -55,8 +56,8 @@ class RecurrentRunner(claims.SpecializedRunner):
             return reason
         for part in model.modules():
             for name, child in part.named_children():
-                if type(child) is nn.Linear and name in BIASED and (child.bias is None) == BIASED[name]:
-                    return f"a linear layer, {name}, is {'without' if BIASED[name] else 'with'} biases"
+                if type(child) is nn.Linear and name in HAS_BIAS and (child.bias is None) == HAS_BIAS[name]:
+                    return f"a linear layer, {name}, is {'without' if HAS_BIAS[name] else 'with'} biases"
         return None
 
     @abstractmethod
@@ -104,7 +105,7 @@ class PackedLSTM(RecurrentRunner):
     """The runner of ``LSTMModel``."""
 
     kind = LSTMModel
-    parts = claims.register_types({LSTMModel: {**MODEL, "cells": [Cell], "drop": (nn.Dropout,)}, **CELL})
+    parts = claims.register_types({LSTMModel: {**MODEL_PARTS, "cells": [Cell], "drop": (nn.Dropout,)}, **CELL_PARTS})
 
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         packed, drop = packing.pack(x).T, self.model.drop
@@ -120,7 +121,7 @@ class Wave(RecurrentRunner):
 
     kind = ReTranModel
     parts = claims.register_types(
-        {ReTranModel: {**MODEL, "layers": [Layer]}, Layer: {**LAYER, "cell": (Cell,)}, **CELL}
+        {ReTranModel: {**MODEL_PARTS, "layers": [Layer]}, Layer: {**LAYER_PARTS, "cell": (Cell,)}, **CELL_PARTS}
     )
 
     @classmethod
@@ -181,7 +182,7 @@ class Wave(RecurrentRunner):
             # Layer l's keys begin at slot l; its earlier slots are empty.
             hidden = slots < torch.arange(len(active), device=x.device)[:, None] if len(active) > 1 else None
 
-            query = rotate(linear("query", below), cos_sin)
+            query = apply_rotation(linear("query", below), cos_sin)
             mixed = linear("mix", recall.attend(query, token, first, slice(first, wave + 1), hidden))
             h = norm("norm_attention", below + dropout(mixed, probability))
             cell_input = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
@@ -189,7 +190,7 @@ class Wave(RecurrentRunner):
             out, short = linear("out_short", emitted.mT).chunk(2, -1)
             y = norm("norm_cell", h + dropout(out, probability))
             *keys, value = linear("key_value", y).split(width, -1)
-            token = recall.store(rotate(torch.cat(keys, -1), cos_sin), value, token, first, wave + 1)
+            token = recall.store(apply_rotation(torch.cat(keys, -1), cos_sin), value, token, first, wave + 1)
             outputs[first : active.stop], shorts[first : active.stop] = y.unbind(), short.unbind()
             longs[first : active.stop] = long.unbind()
             if active[-1] == depth - 1:
@@ -296,7 +297,9 @@ def _apply_dropout(weights: Tensor, dropout_mask: Tensor | None) -> Tensor:
     return weights if dropout_mask is None else weights * dropout_mask
 
 
-def rotate(straight_and_rotated: Float[Tensor, "l r dd"], cos_sin: tuple[Tensor, Tensor]) -> Float[Tensor, "l r d"]:
+def apply_rotation(
+    straight_and_rotated: Float[Tensor, "l r dd"], cos_sin: tuple[Tensor, Tensor]
+) -> Float[Tensor, "l r d"]:
     """Rotate queries or keys: x cos + x⊥ sin. The input is x and x⊥ (x rotated by 90°), concatenated."""
     straight, rotated = straight_and_rotated.chunk(2, -1)
     return torch.addcmul(straight * cos_sin[0], rotated, cos_sin[1])
@@ -306,11 +309,11 @@ def _with_rotated_copy(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tens
     """Return weight and bias of a linear layer, and of a layer whose output is the same rotated by 90°, where
     coordinates i and i + half of a head form a pair."""
 
-    def on(part: Tensor) -> Tensor:
+    def rotate_rows(part: Tensor) -> Tensor:
         first, second = part.view(heads, 2, -1, *part.shape[1:]).unbind(1)
         return torch.stack([-second, first], 1).view_as(part)
 
-    return [weight_and_bias(linear), (on(linear.weight), on(linear.bias))]
+    return [weight_and_bias(linear), (rotate_rows(linear.weight), rotate_rows(linear.bias))]
 
 
 def stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:

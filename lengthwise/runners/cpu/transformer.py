@@ -38,7 +38,7 @@ from lengthwise.runners.cpu.pattern import (
 from lengthwise.runners.plain import PERIODS, relative_movement
 
 GROUP_POSITIONS = 4096  # about the fastest group size, in positions with padding: it fits in the cache
-MOST_NEEDED = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
+MAX_NEEDED_FRACTION = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
 
 LINEAR, NORM, ATTENTION = (nn.Linear,), (nn.LayerNorm,), (SoftmaxAttention,)
 PARTS = claims.register_types(
@@ -77,7 +77,7 @@ class PackedTransformer(claims.SpecializedRunner):
         return restore_order(torch.cat(logits), torch.cat(rows), positions)
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
-        # The latest states, the latest first: packed in a run of _run, padded between two, when rows have left.
+        # The latest states, newest first: packed during a call of ``_run_loops``, padded between two calls.
         states, padded, done, ids = list[Packed](), list[Tensor](), 0, torch.arange(len(loops))
         while len(ids):
             prepared_batch, stay = _PreparedBatch.build(self.model, inputs.take(ids), loops[ids] - done), None
@@ -105,7 +105,7 @@ class PackedTransformer(claims.SpecializedRunner):
 
 
 class Twice(claims.SpecializedRunner):
-    """The runner of ``TimedModel``: it runs its two transformers packed, and joins their logits."""
+    """The runner of ``TimedModel``: it runs its two transformers packed, and combines their logits."""
 
     model: TimedModel
     kind, parts = TimedModel, {**PARTS, **claims.register_types({TimedModel: {}})}
@@ -171,7 +171,7 @@ def _final_states(
     """Return row indices in the order of halting, and the states at ``positions`` after each row's last loop."""
     mask, digits = inputs.padding_mask, inputs.digit_position
     reads_padding = any(encoding.reads_padding for encoding in model.encodings)
-    if model.causal and not reads_padding and int(mask.sum()) >= MOST_NEEDED * mask.numel():
+    if model.causal and not reads_padding and int(mask.sum()) >= MAX_NEEDED_FRACTION * mask.numel():
         # Nearly all positions are real: treat padding as real too, so that no position has to be moved. Real tokens do
         # not see later padding. The digit positions of padding may lie beyond an encoding's table.
         digits = digits.clamp(max=int(digits.where(mask, 0).amax()))
@@ -210,7 +210,9 @@ def _run_loops(
     rows, loops, running, _, x, pattern = prepared_batch
     state = Packed(model.init_state(x.value), x.ragged) if state is None else state
     radius = len(model.blocks) * (pattern.value.shape[-1] // 2) if isinstance(pattern, Band) else None
-    until = None if positions is None else Packed(x.ragged.pack(_needed_until(positions, loops, radius)), x.ragged)
+    until = (
+        None if positions is None else Packed(x.ragged.pack(_find_last_needed_loop(positions, loops, radius)), x.ragged)
+    )
     for k, count in enumerate(running, 1):
         if count < len(rows):
             first_rows = slice(count)
@@ -226,7 +228,7 @@ def _run_loops(
         # stays a key in this loop, and only the part of the last block after attention skips it.
         if until is not None and radius and isinstance(pattern, Band):
             needed = (until.value >= k - 1).nonzero()[:, 0]
-            if len(needed) < MOST_NEEDED * len(until.value):
+            if len(needed) < MAX_NEEDED_FRACTION * len(until.value):
                 state, x, until, pattern = (
                     state.select(needed),
                     x.select(needed),
@@ -235,7 +237,7 @@ def _run_loops(
                 )
         elif until is not None:
             wanted = (until.value >= k).nonzero()[:, 0]
-            wanted = wanted if len(wanted) < MOST_NEEDED * len(until.value) else None
+            wanted = wanted if len(wanted) < MAX_NEEDED_FRACTION * len(until.value) else None
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > no_grad_loops):
             value = model.inject(state.value, x.value)
             injected = x.value if model.injection == "reads" else None
@@ -247,7 +249,9 @@ def _run_loops(
         yield k, rows, state
 
 
-def _needed_until(positions: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int | None) -> Int[Tensor, "b t"]:
+def _find_last_needed_loop(
+    positions: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int | None
+) -> Int[Tensor, "b t"]:
     """Return the last loop after which each position's state is needed.
 
     A selected position needs, one loop earlier, all positions within ``radius``, the receptive field of a loop (None
