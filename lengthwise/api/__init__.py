@@ -141,24 +141,25 @@ def train(
     """Train a model and return its run; continue where an earlier call was stopped.
 
     ``recipe`` is a Recipe, the name of one (see ``list_recipes``), the configuration of a model such as
-    ``Transformer(width=32)``, or a torch module that maps tokens "b t" to logits "b t v", with v the symbols of
-    ``layout``. With the last two, ``task`` has to be given; a module holds the trained weights afterwards.
+    ``Transformer(width=32)``, or a torch module that maps tokens "b t" to logits "b t v", where v is the number of
+    output symbols. A configuration or a module needs ``task`` too; a module holds the trained weights afterwards.
     ``changes`` are texts as on the command line: ``"model.width=32"``.
 
     The next arguments replace fields of the recipe; for a model without one, defaults are in parentheses. ``task``: a
     Task or its name (see ``list_tasks``); ``model``: another model's configuration; ``layout``: how problems are
     written as rows (``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20);
     ``loops``: how often a row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``);
-    ``optimizer`` (``AdamW(1e-3)``, with a warm-up and a cosine); ``steps`` (2,500); ``batch``: rows per step (64);
-    ``seed``: of weights and problems; ``seeds``: how many to train and return, each with new weights (a module too).
+    ``optimizer`` (``AdamW(1e-3)``, with a warm-up and cosine decay); ``steps`` (2,500); ``batch``: rows per step (64);
+    ``seed``: of weights and problems; ``seeds``: the number of seeds to train, each with its own initial weights, also
+    for a module; their runs are returned as a list.
 
-    ``folder`` of the run (by default among ``runs/``); ``device`` is "auto", "cpu" or "cuda"; ``matmul`` is the
-    precision of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops
-    (GPUs); ``graphs``: record steps as CUDA graphs; ``track`` names trackers: "tensorboard", "trackio", "wandb", or
-    several; ``threads`` of the CPU; ``save_every``: seconds between checkpoints; ``quiet`` shows no progress; ``wait``
-    waits for another process that trains this run (else an error). ``parent`` is a run, or weights, whose training
-    continues up to ``steps``, by its recipe unless another is given; ``keep_state`` stores the optimizer's state for
-    that.
+    ``folder``: of the run (by default in ``runs/``); ``device``: "auto", "cpu" or "cuda"; ``matmul``: the precision of
+    matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops (GPUs);
+    ``graphs``: record steps as CUDA graphs; ``track``: one or several of the trackers "tensorboard", "trackio" and
+    "wandb"; ``threads``: CPU threads; ``save_every``: seconds between checkpoints; ``quiet``: show no progress;
+    ``wait``: if another process trains this run, wait for it instead of raising an error. ``parent``: a run or weights
+    whose training continues up to ``steps``, by its recipe unless another is given; ``keep_state``: store the
+    optimizer's state, with which a later run can continue.
 
     Raises UsageError for a wrong argument, in one line, and Interrupted at Ctrl-C, after saving.
     """
@@ -194,11 +195,12 @@ def train_stacked(
     graphs: bool = True,
 ) -> list[Run]:
     """Train several seeds of a recipe together, in one process with their weights stacked, and return their runs. Each
-    has its own folder, and equals a run of ``train``. Meant for a GPU; on a CPU it saves time only for tiny models.
+    run has its own folder, and equals a run of ``train``. This is meant for a GPU; on a CPU it saves time only for tiny
+    models.
 
-    ``seeds`` says how many, from the recipe's own seed on. ``recipe``, ``changes``, ``task``, ``device``, ``matmul``,
-    ``track``, ``threads``, ``save_every``, ``quiet``, ``wait`` and ``graphs`` are as for ``train``; a torch module is
-    not changed.
+    ``seeds`` is the number of seeds; the first is the recipe's own. ``recipe``, ``changes``, ``task``, ``device``,
+    ``matmul``, ``track``, ``threads``, ``save_every``, ``quiet``, ``wait`` and ``graphs`` are as for ``train``; a torch
+    module is not changed.
 
     A seed whose training diverges is not ``done``, and the others continue. Raises the errors of ``train``, and
     UsageError for a model that draws random numbers in training, as dropout does.
@@ -242,18 +244,18 @@ def evaluate(
     ``lengths`` is a size or several, by default 1, 1.5, 2, 3 and 5 times the training length; a task of two sizes takes
     pairs, or a number for both.
 
-    For a module alone: ``task``, a Task or its name; ``layout``, how problems are written as rows, by default
-    ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
+    These four are only for a module: ``task``, a Task or its name; ``layout``, how problems are written as rows, by
+    default ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
     ``trained_to``, its training length, which figures shade and from which the default lengths follow (20 unless
     given).
 
-    ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, a length is done as soon
-    as its 95 % interval is within ± 0.01, or after 10,000 problems (``samples``, if given).
-    ``stopping`` is a rule or its text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is
-    "uniform", "hard", "natural" or the name of a family of structured problems. With ``families``, scores of all
-    families follow, on a tenth of the samples each, 100 unless given. ``seed`` chooses the problems; ``device`` is
-    "auto", "cpu" or "cuda" (a module stays where it is); ``quiet`` shows no progress. With ``save``, a run's scores are
-    kept in its folder, where ``compare`` finds them. With ``rows``, ``scores.answers`` has a row per problem.
+    ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, a length is done as soon as
+    its 95 % interval is within ± 0.01, or after 10,000 problems, or ``samples`` if given. ``stopping`` is a rule or its
+    text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is "uniform", "hard", "natural" or
+    the name of a family of structured problems. With ``families``, the scores of all families follow, each on a tenth
+    of ``samples``, or on 100 problems. ``seed`` chooses the problems; ``device`` is "auto", "cpu" or "cuda" (a module
+    stays where it is); ``quiet`` shows no progress. With ``save``, a run's scores are kept in its folder, where
+    ``compare`` finds them. With ``rows``, ``scores.answers`` has a row per problem.
 
     Raises UsageError, which says in one line what is wrong with an argument.
     """
@@ -296,9 +298,9 @@ def problems(
     """Draw ``count`` problems of a ``task`` (or its name) for other programs, each of a size drawn uniformly from
     ``sizes``. ``seed`` chooses them.
 
-    ``split`` is "train", "validation" or "test": parts that share no prompts; None: all prompts. ``kind`` is "uniform",
-    "hard" or the name of a family of structured problems. The result is a sequence of dictionaries that a torch
-    ``DataLoader`` reads; it has ``lines()`` of JSON, ``digest``, ``batches(rows, layout)``, and tensors in
+    ``split`` is "train", "validation" or "test", which share no prompts, or None for all prompts. ``kind`` is
+    "uniform", "hard" or the name of a family of structured problems. The result is a sequence of dictionaries that a
+    torch ``DataLoader`` reads; it has ``lines()`` of JSON, ``digest``, ``batches(rows, layout)``, and tensors in
     ``problems``. ``lengthwise sample --jsonl`` writes the same.
 
     Raises UsageError if the task has no such size or kind.
@@ -333,7 +335,7 @@ def compare(
 
     Both results have ``rows()``, ``frame()``, ``plot()`` and ``savefig("x.pdf")``, the pooled one ``to_latex()`` too.
 
-    Raises UsageError if the scores share no size or are of different tasks, or if a run has none.
+    Raises UsageError if the scores share no size or are of different tasks, or if a run has no scores.
     """
     pooled = pool_by_recipe(sources := [first, *others])
     return Comparison([resolve_scores(source) for source in sources]) if pooled is None else pooled

@@ -31,7 +31,7 @@ from lengthwise.runs.run import load as load_weights
 from lengthwise.tasks import Task
 from lengthwise.training.checkpoint import continue_from
 
-MOST_SIZES = 10_000
+MAX_SIZES = 10_000
 
 
 def resolve_recipe(recipe: object, task: Task | str | None) -> Recipe:
@@ -113,19 +113,19 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
     listed = [lengths] if isinstance(lengths, Integral) else lengths
     if isinstance(listed, tuple) and len(listed) == len(task.axes) > 1:
         listed = [listed]
-    if not isinstance(listed, Iterable) or getattr(listed, "ndim", 1) == 0:  # which an array of numpy's may be
+    if not isinstance(listed, Iterable) or getattr(listed, "ndim", 1) == 0:  # a numpy array may have no dimension
         raise UsageError(f"lengths: {quote(lengths)} is neither a size nor a list of sizes")
     sizes: list[AnySize] = []
-    for size in islice(listed, MOST_SIZES + 1):
+    for size in islice(listed, MAX_SIZES + 1):
         parts = size if isinstance(size, tuple) else (size,)
         # numpy's whole numbers are sizes too.
         are_whole = all(isinstance(part, Integral) and not isinstance(part, bool) for part in parts)
         if not are_whole or not all(0 < int(part) <= 10**6 for part in parts):
-            valid = "sizes are whole numbers from 1 up, to a million at most"
+            valid = "a size is a whole number from 1 to a million"
             raise UsageError(f"lengths: {quote(size)} is not a size: {valid}")
         sizes.append(tuple(map(int, size)) if isinstance(size, tuple) else int(size))
-    if len(sizes) > MOST_SIZES:
-        raise UsageError(f"lengths: more than {MOST_SIZES:,} sizes, or an endless iterator; give fewer")
+    if len(sizes) > MAX_SIZES:
+        raise UsageError(f"lengths: more than {MAX_SIZES:,} sizes, or an endless iterator; give fewer")
     if not sizes:
         raise UsageError("lengths is empty: give one or more sizes, or omit it")
     return sizes

@@ -1,4 +1,4 @@
-"""Check parts, recipes and studies against the laws of their kinds, and files of problems."""
+"""Test parts, recipes and studies against the laws of their kinds, and check files of problems."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from lengthwise.training.arithmetic import computation_settings
 
 
 def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> Findings:
-    """Test your own parts, recipes and studies against the laws of their kinds: a task's answers are its reference's, a
-    model reads no padding, and so on. ``lengthwise check MODULE`` does the same.
+    """Test your own parts, recipes and studies against the laws of their kinds: a task's answers equal those of its
+    reference solution, a model ignores padding, and so on. ``lengthwise check MODULE`` does the same.
 
-    ``things`` are parts, recipes or studies, classes of parts, or modules, whose parts, recipes and studies are all
-    tested. The result prints as a table; its ``broken`` are the laws that do not hold. Raises UsageError for any other
-    thing::
+    Each argument is a part, a recipe, a study, a class of parts, or a module; everything a module defines is tested.
+    The result prints as a table; its ``broken`` are the laws that do not hold. Raises UsageError for any other
+    argument::
 
         def test_my_task():
             assert not lw.check(MyTask()).broken

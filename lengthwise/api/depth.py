@@ -17,12 +17,12 @@ from lengthwise.runs.run import Run, Weights, load
 if TYPE_CHECKING:
     from lengthwise.report.style import Drawing
 
-LATER_LOOPS = (0, 1, 2, 5, 20)  # loops after T(n) in the table; the last one follows
+LATER_LOOPS = (0, 1, 2, 5, 20)  # loops after T(n) in the table, before the last one
 HEADS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER_LOOPS), "last", "moved", "over 2", "fate")
 
 
 class Fates(PrintedTable, list[Fate]):
-    """For several sets of weights, how the answer and the state change in loops beyond T(n)."""
+    """The changes of answer and state in loops beyond T(n), for each of several sets of weights."""
 
     title_above = False
 
@@ -76,7 +76,8 @@ def depth(
     ``weights`` are one or several, e.g. ``["looped-pairs", "looped-parity"]``; ``size`` is the largest training size
     unless given. The result prints as a table of fates, the seeds of a recipe in one line. ``rows()`` has a row per
     loop (see ``Fate.rows``): exact match, how far one and two loops moved the state, and its cosine similarity to the
-    last state. ``plot()`` draws them. Raises UsageError for a model that is not looped, or whose answer is fed in.
+    last state. ``plot()`` draws them. Raises UsageError for a model that is not looped, or whose answer is part of its
+    input.
     """
     listed: list[Any] = list(weights) if isinstance(weights, (list, tuple)) else [weights]
     if not listed:

@@ -67,7 +67,7 @@ def _convert_to_onnx(traced: torch.export.ExportedProgram, weights: Weights) -> 
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    """Print no log messages in a ``with`` block: torch logs that torchvision is missing, which no model here needs."""
+    """Suppress log messages in a ``with`` block: torch logs that torchvision is missing, which no model here needs."""
     level = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -82,6 +82,6 @@ def trace_model(weights: Weights) -> torch.export.ExportedProgram:
     has_one_loop = isinstance(weights.model, (LSTMModel, ReTranModel))
     if has_one_loop and recipe.loops != Constant(1):
         raise UsageError(f"{type(weights.model).__name__} is exported with one loop only, and its recipe has more")
-    sizes = torch.tensor([recipe.sizes(recipe.task.list_smallest_sizes(5)[-1])] * 5)  # five rows, of the fifth size
+    sizes = torch.tensor([recipe.sizes(recipe.task.list_smallest_sizes(5)[-1])] * 5)  # five problems of the fifth size
     batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "export")), recipe.task)
     return export_program(weights.model, batch.inputs, recipe.loops.planned(batch.rounds))

@@ -1,4 +1,4 @@
-"""Runs as the Python interface returns them: with scores and figures, one for each of several seeds, and compared."""
+"""The runs that the Python interface returns, with their scores and figures; several seeds; and comparisons."""
 
 from __future__ import annotations
 
@@ -106,18 +106,18 @@ def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
 def train_seeds(
     train: Callable[..., Any], *, recipe: Any, changes: Sequence[str], seed: int | None, seeds: int | None, **named: Any
 ) -> Any:
-    """Train several seeds and return their runs; a module, given or built by a function, has different weights in
-    each."""
+    """Train one or several seeds and return their runs. A module, given or built by a function, has other initial
+    weights for each seed."""
     if seeds is not None and named["folder"] is not None:
         raise UsageError("folder: each seed has a folder of its own: omit folder or seeds")
-    fresh = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
+    is_own_module = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
     default_seed = (
-        0 if fresh or recipe is None else resolve_recipe(recipe, named["task"]).seed
+        0 if is_own_module or recipe is None else resolve_recipe(recipe, named["task"]).seed
     )  # raises if not a recipe
     first = default_seed if seed is None else seed
     runs = []
     for number in range(first, first + (seeds or 1)):
-        argument = build_replicate(recipe, number) if fresh else recipe
+        argument = build_replicate(recipe, number) if is_own_module else recipe
         runs.append(train(argument, *changes, seed=number, **named))
         if isinstance(recipe, nn.Module) and number == first:
             recipe.load_state_dict(argument.state_dict())
@@ -140,8 +140,9 @@ def resolve_scores(source: object) -> Scores:
 
 
 def pool_by_recipe(things: Sequence[object]) -> PooledComparison | None:
-    """Pool runs, lists of runs and names of shipped weights by recipe, if a list or a name of shipped weights is among
-    them or, where all are runs, two of them differ only in their seeds; otherwise return None."""
+    """Pool runs, lists of runs and names of shipped weights by recipe. Return None, as there is nothing to pool, unless
+    ``things`` contain a list or the name of shipped weights, or are all runs of which two differ only in their
+    seeds."""
     shipped = {name for name in list_shipped() if not is_folder(runs_folder() / name)}
     if not any(_is_list(source) or (isinstance(source, str) and source in shipped) for source in things):
         if not all(isinstance(source, run.Run | str | Path) for source in things):
