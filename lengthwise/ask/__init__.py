@@ -4,6 +4,6 @@ inquiry    Inquiry, draw_items(...) → Item  the configuration; problems as tex
            score_replies(...)               rows like those of ``Score.row``
            InquiryRun                       the inquiry's folder; each reply is saved at once
 asking     Key                              the endpoint's key, which is never written to a file
-           read_reply(text) → Row           the meaning of a response
+           read_reply(text) → Row           a response's text and token counts
            collect_replies(...) → Outcome   asks all prompts without a reply, several at a time
 """

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from lengthwise.ask.inquiry import Inquiry, InquiryRun, Item, judge, token_counts
+from lengthwise.ask.inquiry import Inquiry, InquiryRun, Item, judge_reply, read_token_counts
 from lengthwise.base.extras import import_library
 from lengthwise.base.fields import Config
 from lengthwise.base.process import on_stop_signals
@@ -27,9 +27,9 @@ from lengthwise.base.types import UsageError
 
 MAX_TRIES = 6  # requests per prompt and call, at most
 MAX_WAIT_SECONDS = 60.0  # maximum seconds between two tries, unless the endpoint asks for more
-PATIENCE = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends and can be repeated later
-PIECE = 12  # this many consecutive characters of the key are hidden like the full key
-LARGEST = 4 * 2**20  # bytes per response, about ten times the longest real replies
+MAX_REQUESTED_WAIT_SECONDS = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends; repeat it later
+KEY_PIECE_LENGTH = 12  # this many consecutive characters of the key are hidden like the full key
+MAX_RESPONSE_BYTES = 4 * 2**20  # bytes per response, about ten times the longest real replies
 
 
 @dataclass(frozen=True)
@@ -57,17 +57,17 @@ class Key:
         return Key(name, value)
 
     def redact(self, text: str) -> str:
-        """Replace the key, and each word that contains ``PIECE`` consecutive characters of it, by ``[key]``."""
+        """Replace by ``[key]`` the key, and each word with ``KEY_PIECE_LENGTH`` consecutive characters of it."""
         if len(self.value) < 4:  # a placeholder for a local endpoint, such as x
             return text
-        pieces = {self.value[i : i + PIECE] for i in range(max(1, len(self.value) - PIECE + 1))}
+        pieces = {self.value[i : i + KEY_PIECE_LENGTH] for i in range(max(1, len(self.value) - KEY_PIECE_LENGTH + 1))}
         text = text.replace(self.value, "[key]")
         return re.sub(r"\S+", lambda word: "[key]" if any(piece in word[0] for piece in pieces) else word[0], text)
 
     def check_absent(self, inquiry: Inquiry) -> None:
         """Raise UsageError if the inquiry, which is written to a file, contains the key."""
         texts = (inquiry.endpoint, inquiry.model, inquiry.instruction)
-        if len(self.value) >= PIECE and any(self.redact(text) != text for text in texts):
+        if len(self.value) >= KEY_PIECE_LENGTH and any(self.redact(text) != text for text in texts):
             raise UsageError(f"the endpoint, the model or the question contains the key in {self.variable}: remove it")
 
 
@@ -95,14 +95,14 @@ async def _request_uncompressed(request: Any) -> None:
 
 
 async def _limit_size(response: Any) -> None:
-    """Read a response of at most ``LARGEST`` bytes, to be decoded as UTF-8."""
+    """Read a response of at most ``MAX_RESPONSE_BYTES``, to be decoded as UTF-8."""
     if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise Failure("the endpoint's response is compressed, which was not asked for")
+        raise Failure("the endpoint's response is compressed, although no compression was requested")
     stream, whole = response.stream, bytearray()
     async for part in stream:
         whole += part
-        if len(whole) > LARGEST:
-            raise Refusal(f"the endpoint's response is larger than {LARGEST // 2**20} MiB")
+        if len(whole) > MAX_RESPONSE_BYTES:
+            raise Refusal(f"the endpoint's response is larger than {MAX_RESPONSE_BYTES // 2**20} MiB")
     await stream.aclose()  # frees the connection for another request
     http = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, or openai's replacement
     response.stream = http.ByteStream(bytes(whole))
@@ -146,7 +146,7 @@ def read_reply(text: str) -> Row:
         "said": content or "",  # null, e.g. if the model ran out of tokens while reasoning, counts as an empty answer
         "finish": finish if isinstance(finish, str) else None,
         "served": served if isinstance(served, str) else None,
-        **token_counts(usage),
+        **read_token_counts(usage),
     }
 
 
@@ -170,7 +170,7 @@ class Outcome:
 
     replies: int
     requests: int
-    left: int  # prompts without a reply
+    missing: int  # prompts without a reply
     reason: str  # why some prompts have no reply
 
 
@@ -218,17 +218,17 @@ class _Asker:
         self, run: InquiryRun, options: RequestOptions, on_reply: Callable[[int, int], None], *, has_replies: bool
     ) -> None:
         self.inquiry_run, self.options, self.on_reply, self.has_replies = run, options, on_reply, has_replies
-        self.replies = self.requests = self.in_vain = 0  # in_vain: prompts given up since the last reply
-        self.trouble, self.capped = "", False
-        self.rest_until = 0.0  # a wait that the endpoint asks for applies to all workers
+        self.replies = self.requests = self.failed_prompts = 0  # failed_prompts: since the last reply
+        self.last_error, self.limit_reached = "", False
+        self.wait_until = 0.0  # for all workers, if the endpoint asks for a wait
         self.closed = asyncio.Event()  # if set, no further request is sent
-        self.silence: int | None = 0  # requests so far without any response; None after the first response
+        self.silent_requests: int | None = 0  # without a response; None after the first response
 
     @property
     def reason(self) -> str:
         """The reason why some prompts have no reply."""
-        capped = [f"--limit {self.options.limit} is reached"] * self.capped
-        return "; ".join(capped + [f"the last error: {self.trouble}"] * bool(self.trouble))
+        capped = [f"--limit {self.options.limit} is reached"] * self.limit_reached
+        return "; ".join(capped + [f"the last error: {self.last_error}"] * bool(self.last_error))
 
     async def run(self, items: Iterable[Item]) -> None:
         """Ask all items. Raises UsageError for errors that would repeat."""
@@ -257,7 +257,7 @@ class _Asker:
         for attempt in range(MAX_TRIES):
             await self._back_off(attempt)
             if self.options.limit is not None and self.requests >= self.options.limit:
-                self.capped = True
+                self.limit_reached = True
                 self.closed.set()
             if self.closed.is_set():
                 return
@@ -272,46 +272,47 @@ class _Asker:
                 self._record_response(responded=True)
                 self._record_error(str(refusal))
                 if not self.has_replies:
-                    raise UsageError(f"{self.inquiry_run.inquiry.endpoint}: {self.trouble}") from None
+                    raise UsageError(f"{self.inquiry_run.inquiry.endpoint}: {self.last_error}") from None
                 return
             else:
                 self._record_response(responded=True)
                 row = reply | {"tries": attempt + 1, "seconds": round(time.monotonic() - start, 3)}
-                row |= judge(self.inquiry_run.inquiry.task, reply["said"], item.right)
+                row |= judge_reply(self.inquiry_run.inquiry.task, reply["said"], item.right)
                 hidden = {name: self.options.key.redact(v) if isinstance(v, str) else v for name, v in row.items()}
                 self.inquiry_run.append("replies", asdict(item) | hidden)
-                self.replies, self.in_vain, self.has_replies = self.replies + 1, 0, True
+                self.replies, self.failed_prompts, self.has_replies = self.replies + 1, 0, True
                 self.on_reply(self.replies, self.requests)
                 return
-        self.in_vain += 1
-        if self.in_vain >= max(3, self.options.concurrency):
+        self.failed_prompts += 1
+        if self.failed_prompts >= max(3, self.options.concurrency):
             self.closed.set()
 
     async def _back_off(self, attempt: int) -> None:
-        """Wait: exponential back-off with jitter, at least as long as the endpoint asks for; ends early if closed."""
+        """Wait with exponential back-off and jitter, at least as long as the endpoint asks for; return early if
+        closed."""
         wait = (
             min(MAX_WAIT_SECONDS, self.options.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
             if attempt
             else 0.0
         )
         until = time.monotonic() + wait
-        while not self.closed.is_set() and (left := max(until, self.rest_until) - time.monotonic()) > 0:
+        while not self.closed.is_set() and (left := max(until, self.wait_until) - time.monotonic()) > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self.closed.wait()
 
     def _record_error(self, reason: str, wait: float | None = None) -> None:
-        self.trouble = shorten(self.options.key.redact(reason))
-        if wait is not None and wait > PATIENCE:
-            self.trouble = f"{self.trouble} (it asks to wait {wait:.0f} s)"
+        self.last_error = shorten(self.options.key.redact(reason))
+        if wait is not None and wait > MAX_REQUESTED_WAIT_SECONDS:
+            self.last_error = f"{self.last_error} (it asks to wait {wait:.0f} s)"
             self.closed.set()
         elif wait:
-            self.rest_until = max(self.rest_until, time.monotonic() + wait)
+            self.wait_until = max(self.wait_until, time.monotonic() + wait)
 
     def _record_response(self, *, responded: bool) -> None:
         """Stop asking an endpoint that never responds."""
-        self.silence = None if responded or self.silence is None else self.silence + 1
-        if self.silence is not None and self.silence >= max(MAX_TRIES, 2 * self.options.concurrency):
+        self.silent_requests = None if responded or self.silent_requests is None else self.silent_requests + 1
+        if self.silent_requests is not None and self.silent_requests >= max(MAX_TRIES, 2 * self.options.concurrency):
             self.closed.set()
 
     async def _send(self, prompt: str) -> Row:
@@ -354,5 +355,5 @@ class _Asker:
         if status in mistakes:
             return UsageError(f"{inquiry.endpoint}: {shorten(key.redact(mistakes[status]))}")
         if status in (408, 409, 425, 429) or status >= 500:
-            return Failure(f"the endpoint says {quoted}", _retry_after(error.response.headers))
+            return Failure(f"the endpoint reports an error ({quoted})", _retry_after(error.response.headers))
         return Refusal(f"the endpoint refuses a prompt ({quoted})")

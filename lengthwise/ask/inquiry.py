@@ -50,7 +50,7 @@ class Inquiry(fields.Config):
     temperature: NotNegative | None = 0.0  # None: the endpoint's default
     max_tokens: Count | None = None  # maximum tokens per reply; None: the endpoint's default
     examples: tuple[tuple[str, str], ...] = ()  # prompts with their answers, shown before each question
-    top: Size | None = None  # natural problems of larger sizes start beyond it, as for models trained up to it
+    top: Size | None = None  # natural problems of a larger size are all longer than this
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +78,7 @@ class Inquiry(fields.Config):
         answer only; ``examples`` solved problems of the shortest sizes are shown. ``choices`` are further fields."""
         fields.validate(Whole, examples, "--examples")
         shortest = [(size,) * len(task.axes) for size in task.list_smallest_sizes(examples)]
-        # From another random stream than the questions; a short problem may still be one of them.
+        # They use another random stream than the questions, but a short problem may occur in both.
         drawn = tuple(next(iterate_texts(task, fresh_problems(task, size, 1, seed=0, step=0))) for size in shortest)
         instruction = f"{question or task.question} {ANSWER_ONLY}"
         return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)
@@ -140,7 +140,7 @@ def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list
 # Scores
 
 
-def judge(task: Task, reply: str, right: str) -> Row:
+def judge_reply(task: Task, reply: str, right: str) -> Row:
     """Judge a reply, which is correct if it equals the correct answer exactly, except for surrounding white space.
 
     Further words, a full stop, a plus sign, leading zeros or thousands separators make it wrong. ``answer`` is the
@@ -264,7 +264,7 @@ class InquiryRun(InquiryFolder):
         """Return the rows of ``replies``, by prompt; damaged ones are left out (``damaged_replies``)."""
         replies_by_prompt: dict[str, Row] = {}
         for row in self.rows("replies"):
-            replies_by_prompt.setdefault(row["prompt"], row | token_counts(row))
+            replies_by_prompt.setdefault(row["prompt"], row | read_token_counts(row))
         return replies_by_prompt
 
     def save_scores(self, rows: Iterable[Row]) -> None:
@@ -274,32 +274,32 @@ class InquiryRun(InquiryFolder):
 
     def tokens_spent(self) -> dict[str, int]:
         """Return the endpoint's token counts, summed over all replies."""
-        counts = [token_counts(row) for row in self.rows("replies")]
+        counts = [read_token_counts(row) for row in self.rows("replies")]
         return {name: sum(count[name] for count in counts) for name in TOKEN_COUNTS}
 
 
-def token_counts(usage: Any) -> dict[str, int]:
+def read_token_counts(usage: Any) -> dict[str, int]:
     """Return the token counts that an endpoint reports for a reply, each 0 if it is missing or implausible."""
     counts = {name: usage.get(name) if isinstance(usage, dict) else None for name in TOKEN_COUNTS}
     return {name: n if type(n) is int and 0 <= n <= 10**9 else 0 for name, n in counts.items()}
 
 
 def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known_replies: Mapping[str, Row]) -> dict[str, int]:
-    """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies. The counts of
-    ``known`` replies scale the estimate, since endpoints count tokens differently, and models write more than the
-    answer."""
+    """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies. The token
+    counts of ``known_replies`` scale the estimate, since endpoints count tokens differently, and models write more than
+    the answer."""
 
     def count_tokens(text: str) -> int:  # one or more per word, one per three digits, one per sign
         words = re.findall(r"[^\W\d]+|\d{1,3}|[^\w\s]", text)
         return sum(1 + len(word) // 8 for word in words)
 
-    def estimate_from_text(prompts: Mapping[str, str]) -> tuple[int, int]:
+    def estimate_token_counts(prompts: Mapping[str, str]) -> tuple[int, int]:
         texts = [message["content"] for prompt in prompts for message in inquiry.messages(prompt)]
-        asked = sum(4 + count_tokens(text) for text in texts)  # a chat template adds some tokens to a message
-        return asked, sum(1 + count_tokens(right) for right in prompts.values())  # each reply ends with another
+        asked = sum(4 + count_tokens(text) for text in texts)  # a chat template adds tokens
+        return asked, sum(1 + count_tokens(right) for right in prompts.values())  # one more ends a reply
 
-    guessed = estimate_from_text({prompt: row["right"] for prompt, row in known_replies.items()})
+    guessed = estimate_token_counts({prompt: row["right"] for prompt, row in known_replies.items()})
     spent = [sum(row[name] for row in known_replies.values()) for name in TOKEN_COUNTS]
     times = [took / guess if took and guess else 1.0 for took, guess in zip(spent, guessed, strict=True)]
-    estimates = estimate_from_text(missing)
+    estimates = estimate_token_counts(missing)
     return {name: round(count * factor) for name, count, factor in zip(TOKEN_COUNTS, estimates, times, strict=True)}

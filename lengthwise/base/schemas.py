@@ -126,7 +126,7 @@ class ReplyRow(TypedDict):
 
     prompt: str
     correct: bool
-    prompt_tokens: Annotated[int, Range(0)]  # from the endpoint; ``ask.inquiry.token_counts`` bounds them
+    prompt_tokens: Annotated[int, Range(0)]  # from the endpoint; ``ask.inquiry.read_token_counts`` bounds them
     completion_tokens: Annotated[int, Range(0)]
     answer: NotRequired[str | None]
 

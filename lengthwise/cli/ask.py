@@ -69,7 +69,7 @@ def run(args: Options) -> int:
         costs = f"about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
         limit_text = f"; at most {len(missing) * args.max_tokens:,} out" if args.max_tokens else ""
         return print_result(
-            args, result, Text(f"{_count_requests(len(missing))}, {costs}{limit_text}, further tries not counted")
+            args, result, Text(f"{_format_requests(len(missing))}, {costs}{limit_text}, further tries not counted")
         )
     import_client()  # fails here, before a folder is created, if it is not installed
     is_new = not InquiryRun.locate(inquiry, Path(args.out) if args.out else None).folder.exists()
@@ -88,28 +88,33 @@ def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_
     inquiry = inquiry_run.inquiry
     with inquiry_run.lock(folder_kind="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
         _warn_of_damage(inquiry_run)
-        inquiry_run.rows("scores")  # so that damage is an error before replies are paid for
+        inquiry_run.rows("scores")  # a damaged file is an error before replies are paid for
         tokens_before = inquiry_run.tokens_spent()
         prompts = {item.prompt for item in items}
         done = len(prompts & inquiry_run.replies().keys())
         with Progress(quiet=args.quiet, console=err) as progress:
             line = progress.add_line("replies", len(prompts), done)
             outcome = collect_replies(
-                inquiry_run, items, request_options, lambda new, sent: line.update(done + new, _count_requests(sent))
+                inquiry_run, items, request_options, lambda new, sent: line.update(done + new, _format_requests(sent))
             )
         rows, tokens = score_replies(inquiry, items, inquiry_run.replies()), inquiry_run.tokens_spent()
         inquiry_run.save_scores(rows)
     spent = {name: tokens[name] - tokens_before[name] for name in tokens}
-    result = {"run": str(inquiry_run.folder), "scores": rows, "unfinished": outcome.left, "requests": outcome.requests}
+    result = {
+        "run": str(inquiry_run.folder),
+        "scores": rows,
+        "unfinished": outcome.missing,
+        "requests": outcome.requests,
+    }
     result |= {"tokens": tokens, "tokens_of_this_call": spent}
     tokens_now, in_all = (f"{count['prompt_tokens']:,} + {count['completion_tokens']:,}" for count in (spent, tokens))
-    summary = f"{_count_requests(outcome.requests)}, tokens in and out: {tokens_now}; with earlier calls: {in_all}"
+    summary = f"{_format_requests(outcome.requests)}, tokens in and out: {tokens_now}; with earlier calls: {in_all}"
     summary += f"\n{inquiry_run.folder}"
     print_result(args, result, *([language_model_table(rows)] if rows else []), Text(summary, overflow="fold"))
-    if outcome.left:
-        counted = f"{outcome.left} of {len(prompts)} prompts have no reply"
+    if outcome.missing:
+        counted = f"{outcome.missing} of {len(prompts)} prompts have no reply"
         warn(f"{counted} ({outcome.reason}); the same command continues from here")
-    return 1 if outcome.left else 0
+    return 1 if outcome.missing else 0
 
 
 def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
@@ -139,5 +144,5 @@ def _warn_of_damage(inquiry_run: InquiryRun) -> None:
         warn(f"{damaged[0]}{others}: set aside and asked again")
 
 
-def _count_requests(count: int) -> str:
+def _format_requests(count: int) -> str:
     return f"{count} request{'s' * (count != 1)}"

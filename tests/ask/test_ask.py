@@ -24,7 +24,7 @@ from lengthwise import ask
 from lengthwise.api import catalog
 from lengthwise.ask import asking
 from lengthwise.ask.asking import Key, read_reply
-from lengthwise.ask.inquiry import ANSWER_ONLY, Inquiry, InquiryRun, draw_items, is_leniently_right, judge
+from lengthwise.ask.inquiry import ANSWER_ONLY, Inquiry, InquiryRun, draw_items, is_leniently_right, judge_reply
 from lengthwise.base import process
 from lengthwise.base.fields import part_classes
 from lengthwise.base.types import UsageError, wilson
@@ -293,9 +293,9 @@ def test_only_the_whole_answer_is_right():
     found = {"42": "42", " 42\n": "42", "43": "43", "042": "042", "+42": "+42"}
     found |= dict.fromkeys(("42.", "4,2", "4 2", "-42", "４２", "It is 42", "40 + 2 = 42", "\\boxed{42}", ""))
     for said, answer in found.items():
-        row = judge(catalog.task("addition"), said, "42")
+        row = judge_reply(catalog.task("addition"), said, "42")
         assert row == {"said": said, "answer": answer, "correct": answer == "42"}
-    assert judge(catalog.task("addition"), "-3\n", "-3") == {"said": "-3\n", "answer": "-3", "correct": True}
+    assert judge_reply(catalog.task("addition"), "-3\n", "-3") == {"said": "-3\n", "answer": "-3", "correct": True}
 
 
 LENIENT = {
@@ -528,7 +528,7 @@ def test_waits_grow_and_vary(monkeypatch):
     class Asker(asking._Asker):
         def __init__(self):
             self.options = asking.RequestOptions(Key("X"), backoff=0.02)
-            self.rest_until, self.closed = 0.0, asking.asyncio.Event()
+            self.wait_until, self.closed = 0.0, asking.asyncio.Event()
 
         async def all(self):
             for attempt in (0, 1, 2, 3):
@@ -592,7 +592,7 @@ def test_a_quota_that_is_used_up_stops_at_once(endpoint, cli):
 
 
 def test_a_too_large_response_is_not_read_completely(endpoint, cli, monkeypatch):
-    monkeypatch.setattr(asking, "LARGEST", 2**16)
+    monkeypatch.setattr(asking, "MAX_RESPONSE_BYTES", 2**16)
     server = endpoint(lambda *_: "0" * 2**17)
     line = error_line(cli, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
     assert "the endpoint's response is larger than" in line

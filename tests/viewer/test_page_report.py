@@ -13,7 +13,7 @@ from conftest import command
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.ask.inquiry import Inquiry, InquiryRun, draw_items, judge, score_replies
+from lengthwise.ask.inquiry import Inquiry, InquiryRun, draw_items, judge_reply, score_replies
 from lengthwise.base.csv_files import read_csv
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
@@ -217,7 +217,7 @@ def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_p
     inquiry = Inquiry.of("http://localhost/v1", "some-model", catalog.task("parity"))
     asked = InquiryRun.of(inquiry, tmp_path / "asked")
     wanted = draw_items(inquiry, [3], 2)
-    replies = {item.prompt: judge(inquiry.task, item.right, item.right) for item in wanted}
+    replies = {item.prompt: judge_reply(inquiry.task, item.right, item.right) for item in wanted}
     asked.save_scores(score_replies(inquiry, wanted, replies))
     publish([], tmp_path / "results", inquiries=[asked])
     assert command("report", str(tmp_path / "results"), "--html", str(tmp_path / "page.html")).returncode == 0
