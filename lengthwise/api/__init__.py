@@ -150,8 +150,7 @@ def train(
     written as rows (``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20);
     ``loops``: how often a row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``);
     ``optimizer`` (``AdamW(1e-3)``, with a warm-up and cosine decay); ``steps`` (2,500); ``batch``: rows per step (64);
-    ``seed``: of weights and problems; ``seeds``: the number of seeds to train, each with its own initial weights, also
-    for a module; their runs are returned as a list.
+    ``seed``: of weights and problems; ``seeds``: train so many seeds, each with its own initial weights (a module too).
 
     ``folder``: of the run (by default in ``runs/``); ``device``: "auto", "cpu" or "cuda"; ``matmul``: the precision of
     matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops (GPUs);
