@@ -22,7 +22,7 @@ from lengthwise.base.score_rows import Row, size_text
 TEXT_COLUMNS = frozenset(
     ("recipe_name", "id", "sealed", "family", "task", "weights", "stopping", "problems", "recipe", "model")
 )
-MAX_TEXT = 2**28  # bytes; limits what a small compressed file may unpack to
+MAX_UNPACKED_BYTES = 2**28  # limits what a small compressed file may unpack to
 NESTED = {dict, list, tuple}
 
 
@@ -67,9 +67,9 @@ def _flatten_row(row: Row) -> Row:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Read rows written by ``write_csv``, also from ``path`` + .gz; none if there is no file. Sizes become lists again,
-    the column ``exact.8`` becomes an entry of ``exact``. Raises UsageError for a damaged file, one that unpacks to more
-    than ``MAX_TEXT`` bytes, invalid sizes, and a line with more cells than columns."""
+    """Read rows written by ``write_csv``, from ``path`` or ``path`` + .gz; if neither exists, return no rows. Sizes
+    become lists again, and the column ``exact.8`` becomes an entry of ``exact``. Raises UsageError for a damaged file,
+    one that unpacks to more than ``MAX_UNPACKED_BYTES``, invalid sizes, and a line with more cells than columns."""
     packed, text = path.with_name(f"{path.name}.gz"), ""
     if path.exists():
         text = read_text(path)
@@ -79,15 +79,15 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def _read_gzip(path: Path) -> str:
-    """Read a compressed text file. Raises UsageError if it is damaged or unpacks to more than ``MAX_TEXT`` bytes."""
+    """Read a compressed text file. Raises UsageError if it is damaged or exceeds ``MAX_UNPACKED_BYTES``."""
     try:
         with gzip.open(check_regular(path)) as file:
-            content = file.read(MAX_TEXT + 1)
+            content = file.read(MAX_UNPACKED_BYTES + 1)
         text = content.decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
-    if len(content) > MAX_TEXT:
-        raise UsageError(f"{path}: unpacks to more than the limit, {MAX_TEXT:,} bytes")
+    if len(content) > MAX_UNPACKED_BYTES:
+        raise UsageError(f"{path}: unpacks to more than the limit, {MAX_UNPACKED_BYTES:,} bytes")
     return text
 
 

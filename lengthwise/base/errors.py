@@ -1,6 +1,6 @@
 """Exceptions for users, and the safe display of foreign text in error messages."""
 
-MAX_MESSAGE = 2000  # characters
+MAX_MESSAGE_CHARACTERS = 2000
 
 
 class UsageError(ValueError):
@@ -11,7 +11,7 @@ class UsageError(ValueError):
 
     def __init__(self, message: object = "") -> None:
         text = remove_controls(str(message))
-        super().__init__(text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 1]}…")
+        super().__init__(text if len(text) <= MAX_MESSAGE_CHARACTERS else f"{text[: MAX_MESSAGE_CHARACTERS - 1]}…")
 
 
 class UnknownPart(UsageError):

@@ -192,7 +192,7 @@ def part_text(part: Any) -> str:
 
 
 def changed_fields(part: Any) -> list[tuple[str, str]]:
-    """Return the name and the typed form of each field that is not at its default."""
+    """Return the name, and the value as a user would type it, of each field that is not at its default."""
     return [(f.name, part_text(getattr(part, f.name))) for f in _non_default_fields(part)]
 
 
@@ -244,30 +244,30 @@ def validate(annotation: Any, value: Any, path: str) -> Any:
     return value
 
 
-def rows_fit(row_type: Any, rows: Sequence[Any]) -> bool:
+def are_valid_rows(row_type: Any, rows: Sequence[Any]) -> bool:
     """Return whether rows fit a ``TypedDict``. Checking by columns is ten times as fast as ``validate``, which names
     the error. The result may be False for rows that ``validate`` accepts, but never True for rows that do not fit."""
     if not {*map(type, rows)} <= {dict}:
         return False
     for name, hint in field_types(row_type).items():
         column = [row[name] for row in rows if name in row]
-        if (len(column) < len(rows) and name in row_type.__required_keys__) or not _column_fits(hint, column):
+        if (len(column) < len(rows) and name in row_type.__required_keys__) or not _is_valid_column(hint, column):
             return False
     return True
 
 
-def _column_fits(annotation: Any, values: Sequence[Any]) -> bool:
+def _is_valid_column(annotation: Any, values: Sequence[Any]) -> bool:
     annotation, *rules = typing.get_args(annotation) if typing.get_origin(annotation) is Annotated else (annotation,)
     origin, options = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType) and options[1:] == (types.NoneType,):
-        return _column_fits(options[0], [value for value in values if value is not None])
+        return _is_valid_column(options[0], [value for value in values if value is not None])
     if not values or {*map(type, values)} != {{tuple: list}.get(origin, origin or annotation)}:
         return not values
     if origin is dict:
         names, parts = chain.from_iterable(values), chain.from_iterable(map(dict.values, values))
-        return _column_fits(options[0], [*names]) and _column_fits(options[1], [*parts])
+        return _is_valid_column(options[0], [*names]) and _is_valid_column(options[1], [*parts])
     if origin is tuple and options[1:] == (Ellipsis,):
-        items_fit = _column_fits(options[0], [*chain.from_iterable(values)])
+        items_fit = _is_valid_column(options[0], [*chain.from_iterable(values)])
         return items_fit and not any(
             rule.broken_requirement(value) for rule in rules for value in {*map(tuple, values)}
         )

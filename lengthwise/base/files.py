@@ -30,7 +30,7 @@ from lengthwise.base.errors import UsageError, error_text, quote_value, remove_c
 from lengthwise.base.formatting import DAY, bytes_text
 
 MAX_TEXT_BYTES = 2**28  # size of a JSON or JSON Lines file: about a hundred thousand rows
-TEMPORARY_AGE = DAY  # seconds after which a temporary file counts as abandoned, on any machine
+TEMPORARY_AGE_SECONDS = DAY  # age from which a temporary file counts as abandoned, on any machine
 # A temporary file's name: the final name, the machine (`_process_scope`), the process and a random number.
 _TEMPORARY = re.compile(
     r"\.(?P<name>.+)\.lengthwise-((?P<scope>[0-9a-f]{12})-(?P<process>\d{1,10})-)?[0-9a-f]{16}", re.DOTALL
@@ -265,7 +265,7 @@ def remove_temporary_files(folder: Path, name: str | None = None) -> None:
         with suppress(FileNotFoundError):
             state = entry.stat(follow_symlinks=False)
             ended = match["scope"] == _process_scope() and not _is_alive(int(match["process"]))
-            if stat.S_ISREG(state.st_mode) and (ended or state.st_mtime < time.time() - TEMPORARY_AGE):
+            if stat.S_ISREG(state.st_mode) and (ended or state.st_mtime < time.time() - TEMPORARY_AGE_SECONDS):
                 os.unlink(entry.path)
 
 
@@ -316,7 +316,7 @@ def read_rows(schema: Any, path: Path, errors: list[UsageError] | None = None) -
     lines = read_bytes(path).split(b"\n")[:-1]
     with suppress(ValueError, RecursionError):
         rows = _DECODER.decode(f"[{b','.join(lines).decode()}]")
-        if len(rows) == len(lines) and fields.rows_fit(schema, rows):
+        if len(rows) == len(lines) and fields.are_valid_rows(schema, rows):
             return rows
     rows = []
     for number, line in enumerate(lines, 1):

@@ -1,4 +1,4 @@
-"""Text for people: times, memory sizes, lists of numbers, and small tables for Python's prompt and for notebooks."""
+"""Format times, memory sizes and lists of numbers for users, and small tables for Python's prompt and notebooks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read values as users type them, ``32``, ``none``, ``Curriculum(top=20, every=60)``, ``(20, 26)``; no code is run."""
+"""Parse values as users type them, e.g. ``32``, ``none``, ``Curriculum(top=20, every=60)``; no code is run."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from lengthwise.base.errors import UsageError, quote_value
 
 WORD = r"[^\W\d][\w-]*"
 NUMBER = r"\d[\d_]*[eE][+-]?\d+|0[xX][\da-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+"  # numbers written with a letter: 1e5, 0xff
-NUMBERED = rf"(?<!\.)(?!(?:{NUMBER})(?![\w-]))\d+[^\W\d_][\w-]*"  # a word that begins with a number, such as 8GB
+NUMBER_WORD = rf"(?<!\.)(?!(?:{NUMBER})(?![\w-]))\d+[^\W\d_][\w-]*"  # a word that begins with a number, such as 8GB
 # A path without spaces: with a slash in it, or an ending such as .jsonl.
 PATH = r"[~\w.-]*/[\w./~-]+|(?!\d+\.[eE])\w[\w-]*(?:\.[\w-]+)*\.[^\W\d]\w*"
 # Matches quoted strings (group 1), paths (group 2) and words in a text.
-WORDS = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w.-])({PATH})|(?<![\w-])(?:{WORD}|{NUMBERED})""")
-PLAIN = ("True", "False", "None")  # Python keywords that keep their meaning
+TOKENS = re.compile(rf"""("[^"]*"|'[^']*')|(?<![\w.-])({PATH})|(?<![\w-])(?:{WORD}|{NUMBER_WORD})""")
+VALUE_KEYWORDS = ("True", "False", "None")  # Python keywords that are values
 
 
 def parse_literal(text: str, name: str = "value") -> Any:
@@ -25,7 +25,7 @@ def parse_literal(text: str, name: str = "value") -> Any:
     Raises UsageError unless the text is a number, a word, a class with fields, or a tuple.
     """
     try:
-        return _to_value(ast.parse(WORDS.sub(_quote_word, text.strip()), mode="eval").body)
+        return _to_value(ast.parse(TOKENS.sub(_quote_word, text.strip()), mode="eval").body)
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -42,7 +42,7 @@ def _quote_word(match: re.Match[str]) -> str:
         return word
     if match[2]:
         return repr(word)
-    return repr(word) if "-" in word or word[0].isdigit() or (iskeyword(word) and word not in PLAIN) else word
+    return repr(word) if "-" in word or word[0].isdigit() or (iskeyword(word) and word not in VALUE_KEYWORDS) else word
 
 
 def _to_value(node: ast.expr) -> Any:

@@ -14,32 +14,32 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-_RESULTS: list[Any] = []  # standard outputs reserved for results, innermost last
+_RESULT_STREAMS: list[Any] = []  # standard outputs reserved for results, innermost last
 
 
 @contextlib.contextmanager
 def reserve_output() -> Iterator[None]:
     """Reserve standard output for ``result_stream()`` in a ``with`` block; other prints go to standard error."""
-    _RESULTS.append(sys.stdout)
+    _RESULT_STREAMS.append(sys.stdout)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             yield
     finally:
-        _RESULTS.pop()
+        _RESULT_STREAMS.pop()
 
 
 def result_stream() -> Any:  # some object with the methods of `TextIO`
     """Return the stream for results."""
-    return _RESULTS[-1] if _RESULTS else sys.stdout
+    return _RESULT_STREAMS[-1] if _RESULT_STREAMS else sys.stdout
 
 
-_FILTERS = threading.RLock()
+_FILTERS_LOCK = threading.RLock()
 
 
 @contextlib.contextmanager
 def suppress_warnings() -> Iterator[None]:
     """Suppress warnings in a ``with`` block; as filters are global to the process, one thread at a time does so."""
-    with _FILTERS, warnings.catch_warnings(action="ignore"):
+    with _FILTERS_LOCK, warnings.catch_warnings(action="ignore"):
         yield
 
 

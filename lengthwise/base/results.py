@@ -47,7 +47,7 @@ class Score:
     whole_row: float | None
     token_accuracy: float  # fraction of answer symbols that are correct
     loops: float  # loops used, mean over problems
-    precision: float | None = None  # half the interval's width at which sampling stopped early; None: it did not
+    precision: float | None = None  # half the interval's width at which sampling stopped early; None: it did not stop
     family: str | None = None  # "alone": a family measured without the others; None: with all families, or no family
     together: int | None = None  # batch size of a rule that chooses one loop for a batch; None: one loop per problem
     distinct: int | None = None  # number of different problems among ``count``; None: all differ, or unknown
@@ -63,7 +63,7 @@ class Score:
     @property
     def interval(self) -> tuple[float, float]:
         """Wilson's 95 % interval of ``exact`` over independent trials (see ``effective_trials``)."""
-        return wilson(self.exact, effective_trials(vars(self)))
+        return wilson_interval(self.exact, effective_trials(vars(self)))
 
     @property
     def scaled(self) -> float | None:
@@ -136,7 +136,7 @@ def effective_trials(row: Mapping[str, Any]) -> float:
     return independent_trials(counted_problems(row), row.get("together"))
 
 
-def wilson(share: float, count: float, z: float = NORMAL_QUANTILE) -> tuple[float, float]:
+def wilson_interval(share: float, count: float, z: float = NORMAL_QUANTILE) -> tuple[float, float]:
     """Return Wilson's (1927) confidence interval of a proportion ``share`` observed in ``count`` trials.
 
     ``count`` need not be a whole number (see ``independent_trials``); ``z`` is the normal quantile. Raises ValueError
@@ -154,8 +154,8 @@ def wilson(share: float, count: float, z: float = NORMAL_QUANTILE) -> tuple[floa
 
 
 def student_quantile(freedom: float, steps: int = 1_000) -> float:
-    """Return the quantile of Student's t of a 95 % interval, to three decimals, for 1 to 1,000 degrees of freedom,
-    which need not be whole. Raises ValueError below 1.
+    """Return the .975 quantile of Student's t, which bounds a 95 % interval, to three decimals, for ``freedom``
+    degrees of freedom: 1 to 1,000, not necessarily whole. Raises ValueError below 1.
 
     With t = √freedom · tan a, the density is proportional to cos(a)^(freedom − 1), which is summed over the angle a.
     """
@@ -169,10 +169,12 @@ def student_quantile(freedom: float, steps: int = 1_000) -> float:
     return math.sqrt(freedom) * math.tan(angle)
 
 
-def welch_interval(difference: float, errors: tuple[float, float], counts: tuple[int, int]) -> tuple[float, float]:
-    """Return Welch's (1947) 95 % interval of a ``difference`` of two means, from their standard errors and the
-    ``counts`` of values, two or more each. Raises ValueError if both standard errors are 0."""
-    first, second = (error**2 for error in errors)
+def welch_interval(
+    difference: float, standard_errors: tuple[float, float], counts: tuple[int, int]
+) -> tuple[float, float]:
+    """Return Welch's (1947) 95 % interval of a ``difference`` of two means, from their ``standard_errors`` and
+    the ``counts`` of values, two or more each. Raises ValueError if both standard errors are 0."""
+    first, second = (error**2 for error in standard_errors)
     if first + second == 0:
         raise ValueError("Welch's interval needs values that differ")
     freedom = (first + second) ** 2 / (first**2 / (counts[0] - 1) + second**2 / (counts[1] - 1))

@@ -56,7 +56,7 @@ class ScoreRow(TypedDict):
     sealed: NotRequired[OneLine]
     distinct: NotRequired[Count]  # number of different problems, where it is less than the count
     fixed_set: NotRequired[bool]  # drawn from a fixed set: the interval counts different problems
-    family: NotRequired[Literal["alone"]]  # a family requested by name: the others may not be measured
+    family: NotRequired[Literal["alone"]]  # a family requested by name; other families may be missing
     chance: NotRequired[Fraction]  # per-symbol accuracy of guessing
     scaled: NotRequired[Real]  # per-symbol accuracy, from guessing (0) to all correct (1)
     final: NotRequired[Fraction]  # exact match of the answer's final part alone
@@ -65,7 +65,7 @@ class ScoreRow(TypedDict):
     together: NotRequired[Count]  # batch size of a rule that chooses one loop per batch
 
 
-class _ChosenLoops(TypedDict):  # of one stopping rule
+class _ChosenLoops(TypedDict):  # the loops that one stopping rule chose
     mean: NotNegative
     low: NotNegative
     high: NotNegative

@@ -75,7 +75,7 @@ def loops_notes(rows: Iterable[Row]) -> list[str]:
     return notes
 
 
-def within_training_sizes(sizes: Sequence[int], largest_trained: Sequence[int]) -> bool:
+def is_within_training_sizes(sizes: Sequence[int], largest_trained: Sequence[int]) -> bool:
     """Return whether each size is at most the largest training size of its axis, ``largest_trained``."""
     return all(size <= top for size, top in zip(sizes, largest_trained, strict=True))
 

@@ -40,7 +40,7 @@ from lengthwise.base.errors import UsageError as UsageError  # re-exported from 
 from lengthwise.base.errors import quote_value
 from lengthwise.base.results import Kind as Kind
 from lengthwise.base.results import Score as Score
-from lengthwise.base.results import wilson as wilson
+from lengthwise.base.results import wilson_interval as wilson_interval
 
 Purpose = Literal["train", "validation", "test"]  # the use of problems
 

@@ -16,7 +16,7 @@ from lengthwise.base.formatting import duration_text
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Seed, Size, Threads
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import KINDS_WITH_CURVE, Sizes, within_training_sizes
+from lengthwise.base.score_rows import KINDS_WITH_CURVE, Sizes, is_within_training_sizes
 from lengthwise.base.types import Kind
 from lengthwise.cli import options
 from lengthwise.cli.console import err, print_result, warn
@@ -268,7 +268,9 @@ def _run_measurements(args: Options, run: Run, plan: Sequence[Measurement], prog
     single_sizes = [size for size in plan[0].sizes if isinstance(size, int)]
     requested = plan[0].sizes if len(plan[0].sizes) - len(single_sizes) <= 8 else single_sizes
     reach = [2 * top for top in recipe.tops]
-    family_sizes = [size for size in requested if args.far_families or within_training_sizes(recipe.sizes(size), reach)]
+    family_sizes = [
+        size for size in requested if args.far_families or is_within_training_sizes(recipe.sizes(size), reach)
+    ]
     known_scores = {
         (measured_sizes, rule)
         for (measured_sizes, problems, rule), done in run.measured_counts().items()

@@ -14,7 +14,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.results import NORMAL_QUANTILE, AnySize, Outcomes, counted_problems, independent_trials, wilson
+from lengthwise.base.results import (
+    NORMAL_QUANTILE,
+    AnySize,
+    Outcomes,
+    counted_problems,
+    independent_trials,
+    wilson_interval,
+)
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import KINDS_WITH_CURVE
 from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError, to_device
@@ -152,7 +159,7 @@ def needed_sample(right_count: float, count: int, precision: float, batch_rows: 
     """Return the total number of problems to measure, with ``right_count`` of the first ``count`` right: ``count`` if
     the interval is narrow enough. The result is at most 2 · ``count``, since the fraction is only an estimate.
     ``batch_rows`` is the rule's batch size."""
-    low, high = wilson(right_count / count, independent_trials(count, batch_rows))
+    low, high = wilson_interval(right_count / count, independent_trials(count, batch_rows))
     if high - low <= 2 * precision:
         return count
     middle = (low + high) / 2

@@ -28,10 +28,10 @@ from lengthwise.base.score_rows import (
     Sizes,
     group_by,
     is_full_family_run,
+    is_within_training_sizes,
     problems_text,
     select_reported_rows,
     share_text,
-    within_training_sizes,
     worst_rows,
 )
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
@@ -123,7 +123,7 @@ class Curve:
 
     def is_trained_size(self, sizes: Sizes) -> bool:
         """Return True if these sizes lie within the training range."""
-        return len(sizes) == len(self.tops) and within_training_sizes(sizes, self.tops)
+        return len(sizes) == len(self.tops) and is_within_training_sizes(sizes, self.tops)
 
 
 def curves(runs: Iterable[RunFolder]) -> list[Curve]:

@@ -20,12 +20,12 @@ from lengthwise.base.score_rows import (
     family_rows_by_size,
     interval_notes,
     interval_text,
+    is_within_training_sizes,
     problems_text,
     share_text,
     size_text,
     training_length_rows,
     uniform_rows_by_size,
-    within_training_sizes,
     worst_row,
     worst_rows,
 )
@@ -62,10 +62,12 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
         longest_uniform = [_longest_solved(rows, first.tops, families=False) for rows in own]
         fits = [row["exact"] for rows in own for row in training_length_rows(rows, first.tops)]
         abouts = [about for run in group if (about := run.about())]
-        beyond = [size is not None and not within_training_sizes(size, first.tops) for size in longest]
+        beyond = [size is not None and not is_within_training_sizes(size, first.tops) for size in longest]
         steps = (operations or {}).get(first.seedless_id)
         families = [row for rows in own for row in worst_rows(rows)]
-        failing = [row for row in families if within_training_sizes(row["sizes"], first.tops) and row["exact"] < SOLVED]
+        failing = [
+            row for row in families if is_within_training_sizes(row["sizes"], first.tops) and row["exact"] < SOLVED
+        ]
         low = worst_row(failing or families) if families else None
         rows.append(
             {
@@ -96,7 +98,7 @@ def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Si
     for row in sorted(uniform, key=lambda row: (max(row["sizes"]), row["sizes"])):
         sizes = tuple(row["sizes"])
         low = lowest.get(sizes)
-        if not within_training_sizes(sizes, tops) and any(
+        if not is_within_training_sizes(sizes, tops) and any(
             row_or_none and row_or_none["high"] < SOLVED for row_or_none in (row, low)
         ):
             break
@@ -212,7 +214,7 @@ def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     for size in sorted({*uniform, *lowest}):
         low = lowest.get(size)
         named = f"{low['problems']}, of {len(structured[size])}" if low else ""
-        mark = " (trained)" if within_training_sizes(size, tops) else ""
+        mark = " (trained)" if is_within_training_sizes(size, tops) else ""
         yield f"| {size_text(size)}{mark} | {_format_share(uniform.get(size))} | {_format_share(low)} | {named} |"
     yield ""
     yield "Exact match: the whole answer is right, end symbol included. In brackets: the 95 % Wilson interval and the"

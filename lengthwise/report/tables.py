@@ -19,6 +19,7 @@ from lengthwise.base.score_rows import (
     group_by,
     interval_notes,
     interval_text,
+    is_within_training_sizes,
     loops_notes,
     loops_text,
     scaled_accuracy_text,
@@ -26,7 +27,6 @@ from lengthwise.base.score_rows import (
     share_text,
     size_text,
     uniform_rows_by_size,
-    within_training_sizes,
     worst_row,
 )
 from lengthwise.report import TRAINED, WORST, Curve, Point, name_curves, scores_at_training_length, training_warnings
@@ -126,7 +126,7 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
             blocks["–".join(map(str, dict.fromkeys((block[0], block[-1]))))] = block
     downs, acrosses = sides
     worst = min(cells, key=cells.__getitem__)
-    within = [share for size, share in cells.items() if within_training_sizes(size, tops)]
+    within = [share for size, share in cells.items() if is_within_training_sizes(size, tops)]
     notes = [f"mean {share_text(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
     if within:
         mean = share_text(statistics.fmean(within), 4)
@@ -239,7 +239,7 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
     ]
     exhaustive_only = [sizes for sizes in exhaustive if sizes not in uniform]
     for within in (True, False):
-        if part := [sizes for sizes in exhaustive_only if within_training_sizes(sizes, tops) == within]:
+        if part := [sizes for sizes in exhaustive_only if is_within_training_sizes(sizes, tops) == within]:
             # The shortest sizes, where all problems were measured, share a row.
             rows = [row for at in part for row in structured[at]]
             count, wrong = sum(row["count"] for row in rows), sum((1 - row["exact"]) * row["count"] for row in rows)
@@ -251,7 +251,7 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
         worst = worst_row(family_rows) if family_rows else None
         below = sum(row["exact"] < SOLVED for row in family_rows)
         named, below = (worst["problems"], f"{below} of {len(family_rows)}") if worst else ("–", "–")
-        size = TRAINED * within_training_sizes(sizes, tops) + size_text(sizes)
+        size = TRAINED * is_within_training_sizes(sizes, tops) + size_text(sizes)
         table.add_row(size, _format_share(uniform.get(sizes)), named, _format_share(worst), below)
     return table
 
@@ -264,7 +264,7 @@ def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
     for size in sizes:
         for row in structured[size]:
             by_name.setdefault(row["problems"], {})[size] = row
-    headings = ["family", *(TRAINED * within_training_sizes(size, tops) + size_text(size) for size in sizes)]
+    headings = ["family", *(TRAINED * is_within_training_sizes(size, tops) + size_text(size) for size in sizes)]
     table = FittedTable(*headings, left_aligned=("family",), no_wrap=headings)
     means = {name: statistics.fmean(row["exact"] for row in cells.values()) for name, cells in by_name.items()}
     for name, cells in sorted(by_name.items(), key=lambda item: means[item[0]]):
@@ -321,7 +321,7 @@ def _detail_cells(row: Row, tops: Sizes | None) -> list[Text]:
     # A bar of ten characters, to an eighth of a character; any value above 0 is visible.
     eighths = max(round(exact * 80), 1 if exact > 0 else 0)
     bar = ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(10, "·")
-    trained = tops is not None and within_training_sizes(row["sizes"], tops)
+    trained = tops is not None and is_within_training_sizes(row["sizes"], tops)
     return [
         Text.assemble((TRAINED * trained, "dim"), size_text(row["sizes"])),
         Text(bar, style),

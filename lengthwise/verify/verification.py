@@ -34,10 +34,10 @@ from lengthwise.base.score_rows import (
     SOLVED,
     Row,
     family_rows_by_size,
+    is_within_training_sizes,
     share_text,
     size_text,
     uniform_rows_by_size,
-    within_training_sizes,
 )
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.attack import attack
@@ -212,8 +212,10 @@ def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Cl
     steps = {round(part * (recipe.steps - 1) / (CHECKED_STEPS - 1)) for part in range(CHECKED_STEPS)}
     largest_drawn = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
     finding = f"drew problems of up to {size_text(largest_drawn)}; its recipe says {size_text(tops)}"
-    within = within_training_sizes(largest_drawn, tops)
-    if within and all(within_training_sizes(size, tops) for size in [*sizes, *(row["sizes"] for row in claims.rows)]):
+    within = is_within_training_sizes(largest_drawn, tops)
+    if within and all(
+        is_within_training_sizes(size, tops) for size in [*sizes, *(row["sizes"] for row in claims.rows)]
+    ):
         within, finding = False, f"{finding}; no size beyond the training lengths was measured or claimed"
     return Check("training lengths", "passed" if within else "exposed", finding)
 

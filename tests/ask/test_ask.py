@@ -27,7 +27,7 @@ from lengthwise.ask.asking import Key, read_reply
 from lengthwise.ask.inquiry import ANSWER_ONLY, Inquiry, InquiryRun, draw_items, is_leniently_right, judge_reply
 from lengthwise.base import process
 from lengthwise.base.fields import part_classes
-from lengthwise.base.types import UsageError, wilson
+from lengthwise.base.types import UsageError, wilson_interval
 from lengthwise.cli import ask as ask_verb
 from lengthwise.cli.entry import main, parse
 from lengthwise.experiment.data import default_sizes, evaluation_problems, fresh_problems
@@ -202,7 +202,7 @@ def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, cli_json,
     assert sum(server.asked.values()) == 40 == result["requests"]
     first, second = result["scores"]
     assert (first["exact"], first["count"], first["asked"], first["chatter"]) == (0.85, 20, 20, 1)
-    assert (first["low"], first["high"]) == wilson(0.85, 20)
+    assert (first["low"], first["high"]) == wilson_interval(0.85, 20)
     assert (first["task"], first["weights"], first["problems"], first["seed"]) == (
         "addition", "org/a model", "uniform", 7
     )  # fmt: skip

@@ -14,6 +14,7 @@ import lengthwise as lw
 from lengthwise.base import schemas
 from lengthwise.base.fields import (
     Config,
+    are_valid_rows,
     changed_fields,
     decode,
     encode,
@@ -22,7 +23,6 @@ from lengthwise.base.fields import (
     override,
     part_classes,
     part_text,
-    rows_fit,
 )
 from lengthwise.base.literals import parse_literal
 
@@ -421,10 +421,10 @@ OTHERS = [None, True, 1, 0, -1, 0.5, 2.0, -0.5, math.nan, math.inf, 10**400, "",
 
 @pytest.mark.parametrize(("kind", "row"), [(schemas.MetricsRow, METRICS), (schemas.ScoreRow, SCORES)])
 def test_rows_fit_a_schema_only_if_each_row_fits(kind, row):
-    assert rows_fit(kind, [])
-    assert rows_fit(kind, [row, {**row}])
+    assert are_valid_rows(kind, [])
+    assert are_valid_rows(kind, [row, {**row}])
     wrong = [{**row, name: other} for name in field_types(kind) for other in OTHERS]
     wrong += [{key: value for key, value in row.items() if key != name} for name in row]
     for one in [*wrong, *OTHERS]:
-        if rows_fit(kind, [row, one, row]):
+        if are_valid_rows(kind, [row, one, row]):
             decode(kind, one)

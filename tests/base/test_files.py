@@ -288,7 +288,7 @@ def test_a_temporary_file_of_another_machine_is_removed_after_a_day(tmp_path):
     old, new = (tmp_path / temporary("state.pt", place="0" * 12) for _ in range(2))
     for path in (old, new):
         path.write_text("")
-    os.utime(old, (time.time() - 2 * files.TEMPORARY_AGE,) * 2)
+    os.utime(old, (time.time() - 2 * files.TEMPORARY_AGE_SECONDS,) * 2)
     remove_temporary_files(tmp_path)
     assert [*tmp_path.iterdir()] == [new]
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.base.types import Batch, Inputs, Problems, Score, UsageError, wilson
+from lengthwise.base.types import Batch, Inputs, Problems, Score, UsageError, wilson_interval
 
 # Newcombe (1998), Statistics in Medicine 17, 857–872, table I, method 3; and two values worked out by hand.
 KNOWN = [
@@ -22,14 +22,14 @@ KNOWN = [
 
 @pytest.mark.parametrize(("share", "count", "low", "high"), KNOWN)
 def test_wilson_interval_against_known_values(share, count, low, high):
-    assert wilson(share, count) == pytest.approx((low, high), abs=5e-5)
+    assert wilson_interval(share, count) == pytest.approx((low, high), abs=5e-5)
 
 
 @given(st.integers(1, 10_000), st.integers(0, 10_000))
 def test_wilson_solves_its_own_equation(count, hits):
     """Each end p of the interval satisfies |share − p| = z standard errors of p."""
     share, z = min(hits, count) / count, 1.959964
-    low, high = wilson(share, count)
+    low, high = wilson_interval(share, count)
     assert 0 <= low <= share <= high <= 1
     for end in (low, high):
         assert (share - end) ** 2 == pytest.approx(z * z * end * (1 - end) / count, abs=1e-9)
@@ -38,13 +38,13 @@ def test_wilson_solves_its_own_equation(count, hits):
 @given(st.integers(1, 500), st.integers(0, 500))
 def test_wilson_is_symmetric(count, hits):
     share = min(hits, count) / count
-    low, high = wilson(share, count)
-    assert wilson(1 - share, count) == pytest.approx((1 - high, 1 - low))
+    low, high = wilson_interval(share, count)
+    assert wilson_interval(1 - share, count) == pytest.approx((1 - high, 1 - low))
 
 
 def test_an_interval_of_zero_samples_is_refused():
     with pytest.raises(ValueError, match="at least one"):
-        wilson(0.5, 0)
+        wilson_interval(0.5, 0)
 
 
 def test_a_score_row_includes_its_interval():

@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import command
 
-from lengthwise.base.results import wilson
+from lengthwise.base.results import wilson_interval
 from lengthwise.base.score_rows import SOLVED
 from lengthwise.cli.demo import _mark_wrong_digits
 from lengthwise.cli.entry import build_parser
@@ -38,7 +38,7 @@ def test_the_demo_shows_its_results_and_can_be_repeated(runs, monkeypatch):
 def test_the_demo_samples_enough_problems_to_call_a_size_solved():
     """The default sample is large enough for the card to call a size solved if every answer is right."""
     samples = build_parser().parse_args(["demo"]).samples
-    assert wilson(1.0, SURE_COUNT)[0] >= SOLVED > wilson(1.0, SURE_COUNT - 1)[0]
+    assert wilson_interval(1.0, SURE_COUNT)[0] >= SOLVED > wilson_interval(1.0, SURE_COUNT - 1)[0]
     assert samples >= SURE_COUNT
 
 

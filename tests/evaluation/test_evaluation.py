@@ -12,7 +12,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.results import effective_trials
-from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson
+from lengthwise.base.types import Inputs, Problems, Score, UsageError, wilson_interval
 from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.evaluation.answers import predict, predict_by_rules
@@ -606,7 +606,7 @@ def counted(right, precision, most=10_000):
 def test_an_interval_of_a_sample_that_ends_early_still_covers(share, precision):
     """The interval is as narrow as requested, and covers the true share in at least 90 % of the draws."""
     ends = [counted(cumulative_successes(share, seed), precision) for seed in range(200)]
-    intervals = [wilson(right / count, count) for count, right in ends]
+    intervals = [wilson_interval(right / count, count) for count, right in ends]
     assert all(high - low <= 2 * precision for low, high in intervals)
     assert sum(low - 1e-9 <= share <= high + 1e-9 for low, high in intervals) >= 0.9 * len(ends)
     fixed = 0.97 / precision**2  # about what a share of 0.5 takes
@@ -640,7 +640,7 @@ def test_scores_count_distinct_problems(precision):
         problems = data.evaluation_problems(recipe, size, score.count, seed=0)
         assert score.distinct == len({tuple(row) for row in problems.prompt.tolist()}) < score.count
         counted = score.distinct if recipe is fixed else score.count
-        assert score.interval == wilson(score.exact, counted) and effective_trials(score.row()) == counted
+        assert score.interval == wilson_interval(score.exact, counted) and effective_trials(score.row()) == counted
         assert ("fixed_set" in score.row()) == (recipe is fixed)
     assert describe_repeats(NEXT.has_fixed_problems, data.evaluation_problems(NEXT, 30, 500, seed=0)) == {}
     (score,) = evaluate(half_trained(NEXT), [18], samples=4)

@@ -11,7 +11,7 @@ import pytest
 
 import lengthwise as lw
 from lengthwise.base.csv_files import read_csv, write_csv
-from lengthwise.base.results import Outcomes, Score, effective_trials, independent_trials, wilson
+from lengthwise.base.results import Outcomes, Score, effective_trials, independent_trials, wilson_interval
 from lengthwise.base.score_rows import interval_notes
 from lengthwise.evaluation.scores import needed_sample
 from lengthwise.report.scored import newcombe_interval
@@ -41,7 +41,7 @@ def test_an_interval_over_batches_covers(share, count):
         whole = Score("t", "w", "r", "uniform", (1,), count, right / count, None, 1.0, 1.0, together=512)
         low, high = whole.interval
         over_batches += low <= share <= high
-        low, high = wilson(right / count, count)
+        low, high = wilson_interval(right / count, count)
         over_problems += low <= share <= high
     assert over_batches >= 0.93 * DRAWS
     assert over_problems < 0.6 * DRAWS
@@ -69,7 +69,7 @@ def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_
     assert effective_trials(row | {"together": 512}) == independent_trials(6400, 512)
     assert effective_trials(row | {"together": 512, "fixed_set": True}) == 2
     both = Score("t", "w", "r", "uniform", (1,), 6400, 0.5, None, 0.5, 1.0, together=512, distinct=1024, fixed_set=True)
-    assert both.interval == wilson(0.5, 2)
+    assert both.interval == wilson_interval(0.5, 2)
     said = interval_notes([both.row()])
     read = read_csv(write_csv(tmp_path / "scores.csv", [both.row()]))
     assert read == [both.row()] and effective_trials(read[0]) == 2
@@ -150,5 +150,5 @@ def test_published_rows_by_batch_have_intervals_over_batches(path):
     with path.open(newline="") as file:
         head, *lines = [line for number, line in enumerate(file) if number == 0 or "per=batch" in line]
     for row in csv.DictReader([head, *lines]):
-        interval = wilson(float(row["exact"]), independent_trials(int(row["count"]), 512))
+        interval = wilson_interval(float(row["exact"]), independent_trials(int(row["count"]), 512))
         assert (float(row["low"]), float(row["high"])) == pytest.approx(interval)

@@ -375,7 +375,7 @@ def test_a_large_table_is_compressed_and_read_back(tmp_path):
 
 
 def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_files, "MAX_TEXT", 1000)
+    monkeypatch.setattr(csv_files, "MAX_UNPACKED_BYTES", 1000)
     (tmp_path / "scores.csv.gz").write_bytes(gzip.compress(b"id\n" * 500))
     with pytest.raises(UsageError, match="unpacks to more than the limit, 1,000 bytes"):
         read_csv(tmp_path / "scores.csv")

@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from lengthwise.base.results import wilson
+from lengthwise.base.results import wilson_interval
 from lengthwise.report.card import card_table
 from lengthwise.report.sheet import FittedTable
 from lengthwise.report.tables import (
@@ -30,7 +30,7 @@ def printed(table, width):
 
 
 def score(size, exact, problems="uniform", **more):
-    low, high = wilson(exact, 1000)
+    low, high = wilson_interval(exact, 1000)
     row = {"sizes": [size], "problems": problems, "stopping": "MaxConfidence(extra=20, per=batch)", "exact": exact}
     return row | {"low": low, "high": high, "token_accuracy": 0.98765, "loops": 123.4, "count": 1000} | more
 
