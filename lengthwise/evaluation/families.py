@@ -25,7 +25,7 @@ from lengthwise.evaluation.scores import (
     resolve_rules,
     results_of_groups,
 )
-from lengthwise.experiment.data import NoProblemsLeft, effective_source, evaluation_problems, take_part
+from lengthwise.experiment.data import NoProblemsLeft, effective_source, evaluation_problems, select_part
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import hash_prompts
 from lengthwise.experiment.stopping import Stopping
@@ -121,7 +121,7 @@ def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> P
     problems = recipe.task.part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
     if problems is None:
         return None
-    problems = take_part(effective_source(recipe.task, recipe.source), "test", problems)
+    problems = select_part(effective_source(recipe.task, recipe.source), "test", problems)
     return problems if len(problems) else None
 
 

@@ -14,17 +14,10 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.results import (
-    NORMAL_QUANTILE,
-    AnySize,
-    Outcomes,
-    counted_problems,
-    independent_trials,
-    wilson_interval,
-)
+from lengthwise.base.results import NORMAL_QUANTILE, AnySize, Outcomes, counted_problems, independent_trials
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import KINDS_WITH_CURVE
-from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError, to_device
+from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError, to_device, wilson_interval
 from lengthwise.evaluation.answers import (
     Predictions,
     answer_mask,

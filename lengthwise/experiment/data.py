@@ -23,7 +23,7 @@ from lengthwise.experiment.source import FRESH, Finite, Source, hash_prompts
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler, choose_families, draw_mixture
 
-CHUNK = 65_536  # problems of a fixed set drawn in one call
+PROBLEMS_PER_CHUNK = 65_536  # problems of a fixed set drawn in one call
 
 
 class NoProblemsLeft(UsageError):
@@ -94,8 +94,10 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
     while different < source.rows:
         earlier, chunks = different, max(1, count)  # double the set each time, since each time it is sorted
         for _ in range(chunks):
-            drawn = lengths.problems(task.part("train"), 0, CHUNK, stream(source.seed, "set", task.name, count))
-            drawn = take_part(effective_source(task, source), "train", drawn)
+            drawn = lengths.problems(
+                task.part("train"), 0, PROBLEMS_PER_CHUNK, stream(source.seed, "set", task.name, count)
+            )
+            drawn = select_part(effective_source(task, source), "train", drawn)
             problem_sets.append(drawn.to_smallest_type(len(task.symbols)))
             count += 1
         # Drop repetitions: keep the first problem of each hash, in the order of drawing.
@@ -105,7 +107,7 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
         first[1:] = order.values[1:] != order.values[:-1]
         problem_sets = [joined.take(order.indices[first].sort().values)]
         different = len(problem_sets[0])
-        if different - earlier < chunks * CHUNK // 10_000:
+        if different - earlier < chunks * PROBLEMS_PER_CHUNK // 10_000:
             raise UsageError(f"source: {task.name} has only about {different} different problems: reduce rows")
     return problem_sets[0].take(slice(source.rows))
 
@@ -123,7 +125,7 @@ def effective_source(task: Task, source: Source) -> Source:
     return FRESH if task.is_collection else source
 
 
-def take_part(source: Source, purpose: Purpose, problems: Problems) -> Problems:
+def select_part(source: Source, purpose: Purpose, problems: Problems) -> Problems:
     """Return the problems that a source assigns to a purpose. Raises UsageError if its mask is invalid."""
     with wrap_user_errors(source):
         mask = source.mask_part(purpose, problems)
@@ -246,8 +248,8 @@ def default_sizes(recipe: Recipe) -> Sequence[int]:
 
 def check_training(recipe: Recipe, sizes: Iterable[AnySize] = ()) -> None:
     """Draw problems of every kind that training will need: the fixed set, validation problems, and the longest problem,
-    with its positions. Raises UsageError if the task lacks such problems. Call the task's ``answer_slots`` for
-    ``sizes``, to be measured later, which may raise too."""
+    with its positions. Raises UsageError if the task lacks such problems. Also call the task's ``answer_slots``,
+    which may raise, for ``sizes`` that will be measured later."""
     watch, seed = recipe.watch, recipe.data_seed
     for size in map(recipe.sizes, sizes):
         if len(size) == len(recipe.task.axes):  # other sizes are refused later, by name
@@ -282,7 +284,7 @@ def _draw_part(purpose: Purpose, source: Source, draw_more: Callable[[int], Prob
     drawn_count, tried = 0, 0
     while drawn_count < count:
         drawn = draw_more(count)
-        parts.append(take_part(source, purpose, drawn))
+        parts.append(select_part(source, purpose, drawn))
         drawn_count, tried = drawn_count + len(parts[-1]), tried + count
         if tried > 10_000 and tried > 1000 * (drawn_count + 1):
             raise NoProblemsLeft(

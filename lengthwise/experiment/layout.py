@@ -109,7 +109,7 @@ class _RowLayout(Layout):
         ).unbind()
         # Stored as XOR with the end symbol, the answer is 0 outside its own positions, and rows combine by XOR.
         answer = shift_right(zero_after(problems.answer.to(small) ^ end, problems.answer_length), first, width)
-        # First every row without prompt and answer: zeros, the tokens between them, then end symbols.
+        # Start from rows without prompt and answer: zeros, the tokens between the two, then end symbols.
         tokens = extract_windows(_pad_ids(around, width, small), width + self.pauses - first, width)
         # Problems selected from a larger batch may have more padding than this batch is wide.
         prompt = zero_after(problems.prompt.to(small), problems.prompt_length)[:, : width - self.framed]
@@ -166,7 +166,7 @@ def _token_ids(
 
 @lru_cache(maxsize=64)
 def _pad_ids(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor, " n"]:
-    """Return ``width`` zeros, the ids, then the last id repeated: a window is a row without its prompt and answer."""
+    """Return ``width`` zeros, the ids, and the last id repeated. A slice of this is a row without prompt and answer."""
     row = torch.full((2 * width + 1,), ids[-1], dtype=dtype)
     row[:width] = 0
     row[width : width + len(ids)] = torch.tensor(ids)
@@ -177,8 +177,8 @@ def _pad_ids(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor
 class FullOutput(_RowLayout):
     """Full-output prediction (FOP; Fan et al. 2025, section 4): the answer slots hold the end symbol, and all answer
     symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
-    supervised too, with the end symbol as target. With ``level`` too, all rows of a training batch have as many
-    positions as the longest: short problems have long tails, so a model learns the end at positions that no answer of
+    supervised too, with the end symbol as target. With ``level``, all rows of a training batch are as long as its
+    longest row: short problems have long tails, so a model learns the end at positions that no answer of
     training reaches.
 
     With ``causal=False`` every position sees the whole row, as an encoder does. No slot holds an answer, so there is
@@ -220,8 +220,8 @@ class NextToken(_RowLayout):
 @dataclass(frozen=True)
 class Pairs(Layout):
     """Two numbers stacked, least significant digit first: the token at position i is the pair of digits (a_i, b_i), and
-    the target is the answer's digit i. With ``carry``, a pair (0, 0) is appended for the last carry; without, the
-    answer is modulo base^n."""
+    the target is the answer's digit i. With ``carry``, a pair (0, 0) is appended for the last carry; without
+    it, the answer is modulo base^n."""
 
     carry: bool = True  # append a pair (0, 0) for the last carry; without it, the answer is modulo base^n
 
@@ -322,7 +322,7 @@ class Grid(Tagged):
 
 @dataclass(frozen=True)
 class Labelled(_ClassLayout):
-    """One class for a row (sequence classification): rows ``prompt =``, and the target at ``=`` is the answer. For
+    """One class per row (sequence classification): a row is ``prompt =``, and the target at ``=`` is the answer. For
     tasks whose answers have one symbol, such as parity and membership in a language. Targets are symbols that the
     task ``writes``; there is no end symbol."""
 

@@ -54,7 +54,7 @@ class AdamW(Optimizer):
     rate: NotNegative = 1e-3  # the peak of the learning rate
     betas: tuple[Decay, Decay] = (0.9, 0.999)  # decays of the means of gradients and of their squares
     eps: Positive = 1e-8  # added to the root of the mean square
-    weight_decay: NotNegative = 0.01  # decay of the weights per step, as a fraction, times the learning rate
+    weight_decay: NotNegative = 0.01  # fraction of the weights that a step subtracts, times the learning rate
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         parameters = [*parameters]
@@ -96,9 +96,9 @@ class LAMB(Optimizer):
 class Schedule(Config):
     """The learning rate over a run, as a fraction of its peak. Times are fractions of all steps.
 
-    A linear ``warmup``, then the peak, then a decay to ``floor`` over the last ``cooldown``. By default the decay takes
-    all steps after the warm-up (cosine, linear, exponential) or a tenth of the run (trapezoid). ``constant`` does not
-    decay. Raises UsageError for ``exponential`` with a floor of 0.
+    The rate rises linearly during ``warmup``, stays at its peak, and falls to ``floor`` during the last ``cooldown``.
+    By default it falls during all steps after the warm-up (cosine, linear, exponential) or the last tenth of the run
+    (trapezoid). With ``constant`` it does not fall. Raises UsageError for ``exponential`` with a floor of 0.
     """
 
     # How the rate falls after its peak.

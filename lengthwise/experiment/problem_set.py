@@ -19,8 +19,8 @@ from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.source import Finite
 from lengthwise.tasks import Task, separate_lines
 
-CHUNK = 65_536  # problems drawn in one call
-MAX_EMPTY_CHUNKS = 1000  # empty chunks in a row after which a part counts as empty
+PROBLEMS_PER_CHUNK = 65_536  # problems drawn in one call
+MAX_EMPTY_CHUNKS = 1000  # successive empty chunks after which a part counts as empty
 SPLIT = Finite(rows=1)  # its hash of the prompt assigns problems to parts
 
 
@@ -28,8 +28,8 @@ class ProblemSet(Sequence[dict[str, Any]]):
     """Problems of a task, in the order in which they were drawn.
 
     An item is a dictionary with ``prompt``, ``answer``, ``size`` (on two axes ``sizes``) and ``rounds``: so a torch
-    ``DataLoader`` can read the set. ``problems`` are tensors of symbol ids, whose memory ``problems.prompt.numpy()``
-    and ``jax.dlpack.from_dlpack(problems.prompt)`` share.
+    ``DataLoader`` can read the set. ``problems`` holds tensors of symbol ids; arrays made by
+    ``problems.prompt.numpy()`` or ``jax.dlpack.from_dlpack(problems.prompt)`` share their memory.
     """
 
     def __init__(self, task: Task, problems: Problems) -> None:
@@ -54,8 +54,8 @@ class ProblemSet(Sequence[dict[str, Any]]):
 
     def lines(self) -> Iterator[str]:
         """Yield each problem as a line of JSON that ``File`` can read."""
-        for start in range(0, len(self), CHUNK):
-            yield from json_lines(self.task, self.problems.take(slice(start, start + CHUNK)))
+        for start in range(0, len(self), PROBLEMS_PER_CHUNK):
+            yield from json_lines(self.task, self.problems.take(slice(start, start + PROBLEMS_PER_CHUNK)))
 
     @property
     def digest(self) -> str:
@@ -80,10 +80,10 @@ def draw_problems(
     seed: int = 0,
     kind: Kind = "uniform",
 ) -> Iterator[Problems]:
-    """Yield ``count`` problems of a kind, in chunks of at most ``CHUNK``; each problem's size is drawn uniformly from
-    ``sizes``. With ``split``, yield only problems that a hash of the prompt assigns to that part, so that parts do not
-    overlap. Raises UsageError if the task lacks the size or kind, NoProblemsLeft if a part has no problem of these
-    sizes."""
+    """Yield ``count`` problems of a kind, in chunks of at most ``PROBLEMS_PER_CHUNK``; each problem's size is drawn
+    uniformly from ``sizes``. With ``split``, yield only problems that a hash of the prompt assigns to that part, so
+    that parts do not overlap. Raises UsageError if the task lacks the size or kind, NoProblemsLeft if a part has no
+    problem of these sizes."""
     task = task if split is None else task.part(split)
     if kind == "natural":
         raise UsageError("natural problems follow the task's own distribution over sizes: give one size")
@@ -92,16 +92,16 @@ def draw_problems(
         check_size(task, size, kind)
     if not sizes or count < 1:
         raise UsageError("problems: name one size or more, and a count from 1 up")
-    size_table, yielded, number, fruitless = torch.tensor([list(size) for size in sizes]), 0, 0, 0
+    size_table, yielded, number, empty_chunks = torch.tensor([list(size) for size in sizes]), 0, 0, 0
     while yielded < count:
         draw = stream(seed, "problems", task.name, *address, split or "all", number)
-        # Draw a full chunk always, so that a smaller ``count`` gives the first problems of a larger one.
-        problems = sample(size_table[torch.randint(len(size_table), (CHUNK,), generator=draw)], draw)
+        # Always draw a full chunk, so that a smaller ``count`` gives the first problems of a larger one.
+        problems = sample(size_table[torch.randint(len(size_table), (PROBLEMS_PER_CHUNK,), generator=draw)], draw)
         if split and effective_source(task, SPLIT) is SPLIT:
             problems = problems.take(SPLIT.mask_part(split, problems))
         problems = problems.take(slice(count - yielded)).to_smallest_type(len(task.symbols))
-        number, yielded, fruitless = number + 1, yielded + len(problems), 0 if len(problems) else fruitless + 1
-        if fruitless == MAX_EMPTY_CHUNKS:
+        number, yielded, empty_chunks = number + 1, yielded + len(problems), 0 if len(problems) else empty_chunks + 1
+        if empty_chunks == MAX_EMPTY_CHUNKS:
             raise NoProblemsLeft(f"{task.name} has no problems of these sizes in its {split} part: name larger sizes")
         if len(problems):
             yield problems
@@ -134,4 +134,4 @@ def symbol_texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"])
         return [between.join(symbols[i] for i in row[:end]) for row, end in zip(ids.tolist(), lengths, strict=True)]
     codes = np.array([ord(symbol) for symbol in symbols], dtype=np.uint32)[ids.numpy()]
     text, width = codes.tobytes().decode("utf-32-le"), ids.shape[1]
-    return [text[at * width : at * width + end] for at, end in enumerate(lengths)]
+    return [text[row * width : row * width + end] for row, end in enumerate(lengths)]

@@ -35,11 +35,11 @@ from lengthwise.tasks.family import choose_families
 @dataclass(frozen=True)
 class Watch(fields.Config):
     """Measurements during training, every ``every`` steps: exact match on ``count`` fresh problems at each size, the
-    loss of ``validation`` problems like those trained on, and the perplexity of the right answer to each of the
-    ``probes``, prompts as a person types them.
+    loss on ``validation`` problems from the training distribution, and the perplexity of the right answer to each
+    prompt in ``probes``.
 
-    With ``keep="best"`` exact match also chooses the weights, so sizes should stay near the training lengths: measure
-    far beyond only to report.
+    With ``keep="best"`` exact match also chooses the weights, so sizes should stay near the training lengths; measure
+    much larger sizes only to report them.
     """
 
     every: Whole = 0  # steps between measurements; 0: never
@@ -56,8 +56,8 @@ class Watch(fields.Config):
 
 @dataclass(frozen=True)
 class ChosenOn(fields.Config):
-    """Sizes and sets of problems that were measured while a recipe was chosen. They hold for the recipe that states
-    them: one derived from it that trains other weights has none, unless it states its own."""
+    """Sizes and sets of problems that were measured while a recipe was chosen. They apply only to the recipe that
+    states them: a recipe derived from it that trains other weights starts without them."""
 
     sizes: tuple[Size, ...] = ()  # sizes that were measured
     problems: tuple[str, ...] = ("uniform",)  # sets of problems that were measured
@@ -240,9 +240,9 @@ class Recipe(fields.Config):
         for name in values:
             if name not in names:
                 raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, names)}")
-        states = any(re.match(r"chosen_on\b", change) for change in (*changes, *values))
+        states_chosen_on = any(re.match(r"chosen_on\b", change) for change in (*changes, *values))
         # `override` builds a new ``chosen_on``, which no recipe stated.
-        chosen_on = {} if states else {"chosen_on": self.chosen_on}
+        chosen_on = {} if states_chosen_on else {"chosen_on": self.chosen_on}
         return replace(fields.override(self, changes), **values, **chosen_on)
 
     @property
@@ -251,7 +251,8 @@ class Recipe(fields.Config):
         return self.lengths.tops(len(self.task.axes))
 
     def sizes(self, size: AnySize) -> tuple[int, ...]:
-        """Return a size on each axis. A single number is used on all axes, up to the smaller ``most`` of an axis."""
+        """Return a size on each axis. A single number applies to every axis; an axis whose ``most``
+        is below the training length is capped at it."""
         if isinstance(size, tuple):
             return size
         top = self.lengths.top
@@ -275,7 +276,7 @@ class Recipe(fields.Config):
 
 
 def recipes_by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
-    """Return recipes by name, the form in which a family of recipes returns them."""
+    """Return a dictionary of recipes by name, as a function that defines several recipes must."""
     return {recipe.name: recipe for recipe in recipes}
 
 
@@ -299,8 +300,8 @@ def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
     for size in sizes:
         if max(recipe.sizes(size)) > limit:
             raise UsageError(
-                f"a recipe is chosen near its training lengths, up to {limit} here: {size} is a test; "
-                "measure it afterwards, with `lengthwise evaluate`"
+                f"to choose a recipe, measure sizes up to {limit}; size {size} is kept for testing: measure it "
+                "afterwards, with `lengthwise evaluate`"
             )
 
 

@@ -1,7 +1,7 @@
 """Estimates of the memory and time that a training or an evaluation will take.
 
-They are right within a small factor: enough to refuse impossible work and to announce long work. ``training.cost``
-measures instead.
+They are correct within a small factor, which suffices to refuse impossible work and to announce long work.
+``training.cost`` measures the cost.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping, loop_limits
 
-SPEED = 4e10  # floating-point operations per second of one thread, the median of timed recipes
+OPERATIONS_PER_SECOND = 4e10  # floating-point operations of one thread, the median of timed recipes
 LOOP_SECONDS = 2e-4  # overhead of a loop, forward and backward, for tensors of any size
-TRAINED_NUMBERS = 7  # numbers per parameter in training: weight, gradient, two moments, average, best, checkpoint
-LARGE = 64  # estimates for larger sizes are extrapolated
+TRAINING_NUMBERS = 7  # numbers per parameter in training: weight, gradient, two moments, average, best, checkpoint
+MAX_SAMPLED_SIZE = 64  # estimates for larger sizes are extrapolated
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class ResourceEstimate:
 
     def check(self, description: str) -> None:
         """Raise UsageError if this machine lacks the memory, or the work would take more than a century."""
-        if self.memory > (most := available_memory()):
+        if self.memory > (limit := available_memory()):
             raise UsageError(
-                f"{description} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(most)}"
+                f"{description} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(limit)}"
             )
         if self.seconds > 100 * YEAR:
             raise UsageError(f"{description} takes about {duration_text(self.seconds)}")
@@ -75,17 +75,17 @@ def estimate_training(recipe: Recipe) -> ResourceEstimate:
     positions, rounds = _estimate_row(recipe, recipe.tops)
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, count_parameters(recipe)
-    memory = 4 * TRAINED_NUMBERS * weights + rows * (100 + 4 * _activations_per_position(recipe) * loops)
+    memory = 4 * TRAINING_NUMBERS * weights + rows * (100 + 4 * _activations_per_position(recipe) * loops)
     # Mean sizes are half of the largest; the overhead dominates in small models.
     passes = recipe.steps * recipe.objective.steps_per_batch * loops
-    seconds = passes * (6 * weights * rows / SPEED / 2 + LOOP_SECONDS)
+    seconds = passes * (6 * weights * rows / OPERATIONS_PER_SECOND / 2 + LOOP_SECONDS)
     return ResourceEstimate(memory, seconds)
 
 
 def estimate_evaluation(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]
 ) -> ResourceEstimate:
-    """Estimate the cost of exact match on ``samples`` problems per size: the largest memory, and the total time."""
+    """Estimate the cost of measuring exact match on ``samples`` problems per size: peak memory and total time."""
     weights, model = count_parameters(recipe), recipe.model
     parts = (getattr(model, "mixer", None), *getattr(model, "positions", ()))
     attends_everywhere = not any(getattr(part, "sees_neighbours_only", False) for part in parts)
@@ -107,7 +107,7 @@ def estimate_evaluation(
         memory.append(
             4 * weights + problems + 4 * _activations_per_position(recipe) * batch_positions + traced + scores
         )
-        seconds.append(2 * weights * samples * positions * run / SPEED)
+        seconds.append(2 * weights * samples * positions * run / OPERATIONS_PER_SECOND)
     return ResourceEstimate(max(memory), sum(seconds) * len(sizes) / len(sampled))
 
 
@@ -116,16 +116,16 @@ def _estimate_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     """Return the number of positions of a row of this size, and T(n). For large sizes both are extrapolated from two
     smaller sizes: positions linearly, T(n) by a power law."""
     largest = max(size)
-    if largest <= LARGE:
-        return _draw_sample(recipe, size)
-    small = (tuple(max(1, part * n // largest) for part in size) for n in (LARGE // 2, LARGE))
-    (_, first), (positions, second) = (_draw_sample(recipe, part_size) for part_size in small)
+    if largest <= MAX_SAMPLED_SIZE:
+        return _measure_sample_row(recipe, size)
+    small = (tuple(max(1, part * n // largest) for part in size) for n in (MAX_SAMPLED_SIZE // 2, MAX_SAMPLED_SIZE))
+    (_, first), (positions, second) = (_measure_sample_row(recipe, part_size) for part_size in small)
     power = math.log2(max(second, 1) / max(first, 1))
-    times = largest / LARGE
+    times = largest / MAX_SAMPLED_SIZE
     return positions * times, max(second, 1) * times ** max(power, 0)
 
 
-def _draw_sample(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
+def _measure_sample_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
     try:
         with wrap_user_errors(recipe):
             present = [recipe.task.nearest_size(number) for number in size]

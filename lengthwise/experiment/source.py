@@ -33,7 +33,11 @@ class Fresh(Source):
 
 
 FRESH = Fresh()
-SHARES: dict[Purpose, range] = {"train": range(10), "validation": range(10, 12), "test": range(12, 13)}  # mod 13
+RESIDUES: dict[Purpose, range] = {
+    "train": range(10),
+    "validation": range(10, 12),
+    "test": range(12, 13),
+}  # of hashes mod 13
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,9 @@ class Finite(Source):
     seed: Seed = 0  # another seed gives another set
 
     def mask_part(self, purpose: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
-        share = SHARES[purpose]
-        drawn = hash_prompts(problems) % sum(map(len, SHARES.values()))
-        return (drawn >= share.start) & (drawn < share.stop)
+        residues = RESIDUES[purpose]
+        residue = hash_prompts(problems) % sum(map(len, RESIDUES.values()))
+        return (residue >= residues.start) & (residue < residues.stop)
 
 
 def hash_prompts(problems: Problems) -> Int[Tensor, " b"]:

@@ -1,16 +1,16 @@
 """Stopping rules, which choose the loop whose answer is used at test. They depend only on a ``Trace`` and on T(n).
 
-==================  ====================  ==========================================================================
-rule                knows T(n)            runs
-==================  ====================  ==========================================================================
-``Oracle``          yes                   T(n) + ``more`` loops
-``After``           no                    the same number of loops for every row
-``MaxConfidence``   unless ``most`` is    all loops up to its limit; then the most confident one answers
-``Halted``          unless ``most`` is    until an answer is not empty
-``Converged``       unless ``most`` is    until the answer stays the same
-``Settled``         no                    until the state stops changing
-``Restarts``        as its ``rule``       as its ``rule``, from several initial states; keeps the best answer
-==================  ====================  ==========================================================================
+==================  ========================  ======================================================================
+rule                uses T(n)                 runs
+==================  ========================  ======================================================================
+``Oracle``          yes                       T(n) + ``more`` loops
+``After``           no                        the same number of loops for every row
+``MaxConfidence``   unless ``most`` is given  all loops up to its limit, then chooses the most confident answer
+``Halted``          unless ``most`` is given  until an answer is not empty
+``Converged``       unless ``most`` is given  until the answer stays the same
+``Settled``         no                        until the state stops changing
+``Restarts``        as its ``rule``           as its ``rule``, from several initial states; keeps the best answer
+==================  ========================  ======================================================================
 
 The limit of a rule that reads answers is T(n) + ``extra`` loops, or ``most`` if given: then it is the same for every
 row, and the rule does not use T(n).
@@ -112,15 +112,15 @@ class OutputRule(Stopping):
 
 @dataclass(frozen=True)
 class MaxConfidence(OutputRule):
-    """The loop in 1 … planned + ``extra`` whose answer has the highest confidence; on a tie, the earliest.
+    """Chooses the loop in 1 … planned + ``extra`` whose answer has the highest confidence; on a tie, the earliest.
 
-    ``per="batch"`` is the published rule (Fan et al. 2025, section 5): one loop for all 512 rows of a batch, of one
-    length, by mean confidence, so that an answer depends on the other rows. ``per="example"`` is ours.
+    ``per="batch"`` is the published rule (Fan et al. 2025, section 5): it chooses one loop for all 512 rows of a batch,
+    which have one length, by mean confidence, so an answer depends on the other rows. ``per="example"`` is ours.
     """
 
-    extra: Extra = 20  # loops looked at beyond the planned ones
+    extra: Extra = 20  # loops compared beyond the planned ones
     per: Literal["example", "batch"] = "example"  # one loop for each problem, or one for a batch of 512 (published)
-    most: Size | None = None  # loops looked at, independent of the planned ones; none: planned + extra
+    most: Size | None = None  # loops compared, independent of the planned ones; none: planned + extra
 
     @property
     def together(self) -> int:  # type: ignore[override]
@@ -137,13 +137,14 @@ class MaxConfidence(OutputRule):
 
 @dataclass(frozen=True)
 class Halted(OutputRule):
-    """``more`` loops after the first loop whose answer is not empty (its first symbol is not the end symbol); at most
-    the limit, planned + ``extra``. For weights trained to give an empty answer until they are done (``AnyLoops`` with
-    ``Halting``). If later answers stay right, ``more`` corrects for a model that answers a little early."""
+    """Halts ``more`` loops after the first loop whose answer is not empty (its first symbol is not the end symbol), or
+    at the limit, planned + ``extra``. For weights trained to give an empty answer until they have solved the problem
+    (``AnyLoops`` with ``Halting``). If later answers stay right, ``more`` corrects for a model that answers a little
+    early."""
 
-    extra: Extra = 20  # loops beyond the planned ones, at most
+    extra: Extra = 20  # maximum number of loops beyond the planned ones
     more: Extra = 0  # loops beyond the first one with an answer
-    most: Size | None = None  # loops at most, independent of the planned ones; none: planned + extra
+    most: Size | None = None  # maximum number of loops, independent of the planned ones; none: planned + extra
     needs_end = True
 
     @property
@@ -157,11 +158,11 @@ class Halted(OutputRule):
 
 @dataclass(frozen=True)
 class Converged(OutputRule):
-    """The first loop whose answer stays the same for ``patience`` more loops; else the limit, planned + ``extra``."""
+    """Chooses the first loop whose answer stays the same for ``patience`` more loops, else planned + ``extra``."""
 
     patience: Size = 2  # further loops that must give the same answer
-    extra: Extra = 20  # loops beyond the planned ones, at most
-    most: Size | None = None  # loops at most, independent of the planned ones; none: planned + extra
+    extra: Extra = 20  # maximum number of loops beyond the planned ones
+    most: Size | None = None  # maximum number of loops, independent of the planned ones; none: planned + extra
 
     @property
     def answer_lag(self) -> int:  # type: ignore[override]
@@ -180,8 +181,8 @@ class Converged(OutputRule):
 
 @dataclass(frozen=True)
 class Settled(Stopping):
-    """The first loop that moves the state by less than ``below``: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position, with p the
-    ``period``. Does not use T(n); a row that never settles is answered after ``most`` loops.
+    """Halts at the first loop that moves the state by less than ``below``: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position,
+    with p the ``period``. Does not use T(n); a row that never settles is answered after ``most`` loops.
 
     An answer may stay the same for some loops before it is right; a state that no longer moves keeps its answer. States
     may also alternate between two values: then they do not move over two loops (``period=2``). For a model with a clock
@@ -189,8 +190,8 @@ class Settled(Stopping):
     """
 
     below: Positive = 0.1  # relative movement of the state, at every position
-    period: Literal[1, 2] = 1  # loops over which it is measured; 2: states that alternate count as settled, too
-    most: Size = 500  # loops at most
+    period: Literal[1, 2] = 1  # loops over which it is measured; with 2, states that alternate count as settled
+    most: Size = 500  # maximum number of loops
     needs_movement = True
 
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:

@@ -62,8 +62,7 @@ class Panel:
 @dataclass(frozen=True)
 class Study:
     """One or more panels; if there are several, each has its own folder. Raises UsageError if a panel has no recipe or
-    no size, if two panels share a title or a name, and so a folder, or two recipes a name: the measurements of a recipe
-    are those of its panel."""
+    no size, if two panels share a title or a name, or if two recipes share a name."""
 
     title: str
     panels: tuple[Panel, ...]

@@ -23,7 +23,7 @@ from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes, nearest_size
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.experiment.recipe import Recipe, Watch
-from lengthwise.experiment.resources import SPEED, count_parameters, estimate_training
+from lengthwise.experiment.resources import OPERATIONS_PER_SECOND, count_parameters, estimate_training
 from lengthwise.experiment.source import Fresh
 from lengthwise.runners.cpu import describe_choice
 from lengthwise.runners.plain import Plain
@@ -78,7 +78,7 @@ def count_operations(recipe: Recipe, rows: int | None = None, n_steps: int = 4) 
     operations from its estimated time."""
     rows = min(rows or max(1, recipe.batch // 8), recipe.batch)
     if (seconds := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
-        return seconds * SPEED
+        return seconds * OPERATIONS_PER_SECOND
     small, counter = _reduce_batch(recipe, rows), _OperationCounter()
     model = small.build()
     with computation_settings(1):
@@ -152,7 +152,9 @@ def look_up_cost(recipe: Recipe) -> Cost:
         return Cost(steps=recipe.steps, **{name: value for name, value in row.items() if name != "recipe"})
     demand = estimate_training(recipe)
     seconds = demand.seconds / recipe.steps
-    return Cost(count_parameters(recipe), demand.memory, seconds * SPEED, seconds, recipe.steps, "estimated")
+    return Cost(
+        count_parameters(recipe), demand.memory, seconds * OPERATIONS_PER_SECOND, seconds, recipe.steps, "estimated"
+    )
 
 
 def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> Cost:

@@ -25,7 +25,7 @@ from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Growing, Mastery
 from lengthwise.experiment.own_code import guard_foreign_code, runs_foreign_code, wrap_user_errors
 from lengthwise.experiment.recipe import Parent, Recipe
-from lengthwise.experiment.resources import TRAINED_NUMBERS, count_parameters, estimate_model, is_small_model
+from lengthwise.experiment.resources import TRAINING_NUMBERS, count_parameters, estimate_model, is_small_model
 from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.models import Model
 from lengthwise.runners import Runner
@@ -63,7 +63,7 @@ class Trainer:
         self.matmul, self.processes, self.stacked = matmul, processes or Processes(), stacked
         if not is_small_model(recipe.model):
             what = f"{recipe.name}: training a model of {count_parameters(recipe):,} parameters"
-            estimate_model(recipe, TRAINED_NUMBERS).check(what)
+            estimate_model(recipe, TRAINING_NUMBERS).check(what)
         self.model = recipe.build().to(device).train()  # an external module may be in evaluation mode
         if recipe.model.random_offset_count > 1:  # the sum of two offsets could exceed every table of positions
             raise UsageError(f"{recipe.name}: several encodings add random offsets: set offset=1 (none) in all but one")

@@ -11,7 +11,7 @@ import lengthwise as lw
 from lengthwise.base import rng
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.experiment import data
-from lengthwise.experiment.source import SHARES, Finite, Fresh, hash_prompts
+from lengthwise.experiment.source import RESIDUES, Finite, Fresh, hash_prompts
 from lengthwise.runners.plain import Plain
 from lengthwise.training.loop import train
 
@@ -55,7 +55,7 @@ def texts(problems):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr(data, "CHUNK", 100)
+    monkeypatch.setattr(data, "PROBLEMS_PER_CHUNK", 100)
     data.fixed_set.cache_clear()
     yield
     data.fixed_set.cache_clear()
@@ -149,7 +149,7 @@ def test_hashes_by_hand():
 def test_parts_are_disjoint_and_complete():
     sizes = torch.randint(1, 9, (20_000, 2), generator=rng.stream(0, "sizes"))
     problems = lw.Addition().sample(sizes, rng.stream(0, "parts"))
-    of = torch.stack([Finite(1).mask_part(part, problems) for part in SHARES])
+    of = torch.stack([Finite(1).mask_part(part, problems) for part in RESIDUES])
     assert (of.sum(0) == 1).all()
     shares = of.double().mean(1)
     assert torch.allclose(shares, torch.tensor([10, 2, 1]).double() / 13, atol=0.01)

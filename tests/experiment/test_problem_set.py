@@ -29,7 +29,7 @@ long = pytest.mark.skipif(not LONG, reason="a minute: LENGTHWISE_LONG=1")
 
 @pytest.fixture(autouse=True)
 def _small_chunks(monkeypatch):
-    monkeypatch.setattr(problem_set, "CHUNK", 64)
+    monkeypatch.setattr(problem_set, "PROBLEMS_PER_CHUNK", 64)
 
 
 def call(capsys, *words):
@@ -59,7 +59,7 @@ def test_the_digest_is_the_same_from_the_command_line_python_a_loader_and_a_file
 @pytest.mark.parametrize("count", [3_000, pytest.param(1_000_000, marks=long)])
 def test_a_million_problems_take_at_most_a_minute_each_way(count, monkeypatch):
     """The command line, Python and a DataLoader each draw, write and digest a million problems within a minute."""
-    monkeypatch.setattr(problem_set, "CHUNK", 65_536)
+    monkeypatch.setattr(problem_set, "PROBLEMS_PER_CHUNK", 65_536)
     words = ["addition", "--lengths", "1-20", "--count", str(count), "--split", "train", "--jsonl"]
     before = os.times()
     shell = subprocess.run([sys.executable, "-m", "lengthwise", "sample", *words], capture_output=True, check=True)

@@ -18,7 +18,7 @@ from lengthwise.training.cost import count_operations
 def test_estimated_operations_are_within_a_factor_of_ten(name):
     """The counted step is the last one, whose rows are longest; estimates assume rows half as long."""
     recipe = catalog.recipe(name, ["watch.every=0", "keep=last"])
-    estimated = resources.estimate_training(recipe).seconds / recipe.steps * resources.SPEED
+    estimated = resources.estimate_training(recipe).seconds / recipe.steps * resources.OPERATIONS_PER_SECOND
     assert 0.1 < estimated / count_operations(recipe, rows=2, n_steps=1) < 10
 
 

@@ -74,10 +74,10 @@ def test_no_recipe_is_chosen_by_its_tests():
     recipe = catalog.recipe("looped-parity")
     assert largest_size_for_choosing(recipe) == 26
     check_sizes(recipe, [4, 20, 26])
-    with pytest.raises(UsageError, match="27 is a test"):
+    with pytest.raises(UsageError, match="size 27 is kept for testing"):
         check_sizes(recipe, [20, 27])
     done = command("sweep", "looped-parity", "model.width=8,16", "--lengths", "20,40", *SMALL[:-3])
-    assert done.returncode == 2 and "up to 5 here: 20 is a test" in done.stderr
+    assert done.returncode == 2 and "up to 5; size 20 is kept for testing" in done.stderr
 
 
 def test_recipes_are_compared_at_one_training_length():
