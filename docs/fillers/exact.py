@@ -27,7 +27,7 @@ from lengthwise.api import catalog
 from lengthwise.base.csv_files import read_csv
 from lengthwise.base.score_rows import Row, scaled_accuracy_text, share_text, size_text
 from lengthwise.recipes.looped import METHODS, Scale, build_variation
-from lengthwise.studies.looped import TESTED, test_length
+from lengthwise.studies.looped import TEST_LENGTHS, test_length
 
 UNFITTED = " † not fitted: below .99 at its training length."
 
@@ -141,12 +141,12 @@ def kept(folder: str, *words: str) -> str:
 
 def grid(*folders: str) -> str:
     """Write the mean over seeds of every method on every task (Fan et al. 2025) at the task's test length. ``folders``:
-    one for each task of ``TESTED``, in its order, several of one task joined by ``+``; those in ``looped-half`` are on
-    half the range. A missing folder counts as not measured."""
+    one for each task of ``TEST_LENGTHS``, in order, several of one task joined by ``+``; those in ``looped-half`` are
+    on half the range. A missing folder counts as not measured."""
     scale: Scale = "half" if "looped-half" in folders[0] else "cpu"
     columns = [["", "---", *(f"`{method}`" for method in METHODS)]]
     count = 0
-    for task, together in zip(TESTED, folders, strict=True):
+    for task, together in zip(TEST_LENGTHS, folders, strict=True):
         known = [folder for folder in together.split("+") if (ROOT / folder).exists()]
         sizes = size_text(build_variation(task, "fop", scale).sizes(test_length(task, scale)))
         unfit = {name for folder in known for name in unfitted(folder)}
@@ -158,7 +158,7 @@ def grid(*folders: str) -> str:
                 f"{share_text(statistics.fmean(shares), 3)}{' †' * (name in unfit)}{seeds}" if shares else "–"
             )
             count += bool(shares)
-    note = f"{count} of {len(METHODS) * len(TESTED)} cells are measured.{UNFITTED}"
+    note = f"{count} of {len(METHODS) * len(TEST_LENGTHS)} cells are measured.{UNFITTED}"
     return f"{table_of(zip(*columns, strict=True))}\n{note}\n"
 
 

@@ -29,7 +29,7 @@ def run(args: Options) -> int:
         pass  # rows are sent on exit
     if errors:
         raise UsageError("; ".join(errors))
-    result = {tracker.name: tracker.sent for tracker in trackers}
+    result = {tracker.name: tracker.sent_counts for tracker in trackers}
     lines = (f"{name}: {', '.join(f'{count} rows of {kind}' for kind, count in sent.items()) or 'nothing'}"
              for name, sent in result.items())  # fmt: skip
     return print_result(args, result, *lines)

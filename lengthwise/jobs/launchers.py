@@ -80,7 +80,7 @@ class Local(Launcher):
 class _Local(Executor):
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
-        self.placed: list[tuple[Job, int]] = []  # with several GPUs: each running process and its GPU
+        self.gpu_jobs: list[tuple[Job, int]] = []  # with several GPUs: each running process and its GPU
 
     def free_slots(self, running_count: int) -> int:
         return self.jobs - running_count
@@ -89,13 +89,13 @@ class _Local(Executor):
         jobs: list[Job] = []
         for command in ([*COMMAND, *words] for words in commands):
             # On a machine with several GPUs, a command that names none gets the least used GPU.
-            self.placed = [(job, gpu) for job, gpu in self.placed if not job.is_done()]
-            gpu = least_used_gpu([gpu for _, gpu in self.placed])
+            self.gpu_jobs = [(job, gpu) for job, gpu in self.gpu_jobs if not job.is_done()]
+            gpu = least_used_gpu([gpu for _, gpu in self.gpu_jobs])
             option = command.index("--device") + 1 if "--device" in command else 0
             if gpu is not None and option and command[option] in ("auto", "cuda"):
                 command[option] = f"cuda:{gpu}"
                 jobs.append(Process(command))
-                self.placed.append((jobs[-1], gpu))
+                self.gpu_jobs.append((jobs[-1], gpu))
             else:
                 jobs.append(Process(command))
         return jobs

@@ -1,4 +1,4 @@
-"""Train several runs at once, on the machines of an executor, and show their progress, read from their folders."""
+"""Train several runs at once on the machines of an executor. Their progress is read from their folders and shown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from lengthwise.jobs.launchers import Job, Launcher, Local
 from lengthwise.runs.run import Run
 
 MAX_LISTED_RUNS = 24  # maximum number of runs shown individually
-Together = Sequence[Run]  # runs that one command trains
+RunGroup = Sequence[Run]  # runs that one command trains
 
 
 class JobPool:
@@ -46,10 +46,10 @@ class JobPool:
         if jobs < 1:
             raise UsageError(f"jobs must be 1 or more, not {jobs}")
         by_recipe = group_by(runs, lambda run: run.recipe.seedless_id).values()
-        self.waiting: list[Together] = [*by_recipe] if stack else [[run] for run in runs]
+        self.waiting: list[RunGroup] = [*by_recipe] if stack else [[run] for run in runs]
         self.arguments = arguments
         self.executor = (launcher or Local()).executor(jobs)
-        self.running: list[tuple[Together, Job]] = []
+        self.running: list[tuple[RunGroup, Job]] = []
         self.failed: dict[Path, str] = {}  # by the folder of a failed run: why it failed
 
     def __enter__(self) -> Self:
@@ -89,7 +89,7 @@ class JobPool:
             self.running += zip(starting, self.executor.submit(commands), strict=True)
         return bool(self.running)
 
-    def _record_failure(self, runs: Together, reason: str) -> None:
+    def _record_failure(self, runs: RunGroup, reason: str) -> None:
         """Record the unfinished runs of one command as failed, also in their folders, unless a run has recorded that it
         diverged, the disk is full or another process holds the run's lock."""
         for run in [run for run in runs if not run.done] or runs:
@@ -149,9 +149,9 @@ def summarize_runs(pool: JobPool, runs: Sequence[Run]) -> RenderableType:
 def status_table(runs: Sequence[Run]) -> Table:
     """Return a table with a line per run: steps, loss, exact match at the watched sizes, time left."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
-    several = len({run.recipe.name for run in runs}) < len(runs)
+    has_several_seeds = len({run.recipe.name for run in runs}) < len(runs)
     for run in runs:
-        name = f"{run.recipe.name} {run.recipe.seed}" if several else run.recipe.name
+        name = f"{run.recipe.name} {run.recipe.seed}" if has_several_seeds else run.recipe.name
         rows, total, steps, note = run.rows("metrics"), run.recipe.steps, 0, "waiting"
         if step_rows := [row for row in rows if "rate" in row]:  # rows of steps; the others hold validation scores
             last, watched = step_rows[-1], [row["exact"] for row in rows if row.get("exact")]

@@ -66,16 +66,16 @@ def _join_cluster(address: str) -> Any:
 
 
 class _Ray(Executor):
-    def __init__(self, engine: Ray) -> None:
-        self.ray = _join_cluster(engine.address)
-        needs = {"num_cpus": engine.cpus, "num_gpus": engine.gpus}
-        retry_options = {"max_retries": engine.retries, "retry_exceptions": [TrainingKilled]}
+    def __init__(self, launcher: Ray) -> None:
+        self.ray = _join_cluster(launcher.address)
+        needs = {"num_cpus": launcher.cpus, "num_gpus": launcher.gpus}
+        retry_options = {"max_retries": launcher.retries, "retry_exceptions": [TrainingKilled]}
         self.train = self.ray.remote(**needs, **retry_options)(run_training)
         self.unfinished: set[Any] = set()  # the submitted tasks, polled together at intervals
-        self.polled = 0.0
+        self.last_poll = 0.0
         # A thread of Ray prints node events to standard output, which is reserved for the command's result.
-        self.silent = ExitStack()
-        self.silent.enter_context(redirect_stdout(io.StringIO()))
+        self.silenced_output = ExitStack()
+        self.silenced_output.enter_context(redirect_stdout(io.StringIO()))
 
     def free_slots(self, running_count: int) -> int:
         return 1000 - running_count  # tasks submitted at a time
@@ -87,9 +87,9 @@ class _Ray(Executor):
 
     def has_ended(self, reference: Any) -> bool:
         """Return False while a task waits or runs."""
-        if self.unfinished and time.monotonic() - self.polled >= POLL_SECONDS:
+        if self.unfinished and time.monotonic() - self.last_poll >= POLL_SECONDS:
             _, unfinished = self.ray.wait([*self.unfinished], num_returns=len(self.unfinished), timeout=0)
-            self.unfinished, self.polled = {*unfinished}, time.monotonic()
+            self.unfinished, self.last_poll = {*unfinished}, time.monotonic()
         return reference not in self.unfinished
 
     def shutdown(self, jobs: Sequence[Job]) -> None:
@@ -99,7 +99,7 @@ class _Ray(Executor):
         if references:  # let the trainings write their checkpoints
             self.ray.wait(references, num_returns=len(references), timeout=60.0)
         self.ray.shutdown()
-        self.silent.close()
+        self.silenced_output.close()
 
 
 class TrainingKilled(Exception):

@@ -1,5 +1,5 @@
-"""The points that a sweep tries: fields of a recipe, each over some values or a range; a grid of them, or a search with
-Optuna (an optional extra), whose trials are stored in a file, so that it can be resumed."""
+"""The points that a sweep tries: values of a recipe's fields, from a grid or from a search with Optuna (an optional
+extra). The search's trials are stored in a file, so that it can be resumed."""
 
 from __future__ import annotations
 
@@ -84,7 +84,8 @@ def parse_axes(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
     axes = [axis for _, axis in found if axis]
     if not axes:
         raise UsageError(
-            "nothing varies: write several values, model.width=32,64, or a range, optimizer.rate=1e-3..1e-2:log"
+            "nothing varies: write several values, as in model.width=32,64, or a range, as in "
+            "optimizer.rate=1e-3..1e-2:log"
         )
     if len({axis.path for axis in axes}) < len(axes):
         raise UsageError("vary each field only once")

@@ -30,7 +30,7 @@ class Slurm(Launcher):
     """Jobs of a Slurm cluster, as one array."""
 
     partition: OneLine = ""  # name of a partition; empty: the cluster's default
-    minutes: Annotated[int, Range(5)] = 60  # time limit per job, saving included; a longer training resumes in the next
+    minutes: Annotated[int, Range(5)] = 60  # time limit per job, saving included; longer trainings resume in a new job
     gpus: Extra = 0  # GPUs per training
     cpus: Size = 1  # CPUs per training
     memory: OneLine = ""  # memory per training, e.g. 4GB; empty: the cluster's default
@@ -62,28 +62,32 @@ def _import_submitit() -> Any:
 
 
 class _Slurm(Executor):
-    def __init__(self, engine: Slurm) -> None:
+    def __init__(self, launcher: Slurm) -> None:
         submitit = _import_submitit()
-        self.engine = engine
+        self.launcher = launcher
         folder = check_links_inside(path_inside(runs_folder().absolute(), ".slurm"))
         self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=1000)
-        settings: dict[str, Any] = {"partition": engine.partition, "mem": engine.memory, "gpus_per_node": engine.gpus}
+        settings: dict[str, Any] = {
+            "partition": launcher.partition,
+            "mem": launcher.memory,
+            "gpus_per_node": launcher.gpus,
+        }
         self.executor.update_parameters(
             **{name: value for name, value in settings.items() if value},
             job_name="lengthwise",
-            time=engine.minutes,
-            cpus_per_task=engine.cpus,
-            array_parallelism=engine.at_a_time,
+            time=launcher.minutes,
+            cpus_per_task=launcher.cpus,
+            array_parallelism=launcher.at_a_time,
             signal_delay_s=90,  # from the time-limit signal to the end of a job
             additional_parameters={"requeue": True},
         )
-        # The jobs in Slurm's queue, polled at intervals. Needs no accounting, which many clusters lack.
+        # The jobs in Slurm's queue, polled at intervals. This needs no accounting, which many clusters lack.
         self.queued: set[str] = set()
-        self.polled = -POLL_SECONDS
+        self.last_poll = -POLL_SECONDS
 
     def free_slots(self, running_count: int) -> int:
         # Start the next array, of up to 1000 jobs, once the current one has fewer jobs left.
-        return 1000 if running_count < self.engine.at_a_time else 0
+        return 1000 if running_count < self.launcher.at_a_time else 0
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         trainings = [TrainingJob([*COMMAND, *words, "--wait"]) for words in commands]
@@ -99,11 +103,11 @@ class _Slurm(Executor):
 
     def is_queued(self, job: str) -> bool:
         """Return True while a job waits or runs."""
-        if time.monotonic() - self.polled >= POLL_SECONDS:
+        if time.monotonic() - self.last_poll >= POLL_SECONDS:
             command = ["squeue", "--noheader", "--array", "--me", "--format", "%F_%K %F", "--states"]
             states = "PENDING,RUNNING,REQUEUED,COMPLETING,CONFIGURING,SUSPENDED,PREEMPTED,REQUEUE_HOLD,RESIZING,STOPPED"
             result = subprocess.run([*command, states], capture_output=True, text=True)
-            self.polled = time.monotonic()
+            self.last_poll = time.monotonic()
             if result.returncode:  # the controller does not answer: assume that no job has ended
                 return True
             self.queued = {*result.stdout.split()}
@@ -111,12 +115,12 @@ class _Slurm(Executor):
 
     def shutdown(self, jobs: Sequence[Job]) -> None:
         numbers = [job.job.job_id for job in jobs if isinstance(job, _Job)]
-        if numbers and not self.engine.leave:
+        if numbers and not self.launcher.leave:
             subprocess.run(["scancel", *numbers])
 
 
 class TrainingJob:
-    """A job: runs a command. When its time ends, the command writes a checkpoint and the job is submitted again."""
+    """A job that runs a command. When its time ends, the command writes a checkpoint and the job is submitted again."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = command
@@ -145,25 +149,26 @@ class _Job(Job):
     job: Any  # submitit's job
     training: TrainingJob
     executor: _Slurm
-    missed: float | None = None  # when it was first missing from the queue
-    lost: int = 0  # number of times it was lost
+    missing_since: float | None = None  # when it was first missing from the queue
+    loss_count: int = 0  # number of times it was lost
 
     def is_done(self) -> bool:
         if self.executor.is_queued(self.job.job_id):  # checked first, to avoid looking for a file per queued job
-            self.missed = None
+            self.missing_since = None
             return False
         if self.job.paths.result_pickle.exists():
             return True
-        self.missed = self.missed or time.monotonic()
-        if time.monotonic() - self.missed < 2 * POLL_SECONDS:  # a shared file system may show the result with a delay
+        self.missing_since = self.missing_since or time.monotonic()
+        # A shared file system may show the result with a delay.
+        if time.monotonic() - self.missing_since < 2 * POLL_SECONDS:
             return False
         command = ["scontrol", "--oneliner", "show", "job", self.job.job_id]  # if Slurm still knows it
         result = subprocess.run(command, capture_output=True, text=True)
-        if self.lost == MAX_RESUBMITS or "JobState=CANCELLED" in result.stdout:
+        if self.loss_count == MAX_RESUBMITS or "JobState=CANCELLED" in result.stdout:
             return True
-        self.lost, self.missed = self.lost + 1, None
+        self.loss_count, self.missing_since = self.loss_count + 1, None
         (self.job,) = self.executor.submit_array([self.training])
-        self.executor.polled = -POLL_SECONDS
+        self.executor.last_poll = -POLL_SECONDS
         return False
 
     def failure(self) -> str:

@@ -122,9 +122,9 @@ class Progressive(Objective):
 
 @dataclass(frozen=True)
 class Segments(Objective):
-    """``count`` segments of a row's loops each, with a loss and an optimizer step after each segment. Gradients go
-    through one segment, so memory does not grow with ``count``, while the model learns to continue from states that
-    many loops have computed.
+    """Runs ``count`` segments, each of a row's number of loops, with a loss and an optimizer step after each segment.
+    Gradients go through one segment only, so memory does not grow with ``count``, while the model learns to continue
+    from states that many loops have computed.
 
     A subclass may define its own ``steps``. Calling the objective returns the mean of the losses of ``steps``.
     """

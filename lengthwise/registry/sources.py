@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
-# Names of the recipes in families, which only the families' functions know; `make docs` writes the file.
+# Names of the recipes in families, which only calls of their functions give; `make docs` writes the file.
 MEMBERS = PACKAGE / "recipes" / "members.json"
 
 # The base class of each kind of part of a recipe.
@@ -217,7 +217,7 @@ def _read_comments(path: Path, first_line: int, last_line: int) -> dict[int, tup
     return found
 
 
-# Fields by common other names
+# Fields by their names in other libraries
 
 PARENTS = ("model", "optimizer", "schedule", "lengths", "loops", "layout", "task", "watch", "stopping")
 SYNONYMS = {

@@ -277,7 +277,7 @@ class RunFolder(Folder):
 
     @property
     def how_to_measure(self) -> str:
-        """How a run without scores gets some, as advice."""
+        """How to measure a run without scores, as advice."""
         if self.done or self.diverged:
             return "`lengthwise evaluate RUN` measures a run"
         return f"its training has not ended; {self.how_to_continue}"

@@ -1,8 +1,8 @@
 """Weights on the Hugging Face Hub: ``hf:user/name``, or ``hf:user/name@revision``.
 
 Four files of a repository are read, by name; none of them can run code. Each must match the digest that the Hub lists.
-Files are cached in the Hub's own cache, and available offline. Error messages never quote a server, which knows the
-token and could repeat it.
+Files are cached in the Hub's own cache, and available offline. Error messages never quote a server's response,
+which could contain the token.
 """
 
 from __future__ import annotations
@@ -100,17 +100,16 @@ def push_weights(folder: Path, text: str, card: str, *, private: bool = False) -
         raise UsageError(f"{address}: an upload becomes the newest revision; omit @{address.revision}")
     hub = import_library("huggingface_hub", "hub")
     api = hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
-    with tempfile.TemporaryDirectory() as place_, _silence_progress(), _translate_errors(address):
+    with tempfile.TemporaryDirectory() as copy_folder, _silence_progress(), _translate_errors(address):
         for name in FILES:
             if (folder / name).exists():
-                write(Path(place_) / name, read_bytes(folder / name, MAX_FILE_BYTES))
-        write(Path(place_) / "README.md", card.encode())
+                write(Path(copy_folder) / name, read_bytes(folder / name, MAX_FILE_BYTES))
+        write(Path(copy_folder) / "README.md", card.encode())
         api.create_repo(address.repository, private=private, exist_ok=True)
         # Delete files of an earlier upload, such as scores, which are not of these weights.
-        done = api.upload_folder(
-            repo_id=address.repository, folder_path=place_, commit_message="Upload weights", delete_patterns=list(FILES)
-        )
-    return done.commit_url
+        options = {"commit_message": "Upload weights", "delete_patterns": list(FILES)}
+        commit = api.upload_folder(repo_id=address.repository, folder_path=copy_folder, **options)
+    return commit.commit_url
 
 
 @contextmanager

@@ -45,9 +45,9 @@ from lengthwise.runs.hub import PREFIX, download_weights, parse_address
 
 FINAL_FILE = "final.pt"  # the final training state, from which another run can start
 CODE_FILE = "code.json"  # digests of the user's own classes that a run was trained with
-MAX_NUMBERS_BYTES = 2**34  # size of weights or a checkpoint; about a hundred times the largest shipped recipe's
+MAX_TENSOR_BYTES = 2**34  # size of weights or a checkpoint; about a hundred times the largest shipped recipe's
 # Files that training writes.
-WRITTEN_FILES = (
+TRAINING_FILES = (
     "config.json",
     "metrics.jsonl",
     "state.pt",
@@ -104,9 +104,9 @@ def _describe_misfit(model: Model, tensors: Mapping[str, Tensor], run: Run) -> s
     """Return why a run's weights cannot be loaded into a model of its recipe."""
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     faults = {
-        "they lack": [name for name in shapes if name not in tensors],
-        "unknown is": [name for name in tensors if name not in shapes],
-        "of another shape is": [name for name in shapes if name in tensors and tensors[name].shape != shapes[name]],
+        "missing:": [name for name in shapes if name not in tensors],
+        "unexpected:": [name for name in tensors if name not in shapes],
+        "of another shape:": [name for name in shapes if name in tensors and tensors[name].shape != shapes[name]],
     }
     reasons = [
         f"{fault} {names[0]}" + f" and {len(names) - 1} more" * (len(names) > 1)
@@ -189,7 +189,7 @@ def rename_parameters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def max_tensor_bytes() -> float:
     """Return the largest number of bytes of weights or of a checkpoint that is read: at most this machine's memory."""
-    return min(MAX_NUMBERS_BYTES, available_memory())
+    return min(MAX_TENSOR_BYTES, available_memory())
 
 
 def check_storable(weights: Mapping[str, object]) -> None:
@@ -261,14 +261,14 @@ class Run(RunFolder):
     def record_code(self, model: nn.Module) -> None:
         """Record digests of the user's own classes that train this run. Raises UsageError if they changed since
         training began, or if a file that training will write is a link."""
-        for name in () if self.done else WRITTEN_FILES:
+        for name in () if self.done else TRAINING_FILES:
             check_no_link(self.folder / name)
         if not self.done and not (self.folder / "state.pt").exists():  # nothing is trained yet
             if (hashes := hash_user_code(self.recipe, model)) or (self.folder / CODE_FILE).exists():
                 write_json(self.folder / CODE_FILE, hashes)
         elif changed := self.changed_code(model):
             raise UsageError(
-                f"{self.folder}: {', '.join(changed)} changed since this run was trained; name=… makes another run, or "
+                f"{self.folder}: {', '.join(changed)} changed since this run was trained; set name=… for a new run, or "
                 "delete the folder"
             )
 

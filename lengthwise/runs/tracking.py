@@ -83,10 +83,10 @@ class Tracker:
     """Sends the rows of one run to one sink."""
 
     def __init__(self, run: RunFolder, name: str, report: Callable[[str], None]) -> None:
-        self.run, self.name, self.note = run, name, report
+        self.run, self.name, self.report = run, name, report
         self.ledger = run.folder / f"tracked-{name}.json"
-        self.sent: dict[str, int] = {}  # number of rows sent, by kind
-        self.seen: dict[str, int] = {}
+        self.sent_counts: dict[str, int] = {}  # number of rows sent, by kind
+        self.seen_counts: dict[str, int] = {}
         self.sink: Sink | None = None
         self.failed = False
 
@@ -95,21 +95,21 @@ class Tracker:
         if kind not in KINDS or self.failed:
             return
         with self._ignore_errors():
-            if kind not in self.seen:
-                rows, self.seen[kind] = self.run.rows(kind), 0
+            if kind not in self.seen_counts:
+                rows, self.seen_counts[kind] = self.run.rows(kind), 0
                 if self.ledger.exists():
-                    self.sent |= validate(dict[str, Whole], read_json_object(self.ledger), str(self.ledger))
+                    self.sent_counts |= validate(dict[str, Whole], read_json_object(self.ledger), str(self.ledger))
             for row in rows:
-                self.seen[kind] += 1
-                if self.seen[kind] <= self.sent.get(kind, 0):
+                self.seen_counts[kind] += 1
+                if self.seen_counts[kind] <= self.sent_counts.get(kind, 0):
                     continue
                 self._send_row(kind, row)
 
     def _send_row(self, kind: str, row: Row) -> None:
-        """Send the row of number ``self.seen[kind]``, and count it as sent."""
+        """Send row number ``self.seen_counts[kind]`` and count it as sent."""
         self.sink = self.sink or SINKS[self.name](self.run)
-        self.sent[kind] = self.seen[kind]
-        write_json(self.ledger, self.sent)  # first: a process killed here skips a row, never sends one twice
+        self.sent_counts[kind] = self.seen_counts[kind]
+        write_json(self.ledger, self.sent_counts)  # first: a process killed here skips a row, never sends one twice
         axis, position = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
         values = _name_score(row, self.run) if kind == "scores" else dict(_flatten_numbers(row))
         if not values:
@@ -117,14 +117,14 @@ class Tracker:
         try:
             self.sink.log(axis, position, values)
         except Exception:  # not sent: `lengthwise track` sends it later
-            self.sent[kind] -= 1
-            write_json(self.ledger, self.sent)
+            self.sent_counts[kind] -= 1
+            write_json(self.ledger, self.sent_counts)
             raise
 
     def close(self) -> None:
         """Send missing rows, and close the connection."""
         for kind in KINDS:
-            if kind not in self.seen:
+            if kind not in self.seen_counts:
                 self.send_rows(kind, ())
         if self.sink:
             with self._ignore_errors():
@@ -139,7 +139,7 @@ class Tracker:
         except Exception as error:
             if not self.failed:
                 reason = remove_controls(str(error)) if isinstance(error, UsageError) else type(error).__name__
-                self.note(f"{self.name} stopped tracking {self.run.folder.name}: {reason}")
+                self.report(f"{self.name} stopped tracking {self.run.folder.name}: {reason}")
             self.failed = True
 
 

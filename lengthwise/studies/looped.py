@@ -9,11 +9,12 @@ from lengthwise.experiment.study import Panel, Study, check_unique
 from lengthwise.recipes.looped import METHODS, SETTINGS, Scale, build_variation
 from lengthwise.recipes.window import FORMS
 
-TESTED = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
-LATE = ("multiplication", "unique-set")  # tasks where MaxConfidence searches up to 30 loops beyond the planned ones
+TEST_LENGTHS = {"parity": 40, "copy": 30, "addition": 30, "binary-sum": 24, "multiplication": 15, "unique-set": 30}
+# Tasks where MaxConfidence searches up to 30 loops beyond the planned ones.
+LONG_SEARCH_TASKS = ("multiplication", "unique-set")
 
-OURS = "looped"
-OWN = (OURS, "fop-loop-adaptive")  # the main method of figures: the first that is present
+OUR_METHOD = "looped"
+MAIN_METHODS = (OUR_METHOD, "fop-loop-adaptive")  # the main method of figures: the first that is present
 
 PAPER, CSV = "text of the paper; per-point figures are in plots only", "released CSV"
 CLAIMS = {
@@ -31,14 +32,14 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
 
     The cpu scale has one more method, ``looped``: our own form of the published one.
     """
-    own_methods = [OURS] if scale == "cpu" else []
+    own_methods = [OUR_METHOD] if scale == "cpu" else []
     chosen = [*METHODS, *own_methods] if methods == "all" else methods.split(",")
     on = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
-    strong, panels = next((name for name in OWN if name in chosen), chosen[-1]), []
+    strong, panels = next((name for name in MAIN_METHODS if name in chosen), chosen[-1]), []
     for task in on:
         recipes = {method: _find_recipe(task, method, scale) for method in chosen}
         top, tested = recipes[chosen[0]].lengths.top, test_length(task, scale)
-        extra = 30 if task in LATE else 20
+        extra = 30 if task in LONG_SEARCH_TASKS else 20
         claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
         panel = Panel(
             title=f"{task.replace('-', ' ').capitalize()}, trained on up to {top}",
@@ -59,10 +60,10 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
 
 def test_length(task: str, scale: Scale) -> int:
     """Return the test length of a task: the published one, scaled to the training lengths of this scale."""
-    return TESTED[task] * SETTINGS[scale][task].top // SETTINGS["paper"][task].top
+    return TEST_LENGTHS[task] * SETTINGS[scale][task].top // SETTINGS["paper"][task].top
 
 
 def _find_recipe(task: str, method: str, scale: Scale) -> Recipe:
-    if method == OURS and scale == "cpu" and task in FORMS:
+    if method == OUR_METHOD and scale == "cpu" and task in FORMS:
         return FORMS[task]()
     return build_variation(task, method, scale)

@@ -48,9 +48,9 @@ class Clock:
         return {"wall_s": time.perf_counter() - self.wall, "cpu_s": time.process_time() - self.cpu}
 
 
-_LOCK = threading.Lock()
-_ENTERED = Counter[int]()  # number of nested contexts, by thread
-_RESTORE = ExitStack()  # restores the settings that the first thread found
+_SETTINGS_LOCK = threading.Lock()
+_NESTING_DEPTHS = Counter[int]()  # number of nested contexts, by thread
+_SAVED_SETTINGS = ExitStack()  # restores the settings that the first thread found
 
 
 @contextmanager
@@ -63,12 +63,12 @@ def computation_settings(threads: int) -> Iterator[None]:
     # Torch has one precision of products per process, and one default number of threads: the first thread that enters
     # sets both, and the last that leaves restores them.
     thread = threading.get_ident()
-    with _LOCK:
-        nested = thread in _ENTERED
-        if not _ENTERED:
-            _RESTORE.callback(torch.set_num_threads, torch.get_num_threads())
-            _RESTORE.enter_context(_set_tf32(tf32=False))
-        _ENTERED[thread] += 1
+    with _SETTINGS_LOCK:
+        nested = thread in _NESTING_DEPTHS
+        if not _NESTING_DEPTHS:
+            _SAVED_SETTINGS.callback(torch.set_num_threads, torch.get_num_threads())
+            _SAVED_SETTINGS.enter_context(_set_tf32(tf32=False))
+        _NESTING_DEPTHS[thread] += 1
     try:
         with ExitStack() as restore:
             if nested:
@@ -80,12 +80,12 @@ def computation_settings(threads: int) -> Iterator[None]:
             torch.set_flush_denormal(True)
             yield
     finally:
-        with _LOCK:
-            _ENTERED[thread] -= 1
-            if not _ENTERED[thread]:
-                del _ENTERED[thread]
-            if not _ENTERED:
-                _RESTORE.close()
+        with _SETTINGS_LOCK:
+            _NESTING_DEPTHS[thread] -= 1
+            if not _NESTING_DEPTHS[thread]:
+                del _NESTING_DEPTHS[thread]
+            if not _NESTING_DEPTHS:
+                _SAVED_SETTINGS.close()
 
 
 def step_precision(matmul: Matmul) -> AbstractContextManager[None]:

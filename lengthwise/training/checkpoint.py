@@ -142,8 +142,8 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
 
 
 def state_digest(state: Mapping[str, Any]) -> str:
-    """Return 16 hexadecimal digits of the state that another run continues from; bit-identical trainings give the same
-    digits."""
+    """Return a hash, 16 hexadecimal digits, of the state that another run continues from; bit-identical trainings give
+    the same one."""
     digest = hashlib.blake2b(digest_size=8)
     parts = ("step", "passed", "model", "average", "optimizer")
     _update_digest(digest, {name: state[name] for name in parts if name in state})

@@ -28,7 +28,7 @@ class RunnerChoice:
         self, model: Model, processes: Processes, *, matmul: Matmul, compile: bool, graphs: bool, stacked: bool = False
     ) -> None:
         self.model, self.processes, self.matmul, self.compile = model, processes, matmul, compile
-        self.stacked_by = "Stacked" if stacked else None  # name of the runner of a stack's steps
+        self.stack_runner_name = "Stacked" if stacked else None  # name of the runner of a stack's steps
         self.graphs = Graphs(self._choose_unrecorded(), bf16=matmul == "bf16") if graphs else None
 
     def choose(self, parts: int) -> Runner:
@@ -48,8 +48,8 @@ class RunnerChoice:
 
     def describe(self, parts: int) -> str:
         """Return the runner's name and, for the plain runner, the reason."""
-        if self.stacked_by:
-            return self.stacked_by
+        if self.stack_runner_name:
+            return self.stack_runner_name
         name = "Graphs" if self.choose_graphs(parts) else cpu.describe_choice(self.model, self._runner_types())
         return name if self.matmul != "bf16" else f"Bf16, {name}" if name in ("Compiled", "Graphs") else "Bf16"
 
@@ -88,7 +88,7 @@ class Bf16(Runner):
     def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
         steps = self.runner.each(inputs, loops, positions)
         while True:
-            with autocast(get_device(self.model), "bf16"):  # but not while the caller uses the logits
+            with autocast(get_device(self.model), "bf16"):  # left while the caller uses the logits
                 step = next(steps, None)
             if step is None:
                 return

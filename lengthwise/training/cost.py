@@ -150,10 +150,10 @@ def look_up_cost(recipe: Recipe) -> Cost:
     """Return a recipe's cost without running a step: the stored cost, or an estimate from model and row sizes."""
     if row := stored_costs().get(recipe.seedless_id):
         return Cost(steps=recipe.steps, **{name: value for name, value in row.items() if name != "recipe"})
-    demand = estimate_training(recipe)
-    seconds = demand.seconds / recipe.steps
+    estimate = estimate_training(recipe)
+    seconds = estimate.seconds / recipe.steps
     return Cost(
-        count_parameters(recipe), demand.memory, seconds * OPERATIONS_PER_SECOND, seconds, recipe.steps, "estimated"
+        count_parameters(recipe), estimate.memory, seconds * OPERATIONS_PER_SECOND, seconds, recipe.steps, "estimated"
     )
 
 
@@ -161,14 +161,14 @@ def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> C
     """Measure the cost at ``n_steps`` evenly spaced steps of the training, since curricula make later steps more
     expensive. With ``rows``, batches are smaller and results are scaled up, slightly too high. No step is run if its
     estimate is above ``MAX_STEP_SECONDS``."""
-    rows, demand = min(rows or recipe.batch, recipe.batch), estimate_training(recipe)
-    operations, seconds = count_operations(recipe, rows, n_steps), demand.seconds / recipe.steps
+    rows, estimate = min(rows or recipe.batch, recipe.batch), estimate_training(recipe)
+    operations, seconds = count_operations(recipe, rows, n_steps), estimate.seconds / recipe.steps
     measured = seconds * rows / recipe.batch <= MAX_STEP_SECONDS
     if measured:
         trainer = Trainer(_reduce_batch(recipe, rows), torch.device("cpu"))
         seconds = _time_step(trainer, n_steps, time.process_time) * recipe.batch / rows
     source = "measured" if measured else "estimated"
-    return Cost(count_parameters(recipe), demand.memory, operations, seconds, recipe.steps, source)
+    return Cost(count_parameters(recipe), estimate.memory, operations, seconds, recipe.steps, source)
 
 
 def gpu_step_seconds(recipe: Recipe, n_steps: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
@@ -192,7 +192,7 @@ def _time_step(trainer: Trainer, n_steps: int, synchronized_time: Callable[[], f
     with computation_settings(1):
         trainer.advance()  # the first step includes one-time allocations
         for step, exams_passed in _sample_steps(trainer.recipe, n_steps):
-            trainer.passed = exams_passed
+            trainer.exams_passed = exams_passed
             if trainer.runners.compiles or trainer.runners.graphs:  # prepare this step's shape first
                 trainer.step = step
                 trainer.advance()

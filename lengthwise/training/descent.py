@@ -19,7 +19,7 @@ from lengthwise.base.types import Loss
 from lengthwise.runners.cuda import capture
 from lengthwise.training.arithmetic import Matmul, step_precision
 
-Logs = list[dict[str, Tensor]]  # the values to log, of each descent
+Logs = list[dict[str, Tensor]]  # the values to log, a dictionary per descent
 
 
 def compute_gradients(losses: Iterator[Loss], matmul: Matmul) -> Iterator[Loss]:

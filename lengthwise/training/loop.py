@@ -55,7 +55,7 @@ def train(
     ``track`` names trackers that get the rows. With ``wait``, wait while another process trains this run. ``matmul`` is
     the precision of products. With ``keep_state``, other trainings can continue from the final state. With ``compile``,
     torch compiles the loops of a model that ``runners.Compiled`` supports; on CUDA, other steps are replayed as CUDA
-    ``graphs``; if not, a note gives the reason. Under torchrun, only the first process writes files.
+    ``graphs``; if that is impossible, a note gives the reason. Under torchrun, only the first process writes files.
 
     Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged if the loss becomes NaN or infinite, keeping
     the last finite checkpoint (with ``allow_divergence`` training continues, and rows contain null); and UsageError for
@@ -179,17 +179,17 @@ class Prefetcher:
 
     def __init__(self, recipe: Recipe, worker: ThreadPoolExecutor) -> None:
         self.recipe, self.worker = recipe, worker
-        self.next: dict[tuple[int, int], Future[DrawnBatch]] = {}  # the next batch, by step and exams passed
+        self.pending: dict[tuple[int, int], Future[DrawnBatch]] = {}  # the next batch, by step and exams passed
 
     def __call__(self, step: int, exams_passed: int) -> DrawnBatch:
         """Return the batch of a step after ``exams_passed`` exams. A batch prefetched before an exam was passed is
         discarded."""
-        future = self.next.pop((step, exams_passed), None)
+        future = self.pending.pop((step, exams_passed), None)
         batch = future.result() if future else data.draw_batch(self.recipe, step, exams_passed=exams_passed)
-        self.next = {}
+        self.pending = {}
         if step + 1 < self.recipe.steps:
             following = self.worker.submit(data.draw_batch, self.recipe, step + 1, exams_passed=exams_passed)
-            self.next = {(step + 1, exams_passed): following}
+            self.pending = {(step + 1, exams_passed): following}
         return batch
 
 

@@ -64,7 +64,7 @@ def train_stacked(
 ) -> list[Run]:
     """Train recipes that differ only in their seeds, in one process, and return their runs. Each result equals that of
     ``train``, up to the order of sums; arguments and files are the same. Finished runs are not changed. On CUDA, steps
-    are replayed as CUDA ``graphs``; if not, a note gives the reason.
+    are replayed as CUDA ``graphs``; if that is impossible, a note gives the reason.
 
     A seed that diverges is recorded in its folder and reported, and the others continue: its run is not ``done``. If
     checkpoints are from different steps, seeds that are behind catch up first. A resumed stack of the same seeds equals
@@ -111,8 +111,8 @@ def _check_before_training(
     requested and cannot be recorded, return the reason."""
     first, runs = recipes[0], [Run.locate(recipe) for recipe in recipes]
     if device.type == "cpu":
-        demand = estimate_training(first)
-        together = replace(demand, memory=len(recipes) * demand.memory)
+        estimate = estimate_training(first)
+        together = replace(estimate, memory=len(recipes) * estimate.memory)
         together.check(f"{first.name}: training {len(recipes)} seeds at once")
     if not all((run.folder / "config.json").exists() for run in runs):
         try_training(first, device, matmul)
@@ -132,7 +132,7 @@ def try_stacked_training(
     try:
         advance_together(trainers, recording)
         for trainer in trainers:
-            trainer.step, trainer.passed = trainer.recipe.steps - 1, trainer.recipe.lengths.top
+            trainer.step, trainer.exams_passed = trainer.recipe.steps - 1, trainer.recipe.lengths.top
         advance_together(trainers, recording)
         return recording.graphs.reason if recording else None
     except (RuntimeError, TypeError, ValueError) as error:
@@ -161,10 +161,10 @@ def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmu
     """Return whether the recipes train faster as a stack: they can be stacked, on a single GPU with enough memory."""
     if len(recipes) < 2 or not is_worthwhile(device) or torch.cuda.device_count() > 1:
         return False
-    demand = 3 * len(recipes) * estimate_training(recipes[0]).memory  # with a margin, as it was not requested
+    estimate = 3 * len(recipes) * estimate_training(recipes[0]).memory  # with a margin, as it was not requested
     try:
         check_seeds(recipes)
-        return demand < torch.cuda.mem_get_info(device)[0] and not try_stacked_training(
+        return estimate < torch.cuda.mem_get_info(device)[0] and not try_stacked_training(
             recipes, device, matmul, graphs=True
         )
     except UsageError:
@@ -187,7 +187,7 @@ class Stack:
         self.recording: RecordedSteps | None = None
         if graphs:
             for member in members:
-                member.trainer.runners.stacked_by = StackedGraphs.__name__
+                member.trainer.runners.stack_runner_name = StackedGraphs.__name__
 
     @property
     def step(self) -> int:

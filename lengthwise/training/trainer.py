@@ -78,12 +78,12 @@ class Trainer:
             recipe, step, exams_passed=passed
         )
         self.step = recipe.start
-        self.passed = 0  # exams passed, with Mastery
+        self.exams_passed = 0  # with Mastery
         self.parts = recipe.accumulate  # number of parts of a batch; doubled when memory runs out
         self.sums: dict[str, Tensor] = {}  # sums of logged values since the last report
-        self.last = (0, math.nan)  # step and loss of the last report
-        self.diverged = 0  # the step at which divergence was found; 0: none
-        self.resumed: list[dict[str, Any]] = []  # steps of resuming, with what had changed
+        self.last_report = (0, math.nan)  # step and loss of the last report
+        self.divergence_step = 0  # the step at which divergence was found; 0: none
+        self.resumptions: list[dict[str, Any]] = []  # steps of resuming, with what had changed
         self.validator = Validator(recipe)
         # Steps seed torch's global generators, for dropout; a user's code may draw from Python's too.
         foreign = runs_foreign_code(recipe, self.model)
@@ -127,7 +127,7 @@ class Trainer:
 
     def draw_batch(self, step: int) -> DrawnBatch:
         """Return the batch of a step, with its rows' loops."""
-        return self.draw(step, self.passed)
+        return self.draw(step, self.exams_passed)
 
     def objective_losses(self, step: int, runner: Runner, batch: Batch, loops: Int[Tensor, " b"]) -> Iterator[Loss]:
         """Yield the objective's losses on a batch, computed by a runner."""
@@ -162,23 +162,23 @@ class Trainer:
         lengths = self.recipe.lengths
         if not isinstance(lengths, Mastery) or self.step % lengths.every or self.current_length() == lengths.top:
             return
-        passed = False
+        is_passed = False
         if self.processes.is_first:
             size = self.recipe.sizes(self.current_length())
             try:
                 exact = scores.exact_match(self.model, self.recipe, size, lengths.count, step=self.step)
-                passed = exact >= lengths.least
+                is_passed = exact >= lengths.least
             except data.NoProblemsLeft:  # a task's file of problems may lack this length
-                passed = True
+                is_passed = True
             self.model.train()
-        self.passed += self.processes.broadcast(passed)
+        self.exams_passed += self.processes.broadcast(is_passed)
 
     def current_length(self) -> int:
         """Return the largest size that training draws at this step."""
         lengths = self.recipe.lengths
         if not isinstance(lengths, Growing):
             return lengths.top
-        return lengths.maximum(lengths.curriculum_step(self.step, self.passed))
+        return lengths.maximum(lengths.curriculum_step(self.step, self.exams_passed))
 
     def model_to_evaluate(self) -> Model:
         """Return the model to evaluate and save: the moving average if the recipe has one and it has started."""
@@ -226,7 +226,7 @@ class Trainer:
         steps = min((self.step - 1) % LOG_EVERY + 1, self.step - self.recipe.start)
         means, self.sums = {name: finite_or_none(float(value) / steps) for name, value in self.sums.items()}, {}
         if (loss := means.get("loss")) is not None:
-            self.last = (self.step, loss)
+            self.last_report = (self.step, loss)
         length = {"length": self.current_length()} if isinstance(self.recipe.lengths, Growing) else {}
         return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **length, **self.elapsed()}
 
@@ -236,10 +236,10 @@ class Trainer:
         weights = torch.stack([parameter.isfinite().all() for parameter in self.model.parameters()])
         if weights.all() and all(math.isfinite(value) for value in self.sums.values()):
             return
-        self.diverged = self.diverged or self.step
+        self.divergence_step = self.divergence_step or self.step
         if self.allow_divergence:
             return
-        (step, loss), recipe = self.last, self.recipe
+        (step, loss), recipe = self.last_report, self.recipe
         before = f"the last finite loss was {loss:.4g} at step {step}" if step else "none was finite before"
         advice = f"try a lower optimizer.rate than {recipe.optimizer.rate:g}" + ("" if recipe.clip else ", or clip=1")
         if not step and runs_foreign_code(recipe, self.model):
@@ -269,8 +269,8 @@ class Trainer:
             "steps": self.step,
             **({"parent": encode(self.recipe.parent)} if self.recipe.parent else {}),
             "kept_step": self.validator.best["step"] or self.step,
-            **({"diverged": self.diverged} if self.diverged else {}),
-            **({"resumed": self.resumed} if self.resumed else {}),
+            **({"diverged": self.divergence_step} if self.divergence_step else {}),
+            **({"resumed": self.resumptions} if self.resumptions else {}),
             **self.elapsed(),
         }
 
@@ -288,7 +288,7 @@ class Trainer:
         """Return the checkpoint: everything that resuming needs."""
         return {
             "step": self.step,
-            "passed": self.passed,
+            "passed": self.exams_passed,
             "parts": self.parts,
             "model": {name: value.clone() for name, value in self.model.state_dict().items()},  # not a view of a stack
             "average": self.average.state_dict() if self.average else None,
@@ -297,8 +297,8 @@ class Trainer:
             "best": self.validator.best,
             "spent": self.elapsed(),
             "surroundings": self.environment(),
-            "resumed": self.resumed,
-            "diverged": self.diverged,
+            "resumed": self.resumptions,
+            "diverged": self.divergence_step,
         }
 
     def restore_checkpoint(self, run: Run) -> list[str]:
@@ -321,12 +321,12 @@ class Trainer:
         run.remove_rows_after("metrics", self.step)
         rows = run.rows("metrics")
         losses = [(row["step"], row["loss"]) for row in rows if row.get("loss") is not None]
-        self.last = losses[-1] if losses else self.last
+        self.last_report = losses[-1] if losses else self.last_report
         if not state or self.step == self.recipe.steps:  # no step follows
             return []
         notes, now = list[str](), self.environment()
         if changes := {key: remove_controls(str(before[key])) for key in now if str(before[key]) != str(now[key])}:
-            self.resumed.append({"step": self.step, **changes})
+            self.resumptions.append({"step": self.step, **changes})
             what = ", ".join(f"{key} {now[key]} instead of {value}" for key, value in changes.items())
             notes.append(f"continues from step {self.step} with {what}: the last bits of its weights may differ")
         logged, expected = sum("rate" in row for row in rows), self.step // LOG_EVERY - self.recipe.start // LOG_EVERY
@@ -342,7 +342,7 @@ class Trainer:
             return
         same = (recipe.keep, recipe.watch) == (self.recipe.keep, self.recipe.watch)
         self.load_state(provided | {"best": provided["best"] if same else self.validator.best})
-        self.spent, self.resumed, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
+        self.spent, self.resumptions, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
 
     def full_state(self) -> dict[str, Any]:
         """Return a checkpoint with an optimizer state for every parameter, even if a step gives it no gradient: an
@@ -367,8 +367,8 @@ class Trainer:
         self.replayed = ReplayedUpdate(self.device)  # earlier captures would change the former state
         self.step, self.validator.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
-        self.passed, self.diverged, self.parts = state.get("passed", 0), state.get("diverged", 0), state.get("parts", 1)
-        self.resumed = [*state.get("resumed", [])]
+        self.exams_passed, self.parts = state.get("passed", 0), state.get("parts", 1)
+        self.divergence_step, self.resumptions = state.get("diverged", 0), [*state.get("resumed", [])]
 
 
 def try_training(
@@ -384,7 +384,7 @@ def try_training(
         data.check_training(recipe, sizes)
         check_storable(trainer.model.state_dict())
         trainer.advance()
-        trainer.step, trainer.passed = recipe.steps - 1, recipe.lengths.top
+        trainer.step, trainer.exams_passed = recipe.steps - 1, recipe.lengths.top
         trainer.advance()
         if recipe.watch.every:
             trainer.measure()

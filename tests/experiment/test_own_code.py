@@ -130,7 +130,7 @@ def test_weights_of_changed_code_that_do_not_fit_are_explained(write):
     run = train(recipe(write(SOURCE)))
     write(SOURCE.replace("self.table", "self.lookup"))
     told = (
-        "they lack module.lookup.weight, unknown is module.table.weight; my_scaled.Net, my_scaled.Scaled changed since "
+        "missing: module.lookup.weight, unexpected: module.table.weight; my_scaled.Net, my_scaled.Scaled changed since "
         "they were trained: undo the change, or train again"
     )
     with pytest.raises(lw.UsageError) as error:

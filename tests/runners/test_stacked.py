@@ -124,7 +124,7 @@ def assert_stacked_equals_alone(recipe, steps, batch=None):
         for one in advance_together(together):
             one.take_exam()
     for one, other in zip(alone, together, strict=True):
-        assert one.passed == other.passed and one.sums.keys() == other.sums.keys()
+        assert one.exams_passed == other.exams_passed and one.sums.keys() == other.sums.keys()
         for name, value in [*one.model_to_evaluate().state_dict().items(), *one.model.state_dict().items()]:
             both = other.model_to_evaluate().state_dict(), other.model.state_dict()
             assert min(float((value - found[name]).abs().max()) for found in both) < 1e-5

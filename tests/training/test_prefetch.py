@@ -104,7 +104,7 @@ def test_a_batch_from_before_an_exam_is_never_used(drawn):
     trainee = Trainer(recipe, CPU)
     with prefetch_batches([trainee], on_any_device=True):
         for step, passed in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2)]:
-            trainee.passed = passed
+            trainee.exams_passed = passed
             assert int(trainee.draw_batch(step)[0].sizes.max()) == recipe.lengths.maximum(passed)
     assert {(step, passed) for step, passed, _ in drawn} >= {(2, 0), (2, 1), (3, 1), (3, 2)}
 
