@@ -283,8 +283,7 @@ def _batch_results(model: Model, recipe: Recipe, batch: Batch, rule: Stopping, p
 def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:
     """Return eight columns per row: whether the answer is right, whether all slots are right, number of right tokens,
     number of tokens, chosen loop, whether the rule's limit ended the row, number of loops run, whether the final part
-    is right. Without
-    ``final_after``, the final part is the whole answer; flags are 0 or 1."""
+    is right. Without ``final_after``, the final part is the whole answer; flags are 0 or 1."""
     right_symbols, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
     answer = answer_mask(right_symbols, batch.answer_slots, recipe.layout.end(recipe.task))
     same = (predictions.symbols == right_symbols) & filled
