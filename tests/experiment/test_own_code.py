@@ -116,7 +116,7 @@ def test_a_run_does_not_continue_with_changed_code(write, old, new, stacked, cap
     assert json.loads((run.folder / "code.json").read_text()) == before
     train(one)  # the run is already finished
     changed = recipe(write(SOURCE.replace(old, new)))
-    with pytest.raises(lw.UsageError, match=r"my_scaled\.Net.* changed since this run was trained; name=…"):
+    with pytest.raises(lw.UsageError, match=r"my_scaled\.Net.* changed since this run was trained; set name=…"):
         train(changed)
     assert train(changed.change(name="another")).done
     words = parse(["evaluate", str(run.folder), "--lengths", "2", "--samples", "2", "--uniform-only"])

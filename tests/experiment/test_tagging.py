@@ -80,7 +80,7 @@ def test_symbols_missing_from_reads_or_writes_are_reported():
         law(_Wrong())
     with pytest.raises(AssertionError, match="not as long"):
         law(_Shorter())
-    assert not [one for one in lw.check(_Balanced()).broken if "starts with _" not in one.told]
+    assert not [one for one in lw.check(_Balanced()).broken if "starts with _" not in one.failing_case]
     with pytest.raises(lw.UsageError, match="not one of: \\( \\)"):
         _Balanced().parse("(y")
     with pytest.raises(lw.UsageError, match="not as long as its prompt"):
@@ -216,6 +216,6 @@ class _Mine(lw.Copy):
 def test_a_layout_for_a_user_s_task_is_checked_on_that_task(monkeypatch):
     monkeypatch.setattr(laws_of_layouts, "part_classes", lambda base: {"_Mine": _Mine})
     (of_its_name,) = lw.check(_MineAlone()).broken  # the only law that it breaks
-    assert "starts with _" in of_its_name.told
+    assert "starts with _" in of_its_name.failing_case
     monkeypatch.setattr(laws_of_layouts, "part_classes", lambda base: {})
-    assert any("no imported task of your own" in one.told for one in lw.check(_MineAlone()).broken)
+    assert any("no imported task of your own" in one.failing_case for one in lw.check(_MineAlone()).broken)

@@ -179,7 +179,7 @@ class _Sums(MixerSpec):
 def test_the_laws_check_stepwise_decoding_against_the_whole_row():
     assert not broken_laws(replace(SMALL, mixer=_Sums()))
     (found,) = broken_laws(replace(SMALL, mixer=_Sums(wrong=0.1)))
-    assert "decoded separately" in found.told
+    assert "decoded separately" in found.failing_case
     hybrid = replace(SMALL, layers=3, mixers=(_Sums(), Attention()), positions=(lw.Local(2),), mlp=0)
     assert not broken_laws(hybrid)
     assert broken_laws(replace(hybrid, mixers=(_Sums(0.1), Attention())))

@@ -561,7 +561,7 @@ def test_a_mixer_may_start_without_tied_queries_and_keys(run):
 
 @pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), Blank())], ids=repr)
 def test_two_rotary_or_two_blank_encodings_are_refused(positions, run):
-    with pytest.raises(lw.UsageError, match="at most one rotary encoding, and at most one with a blank"):
+    with pytest.raises(lw.UsageError, match="at most one rotary encoding, and at most one encoding with a blank key"):
         logits(run(build(replace(BASE, positions=positions), True)), some())
 
 

@@ -321,4 +321,4 @@ def test_an_objective_that_returns_no_loss_is_refused_in_training_and_by_check(f
     told = r"^WrongReturn must return lw\.Loss\(value, logs\), with a tensor of one number as value, .*, not "
     with pytest.raises(lw.UsageError, match=told):
         lw.train("looped-parity", objective=WrongReturn(form), steps=2, quiet=True)
-    assert all(re.match(told, finding.told) for finding in lw.check(WrongReturn(form)).broken)
+    assert all(re.match(told, finding.failing_case) for finding in lw.check(WrongReturn(form)).broken)

@@ -146,7 +146,9 @@ def test_wrong_requests_are_answered_in_one_line(tmp_path, monkeypatch):
     with pytest.raises(lw.UsageError, match="LSTMModel is exported with one loop only"):
         trace_model(lw.Weights("mine", recurrent, recurrent.build()))
     own = SinglePass(Recurrent())
-    with pytest.raises(lw.UsageError, match=r"^Recurrent: torch 2\S+ cannot trace .* but recurrent ones"):
+    with pytest.raises(
+        lw.UsageError, match=r"^Recurrent: torch 2\S+ cannot trace this model .* all non-recurrent models"
+    ):
         trace_model(lw.Weights("own", recurrent.change(loops=lw.Constant(1)), own))
 
 

@@ -306,7 +306,7 @@ def test_programs_refuse(words, part):
 @pytest.fixture
 def small(monkeypatch):
     """Shrink the study on parity; its processes read the recipe from their run's folder."""
-    setting = looped._small(lw.Parity(), 1, 2, 1, 4, steps=6, width=8, top=2)
+    setting = looped._small_setting(lw.Parity(), 1, 2, 1, 4, steps=6, width=8, top=2)
     monkeypatch.setitem(SETTINGS["cpu"], "parity", setting)
     monkeypatch.setitem(study.TEST_LENGTHS, "parity", 50)  # 50 at 20 is 5 at 2
     return build_variation("parity", "fop-loop-adaptive")
