@@ -304,7 +304,7 @@ class _Asker:
     def _record_error(self, reason: str, wait: float | None = None) -> None:
         self.last_error = shorten(self.options.key.redact(reason))
         if wait is not None and wait > MAX_REQUESTED_WAIT_SECONDS:
-            self.last_error = f"{self.last_error} (it asks to wait {wait:.0f} s)"
+            self.last_error = f"{self.last_error}; it asks to wait {wait:.0f} s"
             self.closed.set()
         elif wait:
             self.wait_until = max(self.wait_until, time.monotonic() + wait)
@@ -355,5 +355,5 @@ class _Asker:
         if status in mistakes:
             return UsageError(f"{inquiry.endpoint}: {shorten(key.redact(mistakes[status]))}")
         if status in (408, 409, 425, 429) or status >= 500:
-            return Failure(f"the endpoint reports an error ({quoted})", _retry_after(error.response.headers))
+            return Failure(f"the endpoint reports error {quoted}", _retry_after(error.response.headers))
         return Refusal(f"the endpoint refuses a prompt ({quoted})")
