@@ -40,7 +40,7 @@ def dropping(weights: Weights, batch: Batch) -> Predictions:
     model, recipe, rule = weights.model, weights.recipe, weights.recipe.stopping
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     limit = loop_limits(rule, planned)
-    found = trace_loops(model, batch, limit, recipe.layout.end(recipe.task))
+    found = trace_loops(model, batch, limit, recipe.layout.end_id(recipe.task))
     chosen = choose_loops(rule, replace(found, loops=limit), planned, limit)
     return Predictions(found.predictions[chosen - 1, row], found.confidence[chosen - 1, row], chosen, ran=limit)
 

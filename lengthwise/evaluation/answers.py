@@ -90,7 +90,7 @@ def _answers_from_one_start(
 ) -> list[Predictions]:
     """Return predictions without restarts; with ``movement``, they have residuals."""
     planned = recipe.loops.planned(batch.rounds)
-    limits, end_id = [loop_limits(rule, planned) for rule in rules], recipe.layout.end(recipe.task)
+    limits, end_id = [loop_limits(rule, planned) for rule in rules], recipe.layout.end_id(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output and not movement:
         logits = choose_runner(model).last(batch.inputs, limits[0], batch.answer_slots)
         symbols, _, confidence = _read_slots(_find_likeliest(logits).cpu(), batch.answer_slots, end_id)
@@ -338,7 +338,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     """
     model.eval()
     limit = loop_limits(stopping, recipe.loops.planned(batch.rounds))
-    end_id = recipe.layout.end(recipe.task)
+    end_id = recipe.layout.end_id(recipe.task)
     predicted = torch.zeros_like(batch.targets)
     log_probability = torch.zeros(predicted.shape)
     for loops in limit.unique():  # a cache serves only rows with equal numbers of loops
@@ -380,7 +380,7 @@ def decode_without_cache(model: Model, recipe: Recipe, batch: Batch, stopping: S
     first = batch.answer_slots.long().argmax(1)
     count = batch.answer_slots.sum(1)
     row, symbol_count = torch.arange(len(batch)), len(recipe.layout.vocabs(recipe.task)[0])
-    end_id = recipe.layout.end(recipe.task) or 0
+    end_id = recipe.layout.end_id(recipe.task) or 0
     tokens = _hide_answer(batch, end_id)
 
     def predict_all() -> Predictions:

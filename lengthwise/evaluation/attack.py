@@ -321,7 +321,7 @@ def measure_anatomy(
     """
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, samples, stopping)
-    sizes, end = recipe.sizes(size), recipe.layout.end(recipe.task)
+    sizes, end = recipe.sizes(size), recipe.layout.end_id(recipe.task)
     problems = evaluation_problems(recipe, sizes, samples, seed=seed, kind=kind)
     wrong, early, late = [], [], []
     for _, batch in split_batches(recipe, problems, batch_rows=rule.together):

@@ -113,7 +113,7 @@ def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, sa
     batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned, mask = recipe.loops.planned(batch.rounds), batch.inputs.padding_mask
     right_symbols = gather_slots(batch.targets, batch.answer_slots)
-    ignored = ~answer_mask(right_symbols, batch.answer_slots, recipe.layout.end(recipe.task))
+    ignored = ~answer_mask(right_symbols, batch.answer_slots, recipe.layout.end_id(recipe.task))
     _, last_state = Plain(model).carry(batch.inputs, planned + extra_loops, batch.answer_slots)
     last = flatten_state(model.answer_state(last_state), mask.shape[1])
     smallest_planned, shape = int(planned.min()), (int(planned.max()) + extra_loops, len(batch))
@@ -203,7 +203,7 @@ def record_problem(weights: Weights, prompt: str, max_cells: int = MAX_CELLS) ->
                 "moved": float(f"{max(moved, SMALLEST_MOVEMENT):.3g}") if loops else None,
             }
         )
-    length = int(problems.answer_length[0]) + (recipe.layout.end(recipe.task) is not None)
+    length = int(problems.answer_length[0]) + (recipe.layout.end_id(recipe.task) is not None)
     right_symbols = batch.targets[batch.answer_slots][:length].tolist()
     return {
         "prompt": prompt,

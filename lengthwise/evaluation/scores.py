@@ -285,7 +285,7 @@ def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Te
     number of tokens, chosen loop, whether the rule's limit ended the row, number of loops run, whether the final part
     is right. Without ``final_after``, the final part is the whole answer; flags are 0 or 1."""
     right_symbols, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
-    answer = answer_mask(right_symbols, batch.answer_slots, recipe.layout.end(recipe.task))
+    answer = answer_mask(right_symbols, batch.answer_slots, recipe.layout.end_id(recipe.task))
     same = (predictions.symbols == right_symbols) & filled
     columns = [
         (same | ~answer).all(1),
@@ -311,7 +311,7 @@ def _is_final_part_right(
         decoded = decode(model, recipe, part, rule).symbols
         symbols[wrong, : decoded.shape[1]] = decoded
     pair = torch.cat([symbols, gather_slots(batch.targets, batch.answer_slots)])
-    end, mark = recipe.layout.end(recipe.task), recipe.layout.vocabs(recipe.task)[1].id(recipe.task.final_after)
+    end, mark = recipe.layout.end_id(recipe.task), recipe.layout.vocabs(recipe.task)[1].id(recipe.task.final_after)
     counted = mask_before_end(pair, end) & filled_slots(batch.answer_slots).repeat(2, 1)
     index = torch.arange(1, pair.shape[1] + 1)
     first = ((pair == mark) & counted).mul(index).amax(1)  # where the final part begins; 0: no mark
@@ -357,7 +357,7 @@ def trace_answers(
     """Return a trace up to ``limit`` (on the CPU), and whether each loop's answer is right. Rows are split into batches
     that fit into memory."""
     model.eval()
-    end = recipe.layout.end(recipe.task)
+    end = recipe.layout.end_id(recipe.task)
     traces = [trace_loops(model, batch.take(part), limit[part], end) for part in _split_rows(*batch.targets.shape)]
     traced = Trace(
         torch.cat([part.predictions for part in traces], 1),

@@ -75,7 +75,7 @@ class Solver:
         rule = recipe.stopping if stopping is None else validate(Stopping, stopping, "stopping")
         predicted = respond(model, recipe, problems, rule)
         model = model if predicted.start is None else with_initial_state(model, int(predicted.start))
-        row, end = recipe.layout.write(problems, recipe.task), recipe.layout.end(recipe.task)
+        row, end = recipe.layout.write(problems, recipe.task), recipe.layout.end_id(recipe.task)
         symbols = predicted.symbols[0, : int(row.answer_slots.sum())]
         right_symbols = row.targets[row.answer_slots]
         correct = (symbols == right_symbols) | ~mask_through_end(right_symbols, end)

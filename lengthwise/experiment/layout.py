@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Int
@@ -30,6 +30,12 @@ class Layout(Config):
     decodes: ClassVar[bool]  # True if answer tokens are inputs, so that solving needs decoding token by token
     ends: ClassVar[bool] = True  # True if answers end with a symbol of their own
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Raise UsageError for a method ``end``, the name of ``end_id`` before 0.4, which would be ignored."""
+        super().__init_subclass__(**keywords)
+        if callable(vars(cls).get("end")):
+            raise UsageError(f"{cls.__name__}.end is now called end_id: rename it")
+
     @abstractmethod
     def accepts(self, task: Task) -> bool:
         """Return whether the layout can write this task's problems."""
@@ -39,7 +45,7 @@ class Layout(Config):
         """Return the vocabularies of a model's inputs and outputs."""
 
     @abstractmethod
-    def end(self, task: Task) -> int | None:
+    def end_id(self, task: Task) -> int | None:
         """Return the output id that ends an answer; None if every answer slot is part of the answer."""
 
     @abstractmethod
@@ -92,7 +98,7 @@ class _RowLayout(Layout):
         vocab = Vocab((*task.symbols, EQUALS, END, *further))
         return vocab, vocab
 
-    def end(self, task: Task) -> int | None:
+    def end_id(self, task: Task) -> int | None:
         return self.vocabs(task)[1].id(END)
 
     def write(self, problems: Problems, task: Task) -> Batch:
@@ -132,7 +138,7 @@ class _RowLayout(Layout):
         return Batch(inputs, targets, loss_mask, answer_slots, problems.rounds, problems.sizes)
 
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        return predicted[: int(mask_before_end(predicted, self.end(task)).sum())]
+        return predicted[: int(mask_before_end(predicted, self.end_id(task)).sum())]
 
 
 def digit_positions(
@@ -237,7 +243,7 @@ class Pairs(Layout):
         digits = [str(digit) for digit in range(task.base)]
         return Vocab(tuple(a + b for a in digits for b in digits)), Vocab(tuple(digits))
 
-    def end(self, task: Task) -> int | None:
+    def end_id(self, task: Task) -> int | None:
         return None
 
     def write(self, problems: Problems, task: Task) -> Batch:
@@ -267,7 +273,7 @@ class _ClassLayout(Layout):
     def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
         return Vocab(task.reads or task.symbols), Vocab(task.writes or task.symbols)
 
-    def end(self, task: Task) -> int | None:
+    def end_id(self, task: Task) -> int | None:
         return None
 
     def chance(self, task: Task) -> float | None:

@@ -35,7 +35,7 @@ class Validator:
         for probe in watch.probes:
             batch = recipe.layout.write(recipe.task.parse(probe), recipe.task)
             loops = predict(model, recipe, batch, recipe.stopping).loops
-            value = float(scores.perplexity(model, batch, loops, recipe.layout.end(recipe.task)))
+            value = float(scores.perplexity(model, batch, loops, recipe.layout.end_id(recipe.task)))
             row["perplexity"][probe] = finite_or_none(value)
         if watch.validation:
             row["validation_loss"] = finite_or_none(scores.validation_loss(model, recipe, self.validation_problems))

@@ -134,5 +134,5 @@ def _predict(weights: Weights, batch: Batch, seed: int) -> Tensor:
         torch.manual_seed(seed)
         random.seed(seed)
         (predicted,) = predict_by_rules(weights.model, recipe, batch, [recipe.stopping])
-    end = recipe.layout.end(recipe.task)
+    end = recipe.layout.end_id(recipe.task)
     return (predicted.symbols + 1) * answer_mask(predicted.symbols, batch.answer_slots, end)

@@ -74,7 +74,7 @@ def batch_of(recipe, sizes, each):
 def test_answers_are_those_of_the_full_trace(name, monkeypatch):
     """Answers equal those of the full trace, whether rows leave one by one or together."""
     model, recipe = (weights := load(name)).model.double(), weights.recipe
-    batch, end = batch_of(recipe, [2, 5, 9], 6 if LONG else 2), recipe.layout.end(recipe.task)
+    batch, end = batch_of(recipe, [2, 5, 9], 6 if LONG else 2), recipe.layout.end_id(recipe.task)
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     rules = [rule for rule in RULES if recipe.layout.ends or not rule.needs_end]
     limits = [loop_limits(rule, planned) for rule in rules]

@@ -49,7 +49,7 @@ def one_by_one(problems):
 def plain_loops(model, recipe, problem, limit):
     """Return each loop's predictions for one row, and their mean log probability up to the first end symbol."""
     batch = recipe.layout.write(problem, recipe.task)
-    end = recipe.layout.end(recipe.task)
+    end = recipe.layout.end_id(recipe.task)
     context = model.embed(batch.inputs)
     state, predicted, sure = model.start(context), [], []
     for _ in range(limit):
@@ -79,7 +79,7 @@ def plain_answer(model, recipe, problem, stopping):
 def plain_counts(weights, problems, stopping):
     """Count right rows, right symbols, supervised symbols and loops, one row at a time."""
     recipe = weights.recipe
-    task, end = recipe.task, recipe.layout.end(recipe.task)
+    task, end = recipe.task, recipe.layout.end_id(recipe.task)
     exact = right = loss_mask = loops = 0
     for problem in one_by_one(problems):
         predicted, _, k = plain_answer(weights.model, recipe, problem, stopping)
@@ -488,7 +488,7 @@ def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, mo
     for problem in one_by_one(problems):
         use_problems(monkeypatch, problem)
         (score,) = evaluate(weights, [2], samples=1)
-        wanted = [*problem.answer[0, : int(problem.answer_length)].tolist(), recipe.layout.end(recipe.task)]
+        wanted = [*problem.answer[0, : int(problem.answer_length)].tolist(), recipe.layout.end_id(recipe.task)]
         assert score.exact == (greedy(weights.model, recipe, problem) == wanted)
         total += score.exact
     assert 0 < total < len(problems)

@@ -51,9 +51,8 @@ def test_perplexity_is_that_of_the_right_answer_not_of_the_decoded_one():
     made = weights("task=Addition(order=least)", "NextToken")
     recipe = made.recipe
     problems = Problems.join([recipe.task.parse(text) for text in ("12+9", "7+1", "99+99")])
-    found = perplexity(
-        made.model, recipe.layout.write(problems, recipe.task), torch.tensor([2, 2, 2]), recipe.layout.end(recipe.task)
-    )
+    batch, end_id = recipe.layout.write(problems, recipe.task), recipe.layout.end_id(recipe.task)
+    found = perplexity(made.model, batch, torch.tensor([2, 2, 2]), end_id)
     for row, right in enumerate(("12", "8", "891")):
         batch = recipe.layout.write(problems.take(slice(row, row + 1)), recipe.task)
         with torch.no_grad():
@@ -81,7 +80,7 @@ def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
         task, layout = made.recipe.task, made.recipe.layout
         problems = fresh_problems(task, (3,), 24, seed=seed)
         decoded_symbols = decode(made.model, made.recipe, layout.write(problems, task), Oracle()).symbols
-        length = mask_before_end(decoded_symbols, layout.end(task)).sum(1)
+        length = mask_before_end(decoded_symbols, layout.end_id(task)).sum(1)
         ours = (torch.arange(24) % 2 == 0) & (length <= 3)  # an answer of four symbols would leave no room for its end
         problems = replace(
             problems,

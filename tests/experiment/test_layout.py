@@ -165,7 +165,7 @@ def test_rows_preserve_prompt_and_answer(task, layout):
     for problem, row in zip(one_by_one(problems), one_by_one(batch), strict=True):
         predicted = row.targets[row.answer_slots]
         assert task.format(layout.answer(predicted, task)) == wanted(task, layout, problem)
-        if layout.end(task) is not None:
+        if layout.end_id(task) is not None:
             loss_mask = text(layout.vocabs(task)[1], row.targets[row.loss_mask])
             assert loss_mask == [*text(task.vocab, problem.answer[0, : int(problem.answer_length)]), "$"]
     prompts = {tuple(p.prompt[0, : int(p.prompt_length)].tolist()) for p in one_by_one(problems)}
@@ -217,7 +217,7 @@ def test_whole_tail_changes_supervision_only(task, pauses):
     problems = sample(task)
     own, tail = (FullOutput(pauses, whole_tail=whole).write(problems, task) for whole in (False, True))
     assert torch.equal(tail.loss_mask, own.answer_slots)
-    assert (tail.targets[tail.loss_mask & ~own.loss_mask] == FullOutput().end(task)).all()
+    assert (tail.targets[tail.loss_mask & ~own.loss_mask] == FullOutput().end_id(task)).all()
     for one, two in ((own, tail), (own.inputs, tail.inputs)):
         assert all(torch.equal(getattr(one, n), getattr(two, n)) for n in vars(one) if n not in ("inputs", "loss_mask"))
 
@@ -229,7 +229,7 @@ def test_level_rows_are_extended_to_the_longest(task):
     layouts = [FullOutput(whole_tail=True, level=level) for level in (False, True)]
     own, level = (layout.write_training(problems, task) for layout in layouts)
     assert layouts[1].write(problems, task).inputs.padding_mask.equal(own.inputs.padding_mask)
-    more, end = ~own.inputs.padding_mask, FullOutput().end(task)
+    more, end = ~own.inputs.padding_mask, FullOutput().end_id(task)
     assert level.inputs.padding_mask.all()
     assert (level.answer_slots & ~own.answer_slots).equal(more) and level.loss_mask.equal(level.answer_slots)
     assert (level.inputs.tokens[more] == end).all() and (level.targets[more] == end).all()
@@ -361,6 +361,15 @@ def test_a_task_must_not_use_the_layout_s_own_symbols(layout, symbol):
 def test_pauses_are_not_negative(kind):
     with pytest.raises(lw.UsageError, match="pauses must be 0 or more"):
         kind(-1)
+
+
+def test_a_method_with_its_old_name_is_refused():
+    """It would be ignored: the base class's ``end_id`` would be used."""
+    with pytest.raises(lw.UsageError, match=r"^_Old\.end is now called end_id: rename it$"):
+
+        class _Old(FullOutput):
+            def end(self, task):
+                return None
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=8), st.one_of(st.none(), st.integers(0, 3)))

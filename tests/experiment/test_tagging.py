@@ -198,7 +198,7 @@ class _MineAlone(lw.Layout):
     def vocabs(self, task):
         return task.vocab, task.vocab
 
-    def end(self, task):
+    def end_id(self, task):
         return None
 
     def write(self, problems, task):

@@ -262,7 +262,7 @@ def test_rows_that_stop_early_are_supervised_to_answer_nothing(run):
     batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 4, 1]))  # the second row and the fifth stop one loop early
     logs = run(model).last(batch.inputs, LOOPS, batch.answer_slots).log_softmax(-1)
     rows = batch.answer_slots.nonzero()[:, 0]
-    end, early = lw.FullOutput().end(lw.Addition(3)), [1, 4]
+    end, early = lw.FullOutput().end_id(lw.Addition(3)), [1, 4]
     empty = torch.stack([-logs[rows == row][0, end] for row in early])
     answers = [
         -logs[rows == row].gather(1, batch.targets[row][batch.answer_slots[row]][:, None])[:, 0][

@@ -63,7 +63,7 @@ def _stops(model, recipe, batch):
         for rule, one in zip(RULES, predict_by_rules(model, recipe, batch, RULES), strict=True)
     }
     limit = lw.MaxConfidence().limit(recipe.loops.planned(batch.rounds))
-    sure = trace_loops(model, batch, limit, recipe.layout.end(recipe.task)).confidence[:, 0]
+    sure = trace_loops(model, batch, limit, recipe.layout.end_id(recipe.task)).confidence[:, 0]
     return found | {"MaxConfidence": (1 + (sure > sure.max() - CLEAR).nonzero()[:, 0]).tolist()}
 
 

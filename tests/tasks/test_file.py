@@ -309,7 +309,7 @@ def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
     assert task.parse("000000").answer_length.tolist() == [0] and task.format(task.parse("000000").answer[0]) == ""
     recipe = small(task, layout=layout, lengths=lw.Uniform(top=6), model=replace(BASE.model, width=32), steps=1)
     batch = layout.write(lw.Problems.join([task.parse("000000"), task.parse("110000")]), task)
-    end = layout.end(task)
+    end = layout.end_id(task)
     assert [row[mask].tolist() for row, mask in zip(batch.targets, batch.loss_mask, strict=True)] == [[end], [1, end]]
     model = try_training(recipe, CPU).model
     (score,) = evaluate(lw.Weights("own", recipe, model), [6], samples=10)
