@@ -256,7 +256,7 @@ def test_scalable_softmax_multiplies_scores_by_the_log_of_the_number_of_keys():
 def test_eigenvalues_of_the_transition_are_in_their_range(negative, least):
     """The eigenvalues of I − β k kᵀ are 1 and 1 − β."""
     torch.manual_seed(0)
-    mixer = DeltaMixer(8, 2, taps=4, negative=negative, biases=True)
+    mixer = DeltaMixer(8, 2, taps=4, allow_neg_eigval=negative, biases=True)
     beta = mixer.max_beta * mixer.rate(10 * torch.randn(100, 8)).sigmoid()
     eigenvalues = 1 - beta
     assert eigenvalues.min() >= least and eigenvalues.max() <= 1
@@ -265,8 +265,8 @@ def test_eigenvalues_of_the_transition_are_in_their_range(negative, least):
 
 def test_two_updates_with_one_beta_of_zero_equal_a_single_update():
     torch.manual_seed(0)
-    double = DeltaMixer(8, 2, taps=0, negative=True, biases=True, updates=2, gated=True).double()
-    single = DeltaMixer(8, 2, taps=0, negative=True, biases=True, gated=True).double()
+    double = DeltaMixer(8, 2, taps=0, allow_neg_eigval=True, biases=True, updates=2, gated=True).double()
+    single = DeltaMixer(8, 2, taps=0, allow_neg_eigval=True, biases=True, gated=True).double()
     state = single.state_dict()
     query, first_key, first_value, *_ = double.project.weight.split(8)
     state["project.weight"] = torch.cat([query, first_key, first_value])

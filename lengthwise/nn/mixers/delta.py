@@ -26,12 +26,14 @@ CHUNK = 16  # positions computed at once: the fastest on a CPU, see bench/mixers
 
 
 class _DeltaSpec(MixerSpec):
-    """Base class of configurations whose fields are arguments of ``DeltaMixer``."""
+    """Base class of configurations whose fields are arguments of ``DeltaMixer``; ``negative`` sets its
+    ``allow_neg_eigval``."""
 
     fixed: ClassVar[dict[str, Any]] = {}  # further arguments of ``DeltaMixer``
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
-        return DeltaMixer(width, heads, biases=biases, **asdict(self), **self.fixed)  # type: ignore[arg-type]
+        arguments = asdict(self) | self.fixed  # type: ignore[arg-type]
+        return DeltaMixer(width, heads, biases=biases, allow_neg_eigval=arguments.pop("negative"), **arguments)
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,18 @@ class DeltaMixer(RecurrentMixer):
     "b h k v" (transposed)."""
 
     def __init__(
-        self, width: int, heads: int, *, taps: int, negative: bool, biases: bool, gated: bool = False, updates: int = 1
+        self,
+        width: int,
+        heads: int,
+        *,
+        taps: int,
+        allow_neg_eigval: bool,
+        biases: bool,
+        gated: bool = False,
+        updates: int = 1,
     ) -> None:
         super().__init__()
-        self.heads, self.updates, self.max_beta = heads, updates, 2.0 if negative else 1.0
+        self.heads, self.updates, self.max_beta = heads, updates, 2.0 if allow_neg_eigval else 1.0
         self.project = nn.Linear(width, (1 + 2 * updates) * width, bias=False)  # query, keys, values
         self.conv = ShortConvolution((1 + 2 * updates) * width, taps)
         self.rate = nn.Linear(width, updates * heads, bias=False)

@@ -39,7 +39,8 @@ class Mamba2Mixer(RecurrentMixer):
     def __init__(self, spec: Mamba2, width: int, heads: int, *, biases: bool) -> None:
         super().__init__()
         inner = spec.expand * width
-        self.heads, self.negative, self.sizes = heads, spec.negative, [inner, spec.state, spec.state]
+        self.heads, self.allow_neg_eigval = heads, spec.negative
+        self.sizes = [inner, spec.state, spec.state]
         self.project = nn.Linear(width, sum(self.sizes), bias=False)
         self.conv = ShortConvolution(sum(self.sizes), spec.taps)
         self.decay = Decay(width, heads)
@@ -55,7 +56,7 @@ class Mamba2Mixer(RecurrentMixer):
         value, key, query = split_heads(value, self.heads), key[:, None], query[:, None]
         log_decay, step = self.decay(x)
         sign = None
-        if self.negative:
+        if self.allow_neg_eigval:
             factor = 2 * log_decay.exp() - 1
             log_decay, sign = factor.abs().clamp(min=MIN_DECAY).log(), torch.where(factor < 0, -1.0, 1.0).to(x.dtype)
         outputs, memory = linear_attention(query, key, step[..., None] * value, log_decay, sign, memory)

@@ -28,15 +28,15 @@ class RWKV7(MixerSpec):
     negative: bool = False  # eigenvalues in (−1, 1) instead of (0, 1)
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
-        return RWKV7Mixer(width, heads, negative=self.negative, biases=biases)
+        return RWKV7Mixer(width, heads, allow_neg_eigval=self.negative, biases=biases)
 
 
 class RWKV7Mixer(RecurrentMixer):
     """The module of ``RWKV7``. Its state: the last input, and S "b h k v" (transposed)."""
 
-    def __init__(self, width: int, heads: int, *, negative: bool, biases: bool) -> None:
+    def __init__(self, width: int, heads: int, *, allow_neg_eigval: bool, biases: bool) -> None:
         super().__init__()
-        self.heads, self.max_rate = heads, 2.0 if negative else 1.0
+        self.heads, self.max_rate = heads, 2.0 if allow_neg_eigval else 1.0
         self.shift = nn.Parameter(torch.rand(len(PARTS), width))  # fraction of each part from the previous position
         low_rank, rank = ("decay", "rate", "gate"), max(4, width // 4)
         self.full = nn.ModuleDict({name: nn.Linear(width, width, bias=False) for name in PARTS if name not in low_rank})
