@@ -89,7 +89,7 @@ class Training(Job):
         Cluster.worked += time.process_time() - worked
         return True
 
-    def failure(self):
+    def read_failure(self):
         return ""
 
 

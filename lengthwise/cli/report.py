@@ -113,7 +113,9 @@ def run(args: Options) -> int:
         inquiries = drop_repeats(InquiryRun.open(path) for path in paths.values() if path)
     if args.html:
         check_writable("--html", Path(args.html))
-        return _write_page(args, args.html, _open_runs(runs), inquiries, operations=_operations_per_step(args, runs))
+        return _write_page(
+            args, args.html, _open_runs(runs), inquiries, operations_per_step=_operations_per_step(args, runs)
+        )
     if args.stopping:
         if inquiries:
             raise UsageError(f"--stopping: {inquiries[0].folder} is a language model, which has no loops: omit it")
@@ -161,12 +163,12 @@ def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
 
 
 def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> int:
-    operations = _operations_per_step(args, runs)
+    operations_per_step = _operations_per_step(args, runs)
     with show_elapsed("figures", quiet=args.quiet):
-        options = _figure_options(args) | {"inquiries": inquiries, "operations": operations}
+        options = _figure_options(args) | {"inquiries": inquiries, "operations_per_step": operations_per_step}
         files = publish(runs, Path(args.out or "figures"), **options)
     scores, replied = ([row for source in group for row in source.rows("scores")] for group in (runs, inquiries))
-    cards = score_card(runs, operations) if runs else []
+    cards = score_card(runs, operations_per_step) if runs else []
     lines = all_curves(runs, inquiries)
     advice = next((run.how_to_measure for run in runs), "`lengthwise evaluate RUN` measures a run")
     shown = [score_table(lines) if lines else f"no scores yet: {advice}"]
@@ -189,13 +191,13 @@ def _operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[str, 
     missing = [folder for key, folder in first_runs.items() if key not in operations]
     if not missing:
         return operations
-    from lengthwise.training.cost import operations_by_id
+    from lengthwise.training.cost import measure_operations
 
     with Progress(quiet=args.quiet) as progress:
         for folder in missing:
             folder.config()  # a damaged file is an error, not a note
             try:
-                operations |= operations_by_id([run.recipe for run in _open_runs([folder])], progress)
+                operations |= measure_operations([run.recipe for run in _open_runs([folder])], progress)
             except UsageError as error:
                 progress.note(f"{folder.folder.name}: its operations are unknown: {error}")
     return operations

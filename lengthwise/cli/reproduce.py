@@ -34,7 +34,7 @@ from lengthwise.report.tables import score_table, summary_rows, summary_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
 from lengthwise.training.arithmetic import check_matmul, computation_settings
-from lengthwise.training.cost import operations_by_id, stored_costs
+from lengthwise.training.cost import measure_operations, stored_costs
 from lengthwise.training.stacked import check_seeds, try_stacked_training
 
 
@@ -139,16 +139,16 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     files: list[Path] = []
     rows: list[Row] = []
     matrix_runs: list[RunFolder] = []
-    prices = {identity: cost["operations"] for identity, cost in stored_costs().items()}
+    operations_per_step = {identity: cost["operations"] for identity, cost in stored_costs().items()}
     for panel in study.panels:
         group, panel_folder = runs[panel.title], path_inside(folder, panel.name)
         if not any(run.done for run in group):
             continue
         with Progress(quiet=args.quiet) as progress:
-            prices |= operations_by_id((reported_run.recipe for reported_run in group), progress)
+            operations_per_step |= measure_operations((reported_run.recipe for reported_run in group), progress)
         reported = _add_published_runs(panel_folder, group)
         matrix_runs += [run for run in reported if not isinstance(run, Run) or run.done]
-        files += _publish_panel(args, panel, reported, panel_folder, prices)
+        files += _publish_panel(args, panel, reported, panel_folder, operations_per_step)
         if panel.claims or panel.also:
             summary = summary_rows(panel.title, curves(reported), panel.sizes, panel.claims)
             write_csv(panel_folder / "summary.csv", summary)
@@ -163,7 +163,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     files += publish_matrix(cells, folder, title=study.title) if cells else []
     table = summary_table(rows) if rows else matrix_table(cells) if cells else score_table(curves(all_runs))
     cards, scores = (
-        score_card(all_runs, prices),
+        score_card(all_runs, operations_per_step),
         [row for reported_run in all_runs for row in reported_run.rows("scores")],
     )
     result: dict[str, Any] = {"summary": rows, "scores": scores, "cards": cards}
@@ -196,10 +196,10 @@ def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
 
 
 def _publish_panel(
-    args: Options, panel: Panel, runs: Sequence[RunFolder], folder: Path, operations: Mapping[str, float]
+    args: Options, panel: Panel, runs: Sequence[RunFolder], folder: Path, operations_per_step: Mapping[str, float]
 ) -> list[Path]:
     """Write a panel's scores and figures, accuracy against loops of adaptive recipes, and a fixed set's lengths."""
-    files = publish(runs, folder, title=panel.title, operations=operations, strong=panel.strong)
+    files = publish(runs, folder, title=panel.title, operations_per_step=operations_per_step, strong=panel.strong)
     rows: dict[str, list[Row]] = defaultdict(list)
     for one in sorted(runs, key=lambda run: run.outline.seed) if panel.also else []:
         depth_rows = one.rows("depth")

@@ -27,7 +27,7 @@ class Job(ABC):
         """Return True once the command has ended."""
 
     @abstractmethod
-    def failure(self) -> str:
+    def read_failure(self) -> str:
         """Return why the ended command failed, in one line; empty if it succeeded."""
 
 
@@ -128,7 +128,7 @@ class Process(Job):
     def is_done(self) -> bool:
         return self.process.poll() is not None
 
-    def failure(self) -> str:
+    def read_failure(self) -> str:
         self.log.seek(0)
         text = self.log.read()
         self.close()

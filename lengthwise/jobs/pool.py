@@ -75,7 +75,7 @@ class JobPool:
         for runs, job in ended:
             for run in runs:
                 run.clear_cache()
-            if reason := job.failure():
+            if reason := job.read_failure():
                 self._record_failure(runs, reason)
         room = max(0, self.executor.free_slots(len(self.running)))
         starting, self.waiting = self.waiting[:room], self.waiting[room:]

@@ -121,7 +121,7 @@ def run_training(words: list[str], folder: str) -> str:
     if (status := process.process.returncode) < 0:
         process.close()
         raise TrainingKilled(f"killed by signal {-status}")
-    return process.failure()
+    return process.read_failure()
 
 
 @dataclass
@@ -132,7 +132,7 @@ class _RayTask(Job):
     def is_done(self) -> bool:
         return self.executor.has_ended(self.reference)
 
-    def failure(self) -> str:
+    def read_failure(self) -> str:
         try:
             return self.executor.ray.get(self.reference)
         except Exception as error:  # from Ray, or raised by the task

@@ -171,7 +171,7 @@ class _Job(Job):
         self.executor.last_poll = -POLL_SECONDS
         return False
 
-    def failure(self) -> str:
+    def read_failure(self) -> str:
         if not self.job.paths.result_pickle.exists():
             return f"job {self.job.job_id} was lost or cancelled: see {self.job.paths.stderr}"
         try:

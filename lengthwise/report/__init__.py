@@ -202,17 +202,19 @@ def drop_repeats(folders: Iterable[Named]) -> list[Named]:
     return [*{folder.folder.resolve(): folder for folder in folders}.values()]
 
 
-def describe_misfit(fit: float | None, size: int | str) -> str:
+def describe_misfit(exact_at_training_length: float | None, size: int | str) -> str:
     """Return a warning if exact match at the training length was measured and is below .99; otherwise an empty text."""
     # Rounded, because the mean of .98, .99 and 1 may be one bit less than .99.
-    return "" if fit is None or round(fit, 9) >= SOLVED else f"not fitted: {share_text(fit, 3)} at {size}"
+    if exact_at_training_length is None or round(exact_at_training_length, 9) >= SOLVED:
+        return ""
+    return f"not fitted: {share_text(exact_at_training_length, 3)} at {size}"
 
 
-def training_warnings(fit: float | None, size: int | str, diverged: int) -> str:
+def training_warnings(exact_at_training_length: float | None, size: int | str, diverged: int) -> str:
     """Return the warning of ``describe_misfit`` and the number of seeds that diverged, as text; empty if there is
     nothing to warn about."""
     seeds = f"{diverged} seed{'s' * (diverged > 1)} {DIVERGED}" if diverged else ""
-    return ", ".join(part for part in (describe_misfit(fit, size), seeds) if part)
+    return ", ".join(part for part in (describe_misfit(exact_at_training_length, size), seeds) if part)
 
 
 def scores_at_training_length(curves: Iterable[Curve]) -> dict[str, float]:

@@ -36,7 +36,7 @@ from lengthwise.runs.folder import DIVERGED, RunFolder
 SURE_COUNT = 381  # problems that must all be right for the 95 % interval to start at SOLVED
 
 
-def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None = None) -> list[Row]:
+def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, float] | None = None) -> list[Row]:
     """Return a row per recipe.
 
     ``longest``: for each seed the largest size it solves. A size is solved if the lower end of the 95 % interval of
@@ -45,8 +45,8 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
     be 0.99 or more on every family; ``longest_uniform`` ignores families. ``generalise``: the number of seeds that
     solve a size beyond the training range. ``worst``: the worst family within the training range, or beyond it if none
     fails within. ``chosen_on``: sizes that the recipe may have been selected on. ``fit``: exact match at the training
-    length (see ``training_length_rows``). ``operations``: of the whole training; the argument gives those of a step, by
-    the recipe's id without seeds. ``cpu_s``: processor time, the median over seeds.
+    length (see ``training_length_rows``). ``operations``: of the whole training, from ``operations_per_step``, by the
+    recipe's id without seeds. ``cpu_s``: processor time, the median over seeds.
 
     Only the recipe's own stopping rule counts, and only seeds measured with it. A seed that diverged is listed as
     diverged and not scored.
@@ -63,7 +63,7 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
         fits = [row["exact"] for rows in own for row in training_length_rows(rows, first.tops)]
         abouts = [about for run in group if (about := run.about())]
         beyond = [size is not None and not is_within_training_sizes(size, first.tops) for size in longest]
-        steps = (operations or {}).get(first.seedless_id)
+        per_step = (operations_per_step or {}).get(first.seedless_id)
         families = [row for rows in own for row in worst_rows(rows)]
         failing = [
             row for row in families if is_within_training_sizes(row["sizes"], first.tops) and row["exact"] < SOLVED
@@ -82,7 +82,7 @@ def score_card(runs: Sequence[RunFolder], operations: Mapping[str, float] | None
                 "worst": low and {"family": low["problems"], "size": size_text(low["sizes"]), "exact": low["exact"]},
                 "fit": round(statistics.fmean(fits), 5) if fits else None,
                 "parameters": abouts[0]["parameters"] if abouts else None,
-                "operations": None if steps is None else float(f"{steps * first.steps:.3g}"),
+                "operations": None if per_step is None else float(f"{per_step * first.steps:.3g}"),
                 "cpu_s": round(statistics.median(about["cpu_s"] for about in abouts), 1) if abouts else None,
             }
         )

@@ -32,7 +32,7 @@ def publish(
     *,
     inquiries: Sequence[InquiryFolder] = (),
     title: str | None = None,
-    operations: Mapping[str, float] | None = None,
+    operations_per_step: Mapping[str, float] | None = None,
     strong: str | None = None,
     width: Width = "page",
     formats: Sequence[str] = FORMATS,
@@ -42,9 +42,9 @@ def publish(
 
     Files: ``runs.json`` (recipes, versions and times), ``inquiries.json`` (language models), ``scores.csv`` (every
     score), ``metrics.csv`` (metrics during training; both compressed, as .csv.gz, above ``COMPRESS_ABOVE`` bytes),
-    ``card.json`` (the score card, see ``card.score_card``, which uses ``operations``), ``figures.json`` (the title).
-    Figures, in each of ``formats``: ``lengths`` (exact match against length), ``map-<recipe>`` (exact match over two
-    sizes, the mean over seeds), ``anatomy-<recipe>`` (how answers go wrong), ``loss`` (loss during training).
+    ``card.json`` (the score card, see ``card.score_card``, which uses ``operations_per_step``), ``figures.json`` (the
+    title). Figures, in each of ``formats``: ``lengths`` (exact match against length), ``map-<recipe>`` (exact match
+    over two sizes, the mean over seeds), ``anatomy-<recipe>`` (how answers go wrong), ``loss`` (loss during training).
     """
     runs, inquiries = drop_repeats(runs), drop_repeats(inquiries)
     title = title or default_title([inquiry.outline for inquiry in [*runs, *inquiries]])
@@ -73,7 +73,7 @@ def publish(
     if metrics := metrics_rows(runs):
         files.append(write_csv(folder / "metrics.csv", metrics, compress_above=COMPRESS_ABOVE))
     if any(run.rows("scores") for run in runs):
-        files.append(_write_json(folder, "card", score_card(runs, operations)))
+        files.append(_write_json(folder, "card", score_card(runs, operations_per_step)))
     for label, group in groups.items():
         if anatomies := anatomy_rows(group):
             files.append(_write_json(folder, f"anatomy-{label}", anatomies))

@@ -99,9 +99,13 @@ class StackedGraphs(Graphs):
         if logits is None:
             return None
         if depths.numel():
-            logits_by_depth = [_select_last(logits, positions, count, loops.clamp(max=depth)) for depth in depths.T]
+            logits_by_depth = [
+                _select_last_loop(logits, positions, count, loops.clamp(max=depth)) for depth in depths.T
+            ]
             return [list(model_logits) for model_logits in zip(*logits_by_depth, strict=True)]
-        return _select_each(logits, running, positions, count) if each else _select_last(logits, positions, count)
+        if each:
+            return _select_all_loops(logits, running, positions, count)
+        return _select_last_loop(logits, positions, count)
 
     def publish_gradients(self, weight_numbers: list[int]) -> None:
         for number in weight_numbers:
@@ -210,7 +214,7 @@ def model_axes(tree: Any) -> Any:
     return tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, tree)
 
 
-def _select_last(
+def _select_last_loop(
     logits: Float[Tensor, "*k b t v"],
     positions: Bool[Tensor, "b t"],
     count: int,
@@ -222,7 +226,7 @@ def _select_last(
     return [*take_values(logits, *after, row, position).split(counts)]
 
 
-def _select_each(
+def _select_all_loops(
     logits: Float[Tensor, "k b t v"], running: Bool[Tensor, "k b"], positions: Bool[Tensor, "b t"], count: int
 ) -> list[Answer]:
     """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""

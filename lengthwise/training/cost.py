@@ -126,8 +126,9 @@ def _sample_steps(recipe: Recipe, count: int) -> Iterator[tuple[int, int]]:
         yield step, exams * step // recipe.steps
 
 
-def operations_by_id(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
-    """Return each recipe's ``Cost.operations``, by its id without seeds. New measurements are saved."""
+def measure_operations(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
+    """Return each recipe's ``Cost.operations``, by its id without seeds; those not in the cache are measured, and added
+    to it."""
     by_id, known = {recipe.seedless_id: recipe for recipe in recipes}, read_operations()
     new = {key: recipe for key, recipe in by_id.items() if key not in known}
     line = (progress or Progress(quiet=True)).add_line("operations of a step", len(new))

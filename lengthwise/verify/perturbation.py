@@ -37,7 +37,7 @@ def add_noise(tensor: Tensor, generator: Generator, size: float = 1.0) -> Tensor
 
 
 @contextmanager
-def change_parameters(
+def perturb_parameters(
     model: nn.Module, change: Perturbation, generator: Generator, only_parameter: str | None = None
 ) -> Iterator[None]:
     """Perturb all parameters of a model, or only the one named ``only_parameter``, during a ``with`` block."""
@@ -76,7 +76,7 @@ def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[s
     for name, change, chosen in ("shuffled", shuffle_values, max), ("noisy", add_noise, max), ("jittered", jitter, min):
         draws = []
         for number in range(DRAWS):
-            with change_parameters(weights.model, change, stream(seed, "perturbed", name, number)):
+            with perturb_parameters(weights.model, change, stream(seed, "perturbed", name, number)):
                 draws.append(measure_answers(weights, problems))
         measured[name] = chosen(draws, key=lambda outcome: (outcome.exact, -outcome.loss))
     return measured
@@ -94,7 +94,7 @@ def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> l
     batch = recipe.layout.write(problems, recipe.task)
     original_logits, unused = _logits(weights, batch), []
     for number, (name, _) in enumerate(model.named_parameters()):
-        with change_parameters(model, add_noise, stream(seed, "unused", number), only_parameter=name):
+        with perturb_parameters(model, add_noise, stream(seed, "unused", number), only_parameter=name):
             changed_logits = _logits(weights, batch)
         # Smaller changes, relative to the largest logit, are rounding.
         if not ((changed_logits - original_logits).abs() > 1e-6 * (1 + original_logits.abs().max())).any() and bool(

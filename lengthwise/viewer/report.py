@@ -40,13 +40,13 @@ def report_page(
     *,
     title: str | None = None,
     command: str = "",
-    operations: Mapping[str, float] | None = None,
+    operations_per_step: Mapping[str, float] | None = None,
     models: Sequence[Weights] = (),
 ) -> str:
     """Return the page of these runs and of the language models in ``inquiries``, as HTML. ``command`` regenerates the
-    page, ``operations`` are as in ``report.card``; as many of ``models`` as fit can be run in the page."""
+    page, ``operations_per_step`` is as in ``report.card``; as many of ``models`` as fit can be run in the page."""
     title = title or default_title([folder.outline for folder in [*runs, *inquiries]])
-    card, packed = score_card(runs, operations) if any(run.rows("scores") for run in runs) else [], {}
+    card, packed = score_card(runs, operations_per_step) if any(run.rows("scores") for run in runs) else [], {}
     for name, rows in table_rows(runs, inquiries, card).items():  # each column is named once
         columns, flat = flatten_rows(rows)
         packed[name] = {"columns": columns, "rows": [[row.get(column) for column in columns] for row in flat]}

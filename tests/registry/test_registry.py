@@ -24,7 +24,7 @@ from lengthwise.runs.run import Run, load
 from lengthwise.testing.laws import list_laws
 from lengthwise.testing.laws_of_parts import watched_sizes_stay_near_training
 from lengthwise.training import cost as costs
-from lengthwise.training.cost import count_operations, measure_cost, operations_by_id
+from lengthwise.training.cost import count_operations, measure_cost, measure_operations
 from lengthwise.training.trainer import Trainer, try_training
 
 RECIPES = catalog.recipes()
@@ -230,12 +230,12 @@ def test_operations_are_measured_once(runs, monkeypatch):
     runs.mkdir()
     monkeypatch.setattr(costs, "count_operations", lambda one: measured.append(one) or 2.0)
     for seed in (0, 1):
-        assert operations_by_id([replace(recipe, seed=seed, data_seed=seed)]) == {recipe.seedless_id: 2.0}
+        assert measure_operations([replace(recipe, seed=seed, data_seed=seed)]) == {recipe.seedless_id: 2.0}
     assert len(measured) == 1
     kept = runs / ".operations.json"
     for number, damaged in enumerate(("{", kept.read_text().replace("2.0", '"many"')), 2):
         kept.write_text(damaged)
-        assert operations_by_id([recipe]) == {recipe.seedless_id: 2.0} and len(measured) == number
+        assert measure_operations([recipe]) == {recipe.seedless_id: 2.0} and len(measured) == number
 
 
 @pytest.mark.parametrize("loops", ["PerRound", "Constant(count=3)"])

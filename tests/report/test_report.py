@@ -263,8 +263,8 @@ def test_a_card_has_a_row_per_recipe_over_its_seeds():
 
 def test_recipes_that_share_a_name_have_separate_operation_counts():
     runs = [scored(recipe(steps=steps), (8, 1.0, MANY)) for steps in (100, 10)]
-    prices = {run.outline.seedless_id: price for run, price in zip(runs, (1e9, 2e9), strict=True)}
-    assert [row["operations"] for row in score_card(runs, prices)] == [1e11, 2e10]
+    per_step = {run.outline.seedless_id: price for run, price in zip(runs, (1e9, 2e9), strict=True)}
+    assert [row["operations"] for row in score_card(runs, per_step)] == [1e11, 2e10]
 
 
 def test_a_run_without_scores_is_not_counted_as_a_seed():

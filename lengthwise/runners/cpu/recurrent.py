@@ -324,12 +324,12 @@ def stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tenso
         "mix": [[weight_and_bias(layer.mix)] for layer in layers],
         "out_short": [[weight_and_bias(layer.cell.out), weight_and_bias(layer.cell.short)] for layer in layers],
     }
-    return {name: stack_linear(parts) for name, parts in maps.items()}
+    return {name: stack_linear(maps_by_layer) for name, maps_by_layer in maps.items()}
 
 
-def stack_linear(parts: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
+def stack_linear(maps_by_layer: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
     """Return weights "l i o" and biases "l 1 o", given (weight, bias) of each layer's maps, which are concatenated."""
-    weights, biases = zip(*(map(torch.cat, zip(*part, strict=True)) for part in parts), strict=True)
+    weights, biases = zip(*(map(torch.cat, zip(*layer_maps, strict=True)) for layer_maps in maps_by_layer), strict=True)
     return torch.stack(weights).mT, torch.stack(biases)[:, None]
 
 
