@@ -58,7 +58,9 @@ def standings(name: str) -> str:
     }
     for claim in toml_claims:
         says, at, here, result = _line(claim)
-        text = f"- {says}. At {at.strip('*')}: {re.sub(r'; claimed [^;]*', '', here.split(' (before')[0])}"
+        at = at.strip("*")
+        place = "Here:" if says.endswith(f" {at}") else f"At {at}:"
+        text = f"- {says}. {place} {re.sub(r'; claimed [^;]*', '', here.split(' (before')[0])}"
         if result.startswith("agrees"):
             found["Reproduced"][claim["source"]].append(f"{text}.\n")
         elif result.startswith("disagrees"):
@@ -109,8 +111,8 @@ def _line(claim: Row) -> list[str]:
     bound = "above" if others else claim["agrees"].replace(">=", "≥").replace("<=", "≤")
     unfit = unfitted(claim["folder"])
     result = compared(claim["recipe"], shares, others, unfit) if others else verdict(claim, shares, unfit)
-    if _was_chosen_too_far(claim) and not result.startswith(("undecided", "not measured")):
-        result = f"undecided (chosen too far: {result})"
+    if _was_chosen_out_of_range(claim) and not result.startswith(("undecided", "not measured")):
+        result = f"undecided (chosen out of range: {result})"
     seeds = " against ".join(dict.fromkeys(str(len(found)) for found in (shares, *others.values())))
     at = f"**{at}**" if _was_chosen_on(claim) else at
     usual = {">= 0.95", "<= 0.6"}  # what the page says once
@@ -135,8 +137,8 @@ def _was_chosen_on(claim: Row) -> bool:
     return max(numbers(claim["sizes"].split("-")[-1])) in outlines_of(claim["folder"])[claim["recipe"]].looked_at
 
 
-def _was_chosen_too_far(claim: Row) -> bool:
-    """Return whether the recipe was chosen by looking further than ``WITHIN`` times its training length."""
+def _was_chosen_out_of_range(claim: Row) -> bool:
+    """Return whether the recipe was chosen on lengths beyond ``WITHIN`` times its training length."""
     outline = outlines_of(claim["folder"])[claim["recipe"]]
     return max(outline.looked_at, default=0) > WITHIN * outline.top
 

@@ -93,9 +93,9 @@ def test_the_tally_counts_each_claim_once():
     """The tally counts the verdicts, and gives the reasons for undecided claims."""
     said = ["agrees", "undecided (one seed agrees: 1 of 2 others not fitted)", "undecided (not fitted: 0.531 at 20)",
             "undecided (2 of 3 seeds agree)", "better, none fitted", "undecided (2 seeds agree)",
-            "undecided (chosen too far: agrees (2 of 3 others not fitted))"]  # fmt: skip
+            "undecided (chosen out of range: agrees (2 of 3 others not fitted))"]  # fmt: skip
     lines = tally(said, 4)
-    why = "2 seeds agree 1, chosen too far 1, not fitted 1, one seed agrees 1, seeds on both sides 1"
+    why = "2 seeds agree 1, chosen out of range 1, not fitted 1, one seed agrees 1, seeds on both sides 1"
     assert f"| undecided ({why}) | 5 |" in lines
     assert "| agrees | 1 |" in lines and "| in all | 7 |" in lines and "| with 3 seeds or more | 4 |" in lines
 
@@ -106,7 +106,7 @@ def test_every_claim_has_a_line_and_a_verdict():
     tables = [part.split("\n\n")[1] for part in text.split("### ")[1:]]
     cells = [line.strip("| ").split(" | ") for lines in tables for line in lines.strip().splitlines()[2:]]
     assert [one[0] for one in cells] == [claim["says"] for claim in told]
-    undecided = ("one seed ", "2 seeds ", "not fitted: ", "seeds overlap", "2 of 3 seeds ", "chosen too far: ")
+    undecided = ("one seed ", "2 seeds ", "not fitted: ", "seeds overlap", "2 of 3 seeds ", "chosen out of range: ")
     assert all(one[-1].startswith((*VERDICTS, *undecided)) for one in cells) and f"| in all | {len(told)} |" in text
     assert not any("seeds" not in one[2] and one[-1] in ("agrees", "disagrees") for one in cells)
     assert all(claim.get("earlier", {}).get("missed", 0) <= claim.get("earlier", {}).get("seeds", 0) for claim in told)
