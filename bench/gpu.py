@@ -82,7 +82,7 @@ def published(name: str, *, quick: bool, **changes) -> Recipe:
 
 
 def one_of_each() -> list[Recipe]:
-    """A recipe for every form of shipped model: those of shipped weights."""
+    """Return the recipes of all shipped weights."""
     return [plainly(load(name).recipe, batch=16) for name in list_shipped()]
 
 
@@ -127,7 +127,7 @@ def reads_nothing(recipe: Recipe, device: torch.device) -> bool:
 
 
 def resumed(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
-    """How far the weights of a run that went on from a checkpoint are from those of one that was never broken off."""
+    """Return how far the weights of a resumed run are from those of an uninterrupted one."""
     whole, first, second = (Trainer(recipe, device, graphs=True) for _ in range(3))
     with TemporaryDirectory() as folder, computation_settings(1):
         advance_by(whole, 2 * steps)

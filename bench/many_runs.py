@@ -124,7 +124,7 @@ def listed():
 
 
 def study(runs, folder, slots=SLOTS, seconds=SECONDS):
-    """What so many runs take; their folders are in ``folder``."""
+    """Measure a study of ``runs`` runs, whose folders are in ``folder``."""
     os.environ |= {"LENGTHWISE_RUNS": str(folder / "one"), "TERM": "xterm"}
     typed("train", *TRAIN, "--quiet")
     (real,) = (folder / "one").glob("*/about.json")

@@ -16,7 +16,7 @@ from lengthwise.experiment.stopping import Oracle
 from lengthwise.runs.run import Weights, load
 
 CELLS, SAMPLES = ((3,), 2) if QUICK else ((10, 20, 30, 40), 100)
-WAYS = {"forward": predict, "memory": decode, "anew": decode_without_cache}
+WAYS = {"forward": predict, "memory": decode, "uncached": decode_without_cache}
 
 
 def right(how: Callable[..., Predictions], weights: Weights, batch: Batch) -> tuple[float, Tensor]:
@@ -42,15 +42,15 @@ def main() -> None:
         for name, how in WAYS.items():
             seconds, found[name] = right(how, weights, batch)
             times[name].append(seconds)
-        equal &= all(torch.equal(verdict, found["anew"]) for verdict in found.values())
-        shares.append(float(found["anew"].float().mean()))
-    ratios = [slow / fast for slow, fast in zip(times["anew"], times["forward"], strict=True)]
-    whole = sum(times["anew"]) / sum(times["forward"])
+        equal &= all(torch.equal(verdict, found["uncached"]) for verdict in found.values())
+        shares.append(float(found["uncached"].float().mean()))
+    ratios = [slow / fast for slow, fast in zip(times["uncached"], times["forward"], strict=True)]
+    whole = sum(times["uncached"]) / sum(times["forward"])
     print_result(
         "map",
         ratio=round(whole, 1),
         per_cell=[round(ratio, 1) for ratio in ratios],
-        memory=round(sum(times["anew"]) / sum(times["memory"]), 1),
+        memory=round(sum(times["uncached"]) / sum(times["memory"]), 1),
         share_right=round(statistics.fmean(shares), 3),
         equal=equal,
         met=whole >= 10 and equal,

@@ -1,7 +1,7 @@
 """Measure what a training step of every recipe of the studies costs, for `--dry-run` and `show`: `make costs`.
 
-Recipes that are stored already are left as they are, those of no study any more are dropped. To measure all of them
-again, delete `lengthwise/training/costs.json` first.
+Stored costs are not measured again; those of recipes that are in no study now are dropped. To measure all costs again,
+delete `lengthwise/training/costs.json` first.
 """
 
 import inspect

@@ -18,7 +18,7 @@ from lengthwise.base.score_rows import size_text
 REQUIRED = {"group", "system", "paper", "trained_to", "tested_at", "score", "seeds", "told", "source", "standing"}
 OURS = {"folder", "recipe", "sizes", "told", "verdict", "reason"}
 VERDICTS = ("ahead", "level", "behind", "not comparable")
-NEAR_PERFECT = 0.95  # of a published score that is said in words
+NEAR_PERFECT = 0.95  # the value of a published score in words, such as "near-perfect"
 
 
 @dataclass(frozen=True)

@@ -145,12 +145,12 @@ def train(
     output symbols. A configuration or a module needs ``task`` too; a module holds the trained weights afterwards.
     ``changes`` are texts as on the command line: ``"model.width=32"``.
 
-    The next arguments replace fields of the recipe; for a model without one, defaults are in parentheses. ``task``: a
-    Task or its name (see ``list_tasks``); ``model``: another model's configuration; ``layout``: how problems are
-    written as rows (``NextToken()``); ``lengths``: sizes of the training problems, or the largest of them (20);
-    ``loops``: how often a row passes through the model (``Constant(1)``); ``objective``: the loss (``Final()``);
-    ``optimizer`` (``AdamW(1e-3)``, with a warm-up and cosine decay); ``steps`` (2,500); ``batch``: rows per step (64);
-    ``seed``: of weights and problems; ``seeds``: train so many seeds, each with its own initial weights (a module too).
+    The next arguments replace fields of the recipe. If ``recipe`` is only a model, they default to the values in
+    parentheses. ``task``: a Task or its name (see ``list_tasks``); ``model``: another configuration; ``layout``: how
+    rows are written (``NextToken()``); ``lengths``: sizes of training problems, or the largest of them (20); ``loops``:
+    how often the model is applied (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer``
+    (``AdamW(1e-3)``, with a warm-up and cosine decay); ``steps`` (2,500); ``batch``: rows per step (64); ``seed``: of
+    weights and problems; ``seeds``: how many to train, each with its own initial weights (a module too).
 
     ``folder``: of the run (by default in ``runs/``); ``device``: "auto", "cpu" or "cuda"; ``matmul``: the precision of
     matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops (GPUs);

@@ -35,7 +35,8 @@ class Run(run.Run):
 
     @property
     def scores(self) -> Scores:
-        """The saved scores, one per size, problems and rule (see ``select_reported_rows``); empty if not evaluated."""
+        """The saved scores, one per size, kind of problems and stopping rule (see ``select_reported_rows``); empty if
+        not evaluated."""
         names = [field.name for field in fields(Score)]
         rows: list[dict[str, Any]] = [
             {"whole_row": None} | row | {"sizes": tuple(row["sizes"])}
@@ -97,8 +98,8 @@ def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
             elif part._parameters:
                 location = f"{name} ({type(part).__name__})" if name else type(part).__name__
                 raise UsageError(
-                    f"seeds: {location} has weights and no reset_parameters to draw them anew: add it, or give a "
-                    f"function that builds the module: lw.train(lambda: {type(module).__name__}(…), …)"
+                    f"seeds: {location} has weights but no reset_parameters method to reinitialize them: add one, or "
+                    f"pass a function that builds the module: lw.train(lambda: {type(module).__name__}(…), …)"
                 )
     return new
 

@@ -133,8 +133,8 @@ def _describe_run(folder: Path) -> str:
 
 @cache
 def _is_valid_recipe(text: str) -> bool:
-    """Return True if a recipe's text, in which seeds are replaced by 0, has known parts with valid and complete fields.
-    Cached, since most of thousands of runs differ only in their seeds."""
+    """Return True if a recipe's text, in which seeds are replaced by 0, has existing parts with valid and complete
+    fields. Cached, since there can be thousands of runs, and most differ only in their seeds."""
     tree = json.loads(text)
     return isinstance(tree, dict) and tree.get("kind") == "Recipe" and sources.is_readable(tree)
 

@@ -152,8 +152,9 @@ def _find_recipe(args: Options) -> Recipe:
         recipe = options.find_recipe(args.recipe, args.changes)
     recipe = continue_from(parent, recipe)
     if recipe.parent and not recipe.parent.state and not args.quiet:
-        reason = "its optimizer state was not kept (--keep-state) or does not fit"
-        warn(f"continues from the weights of {parent} at step {recipe.start:,}; the optimizer starts anew: {reason}")
+        reason = "the earlier one was not kept (--keep-state) or does not fit"
+        weights = f"the weights of {parent} at step {recipe.start:,}"
+        warn(f"continues from {weights}, with a new optimizer state: {reason}")
     return recipe
 
 

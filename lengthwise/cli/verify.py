@@ -42,7 +42,7 @@ class Options(ComputeOptions, OutputOptions, ProgressOptions):
     lengths: str | None = None
     samples: Size = 1000  # N: fresh problems per length (default: 1000)
     seconds: Positive = 30.0  # S: how long to search (default: 30)
-    seed: Seed | None = None  # N: seed of the problems (default: drawn anew, and recorded)
+    seed: Seed | None = None  # N: seed of the problems (default: random, and recorded)
     minutes: Positive = 6.0  # M: processor time for scores (default: 6)
     retrain: bool = False  # train the recipe too, and compare
     out: str | None = None  # FILE: where the record goes; missing folders are created (default: NAME.verified.json)

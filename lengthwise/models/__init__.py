@@ -128,4 +128,4 @@ class SequenceModel(Model):
 def check_causal(spec: ModelSpec, causal: bool) -> None:
     """Raise UsageError unless the layout is causal: a model that reads from left to right needs this."""
     if not causal:
-        raise UsageError(f"{type(spec).__name__} reads from left to right: it takes a causal layout, e.g. NextToken")
+        raise UsageError(f"{type(spec).__name__} reads from left to right, so it needs a causal layout, e.g. NextToken")

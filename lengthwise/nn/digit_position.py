@@ -1,4 +1,4 @@
-"""Positional encodings of digit positions: digits of equal position in their numbers share a learned vector."""
+"""Positional encodings for digits: digits at the same position within their numbers share a learned vector."""
 
 from __future__ import annotations
 

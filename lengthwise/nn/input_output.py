@@ -21,7 +21,8 @@ class DigitReadin(nn.Linear):
 
     def __init__(self, vocab: Vocab, width: int) -> None:
         if not all(symbol.isdecimal() for symbol in vocab.symbols):
-            raise UsageError(f"read_in=numbers needs symbols of digits, as Pairs has, not {' '.join(vocab.symbols)}")
+            fault = f"such as those of Pairs, not {' '.join(vocab.symbols)}"
+            raise UsageError(f"read_in=numbers needs symbols that consist of digits, {fault}")
         super().__init__(len(vocab.symbols[0]), width)
         digits = [[float(digit) for digit in symbol] for symbol in vocab.symbols]
         self.register_buffer("digits", torch.tensor(digits), persistent=False)

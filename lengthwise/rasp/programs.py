@@ -70,10 +70,11 @@ class CopyProgram(Program):
 
 class AdditionProgram(Program):
     """Digits are first added without carries (XOR for bits), and carries are computed separately (AND). Each step adds
-    the carries to the next higher digits, and moves the digits right, to the answer slots.
+    the carries to the next higher digits, and moves the digits one position right, towards the answer slots.
 
     If the most significant digit comes first, carries keep their positions, and the digits' move brings the next higher
-    digits there. If the least significant digit comes first, carries move right by two positions, digits by one.
+    digits there. If the least significant digit comes first, carries move right by two positions per step, digits by
+    one.
     """
 
     task: Addition
@@ -153,10 +154,10 @@ class BinarySumProgram(Program):
 
 
 class MultiplicationProgram(Program):
-    """Long multiplication for a first operand of one or two bits. A mark moves right along the answer, lowest digit
-    first, together with a carry; the second operand moves right by two positions, so that its bits pass the mark,
-    lowest first. At the mark, a bit and the next lower one are multiplied by the bits of the first operand and added to
-    the carry."""
+    """Long multiplication for a first operand of one or two bits. In each step, a mark and a carry move one position
+    to the right along the answer, lowest digit first, and the second operand moves two positions to the right, so that
+    its bits pass the mark, lowest first. At the mark, a bit and the next lower one are multiplied by the bits of the
+    first operand and added to the carry."""
 
     def __init__(self, task: Multiplication) -> None:
         if task != Multiplication():

@@ -118,10 +118,11 @@ ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 
 def abacus_addition() -> Recipe:
-    """Our form: two layers, two loops and width 128. Half of the heads see only neighbouring digit positions, or
-    nothing; the others see only the position of the next digit, or nothing. Half of the sums are structured: chains of
-    carries, few different columns, runs, doubles, or mostly one digit. Half of the numbers have at most three digits. A
-    seed takes about 25 minutes of one CPU thread; weights are shipped. See docs/abacus.md."""
+    """Our form of addition with Abacus embeddings: two layers, two loops and width 128. Half of the heads see only
+    neighbouring digit positions, or nothing; the others see only the position of the next digit, or nothing. Half of
+    the sums are structured: chains of carries, few different columns, runs, doubles, or mostly one digit. Half of the
+    numbers have at most three digits. A seed takes about 25 minutes of one CPU thread; weights are shipped. See
+    docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
     # A head that has to find the next column among its neighbours also mixes in some of their content.
     windows = CoupledHeads(count=SMALL.heads, reach=1), CoupledHeads(count=SMALL.heads // 2, ahead=1)

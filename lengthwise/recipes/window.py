@@ -92,7 +92,7 @@ def halting_parity() -> Recipe:
 
 
 def looped_copy() -> Recipe:
-    """Our form of copy: each loop sees a position's left neighbour, and moves the row on by one.
+    """Our form of copy: each loop sees a position's left neighbour, and moves the row on by one position.
 
     The published method is ``fop-loop-adaptive-copy``. It stops by itself, as ``halting_parity`` does: the mark of the
     first symbol reaches the ``=`` when the row has arrived. Expect every family to be right at 1.5 times the training

@@ -181,7 +181,8 @@ def flatten_state(state: State, width: int) -> Float[Tensor, "r t d"]:
     an axis of positions."""
     parts = [part.flatten(2) for part in _floating_point_tensors(state) if part.dim() > 2 and part.shape[1] == width]
     if not parts:
-        raise UsageError("this model's state has no tensor with an axis of positions, which is needed here")
+        needed = "measuring a state's movement needs a state tensor with an axis of positions"
+        raise UsageError(f"{needed}, and this model's state has none")
     return torch.cat(parts, -1)
 
 

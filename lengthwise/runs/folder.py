@@ -391,7 +391,7 @@ def read_operations() -> dict[str, float]:
 
 
 def cache_operations(operations: Mapping[str, float]) -> None:
-    """Add operations to the cache, if the folder of runs exists and is writable."""
+    """Add operations per training step to the cache, if the folder of runs exists and is writable."""
     if not runs_folder().is_dir():
         return
     with suppress(UsageError):

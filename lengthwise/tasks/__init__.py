@@ -279,7 +279,7 @@ class SquareGridTask(Task):
 
 
 def separate_lines(text: str, columns: int) -> str:
-    """Return a grid's symbols, given line after line, with ``/`` between lines."""
+    """Insert ``/`` between the lines of a grid, whose symbols are in ``text`` line after line."""
     return "/".join(text[i : i + columns] for i in range(0, len(text), columns))
 
 

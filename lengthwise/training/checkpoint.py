@@ -48,9 +48,9 @@ def validate_state(state: Mapping[str, Any], expected: Mapping[str, Any]) -> Non
         if not _has_same_form(value, expected["sums"].get(name, torch.zeros(()))):  # not logged at every step
             raise ValueError(f"sums: {name} must have the shape and type of the logged value")
     best = _require_dict(state, "best")
-    validate(Whole, best.get("step"), "best step")
+    validate(Whole, best.get("step"), "best: step")
     if type(best.get("merit")) is not float:
-        raise ValueError("best merit must be a float")
+        raise ValueError("best: merit must be a float")
     if _require_dict(best, "weights"):
         _check_tensors(best["weights"], expected["model"], "best")
     optimizer, expected_optimizer = _require_dict(state, "optimizer"), expected["optimizer"]
@@ -107,7 +107,8 @@ def _has_same_form(actual: Any, expected: Any) -> bool:
 
 def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
     """Return the recipe of a training that continues from ``run``: a run, shipped weights, or weights on the Hub. The
-    optimizer's state is used if the run has kept it and both optimizers are of one kind; else only the weights.
+    optimizer's state is used if the run kept it and both optimizers have the same type; otherwise only the weights are
+    used.
 
     Raises UsageError if its training has not ended, or its weights do not fit the recipe.
     """

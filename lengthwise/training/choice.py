@@ -22,7 +22,7 @@ from lengthwise.training.processes import Processes
 
 
 class RunnerChoice:
-    """Chooses the runner anew for every step, as hooks may have been set and memory may require smaller parts."""
+    """Chooses the runner again before every step, as hooks may have been set and memory may require smaller parts."""
 
     def __init__(
         self, model: Model, processes: Processes, *, matmul: Matmul, compile: bool, graphs: bool, stacked: bool = False

@@ -68,7 +68,7 @@ def test_a_class_or_a_function_builds_the_module_of_each_seed():
 @pytest.mark.parametrize(
     ("thing", "told"),
     [
-        (Bare(), "Bare has weights and no reset_parameters"),
+        (Bare(), "Bare has weights but no reset_parameters"),
         (lambda: 1 / 0, "the function that builds the module: ZeroDivisionError"),
         (lambda: "net", "which is not a torch module"),
     ],

@@ -44,7 +44,7 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
-    parser.add_argument("--times", type=float, default=1.0, metavar="N", help="so many times the ten minutes")
+    parser.add_argument("--times", type=float, default=1.0, metavar="N", help="N times the usual ten minutes")
     parser.add_argument("--seed", type=int, default=0, help="other moments, other inputs")
     parser.add_argument("--only", type=lambda text: text.split(","), default=CAMPAIGNS, metavar="A,B")
     parser.add_argument("--cases", type=lambda text: text.split(","), metavar="A,B", help="these alone: kills/looped-0")

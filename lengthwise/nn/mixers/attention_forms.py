@@ -118,4 +118,6 @@ def _attention_bias(name: str, context: AttentionContext, key: Float[Tensor, "b 
 
 def _check_causal(spec: MixerSpec, causal: bool) -> None:
     if not causal:
-        raise UsageError(f"{type(spec).__name__} attends from left to right: it takes a causal layout, e.g. NextToken")
+        raise UsageError(
+            f"{type(spec).__name__} attends from left to right, so it needs a causal layout, e.g. NextToken"
+        )

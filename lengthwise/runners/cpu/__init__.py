@@ -1,6 +1,6 @@
 """Faster runners, and the choice between them and the plain runner.
 
-Each runner supports exactly the models whose every part it implements: known types, no hooks, no overridden methods,
+Each runner supports exactly the models whose every part it implements: listed types, no hooks, no overridden methods,
 float32 or float64 (see ``claims``). All other models use the plain runner. Values and gradients equal the plain
 runner's up to rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them
 off.

@@ -73,7 +73,7 @@ class _CellAlongRows(torch.autograd.Function):
         sizes, hidden = [len(x), len(first_short)], len(first_long)
         starts = first_short, first_long, x.new_ones(1)
         short, long, one = (part[:, None].expand(-1, counts[0]) for part in starts)
-        # Uninitialized tensors "size rows" per position, all of one kind in one block of memory.
+        # Uninitialized tensors "size rows" per position; those of a kind are in one block of memory.
         gates, longs, emitted = (
             [part.view(size, -1) for part in x.new_empty(size * sum(counts)).split([size * n for n in counts])]
             for size in (4 * hidden, hidden, hidden)

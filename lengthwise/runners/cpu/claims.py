@@ -1,7 +1,8 @@
 """The check that a faster runner may run a model: its formulas must be those of the model's modules.
 
-Every module must have a known type, parts of known types, and an unpatched ``forward``, without hooks, parametrizations
-or methods set on the instance; parameters must be float32 or float64 on the runner's device; autocast must be off.
+Every module must be of a type that the runner lists, as must its parts, with an unpatched ``forward``, without hooks,
+parametrizations or methods set on the instance; parameters must be float32 or float64 on the runner's device; autocast
+must be off.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ DTYPES = (torch.float32, torch.float64)
 COMMON_TYPES = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
 
 Slots = Mapping[str, tuple[type, ...] | list[type]]  # the types allowed for each part (a list: for its entries)
-Known = dict[type, Slots]
+PartTypes = dict[type, Slots]
 
 
 class SpecializedRunner(Runner):
-    """A runner for models of one type that are made of known parts."""
+    """Base class of runners that support one type of model, built only from the module types in ``parts``."""
 
     kind: ClassVar[type[Model]]  # the type of model that it runs
-    parts: ClassVar[Known]  # the module types that the model may contain
+    parts: ClassVar[PartTypes]  # the module types that the model may contain
     devices: ClassVar[Sequence[str]] = ("cpu",)
 
     @classmethod
@@ -58,10 +59,10 @@ class SpecializedRunner(Runner):
 _ORIGINAL_METHODS: dict[type, dict[str, Any]] = {}  # the methods of classes, recorded before they can be patched
 
 
-def register_types(kinds: Known) -> Known:
+def register_types(kinds: PartTypes) -> PartTypes:
     """Return these module types and the common ones, and record their methods, so that later patches of a class are
     detected."""
-    types: Known = {module_type: {} for module_type in COMMON_TYPES} | kinds
+    types: PartTypes = {module_type: {} for module_type in COMMON_TYPES} | kinds
     for module_type in types:
         for cls in module_type.__mro__[: module_type.__mro__.index(nn.Module)]:
             _ORIGINAL_METHODS.setdefault(
@@ -70,7 +71,7 @@ def register_types(kinds: Known) -> Known:
     return types
 
 
-def find_obstacle(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu",)) -> str | None:
+def find_obstacle(model: nn.Module, parts: PartTypes, devices: Sequence[str] = ("cpu",)) -> str | None:
     """Return the reason, in a few words, why runners of these ``parts`` do not support a model; None if they do.
 
     All encodings of the package are accepted, because runners call their methods. This runs once per training step.
@@ -90,7 +91,7 @@ def find_obstacle(model: nn.Module, parts: Known, devices: Sequence[str] = ("cpu
     return "autocast is on" if any(map(torch.is_autocast_enabled, devices)) else None
 
 
-def _find_changes(module: nn.Module, parts: Known, devices: Sequence[str]) -> str | None:
+def _find_changes(module: nn.Module, parts: PartTypes, devices: Sequence[str]) -> str | None:
     """Describe how a module itself, apart from its parts, differs from what runners implement; None if it does not."""
     attributes, module_type = vars(module), type(module)
     if module_type in parts:
