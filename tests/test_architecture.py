@@ -111,6 +111,7 @@ SHARED = {
     "cli",
     "cli.entry",
     "cli.forecast",
+    "cli.measurements",
     "cli.options",
     "cli.console",
     "cli.shared",

@@ -20,7 +20,8 @@ from lengthwise.base.score_rows import Row
 from lengthwise.cli import options
 from lengthwise.cli.console import err, print_files, show_elapsed
 from lengthwise.cli.forecast import forecast
-from lengthwise.cli.shared import Argument, TrainingOptions
+from lengthwise.cli.measurements import has_all_results
+from lengthwise.cli.shared import Argument, PlanOptions, TrainingOptions
 from lengthwise.evaluation.depth import measure_depths
 from lengthwise.evaluation.families import family_samples, measure_sealed
 from lengthwise.experiment.data import fixed_set
@@ -77,7 +78,7 @@ def run(args: Options) -> int:
     for panel in study.panels:  # checked now, not after hours of training
         path_inside(folder, panel.name)
     runs: dict[str, list[Run]] = {panel.title: [] for panel in study.panels}
-    words: dict[Path, list[str]] = {}
+    plans: dict[Path, PlanOptions] = {}
     for panel in study.panels:
         for recipe in panel.recipes:  # the requested seeds, and those after them that are already trained
             runs[panel.title] += [
@@ -86,14 +87,20 @@ def run(args: Options) -> int:
             further = (Run.locate(recipe.with_seed(seed)) for seed in count(args.seed + args.seeds))
             runs[panel.title] += takewhile(lambda run: run.done, further)
         for run in runs[panel.title]:
-            words[run.folder] = [*options.training_options(args), *_measurement_options(args, panel, run)]
+            plans[run.folder] = _plan_options(args, args.samples, panel, run)
     all_runs = list(chain(*runs.values()))
+    pending = [run for run in all_runs if not has_all_results(plans[run.folder], run)]
+    if args.stack:  # a stack trains all seeds of a recipe
+        recipes = {run.recipe.seedless_id for run in pending}
+        pending = [run for run in all_runs if run.recipe.seedless_id in recipes]
     pool_options = {
         "jobs": options.jobs_or_default(args.jobs),
         "launcher": options.parse_launcher(args),
         "stack": args.stack,
     }
-    with JobPool(all_runs, lambda replicate: words[replicate.folder], **pool_options) as pool:
+    shared = options.training_options(args)
+    words = {folder: [*shared, *options.option_words(plan, ())] for folder, plan in plans.items()}
+    with JobPool(pending, lambda run: words[run.folder], **pool_options) as pool:
         show_progress(pool, all_runs, err, quiet=args.quiet)
     runs = {
         title: [run for run in group if run.folder not in pool.failed or run.diverged]  # divergence is a result too
@@ -120,15 +127,20 @@ def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run
                 measure_sealed(run, panel.sizes, samples=samples, family_samples=family_samples(samples), **measurement)
 
 
-def _measurement_options(args: Options, panel: Panel, run: Run) -> list[str]:
+def _plan_options(args: Options, samples: Size, panel: Panel, run: Run) -> PlanOptions:
+    """Return the options with which ``train`` measures a run as its panel asks."""
     sizes = [*map(str, panel.sizes), *(["x".join(f"1-{top}" for top in panel.grid)] if panel.grid else [])]
-    words = ["--lengths", ",".join(sizes), "--samples", str(args.samples)]
-    if panel.curve:
-        words += ["--curve", ",".join(map(str, panel.curve)), "--curve-samples", str(args.curve_samples)]
-    for rule in panel.rules(run.recipe):
-        words += ["--stopping", rule.name]
-    words += ["--hard"] * panel.hard + ["--natural"] * panel.natural
-    return [*words, "--families", *["--far-families"] * panel.far_families]
+    return PlanOptions(
+        lengths=",".join(sizes),
+        samples=samples,
+        curve=",".join(map(str, panel.curve)) or None,
+        curve_samples=args.curve_samples,
+        stopping=[rule.name for rule in panel.rules(run.recipe)],
+        hard=panel.hard,
+        natural=panel.natural,
+        families=True,
+        far_families=panel.far_families,
+    )
 
 
 # Publishing

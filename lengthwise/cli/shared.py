@@ -67,6 +67,16 @@ class MeasurementOptions(KindOptions):
 
 
 @dataclass(kw_only=True)
+class PlanOptions(MeasurementOptions):
+    """All that is measured after a training."""
+
+    samples: Size = 1000  # N: fresh problems per length (default: 1000)
+    curve: str | None = None  # SIZES: further lengths, measured on fewer problems
+    curve_samples: Size = 128  # N: problems per length of the curve (default: 128)
+    far_families: bool = False  # with --families: beyond twice the training length too
+
+
+@dataclass(kw_only=True)
 class DeviceOptions:
     """The device on which weights run."""
 

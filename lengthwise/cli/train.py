@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.text import Text
 
-from lengthwise.api import Recipe, Stopping, UsageError
+from lengthwise.api import Recipe, UsageError
 from lengthwise.base.errors import Diverged
 from lengthwise.base.formatting import duration_text
 from lengthwise.base.progress import Progress
-from lengthwise.base.ranges import NotNegative, Seed, Size, Threads
-from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import KINDS_WITH_CURVE, Sizes, is_within_training_sizes
-from lengthwise.base.types import Kind
+from lengthwise.base.ranges import NotNegative, Seed, Threads
 from lengthwise.cli import options
 from lengthwise.cli.console import err, print_result, warn
 from lengthwise.cli.forecast import announce_evaluation, forecast
-from lengthwise.cli.shared import MeasurementOptions, RecipeOptions, Texts, TrainingOptions
-from lengthwise.evaluation.families import (
-    family_rules,
-    family_samples,
-    scores_with_progress,
-    short_sizes,
-    sizes_without_scores,
-)
-from lengthwise.experiment.data import default_sizes
+from lengthwise.cli.measurements import Measurement, has_all_results, plan_measurements, run_measurements
+from lengthwise.cli.shared import PlanOptions, RecipeOptions, Texts, TrainingOptions
 from lengthwise.jobs.launchers import Launcher, Local
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import curves
@@ -45,17 +34,8 @@ from lengthwise.training.stacked import prefers_stack, train_stacked
 from lengthwise.training.trainer import Trainer, try_training
 
 
-class Measurement(NamedTuple):
-    """What to measure: sizes, number and kind of problems, and stopping rules."""
-
-    sizes: Sequence[AnySize]
-    samples: int
-    kind: Kind
-    rules: Sequence[Stopping]
-
-
 @dataclass(kw_only=True)
-class Options(TrainingOptions, MeasurementOptions, RecipeOptions):
+class Options(TrainingOptions, PlanOptions, RecipeOptions):
     """Train a recipe, or continue a run; then evaluate it."""
 
     seed: Seed | None = None  # N: seed of weights and problems (default: the recipe's)
@@ -63,10 +43,6 @@ class Options(TrainingOptions, MeasurementOptions, RecipeOptions):
     # unless --jobs is given
     stack: bool = False
     no_stack: bool = False  # train seeds separately on a GPU too
-    samples: Size = 1000  # N: fresh problems per length (default: 1000)
-    curve: str | None = None  # SIZES: further lengths, measured on fewer problems
-    curve_samples: Size = 128  # N: problems per length of the curve (default: 128)
-    far_families: bool = False  # with --families: beyond twice the training length too
     threads: Threads = 1  # N: CPU threads (default: 1, best for small models)
     save_every: NotNegative = 60.0  # S: seconds between checkpoints (default: 60)
     keep_state: bool = False  # keep the optimizer's state after training, so that --from can continue bit for bit
@@ -81,7 +57,9 @@ def run(args: Options) -> int:
     if args.stack and args.no_stack:
         raise UsageError("--stack and --no-stack exclude each other: omit one of them")
     launcher = options.parse_launcher(args)
-    plan = _plan_measurements(args, recipe)
+    plan = plan_measurements(args, recipe)
+    for part in plan:
+        announce_evaluation(recipe, part.sizes, part.samples, part.rules, part.kind)
     recipes = options.replicate_recipe(recipe, args.seed, args.seeds)
     if args.dry_run:
         return forecast(args, [recipes], f"{recipe.name}: nothing is trained")
@@ -175,7 +153,8 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
 def _train_in_processes(args: Options, runs: Sequence[Run], launcher: Launcher) -> int:
     own_options = {"recipe", "changes", "from_", "seed", "stack", "no_stack"}  # of this command alone
     words = options.option_words(args, options.CALL_OPTIONS | own_options)
-    with JobPool(runs, lambda _: words, jobs=options.jobs_or_default(args.jobs), launcher=launcher) as pool:
+    pending = [run for run in runs if args.track or not has_all_results(args, run)]
+    with JobPool(pending, lambda _: words, jobs=options.jobs_or_default(args.jobs), launcher=launcher) as pool:
         show_progress(pool, runs, err, quiet=args.quiet)
     finished = [run for run in runs if run.folder not in pool.failed or run.diverged]
     if any(run.done for run in finished) or not pool.failed:
@@ -196,20 +175,6 @@ def _print_runs(args: Options, runs: Sequence[Run]) -> None:
     print_result(args, result, score_table(curves(runs)), *lines)
 
 
-def _plan_measurements(args: Options, recipe: Recipe) -> list[Measurement]:
-    """Return all measurements. Raises UsageError for invalid options now, not after hours of training."""
-    rules = options.choose_rules(args, recipe)
-    sizes = options.parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
-    kinds: list[Kind] = ["uniform", *options.requested_extra_kinds(args, recipe.task)]
-    plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds]
-    if args.curve:
-        curve_rules = rules if args.curve_samples == args.samples else rules[:1]
-        plan.append(Measurement(options.parse_sizes(args.curve), args.curve_samples, "uniform", curve_rules))
-    for part in plan:
-        announce_evaluation(recipe, part.sizes, part.samples, part.rules, part.kind)
-    return plan
-
-
 def _train_run(args: Options, run: Run, progress: Progress) -> None:
     arguments = _training_arguments(args) | {"compile": args.compile, "keep_state": args.keep_state}
     train(run.recipe, run.folder, progress=progress, **arguments)
@@ -219,7 +184,7 @@ def _train_and_measure(args: Options, run: Run, plan: Sequence[Measurement]) -> 
     with run.lock(wait=args.wait), Progress(quiet=args.quiet) as progress:
         _train_run(args, run, progress)
         with send_to_trackers(run, args.track, progress.note), computation_settings(args.threads):
-            _run_measurements(args, run, plan, progress)
+            run_measurements(args, run, run.weights(choose_device(args.device)), plan, progress)
         run.clear_failure()
 
 
@@ -227,55 +192,3 @@ def _training_arguments(args: Options) -> dict[str, Any]:
     """Return the training options that are not part of a recipe."""
     names = ("device", "threads", "save_every", "allow_divergence", "matmul", "track")
     return {name: getattr(args, name) for name in names} | {"graphs": not args.no_graphs}
-
-
-def _run_measurements(args: Options, run: Run, plan: Sequence[Measurement], progress: Progress) -> None:
-    """Measure only where a run has no scores yet, so that a repeated command resumes where it was interrupted. A size
-    is measured again if more problems are requested than before."""
-    weights, recipe = run.weights(choose_device(args.device)), run.recipe
-
-    def measure(
-        sizes: Iterable[Sizes],
-        rules: Sequence[Stopping],
-        known_scores: Container[tuple[Sizes, str]],
-        label: str,
-        **settings: Any,
-    ) -> None:
-        for missing_rules, missing_sizes in sizes_without_scores(recipe, sizes, rules, known_scores).items():
-            scores = scores_with_progress(
-                weights, missing_sizes, missing_rules, progress, label=f"{recipe.name}: {label}", **settings
-            )
-            for _, size_scores in groupby(scores, lambda score: score.sizes):  # saved per complete size
-                run.append("scores", *(score.row() | {"seed": 0} for score in size_scores))
-
-    for sizes, samples, kind, rules in plan:
-        # Rules after the first, which may run many more loops, get at most 1000 problems.
-        groups = [(samples, rules)] if samples <= 1000 else [(samples, rules[:1]), (1000, rules[1:])]
-        for count, group in groups:
-            measured = run.measured_counts().items()
-            known_scores = {
-                (measured_sizes, rule)
-                for (measured_sizes, problems, rule), done in measured
-                if problems == kind and done >= count
-            }
-            all_sizes = dict.fromkeys(map(recipe.sizes, sizes))
-            measure(all_sizes, group, known_scores, f"exact match, {kind}", samples=count, kind=kind)
-    if not args.families:
-        return
-    # Families are measured at the shortest sizes and, except on maps of more than eight pairs, at the requested sizes
-    # up to twice the training length on each axis (with --far-families, at all): beyond, they would dominate the cost.
-    count = family_samples(args.samples)
-    rules = family_rules(list(dict.fromkeys([recipe.stopping, *plan[0].rules])))
-    single_sizes = [size for size in plan[0].sizes if isinstance(size, int)]
-    requested = plan[0].sizes if len(plan[0].sizes) - len(single_sizes) <= 8 else single_sizes
-    reach = [2 * top for top in recipe.tops]
-    family_sizes = [
-        size for size in requested if args.far_families or is_within_training_sizes(recipe.sizes(size), reach)
-    ]
-    known_scores = {
-        (measured_sizes, rule)
-        for (measured_sizes, problems, rule), done in run.measured_counts().items()
-        if problems not in KINDS_WITH_CURVE and (done >= count or problems == "every")
-    }
-    all_sizes = dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, count), *family_sizes]))
-    measure(all_sizes, rules, known_scores, "families", families=True, samples=count)

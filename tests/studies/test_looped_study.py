@@ -21,6 +21,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
 from lengthwise.experiment.loops import AnyLoops, Constant, PerRound
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle
+from lengthwise.jobs import launchers
 from lengthwise.models.timed import Timed
 from lengthwise.objectives import Halting
 from lengthwise.recipes import looped
@@ -337,7 +338,7 @@ RULES = ("Oracle", "MaxConfidence", "MaxConfidence(per=batch)")
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
-def test_the_study_is_reproduced_without_repeating_work(small, runs, tmp_path):
+def test_the_study_is_reproduced_without_repeating_work(small, runs, tmp_path, monkeypatch):
     words = ["reproduce", "looped", "--methods", "fop-loop-adaptive", "--tasks", "parity", "--samples", 8]
     words += ["--curve-samples", 4, "--out", tmp_path / "out", "--jobs", 1, "--quiet", "--json"]
     code, out, err = run_command(*words)
@@ -371,6 +372,8 @@ def test_the_study_is_reproduced_without_repeating_work(small, runs, tmp_path):
     for part in ("Parity, trained on up to 2", "of 1", "published: text of the paper", "0.992"):
         assert part in shown
     assert [(row["sizes"], row["count"]) for row in run.rows("scores")[len(scores) :]] == [([5], 16)] * 3
+    monkeypatch.setattr(launchers, "subprocess", None)  # nothing is left to do: no process starts
+    assert run_command(*words)[0] == 0
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")

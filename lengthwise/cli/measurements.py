@@ -1,0 +1,106 @@
+"""What ``train`` measures after training: planned from its options, made once, and repeated for more problems only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from lengthwise.api import Recipe, Stopping
+from lengthwise.base.progress import Progress
+from lengthwise.base.results import AnySize
+from lengthwise.base.score_rows import KINDS_WITH_CURVE, is_within_training_sizes
+from lengthwise.base.types import Kind
+from lengthwise.cli import options
+from lengthwise.cli.shared import PlanOptions
+from lengthwise.evaluation.families import (
+    family_rules,
+    family_samples,
+    scores_with_progress,
+    short_sizes,
+    sizes_without_scores,
+)
+from lengthwise.experiment.data import default_sizes
+from lengthwise.runs.run import CODE_FILE, Run, Weights
+
+
+class Measurement(NamedTuple):
+    """What to measure: sizes, number and kind of problems, and stopping rules."""
+
+    sizes: Sequence[AnySize]
+    samples: int
+    kind: Kind
+    rules: Sequence[Stopping]
+    families: bool = False  # all families of structured problems instead of ``kind``
+
+
+def plan_measurements(args: PlanOptions, recipe: Recipe) -> list[Measurement]:
+    """Return all measurements but those of families. Raises UsageError for invalid options now, not after hours of
+    training."""
+    rules = options.choose_rules(args, recipe)
+    sizes = options.parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
+    kinds: list[Kind] = ["uniform", *options.requested_extra_kinds(args, recipe.task)]
+    plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds]
+    if args.curve:
+        curve_rules = rules if args.curve_samples == args.samples else rules[:1]
+        plan.append(Measurement(options.parse_sizes(args.curve), args.curve_samples, "uniform", curve_rules))
+    return plan
+
+
+def run_measurements(
+    args: PlanOptions, run: Run, weights: Weights, plan: Sequence[Measurement], progress: Progress
+) -> None:
+    """Measure only where a run has no scores yet, so that a repeated command resumes where it was interrupted."""
+    for missing in _missing_measurements(args, run, plan):
+        label = f"{run.recipe.name}: {'families' if missing.families else f'exact match, {missing.kind}'}"
+        settings: dict[str, Any] = {"families": True} if missing.families else {"kind": missing.kind}
+        scores = scores_with_progress(
+            weights, missing.sizes, missing.rules, progress, label=label, samples=missing.samples, **settings
+        )
+        for _, size_scores in groupby(scores, lambda score: score.sizes):  # saved per complete size
+            run.append("scores", *(score.row() | {"seed": 0} for score in size_scores))
+
+
+def has_all_results(args: PlanOptions, run: Run) -> bool:
+    """Return whether a run is trained and measured, so that ``train`` with these options would change nothing. Runs of
+    the user's own code never count, since only ``train`` checks whether the code has changed."""
+    if not run.done or (run.folder / CODE_FILE).exists():
+        return False
+    return not any(_missing_measurements(args, run, plan_measurements(args, run.recipe)))
+
+
+def _missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measurement]) -> Iterator[Measurement]:
+    """Yield the measurements without a score yet; each is looked up after those before it are made. A size is measured
+    again if more problems are requested than before."""
+    for planned in plan:
+        # Rules after the first, which may run many more loops, get at most 1000 problems.
+        samples, rules = planned.samples, planned.rules
+        for count, group in [(samples, rules)] if samples <= 1000 else [(samples, rules[:1]), (1000, rules[1:])]:
+            yield from _without_scores(run, planned._replace(samples=count, rules=group))
+    if args.families:
+        yield from _without_scores(run, _plan_families(args, run.recipe, plan[0]))
+
+
+def _plan_families(args: PlanOptions, recipe: Recipe, first: Measurement) -> Measurement:
+    """Return the measurement of families: at the shortest sizes and, except on maps of more than eight pairs, at the
+    requested sizes up to twice the training length on each axis (with ``far_families``, at all): beyond, they would
+    dominate the cost."""
+    count = family_samples(args.samples)
+    single_sizes = [size for size in first.sizes if isinstance(size, int)]
+    requested = first.sizes if len(first.sizes) - len(single_sizes) <= 8 else single_sizes
+    reach = [2 * top for top in recipe.tops]
+    requested = [size for size in requested if args.far_families or is_within_training_sizes(recipe.sizes(size), reach)]
+    rules = family_rules(list(dict.fromkeys([recipe.stopping, *first.rules])))
+    return Measurement([*short_sizes(recipe, count), *requested], count, "uniform", rules, families=True)
+
+
+def _without_scores(run: Run, planned: Measurement) -> Iterator[Measurement]:
+    """Yield the parts of a measurement for which a run has no scores on as many problems."""
+    known_scores = set()
+    for (sizes, problems, rule), count in run.measured_counts().items():
+        is_of_kind = problems not in KINDS_WITH_CURVE if planned.families else problems == planned.kind
+        if is_of_kind and (count >= planned.samples or problems == "every"):
+            known_scores.add((sizes, rule))
+    sizes = dict.fromkeys(map(run.recipe.sizes, planned.sizes))
+    for rules, missing_sizes in sizes_without_scores(run.recipe, sizes, planned.rules, known_scores).items():
+        yield planned._replace(rules=rules, sizes=missing_sizes)
