@@ -77,17 +77,10 @@ def run(args: Options) -> int:
     folder = Path(args.out) if args.out else path_inside(Path("results"), args.study)
     for panel in study.panels:  # checked now, not after hours of training
         path_inside(folder, panel.name)
-    runs: dict[str, list[Run]] = {panel.title: [] for panel in study.panels}
+    runs = {panel.title: _list_runs(args, panel) for panel in study.panels}
     plans: dict[Path, PlanOptions] = {}
     for panel in study.panels:
-        for recipe in panel.recipes:  # the requested seeds, and those after them that are already trained
-            runs[panel.title] += [
-                Run.of(replicate) for replicate in options.replicate_recipe(recipe, args.seed, args.seeds)
-            ]
-            further = (Run.locate(recipe.with_seed(seed)) for seed in count(args.seed + args.seeds))
-            runs[panel.title] += takewhile(lambda run: run.done, further)
-        for run in runs[panel.title]:
-            plans[run.folder] = _plan_options(args, args.samples, panel, run)
+        plans |= {run.folder: _plan_options(args, args.samples, panel, run) for run in runs[panel.title]}
     all_runs = list(chain(*runs.values()))
     pending = [run for run in all_runs if not has_all_results(plans[run.folder], run)]
     if args.stack:  # a stack trains all seeds of a recipe
@@ -113,6 +106,16 @@ def run(args: Options) -> int:
     _publish(args, study, runs, folder)
     pool.check()  # reported last, since a failed run does not stop the others
     return 0
+
+
+def _list_runs(args: Options, panel: Panel) -> list[Run]:
+    """Return a panel's runs: of each recipe the requested seeds, and those after them that are already trained."""
+    runs = []
+    for recipe in panel.recipes:
+        runs += [Run.of(replicate) for replicate in options.replicate_recipe(recipe, args.seed, args.seeds)]
+        further = (Run.locate(recipe.with_seed(seed)) for seed in count(args.seed + args.seeds))
+        runs += takewhile(lambda run: run.done, further)
+    return runs
 
 
 def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
@@ -157,7 +160,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
         if not any(run.done for run in group):
             continue
         with Progress(quiet=args.quiet) as progress:
-            operations_per_step |= measure_operations((reported_run.recipe for reported_run in group), progress)
+            operations_per_step |= measure_operations((run.recipe for run in group), progress)
         reported = _add_published_runs(panel_folder, group)
         matrix_runs += [run for run in reported if not isinstance(run, Run) or run.done]
         files += _publish_panel(args, panel, reported, panel_folder, operations_per_step)
@@ -166,18 +169,16 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
             write_csv(panel_folder / "summary.csv", summary)
             files, rows = [*files, panel_folder / "summary.csv"], rows + summary
     if study.strong:
-        progress = [panel.name for panel in study.panels if any(run.done for run in runs[panel.title])]
-        files += publish_overview(progress, folder, title=study.title, strong=study.strong)
+        trained_panels = [panel.name for panel in study.panels if any(run.done for run in runs[panel.title])]
+        files += publish_overview(trained_panels, folder, title=study.title, strong=study.strong)
     claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
     files += publish_parameters(all_runs, list(claims), folder)
     matrix_runs = [*_read_other_columns(folder, study), *matrix_runs] if study.matrix else matrix_runs
     cells = matrix_rows(matrix_runs) if study.matrix else []
     files += publish_matrix(cells, folder, title=study.title) if cells else []
     table = summary_table(rows) if rows else matrix_table(cells) if cells else score_table(curves(all_runs))
-    cards, scores = (
-        score_card(all_runs, operations_per_step),
-        [row for reported_run in all_runs for row in reported_run.rows("scores")],
-    )
+    cards = score_card(all_runs, operations_per_step)
+    scores = [row for run in all_runs for row in run.rows("scores")]
     result: dict[str, Any] = {"summary": rows, "scores": scores, "cards": cards}
     result |= {"matrix": cells} if cells else {}
     return print_files(args, files, table, "", card_table(cards), study.notes, **result)
