@@ -220,10 +220,7 @@ def test_errors_suggest_a_correction(words, message):
 
 def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_taken_for_one(tmp_path):
     assert command("report", "looped-parity", "--out", tmp_path / "figures").returncode == 0
-    for file, kind, kinds in (
-        ("config.json", "run", "runs"),
-        ("runs.json", "folder of results", "folders of results"),
-    ):
+    for file, kind, kinds in (("config.json", "run", "runs"), ("runs.json", "folder of results", "folders of results")):
         folder = tmp_path / kinds
         for name, held in (("one", f"one {kind}: name"), ("two", f"2 {kinds}: name one or more, e.g.")):
             (folder / name).mkdir(parents=True)

@@ -149,11 +149,7 @@ def test_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
 
 def test_a_list_says_why_a_run_cannot_be_read(run, tmp_path, monkeypatch):
     """``list`` shows why a recipe cannot be read; markup in the file is printed literally."""
-    for name, text in (
-        ("odd", '{"kind": "[/bold]"}'),
-        ("cut[b]", '{"kind": '),
-        ("outdated", '{"kind": "Recipe"}'),
-    ):
+    for name, text in (("odd", '{"kind": "[/bold]"}'), ("cut[b]", '{"kind": '), ("outdated", '{"kind": "Recipe"}')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
     (tmp_path / "no-run").mkdir()

@@ -53,15 +53,7 @@ NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port=26822 CPUs=2
 PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 """
 RECIPE = ["steps=400", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
-TRAIN = [
-    "--lengths",
-    "4",
-    "--samples",
-    "5",
-    "--save-every",
-    "0.3",
-    "--quiet",
-]
+TRAIN = ["--lengths", "4", "--samples", "5", "--save-every", "0.3", "--quiet"]
 SWEPT = [
     "steps=30",
     "lengths=Uniform(top=4)",

@@ -753,10 +753,7 @@ def test_train_measures_a_curve_and_several_rules_once(half, tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "part"),
-    [
-        (["--lengths", "many"], "'many' names no sizes"),
-        (["--samples", "0"], "--samples must be 1 or more"),
-    ],
+    [(["--lengths", "many"], "'many' names no sizes"), (["--samples", "0"], "--samples must be 1 or more")],
 )
 def test_a_report_on_loops_that_cannot_be_made(half, options, part, tmp_path):
     code, out, err = run_command("report", half["parity"].folder, "--stopping", "--out", tmp_path / "new", *options)
