@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import call_in_fork
 
 PACKAGE = Path(__file__).parents[1] / "lengthwise"
 
@@ -46,15 +47,20 @@ def modules() -> dict[str, Path]:
 
 
 @functools.cache
+def nodes(path: Path) -> list[ast.AST]:
+    """Return the nodes of a file's syntax tree."""
+    return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+
+
+@functools.cache
 def imports(path: Path) -> set[str]:
     """Return the package's own modules that a file imports, including imports inside functions."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    found, known = set(), {f"lengthwise.{name}" for name in modules()}
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             inside = {f"{node.module}.{alias.name}" for alias in node.names}
-            known = {f"lengthwise.{name}" for name in modules()}
             found |= inside & known if inside <= known else {node.module, *inside}
     own = {name.removeprefix("lengthwise.") for name in found if name.startswith("lengthwise.")}
     return own & set(modules())
@@ -71,18 +77,17 @@ def level(module: str) -> int:
     raise AssertionError(f"the folder {folder(module)} has no level: add it to LEVELS and to docs/draw_architecture.py")
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_imports_between_folders_point_down(module):
-    others = {name for name in imports(modules()[module]) if folder(name) != folder(module)}
-    above = {name for name in others if level(name) >= level(module)}
-    assert not above, f"{module} imports {above}, which are not on a lower level"
+def test_imports_between_folders_point_down():
+    for module, path in modules().items():
+        others = {name for name in imports(path) if folder(name) != folder(module)}
+        above = {name for name in others if level(name) >= level(module)}
+        assert not above, f"{module} imports {above}, which are not on a lower level"
 
 
-@pytest.mark.parametrize("name", sorted({folder(module) for module in modules()}))
-def test_no_import_cycles_inside_a_folder(name):
-    inside = {module: imports(path) for module, path in modules().items() if folder(module) == name}
+def test_no_import_cycles_inside_a_folder():
     graph = {
-        module: {other for other in found if other in inside and other != module} for module, found in inside.items()
+        module: {other for other in imports(path) - {module} if folder(other) == folder(module)}
+        for module, path in modules().items()
     }
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
@@ -94,9 +99,8 @@ BY_NAME = {"registry", "cli.entry", "", "base.extras", "ask.asking"}
 
 def imports_by_name(path: Path) -> bool:
     """Return whether a file imports modules that are named by strings."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
-    used = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    used |= {node.id for node in nodes if isinstance(node, ast.Name)}
+    used = {node.attr for node in nodes(path) if isinstance(node, ast.Attribute)}
+    used |= {node.id for node in nodes(path) if isinstance(node, ast.Name)}
     return bool({"import_module", "__import__", "find_spec", "run_module"} & used)
 
 
@@ -119,9 +123,9 @@ SHARED = {
 }
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if folder(name) == "cli"))
-def test_no_command_imports_another(module):
-    assert {name for name in imports(modules()[module]) if folder(name) == "cli"} <= SHARED - {module}
+def test_no_command_imports_another():
+    for module in (name for name in modules() if folder(name) == "cli"):
+        assert {name for name in imports(modules()[module]) if folder(name) == "cli"} <= SHARED - {module}, module
 
 
 def test_each_command_is_one_file():
@@ -133,21 +137,11 @@ def test_each_command_is_one_file():
         assert callable(importlib.import_module(f"lengthwise.cli.{name}").run)
 
 
-@pytest.mark.parametrize("module", sorted(name for name in modules() if folder(name) == "report"))
-def test_reports_import_only_what_reads_files(module):
-    below = {name for name in imports(modules()[module]) if folder(name) != "report"}
-    assert below <= {
-        "base.csv_files",
-        "base.errors",
-        "base.extras",
-        "base.fields",
-        "base.files",
-        "base.results",
-        "base.score_rows",
-        "base.schemas",
-        "base.formatting",
-        "runs.folder",
-    }
+def test_reports_import_only_what_reads_files():
+    readers = {f"base.{name}" for name in ("csv_files", "errors", "extras", "fields", "files", "results", "score_rows")}
+    readers |= {"base.schemas", "base.formatting", "runs.folder"}
+    for module in (name for name in modules() if folder(name) == "report"):
+        assert {name for name in imports(modules()[module]) if folder(name) != "report"} <= readers, module
 
 
 def test_the_package_has_few_top_level_folders():
@@ -190,7 +184,7 @@ def test_functions_and_files_are_short():
     lengths = [
         node.end_lineno - node.lineno + 1
         for path in modules().values()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path)
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
     ]
     assert statistics.median(lengths) <= 8 and max(lengths) <= 65
@@ -208,34 +202,32 @@ def count_code_lines(text):
     return sum(bool(line.strip()) and not line.lstrip().startswith("#") for n, line in lines if n not in without)
 
 
-def test_a_task_is_one_new_file(tmp_path, monkeypatch):
+def test_a_task_is_one_new_file(tmp_path):
     """The catalog finds a new task file without a change to any other file."""
-    source = (PACKAGE / "tasks" / "parity.py").read_text().replace("Parity", "Oddness")
-    code = f"""
-import sys, lengthwise.tasks
-lengthwise.tasks.__path__.append({str(tmp_path)!r})
-from lengthwise.api import catalog
-assert catalog.task("oddness").reference("111") == "1"
-recipe = catalog.recipe("looped-parity", ["task=Oddness"])
-assert type(recipe.task).__name__ == "Oddness" and type(recipe).read(recipe.json()) == recipe
-"""
-    (tmp_path / "oddness.py").write_text(source)
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    import lengthwise.tasks
+    from lengthwise.api import catalog
+
+    def use():
+        lengthwise.tasks.__path__.append(str(tmp_path))
+        recipe = catalog.recipe("looped-parity", ["task=Oddness"])
+        assert type(recipe.task).__name__ == "Oddness" and type(recipe).read(recipe.json()) == recipe
+        return catalog.task("oddness").reference("111")
+
+    (tmp_path / "oddness.py").write_text((PACKAGE / "tasks" / "parity.py").read_text().replace("Parity", "Oddness"))
+    assert call_in_fork(use) == "1"
 
 
-def test_a_run_opens_without_further_imports(tmp_path):
+def test_the_package_imports_no_large_library_and_a_run_opens_without_further_imports(tmp_path):
     from lengthwise.api import catalog
 
     (tmp_path / "config.json").write_text(catalog.recipe("looped-pairs").json())
-    code = f"from lengthwise.runs.run import Run; assert Run.open({str(tmp_path)!r}).recipe.name == 'looped-pairs'"
+    code = f"""
+import sys, lengthwise, lengthwise.cli.entry
+assert not {{"torch", "numpy", "matplotlib"}} & set(sys.modules)
+from lengthwise.runs.run import Run
+assert Run.open({str(tmp_path)!r}).recipe.name == "looped-pairs"
+"""
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
-
-
-def test_importing_the_package_imports_no_large_library():
-    code = (
-        "import sys, lengthwise, lengthwise.cli.entry; assert not {'torch', 'numpy', 'matplotlib'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("script", sorted((PACKAGE.parent / "bench").glob("*.py")), ids=lambda path: path.stem)
@@ -266,7 +258,7 @@ OWNERS = {"files", "os", "shutil", "Path", "path", "tempfile"}
 
 def writes(path):
     """Yield the calls of a file that write files by other means than ``base.files``."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in nodes(path):
         if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")

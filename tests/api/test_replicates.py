@@ -80,9 +80,11 @@ def test_a_module_that_cannot_be_reinitialized_is_refused(thing, told):
         lw.train(Net(), task="parity", seeds=2, folder="somewhere", **FEW)
 
 
-@pytest.fixture
-def replicates():
-    found = lw.train(Net(), task="parity", seeds=2, **FEW)
+@pytest.fixture(scope="module")
+def replicates(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LENGTHWISE_RUNS", str(tmp_path_factory.mktemp("replicates")))
+        found = lw.train(Net(), task="parity", seeds=2, **FEW)
     for run in found:
         lw.evaluate(run, [20, 40], samples=6, families=True, save=True, quiet=True)
     return found
@@ -134,6 +136,7 @@ def test_scores_that_cannot_be_pooled_are_refused(replicates):
         lw.compare(fresh, replicates[0].scores)
 
 
+@pytest.mark.usefixtures("blank_figures")
 def test_the_command_line_reports_runs_of_a_module_with_figures_and_a_latex_table(replicates, tmp_path, capsys):
     folders = [str(run.folder) for run in replicates]
     words = ["report", *folders, "looped-parity", "--formats", "pdf,png", "--table", "latex"]

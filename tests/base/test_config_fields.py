@@ -249,7 +249,7 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("name", [*lw.list_recipes()][:: 1 if LONG else 4])
+@pytest.mark.parametrize("name", [*lw.list_recipes()][:: 1 if LONG else 16])
 def test_printed_changes_of_a_recipe_are_accepted_as_changes(name):
     recipe = lw.find(name)
     for field, text_of_field in changed_fields(recipe):

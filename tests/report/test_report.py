@@ -419,12 +419,11 @@ NAN = math.nan
     ],
 )
 def test_a_plot_has_the_same_height_whatever_it_shows(series):
-    for top in (None, 8):
-        for width, height in ((76, 12), (40, 8), (120, 30)):
-            text = plot(series, width=width, height=height, top=top, x_label="length", y_label="exact match")
-            assert len(text.plain.split("\n")) == height
-            assert max(map(len, text.plain.split("\n"))) <= width
-            assert printed(text, width).count("\n") == height
+    for top, width, height in ((None, 76, 12), (8, 40, 8), (8, 120, 30)):
+        text = plot(series, width=width, height=height, top=top, x_label="length", y_label="exact match")
+        assert len(text.plain.split("\n")) == height
+        assert max(map(len, text.plain.split("\n"))) <= width
+        assert printed(text, width).count("\n") == height
 
 
 def test_marks_stand_where_the_values_are():
@@ -944,7 +943,7 @@ def test_tables_say_on_each_axis_up_to_where_a_model_was_trained():
     assert re.search(r"products .* 2x11 ", text)
 
 
-@pytest.mark.parametrize("sizes", [range(1, 22, 2), range(101, 142, 2), range(1, 30)], ids=str)
+@pytest.mark.parametrize("sizes", [range(1, 22, 2), range(101, 126, 2)], ids=str)
 def test_a_map_of_any_sizes_has_ticks(sizes):
     run = two_axes({(i, j): 0.5 for i in sizes for j in sizes})
     axes = heat_map(label_scores([run]), (TOP, TOP)).axes[0]

@@ -558,8 +558,8 @@ def test_anatomy_counts_early_late_and_wrong_answers(half, monkeypatch):
 def test_anatomy_of_a_next_token_model_uses_its_decoded_answers():
     """Fed the right answer instead, it may continue or end where it would not by itself."""
     weights = load("lstm-small")
-    row = measure_anatomy(weights, 40, samples=40)
-    problems = data.evaluation_problems(weights.recipe, (40,), 40, seed=0)
+    row = measure_anatomy(weights, 40, samples=10)
+    problems = data.evaluation_problems(weights.recipe, (40,), 10, seed=0)
     solver = lw.Solver(weights)
     said = [solver.solve(prompt) for prompt in prompt_texts(weights.recipe.task, problems)]
     wrong = [(len(one.text), len(one.right)) for one in said if not one.correct]
