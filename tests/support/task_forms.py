@@ -11,6 +11,7 @@ from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.modular_arithmetic import BracketedArithmetic, SolveEquation
 from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.testing import laws_of_tasks
+from lengthwise.testing.laws import list_laws
 
 ADDITIONS = [
     lw.Addition(base, order, equal_lengths, leading_zeros)
@@ -41,10 +42,22 @@ FORMS = TASKS if LONG else [task for task in TASKS if task in FEW or task not in
 def shrink_sizes(task, monkeypatch):
     """Make the laws try few sizes, and few and small problems of tasks that draw by rejection."""
     if LONG:
-        monkeypatch.setattr(laws_of_tasks, "BETWEEN", 200)
+        monkeypatch.setattr(laws_of_tasks, "SIZES_BETWEEN", 200)
     elif isinstance(task, (Maze, BracketedArithmetic, SolveEquation, Sudoku)):
-        monkeypatch.setattr(laws_of_tasks, "LARGEST_ABOVE", {1: 8 if isinstance(task, Maze) else 20})
-        monkeypatch.setattr(laws_of_tasks, "POOL_SIZE", 200)
+        monkeypatch.setattr(laws_of_tasks, "LARGEST_ABOVE", {1: 4 if isinstance(task, Maze) else 12})
+        monkeypatch.setattr(laws_of_tasks, "SIZES_BETWEEN", 3)
+        monkeypatch.setattr(laws_of_tasks, "POOL_SIZE", 100)
+
+
+def assert_laws(task, monkeypatch):
+    """Check a task against all laws, on problems that are drawn once. A fourth of the prompts are parsed (slow)."""
+    shrink_sizes(task, monkeypatch)
+    draws = list(laws_of_tasks._draw_all(task))
+    parsed = [(name, problems.take(slice(None, None, 1 if LONG else 4))) for name, problems in draws]
+    for law in list_laws(type(task)):
+        given = parsed if law is laws_of_tasks.typed_prompts_are_parsed else draws
+        monkeypatch.setattr(laws_of_tasks, "_draw_all", lambda _, given=given: given)
+        law(task)
 
 
 def sample(task, sizes, hard=False, seed=0):

@@ -25,7 +25,7 @@ from lengthwise.tasks.sudoku import (
 @pytest.mark.parametrize("side", BOXES)
 def test_base_puzzles_have_one_solution_and_no_redundant_clue(side):
     full, clue = read_base_puzzles(side, None)
-    for row in range(0, len(full), 1 if LONG else len(full) // 5):
+    for row in range(0, len(full), 1 if LONG else len(full) // 2):
         board = (full[row] * clue[row]).tolist()
         assert solve(board, side) == [full[row].tolist()]
         for cell in clue[row].nonzero()[:, 0].tolist():
