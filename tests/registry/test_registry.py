@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
+from forms import choices, covering
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -30,28 +31,30 @@ from lengthwise.training.trainer import Trainer, try_training
 RECIPES = catalog.recipes()
 
 
-@pytest.mark.parametrize("name", sorted(RECIPES))
-def test_every_recipe(name):
+def test_every_recipe():
     """It has its catalog name and a docstring, survives JSON, and watches no sizes far beyond training."""
-    recipe = RECIPES[name]()
-    watched_sizes_stay_near_training(recipe)
-    assert recipe.name == name
-    assert RECIPES[name].__doc__
-    again = Recipe.read(recipe.json())
-    assert again == recipe and again.id == recipe.id
+    for name, build in RECIPES.items():
+        recipe = build()
+        watched_sizes_stay_near_training(recipe)
+        assert recipe.name == name
+        assert build.__doc__, name
+        again = Recipe.read(recipe.json())
+        assert again == recipe and again.id == recipe.id, name
 
 
-def forms():
-    """Return a recipe of every second form; those that differ only in numbers or in measurements share a form."""
-    found = {}
-    for name in sorted(RECIPES):
-        one = RECIPES[name]()
-        kinds = [type(part) for part in (one.lengths, one.loops, one.objective, one.source, one.optimizer)]
-        found.setdefault(re.sub(r"[\d.]+", "0", repr((one.task, one.layout, one.model, kinds))), name)
-    return sorted(RECIPES if LONG else [*found.values()][::2])
+def kinds(one):
+    """Return a recipe's kinds of parts, the options of these that are not numbers, and which features it uses."""
+    parts = one.task, one.layout, one.model, one.lengths, one.loops, one.objective, one.source, one.optimizer
+    used = {f"{name} {bool(getattr(one, name))}" for name in ("ema", "hard", "families", "patience", "watch", "clip")}
+    return used | {one.keep, one.accumulate > 1}.union(
+        *(choices(part, type(part)) for part in (*parts, one.schedule, one.stopping))
+    )
 
 
-@pytest.mark.parametrize("name", forms())
+FORMS = sorted(RECIPES if LONG else covering({name: kinds(build()) for name, build in RECIPES.items()}))
+
+
+@pytest.mark.parametrize("name", FORMS)
 def test_every_form_of_recipe_trains_and_is_measured(name):
     """``try_training`` runs the first and the last step, the watched sizes and the longest problems."""
     recipe = RECIPES[name]()
@@ -141,13 +144,6 @@ def test_ids_differ_wherever_the_recipe_does():
     assert len({recipe.id, *(recipe.change([change]).id for change in changes)}) == len(changes) + 1
 
 
-@pytest.mark.parametrize("name", list_shipped())
-def test_shipped_weights_record_the_sizes_that_chose_their_recipe(name):
-    recipe = load(name).recipe
-    assert recipe.chosen_on == catalog.recipe(name).chosen_on
-    assert RunFolder(SHIPPED / name).outline == build_outline(recipe)  # quoted by model cards
-
-
 def test_a_study_names_the_sizes_that_chose_its_recipes():
     notes = catalog.study("pairs").notes
     assert notes == "Chosen: looped-pairs, standard-pairs on 8, 12, 16, 24; other sizes are only reported."
@@ -167,7 +163,7 @@ def test_shipped_weights_reach_their_stored_scores(name):
     claimed = {tuple(row["sizes"]): row for row in rows if row["stopping"] == weights.recipe.stopping.name}
     top = weights.recipe.sizes(weights.recipe.lengths.top)
     sizes = [top, min((size for size in claimed if size > top), default=top)]
-    for score in evaluate(weights, sizes, samples=20, seed=123):
+    for score in evaluate(weights, sizes, samples=20 if LONG else 8, seed=123):
         low, high = score.interval
         own = claimed.get(tuple(score.sizes), {"low": 0.97, "high": 1.0})  # sizes without a score must be solved
         assert high >= own["low"] and low <= own["high"]
@@ -175,10 +171,13 @@ def test_shipped_weights_reach_their_stored_scores(name):
 
 
 @pytest.mark.parametrize("name", list_shipped())
-def test_sealed_scores_of_shipped_weights_name_them(name):
-    """Either all scores are on sealed problems and name these weights, or none is."""
+def test_the_files_of_shipped_weights_agree(name):
+    """They hold the sizes that chose the recipe; all scores are on sealed problems and name these weights, or none."""
+    weights = load(name)
+    assert weights.recipe.chosen_on == catalog.recipe(name).chosen_on
+    assert RunFolder(SHIPPED / name).outline == build_outline(weights.recipe)  # quoted by model cards
     sealed = {row.get("sealed") for row in Run.open(SHIPPED / name).rows("scores")}
-    assert sealed in ({None}, {weights_digest(load(name).model.state_dict())})
+    assert sealed in ({None}, {weights_digest(weights.model.state_dict())})
 
 
 def test_shipped_pairs_answer_long_sums():
