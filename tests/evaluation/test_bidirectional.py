@@ -58,7 +58,7 @@ class Copying(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore")  # deprecation warnings of torch and transformers
-@pytest.mark.parametrize(("task", "build"), PAIRS if LONG else [*PAIRS[::4], *PAIRS[3::4]])
+@pytest.mark.parametrize(("task", "build"), PAIRS if LONG else [*PAIRS[::16], *PAIRS[9::16]])
 def test_an_encoder_of_torch_or_one_of_transformers_trains_on_every_task(task, build, runs):
     reads, writes = WHOLE.vocabs(task)
     sizes = lw.Uniform(top=task.smallest + 4, bottom=task.smallest)
@@ -74,7 +74,7 @@ def test_a_bidirectional_model_learns_to_copy_short_rows(runs):
     task = lw.Copy()
     module = Encoder(*map(len, WHOLE.vocabs(task)), width=32)
     options = {"task": task, "layout": WHOLE, "lengths": lw.Uniform(top=4), "optimizer": lw.AdamW(rate=3e-3)}
-    run = lw.train(module, steps=250, batch=64, quiet=True, **options)
+    run = lw.train(module, steps=250, batch=32, quiet=True, **options)
     assert lw.evaluate(run, [3], samples=100, quiet=True)[0].exact > 0.9
 
 

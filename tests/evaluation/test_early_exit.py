@@ -25,11 +25,13 @@ RULES = [
     *(rule for rule in shipped("stopping")
       if rule.stops and rule.starts == 1 and type(rule) not in (Settled, Converged, Halted)),
 ]  # fmt: skip
-WEIGHTS = ["looped-pairs", "looped-parity", "looped-multiplication", "looped-unique-set", "halting-parity"]
+WEIGHTS = ["looped-pairs", "halting-parity"]
+WEIGHTS += ["looped-parity", "looped-multiplication", "looped-unique-set"] * LONG
 
 
 FEW = EVERY if LONG else covering({pair: choices(*pair) for pair in EVERY})
-LEAVING = [(movement, *pair) for movement in (False, True) for pair in FEW]
+LEAVING = [(movement, *pair) for pair in FEW for movement in (False, True)]
+LEAVING = LEAVING if LONG else [*LEAVING[::4], *LEAVING[3::4]]  # movement for every other model
 LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows leave
 
 

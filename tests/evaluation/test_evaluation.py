@@ -107,7 +107,7 @@ def use_problems(monkeypatch, problems):
 @every_way
 def test_answers_equal_those_of_rows_run_alone(recipe, stopping):
     """Rows of mixed sizes, which leave the loop at different times, get the answers that they get alone."""
-    weights, problems = half_trained(recipe), mixed_problems(recipe)
+    weights, problems = half_trained(recipe), mixed_problems(recipe, count=8)
     predicted = predict(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
     seen = set()
     for i, problem in enumerate(one_by_one(problems)):
@@ -263,7 +263,7 @@ class Seen(OutputRule):
 @pytest.mark.parametrize("precision", [None, 0.2])
 def test_batch_wise_rules_see_as_many_rows_beside_other_rules_as_alone(precision):
     weights, rules = half_trained(PARITY), [MaxConfidence(per="batch"), Oracle(), Seen()]
-    asked = {"samples": 50, "precision": precision}
+    asked = {"samples": 20, "precision": precision}
     beside = list(evaluate(weights, [5, 9], stopping=rules, **asked))
     alone = [evaluate(weights, [5, 9], stopping=rule, samples=beside[0].count) for rule in rules]
     found = [(score.exact, score.loops, score.stopping) for score in beside]
@@ -277,8 +277,8 @@ def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
     weights = half_trained(recipe)
     for tokens in (evaluation.MAX_POSITIONS, 50):
         monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
-        together = list(evaluate(weights, [2, 3], samples=25, stopping=RULES))
-        alone = [evaluate(weights, [2, 3], samples=25, stopping=rule) for rule in RULES]
+        together = list(evaluate(weights, [2, 3], samples=12, stopping=RULES))
+        alone = [evaluate(weights, [2, 3], samples=12, stopping=rule) for rule in RULES]
         assert together == [score for size in zip(*alone, strict=True) for score in size]
         assert len({score.exact for score in together}) > 2
     batch = recipe.layout.write(mixed_problems(recipe), recipe.task)
@@ -347,7 +347,7 @@ def test_supervising_the_whole_tail_changes_no_score(recipe, level):
     weights = half_trained(recipe)
     layout = replace(recipe.layout, whole_tail=True, level=level)
     tail = replace(weights, recipe=replace(recipe, layout=layout))
-    one, two = (list(evaluate(each, [2, 3], samples=50, stopping=RULES)) for each in (weights, tail))
+    one, two = (list(evaluate(each, [2, 3], samples=20, stopping=RULES)) for each in (weights, tail))
     assert one == two
 
 

@@ -55,7 +55,7 @@ def test_a_family_scores_as_it_does_alone(trained):
     size = 12 if len(trained.task.axes) == 1 else 9
     found = {score.problems: score for score in evaluate_families(weights, [size], samples=30, seed=3)}
     assert list(found) == [family.name for family in trained.task.families]
-    for name in [*found][:: 1 if LONG else 3]:
+    for name in [*found][:: 1 if LONG else 6]:
         (alone,) = evaluate(weights, [size], samples=30, kind=name, seed=3)
         assert replace(found[name], family="alone") == alone
 
@@ -191,9 +191,9 @@ def test_a_family_measured_by_name_is_not_drawn_as_the_worst():
 @pytest.mark.parametrize(("trained", "size"), [(NEXT, 9), (PAIRS, 12)], ids=["copy", "addition"])
 def test_an_attack_finds_wrong_answers_and_is_reproducible(trained, size):
     weights = half_trained(trained)
-    found = attack(weights, [size], tries=200, seed=1)
-    assert found == attack(weights, [size], tries=200, seed=1)
-    assert found["tries"] >= 200
+    found = attack(weights, [size], tries=60, seed=1)
+    assert found == attack(weights, [size], tries=60, seed=1)
+    assert found["tries"] >= 60
     assert found["failed"] > 0
     assert found["failed"] == sum(row["failed"] for row in found["origins"])
     assert found["tries"] == sum(row["tries"] for row in found["origins"])
@@ -229,11 +229,6 @@ def test_mutations_stay_within_the_largest_size_on_each_axis():
     tried = list(_generate_mutations(Multiplication(), search, Random(0), torch.tensor([2, 4])))
     assert len(tried) > 20
     assert torch.cat([problems.sizes for problems in tried]).amax(0).tolist() == [2, 4]
-
-
-def test_an_attack_that_finds_nothing_reports_no_failures():
-    found = attack(lw.load("looped-parity").weights, [6], tries=300)
-    assert (found["failed"], found["shortest"]) == (0, [])
 
 
 @pytest.mark.parametrize("sizes", [[(3, 4)], [5, (3, 4)]])
@@ -575,11 +570,12 @@ def test_an_attack_that_also_tries_training_problems_proves_nothing():
 
 
 def test_attack_from_the_command_line(capsys):
-    words = ["attack", "looped-parity", "--lengths", "6", "--tries", "60"]
+    words = ["attack", "looped-parity", "--lengths", "6", "--tries", "40"]
     assert "nothing found (not a proof" in said(capsys, *words)
     proven = " ".join(said(capsys, "attack", "looped-parity", "--lengths", "4").split())
     assert "0 of 30 tries fail (0.000): proven for these sizes, since all of their problems" in proven
-    assert json.loads(said(capsys, *words, "--json"))["failed"] == 0
+    found = json.loads(said(capsys, *words, "--json"))
+    assert (found["failed"], found["shortest"]) == (0, [])
 
 
 def test_a_sample_of_a_family(capsys):

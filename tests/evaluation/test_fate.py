@@ -56,19 +56,19 @@ def test_verdicts_follow_from_movement_and_accuracy(moved, over_two, exact, verd
     assert verdict in str(fates) and verdict in fates._repr_html_()
 
 
-def test_the_command_writes_a_row_per_loop_and_a_figure(tmp_path, capsys):
-    words = ["depth", "looped-pairs", "looped-parity", "--lengths", "4", "--more", "5", "--samples", "4"]
+def test_the_command_writes_a_row_per_loop_and_a_figure(tmp_path, capsys, blank_figures):
+    words = ["depth", "looped-pairs", "looped-parity", "--lengths", "3", "--more", "5", "--samples", "4"]
     assert entry._run(entry.parse([*words, "--out", str(tmp_path)])) == 0
     assert "settles" in capsys.readouterr().out
     with (tmp_path / "depth.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["weights"] for row in rows} == {"looped-pairs", "looped-parity"}
     assert [row["after"] for row in rows][-1] == "5"
-    assert (tmp_path / "depth.png").stat().st_size > 10_000
+    assert (tmp_path / "depth.png").exists()
     assert len(Fates([fate_of(0.1, 0.1, recipe=str(k)) for k in range(5)]).plot().axes) == 10
 
 
-def test_seeds_of_a_recipe_share_one_table_row_and_one_panel():
+def test_seeds_of_a_recipe_share_one_table_row_and_one_panel(blank_figures):
     seeds = [fate_of(1e-4, 1e-4, exact, seed) for seed, exact in enumerate((1.0, 0.5, 1.0))]
     fates = Fates([*seeds, fate_of(0.5, 0.4, recipe="other")])
     several, one = fates.table()[1]
@@ -80,7 +80,7 @@ def test_seeds_of_a_recipe_share_one_table_row_and_one_panel():
     assert all(row["sizes"] == [4] for row in fates.rows())  # as in rows of scores
 
 
-def test_the_map_counts_loops_from_one_and_its_parts_are_named():
+def test_the_map_counts_loops_from_one_and_its_parts_are_named(blank_figures):
     figure = Fates([fate_of(1e-4, 1e-4)]).plot()
     (shown,) = (axes for axes in figure.axes if axes.images)
     assert shown.images[0].get_extent() == [-0.5, 0.5, 5.5, 0.5]  # five loops, one position
