@@ -280,7 +280,8 @@ def peers(name: str, device: torch.device, *, quick: bool) -> dict[str, float]:
             optimizer = torch.optim.AdamW([*part.parameters()], fused=device.type == "cuda")
 
             def step(loss=loss, matmul=matmul, optimizer=optimizer) -> None:
-                torch.compiler.cudagraph_mark_step_begin()
+                if device.type == "cuda":
+                    torch.compiler.cudagraph_mark_step_begin()
                 with autocast(device, matmul):
                     value = loss()
                 value.backward()

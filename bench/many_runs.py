@@ -27,7 +27,8 @@ from lengthwise.jobs.launchers import Executor, Job, Launcher
 from lengthwise.runs.run import Run
 
 RUNS, SLOTS, SECONDS, LISTINGS = (8, 4, 0.01, 1) if QUICK else (10_000, 1000, 1.0, 3)
-RECIPE = ["looped-parity", "steps=200", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=50"]
+STEPS = 4 if QUICK else 200
+RECIPE = ["looped-parity", f"steps={STEPS}", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=50"]
 TRAIN = [*RECIPE, "--lengths", "4-8", "--samples", "20"]
 FILES = ("metrics.jsonl", "scores.jsonl", "about.json", "model.safetensors")  # the last one says that it is done
 

@@ -1,41 +1,40 @@
-"""Every benchmark runs with ``--quick``; one process runs them all, so that torch is imported once."""
+"""Every benchmark runs with ``--quick``, in one fork, so that libraries are imported once."""
 
+import contextlib
+import io
 import json
-import subprocess
+import runpy
 import sys
+import warnings
 from pathlib import Path
+
+from conftest import call_in_fork
 
 BENCH = Path(__file__).parents[1] / "bench"
 SCRIPTS = [path.name for path in sorted(BENCH.glob("*.py")) if "__main__" in path.read_text(encoding="utf-8")]
-RUN = """
-import contextlib, io, json, runpy, sys, time, traceback
-names, sys.argv[1:] = sys.argv[1:], ["--quick"]
-for name in names:
-    out, error, start = io.StringIO(), "", time.process_time()
-    try:
-        with contextlib.redirect_stdout(out):
-            runpy.run_path(name, run_name="__main__")
-    except BaseException:
-        error = traceback.format_exc()
-    print(json.dumps([name, out.getvalue(), error, time.process_time() - start]), flush=True)
-"""
+
+
+def run_all():
+    """Run the benchmarks in this process, and return the standard output of each."""
+    warnings.simplefilter("default")
+    outputs = []
+    for script in SCRIPTS:
+        sys.argv = [script, "--quick"]
+        with contextlib.redirect_stdout(io.StringIO()) as output:
+            runpy.run_path(script, run_name="__main__")
+        outputs.append(output.getvalue())
+    return outputs
 
 
 def test_every_benchmark_runs_and_prints_one_line():
-    code = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(BENCH)!r})\n{RUN}", *SCRIPTS]
-    done = subprocess.run(code, cwd=BENCH, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [name for name, *_ in found] == SCRIPTS
-    for name, out, error, _ in found:
-        assert not error, f"{name}: {error}"
-        (line,) = out.splitlines()
+    for script, output in zip(SCRIPTS, call_in_fork(run_all, BENCH), strict=True):
+        (line,) = output.splitlines()
         result = json.loads(line)
-        assert (result["bench"], result["quick"]) == (name.removesuffix(".py"), True)
+        assert (result["bench"], result["quick"]) == (script.removesuffix(".py"), True)
         for key, value in leaves(result):
-            assert value is not None or "busy" in key, f"{name}: {key} failed"  # a CPU has no GPU utilization
-            assert key != "difference" or value < 1e-5, f"{name} compares unequal results"
-            assert key != "equal" or value, f"{name} compares unequal results"
+            assert value is not None or "busy" in key, f"{script}: {key} failed"  # a CPU has no GPU utilization
+            assert key != "difference" or value < 1e-5, f"{script} compares unequal results"
+            assert key != "equal" or value, f"{script} compares unequal results"
 
 
 def leaves(tree):
