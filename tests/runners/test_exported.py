@@ -6,7 +6,7 @@ from dataclasses import replace
 import onnxruntime
 import pytest
 import torch
-from conftest import LONG, command_in_fork
+from conftest import LONG, command
 from forms import BASE, built, close, noisy, some
 from torch import nn
 
@@ -15,12 +15,14 @@ from lengthwise.api.export import export, trace_model
 from lengthwise.cli import entry
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.nn.mixers.attention_forms import ForgettingAttention
-from lengthwise.runners.exported import INPUT_NAMES, Exported, export_program, graph_inputs
+from lengthwise.runners import exported
+from lengthwise.runners.exported import INPUT_NAMES, Exported, graph_inputs
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import load
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # deprecation warnings of torch and onnxruntime
+# Torch and onnxruntime give deprecation warnings.
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("no_type_checks")]
 
 TOLERANCE = 3e-6  # relative to the largest logit: float32 rounding, as between the plain runner's float32 and float64
 ONE_LOOP = ("lstm-small", "retran-small")  # exported with one loop only
@@ -57,17 +59,19 @@ def run_by_onnxruntime(data):
     )
 
 
-def test_onnx_equals_the_model(tmp_path):
-    """The file is written by the command, run by onnxruntime, and lists the symbols of its ids."""
-    file = tmp_path / "pairs.onnx"
-    done = command_in_fork("export", "looped-pairs", "--onnx", str(file), "--dtype", "float64", "--quiet", "--json")
+def test_files_of_the_command_equal_the_model(tmp_path):
+    """The ONNX file is run by onnxruntime, and lists the symbols of its ids; the program is read by torch."""
+    files = tmp_path / "parity.onnx", tmp_path / "parity.pt2"
+    done = command("export", "looped-parity", "--onnx", files[0], "--program", files[1], "--dtype", "float64",
+                   "--quiet", "--json")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["inputs"] == list(INPUT_NAMES)
-    session, run = run_by_onnxruntime(file.read_bytes())
-    weights = load("looped-pairs")
+    session, run = run_by_onnxruntime(files[0].read_bytes())
+    weights, program = load("looped-parity"), torch.export.load(files[1]).module()
     weights.model.double()
     with torch.no_grad():
         assert_equal(weights, run, within=1e-5)
+        assert_equal(weights, lambda given: program(*given.values()), within=1e-5)
     metadata = session.get_modelmeta().custom_metadata_map
     assert tuple(json.loads(metadata["writes"])) == weights.recipe.layout.vocabs(weights.recipe.task)[1].symbols
 
@@ -84,46 +88,32 @@ def test_all_shipped_weights_equal_their_onnx_graphs(name, tmp_path):
             assert_equal(weights, run_by_onnxruntime(file.read_bytes())[1], within=within)
 
 
-def test_a_torch_export_program_equals_the_model(tmp_path):
-    file = tmp_path / "parity.pt2"
-    done = command_in_fork("export", "looped-parity", "--program", str(file), "--quiet")
-    assert done.returncode == 0, done.stderr
-    program, weights = torch.export.load(file).module(), load("looped-parity")
-    with torch.no_grad():
-        assert_equal(weights, lambda given: program(*given.values()))
-
-
-TRACED = ["halting-parity", "abacus-addition", "looped-maze", "scan-prefix-sum"]
+TRACED = ["halting-parity", "abacus-addition", "looped-maze", "scan-prefix-sum", *ONE_LOOP]
 TRACED += ["looped-addition", "gpt-small"] if LONG else []
-TWO_SIZES = (3, 1, 0), (13, 2, 3)  # as ``sizes`` above; fewer, as the module is compiled for each
 
 
 @pytest.mark.parametrize("name", TRACED)
 def test_the_traced_module_equals_the_model(name):
-    """The recipes cover windows, a clock, Abacus positions, a decoder, a grid and a scan."""
-    recipe = lw.find(name, f"model.width={2 * getattr(lw.find(name).model, 'heads', 4)}")
+    """The recipes cover windows, a clock, Abacus positions, a decoder, a grid, a scan, and recurrences over positions,
+    where ReTran's buffer holds all keys from the start."""
+    recipe = lw.find(name)
+    if name not in ONE_LOOP:
+        recipe = recipe.change([f"model.width={2 * getattr(recipe.model, 'heads', 4)}"])
     weights = lw.Weights(name, recipe, noisy(recipe.build()).eval())
     module = Exported(weights.model)
-    with torch.no_grad():
-        assert_equal(weights, lambda given: module(*given.values()), sizes=TWO_SIZES)
+    with torch.no_grad():  # in one size, as the module is compiled for each
+        assert_equal(weights, lambda given: module(*given.values()), sizes=[(13, 2, 3)])
 
 
-@pytest.mark.usefixtures("no_type_checks")
-def test_attention_with_a_forget_gate_is_traced():
-    """Its scores are divided by the root of a width that differs from that of its queries."""
-    model = built(replace(BASE, positions=(), mixer=ForgettingAttention()), True)
-    inputs, loops = some([4, 7, 7]), torch.tensor([1, 3, 2])
-    found = export_program(model, inputs, loops).module()(*graph_inputs(inputs, loops))
-    close(found[inputs.padding_mask], Plain(model).last(inputs, loops, inputs.padding_mask))
+FORGETTING = replace(BASE, positions=(), mixer=ForgettingAttention())  # divides scores by another width's root
 
 
-@pytest.mark.parametrize("name", ONE_LOOP)
-def test_recurrences_over_positions_equal_the_model(name):
-    """An LSTM and ReTran, whose buffer holds all keys from the start, equal their models in one loop."""
-    weights = load(name)
-    module = Exported(weights.model)
-    with torch.no_grad():
-        assert_equal(weights, lambda given: module(*given.values()), sizes=TWO_SIZES)
+@pytest.mark.parametrize("spec", [BASE, replace(BASE, positions=(lw.ALiBi(),)), FORGETTING], ids=["", "bias", "forget"])
+def test_explicit_attention_equals_torch_s(spec):
+    model, inputs, loops = built(spec, True), some([7, 7]), torch.tensor([3, 2])
+    expected = Plain(model).last(inputs, loops, inputs.padding_mask)
+    with exported._explicit_attention():
+        close(Plain(model).last(inputs, loops, inputs.padding_mask), expected)
 
 
 class Recurrent(nn.Module):
@@ -137,10 +127,10 @@ class Recurrent(nn.Module):
         return self.mix(self.embed(x))[0]
 
 
-def test_wrong_requests_are_answered_in_one_line(tmp_path, monkeypatch):
-    done = command_in_fork("export", "looped-pairs")
+def test_wrong_requests_are_answered_in_one_line(tmp_path):
+    done = command("export", "looped-pairs")
     assert done.returncode == 2 and "a file to write" in done.stderr and done.stderr.count("\n") == 1
-    done = command_in_fork("export", "looped-pairs", "--program", tmp_path / "x.pt2", "--dtype", "int8")
+    done = command("export", "looped-pairs", "--program", tmp_path / "x.pt2", "--dtype", "int8")
     assert done.returncode == 2 and "--dtype: invalid choice: 'int8'" in done.stderr and done.stderr.count("\n") == 1
     recurrent = lw.find("looped-parity").change(model=lw.LSTM(), layout=lw.NextToken())
     with pytest.raises(lw.UsageError, match="LSTMModel is exported with one loop only"):
@@ -157,6 +147,7 @@ def test_weights_that_torch_cannot_convert_are_refused_and_nothing_is_written(tm
         raise AssertionError("Expected same OpOverload packet")  # as torch 2.11 does
 
     monkeypatch.setattr(torch.onnx, "export", fail)
+    monkeypatch.setattr("lengthwise.api.export.trace_model", lambda weights: None)
     files = {form: str(tmp_path / form) for form in ("onnx", "program")}
     with pytest.raises(lw.UsageError, match=r"torch 2\S+ cannot convert this model to ONNX"):
         export(load("looped-parity"), **files)
