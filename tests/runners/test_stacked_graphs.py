@@ -77,17 +77,21 @@ def answer_recorded(runner, asked):
     return runner.answer_queries(asked)
 
 
+OPTIONS = [{"no_grad_loops": (0, 2, 1)}, {}, {"no_grad_loops": (1, 1, 1)}, {"each": True},
+           {"depths": ((3, 2), (2, 1), (5, 1))}]  # fmt: skip
+
+
 @pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
 def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
-    """This holds in a step that reuses its recording, also if seeds differ in loops without gradients."""
+    """This holds in a step that reuses its recording, also if seeds differ in loops without gradients. Other questions
+    are asked of one model, as their answers are selected alike from the logits of every model."""
     models = built(spec, causal)
     runner = StackedGraphs(models)
     if answer_recorded(runner, queries()) is None:
         with pytest.raises(RuntimeError):  # torch.func does not stack it either
             compute_answers(models, queries())
         return
-    for options in ({}, {"no_grad_loops": (0, 2, 1)}, {"no_grad_loops": (1, 1, 1)}, {"each": True},
-                    {"depths": ((3, 2), (2, 1), (5, 1))}):  # fmt: skip
+    for options in OPTIONS if LONG or (spec, causal) == ALL[0] else OPTIONS[:1]:
         gradients_by(models, partial(answer_recorded, runner), queries(**options, order=-1))
         asked, count = queries(**options), len(runner.recordings)
         found = gradients_by(models, partial(answer_recorded, runner), asked)
@@ -98,7 +102,7 @@ def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
 
 STEPS = 20 if LONG else 6  # the first records, then the moving average begins, and later steps replay it too
 DETERMINISTIC = replace(RICH, model=replace(RICH.model, dropout=0.0))  # seeds differ in no-gradient loops
-NAMES = ["paper-fop-loop-adaptive-parity", "looped-parity", "halting-parity", "abacus-addition", "retran-small"]
+NAMES = ["looped-parity", "halting-parity", "abacus-addition", "retran-small"]
 RECIPES = [*map(small, NAMES), DETERMINISTIC, LARGE, MASTERED]
 
 
@@ -131,7 +135,7 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
     batches = [draw_batch(one, 0) for one in seeds(recipe, 2)]
     runner = StackedGraphs(models, bf16=bf16)
     runner.compiles = True
-    for skipped, each in [((1, 1), False), ((0, 2), False), ((0, 0), True)][: 1 if bf16 else 3]:
+    for skipped, each in [((0, 2), False), ((0, 0), True)][: 1 if bf16 else 2]:
         asked = [Query(rows.inputs, loops + 1, rows.loss_mask, first, each)
                  for (rows, loops), first in zip(batches, skipped, strict=True)]  # fmt: skip
         found = gradients_by(models, partial(answer_recorded, runner), asked)
@@ -171,9 +175,9 @@ def test_losses_of_all_seeds_are_computed_together(objective, ahead, monkeypatch
 def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
     """A CPU stands in for the GPU. A checkpoint holds the weights of one seed only."""
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
-    recipes = seeds(replace(DETERMINISTIC, steps=7, ema_start=0), 3)
+    recipes = seeds(replace(DETERMINISTIC, steps=5, ema_start=0), 2)
     whole = train_stacked(recipes)
-    assert [run.about()["runner"] for run in whole] == ["StackedGraphs"] * 3
+    assert [run.about()["runner"] for run in whole] == ["StackedGraphs"] * 2
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "parts"))
     step, taken = stacked.advance_together, itertools.count(1)
 
@@ -189,8 +193,6 @@ def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
     model = Run.locate(recipes[0]).load_state()["model"]
     assert all(weight.untyped_storage().nbytes() == weight.nbytes for weight in model.values())
     assert [outcome(run) for run in train_stacked(recipes)] == [outcome(run) for run in whole]
-    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "without"))
-    assert [run.about()["runner"] for run in train_stacked(recipes, graphs=False)] == ["Stacked"] * 3
 
 
 def test_a_stack_is_recorded_again_after_a_seed_leaves(monkeypatch):
