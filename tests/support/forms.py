@@ -135,6 +135,9 @@ def choices(spec, causal):
     return {causal, *leaves(encode(spec), type(spec))}
 
 
+VARIED = covering({pair: choices(*pair) for pair in EVERY})  # few models that together have all of these
+
+
 @functools.cache
 def built(spec, causal):
     """Return one model, shared by all tests that do not change it."""
