@@ -1,6 +1,7 @@
 """Training: data is a pure function of the step, a resumed run ends as an unbroken one, and files are whole, safe, or
 refused."""
 
+import copy
 import errno
 import json
 import math
@@ -37,8 +38,6 @@ from lengthwise.training import loop as training
 from lengthwise.training.loop import Interrupted, computation_settings, stop_signal, train
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import Trainer, try_training
-
-each = pytest.mark.parametrize("recipe", [PLAIN, RICH], ids=lambda recipe: recipe.name)
 
 
 def finished(recipe):
@@ -234,12 +233,6 @@ def test_each_segment_continues_from_the_last_state_and_takes_a_step():
         torch.testing.assert_close(one, two, atol=1e-7, rtol=0)
 
 
-def test_training_learns():
-    recipe = replace(PLAIN, lengths=lw.Uniform(1), loops=lw.PerRound(), steps=60, batch=8, optimizer=lw.AdamW(1e-2))
-    losses = [row["loss"] for row in train(recipe).rows("metrics")]
-    assert losses[-1] < 0.1 * losses[0]
-
-
 def test_a_run_folder_describes_the_run():
     run = train(RICH)
     assert run.done and run.folder.name == f"rich-{RICH.id}"
@@ -312,13 +305,13 @@ def test_training_leaves_threads_and_signals_as_they_were():
 # Stopped and resumed
 
 
-STOPPED = [(PLAIN, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM), (SEGMENTED, signal.SIGINT)]
+STOPPED = [(LARGE, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM), (SEGMENTED, signal.SIGINT)]
 
 
-@pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["plain", "rich", "mastered", "segmented"])
+@pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["large", "rich", "mastered", "segmented"])
 def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeypatch):
-    """Stops fall before and after rows are logged, weights are watched, and the last step."""
-    stops = [1, 4, 9, 10, 12, recipe.steps]
+    """Stops fall between rows and right after rows are logged, weights are watched, and the last step."""
+    stops = [1, 4, 10, recipe.steps]
     stop_at(monkeypatch, stops, lambda: os.kill(os.getpid(), number))
     for stop in stops:
         with pytest.raises(Interrupted, match=f"stopped at step {stop};"):
@@ -342,8 +335,7 @@ def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(number, monkeypatc
     assert begun == [0] and outcome(train(PLAIN)) == unbroken(PLAIN)
 
 
-@pytest.mark.parametrize("recipe", [PLAIN, RICH, LARGE], ids=lambda recipe: recipe.name)
-def test_a_crash_between_checkpoints_and_resumed_equals_unbroken(recipe, monkeypatch):
+def test_a_crash_between_checkpoints_and_resumed_equals_unbroken(monkeypatch):
     """Rows logged after the last checkpoint are logged again, once."""
 
     def crash():
@@ -351,15 +343,15 @@ def test_a_crash_between_checkpoints_and_resumed_equals_unbroken(recipe, monkeyp
 
     stop_at(monkeypatch, [5], lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
-        train(recipe)
-    stop_at(monkeypatch, [11, 12, recipe.steps], crash)
-    for _ in range(3):
+        train(RICH)
+    stop_at(monkeypatch, [11, RICH.steps], crash)
+    for _ in range(2):
         with pytest.raises(Crash):
-            train(recipe)
+            train(RICH)
         (run,) = Path(os.environ["LENGTHWISE_RUNS"]).iterdir()
         with (run / "metrics.jsonl").open("a") as file:
             file.write('{"step": 1')  # a line cut short
-    assert outcome(train(recipe)) == unbroken(recipe)
+    assert outcome(train(RICH)) == unbroken(RICH)
 
 
 @pytest.mark.parametrize(("right", "reached"), [(0.9, [3, 4]), (0.89, [1, 1])])
@@ -384,11 +376,11 @@ def test_the_checkpoint_of_a_process_that_was_killed_at_its_very_end_is_removed(
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
     """Each session crashes right before or after its fourth, fifth or sixth file; .owner is the first."""
-    recipe = replace(RICH, steps=8)
-    wanted = unbroken(recipe)
+    recipe = replace(RICH, steps=6)
+    expected = unbroken(recipe)
     run, crashes = run_through_crashes(lambda: train(recipe, save_every=0), monkeypatch, 4, moment)
     assert crashes > 2
-    assert outcome(run) == wanted
+    assert outcome(run) == expected
 
 
 KILLING = """
@@ -407,7 +399,7 @@ def saved():
     except FileNotFoundError:
         return 0
 
-for number in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, None]:
+for number in [signal.SIGKILL, signal.SIGTERM, None]:
     before = saved()
     child = os.fork()
     if not child:
@@ -427,16 +419,14 @@ for number in [signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, None]:
 
 def test_killed_at_random_moments_and_resumed_equals_unbroken(tmp_path):
     """Real processes are killed, and each continues from the last one's checkpoint."""
-    recipe = replace(RICH, steps=50)
+    recipe = replace(RICH, steps=30)
     Run.of(recipe, tmp_path / "run")
     environment = {**os.environ, "PYTHONPATH": str(Path(lengthwise.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    predicted = subprocess.run(
+    killed = subprocess.run(
         [sys.executable, "-c", KILLING, tmp_path / "run"], env=environment, capture_output=True, text=True, timeout=120
     )
-    assert predicted.stdout.split() == ["-9", "3", "-9", "0"], predicted.stderr
-    (weights, rows), (wanted, wanted_rows) = outcome(Run.open(tmp_path / "run")), unbroken(recipe)
-    assert rows == wanted_rows
-    assert weights == wanted
+    assert killed.stdout.split() == ["-9", "3", "0"], killed.stderr
+    assert outcome(Run.open(tmp_path / "run")) == unbroken(recipe)
 
 
 def test_a_second_signal_stops_at_once():
@@ -533,10 +523,7 @@ STATES = [
 
 @pytest.mark.parametrize("change", STATES)
 def test_a_checkpoint_of_another_structure_is_refused(change):
-    run = Run.of(HALF)
-    trainee = training.Trainer(HALF, torch.device("cpu"))
-    trainee.advance()
-    state = trainee.state()
+    run, state = Run.of(HALF), copy.deepcopy(half_way())
     change(state)
     run.save_state(state)
     with pytest.raises(
