@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import lengthwise as lw
 from lengthwise.cli import entry
@@ -33,14 +31,16 @@ def same(first, second):
 @pytest.mark.parametrize(
     "changes",
     [
-        {},
         {"ema": 0.9, "source": lw.Finite(rows=40)},
-        {"lengths": lw.Curriculum(top=6, every=3)},
-        {"lengths": lw.Mastery(top=6, every=2, least=0.0, count=4)},
-        {"optimizer": lw.LAMB(), "watch": lw.Watch(every=3, sizes=(4,), count=5), "keep": "best"},
-        {"accumulate": 3},
+        {
+            "optimizer": lw.LAMB(),
+            "watch": lw.Watch(every=3, sizes=(4,), count=5),
+            "keep": "best",
+            "lengths": lw.Curriculum(top=6, every=3),
+        },
+        {"accumulate": 3, "lengths": lw.Mastery(top=6, every=2, least=0.0, count=4)},
     ],
-    ids=lambda changes: ",".join(changes) or "plain",
+    ids=",".join,
 )
 def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
     """With the full state kept, at a constant rate; also if the second half is stopped and resumed."""
@@ -65,12 +65,12 @@ def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
 
 
 def test_a_second_half_that_is_killed_ends_as_an_unbroken_training():
-    """SIGKILL comes right after the first, third, fifth or eighth file is in place."""
+    """SIGKILL comes right after the first or fifth file is in place."""
     half = train(BASE, device="cpu", keep_state=True)
     whole = train(replace(BASE, steps=15), device="cpu")
     rest = continue_from(half.folder, replace(BASE, steps=15))
     kills = 0
-    for files in (1, 3, 5, 8):
+    for files in (1, 5):
         with warnings.catch_warnings(action="ignore"):  # about other threads, which the fork does not need
             child = os.fork()
         if not child:
@@ -78,7 +78,7 @@ def test_a_second_half_that_is_killed_ends_as_an_unbroken_training():
             train(rest, device="cpu", save_every=0)
             os._exit(0)
         kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert kills == 4
+    assert kills == 2
     assert same(train(rest, device="cpu").model, whole.model)
 
 
@@ -175,7 +175,7 @@ def test_the_command_line_continues_a_run_and_says_so(capsys):
     assert shipped.recipe.parent.run == "looped-parity" and shipped.about()["steps"] == 2001
 
 
-@given(st.integers(1, 4), st.integers(1, 3))
+@pytest.mark.parametrize(("patience", "every"), [(1, 3), (3, 1), (2, 2)])
 def test_patience_ends_training_after_measurements_without_improvement(patience, every):
     recipe = replace(
         BASE, steps=40, patience=patience, watch=lw.Watch(every=every, sizes=(6,), count=4), keep="best", name="patient"

@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from conftest import LONG
 from small_runs import SMALL
 from torch import nn
 from torture import races
@@ -109,7 +110,8 @@ def test_stop_signals_act_as_ctrl_c(number):
 
 def test_signals_and_races_cause_no_faults(tmp_path):
     """A few cases of ``make torture`` show no faults."""
-    for campaign, case in ((signal_cases, "parent-SIGTERM-later-0"), (races, "killed-looped-0")):
+    cases = [(signal_cases, "parent-SIGTERM-later-0"), (races, "killed-looped-0")]
+    for campaign, case in cases[: 1 + LONG]:
         assert campaign.play(case, Random(0), tmp_path / case / "work")["faults"] == []
 
 
@@ -137,11 +139,6 @@ def test_divergence_is_reported_at_once_and_only_finite_values_are_stored():
         assert math.isfinite(row["loss"])
     state = run.load_state()
     assert state is None or all(tensor.isfinite().all() for tensor in state["model"].values())
-
-
-def test_rows_that_are_not_finite_are_not_written():
-    with pytest.raises(UsageError, match="not finite"):
-        Run.of(SMALL).append("metrics", {"loss": math.nan})
 
 
 @pytest.mark.usefixtures("jobs_in_process")
