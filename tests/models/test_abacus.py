@@ -65,10 +65,10 @@ def test_digit_positions_beyond_the_training_lengths_are_trained():
     """Random offsets give gradients to positions up to 100, although sums have at most 20 digits."""
     recipe = catalog.recipe("abacus-addition", ["model.width=16", "batch=8"])
     model, seen = recipe.build(), torch.zeros(161, dtype=torch.bool)
-    for step in range(30):
-        made, loops = draw_batch(recipe, step)
-        read = choose_runner(model).last(made.inputs, loops, made.loss_mask)
-        (gradient,) = torch.autograd.grad(read.square().sum(), model.encodings[0].table.weight)
+    for step in range(12):
+        batch, loops = draw_batch(recipe, step)
+        logits = choose_runner(model).last(batch.inputs, loops.clamp(max=2), batch.loss_mask)
+        (gradient,) = torch.autograd.grad(logits.square().sum(), model.encodings[0].table.weight)
         seen |= (gradient != 0).any(1)
     assert seen[0] and seen[1:].sum() > 90 and int(seen.nonzero().max()) > 100
 

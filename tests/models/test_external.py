@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from conftest import LONG
 from runner_forms import shrunk
 from torch import nn
 
@@ -112,24 +113,6 @@ class WithCache:
         ([nn.Linear(2, 2)], [nn.Linear(2, 2)]),
         (Path("one"), Path("two")),
         (torch.relu, torch.tanh),
-    ],
-    ids=[
-        "number",
-        "tensor",
-        "shape",
-        "dataclass",
-        "nested",
-        "set",
-        "array",
-        "objects",
-        "sparse",
-        "meta",
-        "conjugate",
-        "slots",
-        "partial",
-        "modules",
-        "path",
-        "function",
     ],
 )
 @pytest.mark.parametrize("name", ["gain", "config"])
@@ -323,8 +306,9 @@ def test_an_objective_with_second_derivatives_trains_only_with_plain_runners(nam
     recipe = recipe.change(model=shrunk(recipe.model), objective=Smooth(), stopping=lw.Oracle(), name="smooth")
     with pytest.raises(lw.UsageError, match=r"second derivatives.* lw\.plain\(\)"):
         train(recipe)
-    with lw.plain():
-        assert train(recipe).done
+    if name == "looped-parity" or LONG:
+        with lw.plain():
+            assert train(recipe).done
 
 
 class Complex(nn.Module):
