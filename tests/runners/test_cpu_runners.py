@@ -27,16 +27,14 @@ from forms import (
 )  # fmt: skip
 from hypothesis import given
 from hypothesis import strategies as st
-from runner_changes import CHANGES, DoubledBlock, patched
+from runner_changes import CHANGES, patched
 from runner_forms import FEW, FORMS, LENGTHS, LOOPS, RECIPE, all_outputs, plain_outputs
 from torch import nn
 
 import lengthwise
 import lengthwise as lw
-from lengthwise.evaluation import scores
-from lengthwise.evaluation.answers import predict
 from lengthwise.models.transformer import InputInjection, Transformer
-from lengthwise.nn.block import MLP, Block
+from lengthwise.nn.block import MLP
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.lstm import Cell
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Randomized, RoPE
@@ -302,34 +300,6 @@ def test_a_hook_on_any_part_makes_the_model_run_plainly(spec):
         assert cpu.describe_choice(model) == f"Plain: {name or 'the model'} has hooks or methods of its own"
         handle.remove()
         assert not cpu.describe_choice(model).startswith("Plain")
-
-
-def test_hooks_fire_in_training_as_in_evaluation():
-    model, fired = RECIPE.build(), Counter()
-    for name, module in model.named_modules():
-        module.register_forward_hook(lambda *_, name=name: fired.update([name]))
-    training_loss(cpu.choose_runner(model))
-    training, batch = (
-        Counter(fired),
-        RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows")), RECIPE.task),
-    )
-    fired.clear()
-    predict(model, RECIPE, batch, lw.Oracle())
-    assert training == fired
-    assert fired["blocks.0"] == fired["blocks.0.mlp.widen"] == int(RECIPE.loops.planned(batch.rounds).max()) > 1
-
-
-def test_a_users_own_block_has_the_same_loss_in_training_and_evaluation():
-    problems = RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows"))
-    trained, evaluated = [], []
-    for kind in (Block, DoubledBlock):
-        model = noisy(RECIPE.build())
-        for block in model.blocks:
-            block.__class__ = kind
-        trained.append(float(training_loss(cpu.choose_runner(model)).detach()))
-        evaluated.append(scores.validation_loss(model, RECIPE, problems))
-    assert trained == pytest.approx(evaluated, rel=1e-9)
-    assert abs(trained[0] - trained[1]) > 1e-3
 
 
 @given(st.data())

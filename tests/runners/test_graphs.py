@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import LONG
 from devices import parts_of, small
-from forms import BASE, EVERY, all_close, built, covering, names, some
+from forms import BASE, EVERY, VARIED, all_close, built, covering, names, some
 from runner_forms import FEW, FORMS, LENGTHS, LOOPS, all_outputs
 from torch import nn
 from trainings import stop_at
@@ -37,8 +37,7 @@ from lengthwise.training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("fast_runners")
 # A batch of several optimizer steps is not captured as one.
 NAMES = sorted(name for name in FORMS.values() if not catalog.recipe(name).objective.takes_several_steps)
-OTHER_FORMS = [pair for pair in EVERY if pair not in FORMS]
-ALL = [*FORMS, *OTHER_FORMS] if LONG else [*FEW, *OTHER_FORMS[::8]]
+ALL = [*dict.fromkeys([*FORMS, *EVERY])] if LONG else [*FEW, *VARIED[:8]]
 
 
 def deterministic_model(spec, causal):
@@ -208,7 +207,7 @@ def test_bf16_gradients_are_close_to_those_in_float32(name):
 
 @pytest.mark.filterwarnings("ignore")  # warnings from torch's compiler
 @pytest.mark.usefixtures("no_type_checks")
-@pytest.mark.parametrize("bf16", [False, True])
+@pytest.mark.parametrize("bf16", [False, True][: 1 + LONG])
 def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
     """It is used with weights in float32 and with weights rounded to bfloat16."""
     monkeypatch.setattr(graphs, "BACKEND", "aot_eager")

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from forms import EVERY, built, close, names, some
+from conftest import LONG
+from forms import EVERY, VARIED, built, close, names, some
 
 from lengthwise.evaluation.answers import predict_by_rules
 from lengthwise.evaluation.scores import evaluate
@@ -27,7 +28,10 @@ def moves_and_logits(runner, inputs, at):
     return found
 
 
-@pytest.mark.parametrize(("spec", "causal"), EVERY, ids=names(EVERY))
+MODELS = EVERY if LONG else VARIED
+
+
+@pytest.mark.parametrize(("spec", "causal"), MODELS, ids=names(MODELS))
 @torch.no_grad()
 def test_movement_follows_the_formula_in_every_runner(spec, causal):
     model, inputs = built(spec, causal).eval(), some(width=10)

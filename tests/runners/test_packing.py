@@ -89,7 +89,7 @@ def build(causal=True, **changes):
     return lw.Transformer(**{"width": 8, "heads": 2, **changes}).build(SYMBOLS, SYMBOLS, causal=causal).double()
 
 
-@pytest.mark.parametrize("lengths", [[2, 7, 5, 4], [8, 8, 8, 7], MANY], ids=["few", "dense", "many"])
+@pytest.mark.parametrize("lengths", [[8, 8, 8, 7], MANY], ids=["dense", "many"])
 @pytest.mark.parametrize("positions", POSITIONS.values(), ids=POSITIONS)
 @pytest.mark.parametrize("causal", [False, True])
 def test_packed_rows_equal_padded_ones(lengths, positions, causal, monkeypatch):
