@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import re
 import subprocess
 import sys
@@ -84,34 +83,32 @@ def test_an_outdated_cache_of_families_is_not_used(tmp_path, monkeypatch):
     )
 
 
-def test_list_and_show_import_no_large_package(tmp_path):
-    """``list``, also of stored runs, and ``show`` of a part or a field import neither torch, numpy nor matplotlib."""
+def test_list_and_show_import_no_large_package_and_a_list_fits_a_screen(tmp_path):
+    """``list``, also of stored runs, and ``show`` of a part or a field import neither torch, numpy nor matplotlib, in a
+    process of its own, as other tests register parts."""
     (tmp_path / "a-run").mkdir()
     (tmp_path / "a-run" / "config.json").write_text(catalog.recipe("looped-parity").json())
     code = """
 import sys
-from lengthwise.cli import entry
-for words in (["list"], ["list", "rope"], ["show", "Transformer"], ["show", "model.positions"]):
+from lengthwise.cli import console, entry
+for width in (60, 80, 200):
+    console.out.width = width
+    assert entry._run(entry.parse(["list"])) == 0
+    print("END")
+for words in (["list", "rope"], ["show", "Transformer"], ["show", "model.positions"]):
     assert entry._run(entry.parse(words)) == 0
 assert not {"torch", "numpy", "matplotlib"} & set(sys.modules)
 """
     env = {"LENGTHWISE_RUNS": str(tmp_path), "PYTHONPATH": str(sources.PACKAGE.parent)}
     done = subprocess.run([sys.executable, "-c", code], check=True, timeout=60, capture_output=True, text=True, env=env)
-    assert "a-run: begun" in done.stdout
+    *texts, _ = done.stdout.split("END\n")
+    for text, width, height in zip(texts, WIDTHS, (85, 60, 42), strict=True):
+        assert max(map(len, text.splitlines())) <= width and len(text.splitlines()) <= height
+        for name in ("looped-pairs*", "ntp-parity … (48)", "looped-unique-set*", "Transformer", "a-run: begun"):
+            assert name in text  # not cut at any width
 
 
 # What is printed
-
-
-@pytest.mark.parametrize("width", WIDTHS)
-def test_a_list_fits_a_screen(width):
-    """``list`` keeps to the width; it runs in a process of its own, as other tests register parts."""
-    words, env = [sys.executable, "-m", "lengthwise", "list"], {**os.environ, "COLUMNS": str(width)}
-    text = subprocess.run(words, check=True, timeout=60, capture_output=True, text=True, env=env).stdout
-    assert max(map(len, text.splitlines())) <= width
-    assert len(text.splitlines()) <= {60: 83, 80: 58, 200: 40}[width]
-    for name in ("looped-pairs*", "ntp-parity … (48)", "looped-unique-set*", "Transformer"):
-        assert name in text  # not cut at any width
 
 
 @pytest.mark.parametrize("words", ["addition", "rope", "parity"])
@@ -121,8 +118,9 @@ def test_matches_fit_a_screen(run, words):
     assert len(text.splitlines()) <= 24 and max(map(len, text.splitlines())) <= 80
     if words == "addition":
         assert "looped-addition  " in text and "control-addition-both … (4)" in text and "abacus-addition  " in text
-    assert all(f"control-addition-{one}" in run(80, "list", "control-addition") for one in ("both", "loops", "window"))
-    assert "it does not learn all 8-digit" in " ".join(run(80, "list", "standard-pairs").split())
+        text = run(80, "list", "control-addition")
+        assert all(f"control-addition-{one}" in text for one in ("both", "loops", "window"))
+        assert "it does not learn all 8-digit" in " ".join(run(80, "list", "standard-pairs").split())
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -252,7 +252,7 @@ def test_an_error_is_one_line_whatever_it_quotes():
     assert len(str(lw.UsageError("x" * 10**6))) < 3000
 
 
-@pytest.mark.parametrize("name", ["[bold]", "a[b]*?", "\x1b[31mred", "two\nlines", "é→", "x" * 200])
+@pytest.mark.parametrize("name", ["[bold]*?", "\x1b[31mtwo\nlines", "é→" + "x" * 200])
 def test_folders_may_have_any_name(name, cli, runs, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(runs / name))
     run = Run.of(TINY)
@@ -375,9 +375,9 @@ def test_an_unusable_device_is_refused(device):
         choose_device(device)
 
 
-@pytest.mark.parametrize("verb", ["train", "evaluate", "solve", "report", "show", "attack"])
-def test_names_too_long_for_a_file_are_refused(verb, cli):
-    check_error(cli(verb, "x" * 5000))
+def test_names_too_long_for_a_file_are_refused(cli):
+    for verb in ("train", "evaluate", "solve", "report", "show", "attack"):
+        check_error(cli(verb, "x" * 5000))
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"[]"])
@@ -456,9 +456,11 @@ def test_a_short_fuzzing_campaign_finds_no_fault(stored):
     assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play(stored, number, 0)] == []
 
 
-@pytest.mark.parametrize("change", ["model=Belt", "task=Backward"])
-def test_an_unknown_part_gets_the_advice_to_import_its_module(change, cli):
-    check_error(cli("train", "looped-parity", change), "if it is your own, import its module first: --import MODULE")
+def test_an_unknown_part_gets_the_advice_to_import_its_module(cli):
+    for change in ("model=Belt", "task=Backward"):
+        check_error(
+            cli("train", "looped-parity", change), "if it is your own, import its module first: --import MODULE"
+        )
     check_error(cli("train", "looped-parity", "model=Transformr"), "(did you mean Transformer?)")
 
 

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lengthwise.base.errors import UsageError
 from lengthwise.cli import entry
 from lengthwise.cli.options import option_words
 from lengthwise.cli.parser import VERBS, build_parser, read_options, verb_parsers
@@ -44,16 +43,3 @@ def test_option_words_are_parsed_to_the_same_options(given):
     parsed = {field.name: getattr(args, field.name) for field in dataclasses.fields(Options)}
     lists = {name: [*value] for name, value in vars(options).items() if isinstance(value, tuple)}
     assert parsed == vars(options) | lists
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("train looped-parity --samples 0", "--samples"),
-        ("train looped-parity --curve=", "--curve: empty"),
-        ("attack looped-pairs --seconds 0", "--seconds"),
-    ],
-)
-def test_values_out_of_range_are_refused(words, message):
-    with pytest.raises(UsageError, match=message):
-        entry.load_verb(entry.parse(words.split()))

@@ -251,16 +251,16 @@ def test_progress_moves_within_a_size(rules, more, monkeypatch):
     update = line.update
     monkeypatch.setattr(line, "update", lambda done, note="": (update(done, note), seen.append((done, note))))
     progress = SimpleNamespace(add_line=lambda *_: line)
-    list(scores_with_progress(weights, [20], rules, progress, label="", samples=100, **more))
+    list(scores_with_progress(weights, [20], rules, progress, label="", samples=40, **more))
     whole = relative_cost(weights.recipe, 20)
     assert len({done for done, _ in seen}) > 2 and {note for _, note in seen} == {"at 20"}
     assert all(0 < done <= whole * 2 for done, _ in seen) and [*seen] == sorted(seen)
 
 
 def test_progress_moves_within_the_families_of_a_size(monkeypatch):
-    monkeypatch.setattr(scores, "MAX_POSITIONS", 400)
+    monkeypatch.setattr(scores, "MAX_POSITIONS", 100)
     weights, shares = load("looped-pairs", torch.device("cpu")), []
     watch = lambda sizes, share: shares.append((tuple(sizes), share))  # noqa: E731
-    list(evaluate_families(weights, [20], samples=20, watch=watch))
-    assert {sizes for sizes, _ in shares} == {((20,),)}
+    list(evaluate_families(weights, [9], samples=10, watch=watch))
+    assert {sizes for sizes, _ in shares} == {((9,),)}
     assert len(shares) > 2 and [share for _, share in shares] == sorted(share for _, share in shares)

@@ -10,6 +10,7 @@ import torch
 from conftest import command
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -241,6 +242,8 @@ def run_command(*words):
         ("pairs --tasks parity", ["the study pairs has no --tasks"]),
         ("parity --scale paper", ["the study parity has no --scale"]),
         ("lopped", ["did you mean looped?"]),
+        ("looped --scale big", ["scale: 'big' is not one of: cpu, half, paper"]),
+        ("formal --scale half", ["'half' is not one of: cpu, paper, long"]),
     ],
 )
 def test_wrong_choices(words, parts, runs):
@@ -379,6 +382,7 @@ def test_the_study_is_reproduced_without_repeating_work(small, runs, tmp_path, m
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path, monkeypatch):
     """Only rows of the same recipe are joined: where a recipe has changed, its old seeds are dropped."""
+    monkeypatch.setattr("lengthwise.report.publish._draw_depth", lambda *_: Figure(figsize=(1, 1)))
 
     def reproduce(methods, seed, **changed):
         recipes = [replace(small, name=f"{name}-parity", **changed) for name in methods]
