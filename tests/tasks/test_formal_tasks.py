@@ -106,16 +106,12 @@ def test_brackets_have_the_form_of_their_family():
     for word, _ in drawn(task, "one-mountain", 8):
         assert {*word[:4]} <= {*"(["} and {*word[4:]} <= {*")]"}
     assert all(len({*word} & {*"(["}) == 1 for word, _ in drawn(task, "one-kind", 8))
-    with pytest.raises(Exception, match="a closing bracket has no open bracket of its kind"):
-        task.parse("(]")
 
 
 def test_a_letter_s_last_digit_is_recalled():
     task = Recall()
     assert prompts_and_answers(task, task.parse("a3b1a7 bab")) == [("a3b1a7bab", "171")]
     assert all(len({*word[:12:2]}) == 1 and {*answer} == {word[11]} for word, answer in drawn(task, "one-key", 6))
-    with pytest.raises(Exception, match="is not pairs followed"):
-        task.parse("a3b1c")
 
 
 def test_arithmetic_is_nested_in_the_form_of_its_family():
@@ -166,24 +162,3 @@ def test_a_carry_passes_all_columns_of_several_numbers():
     for word, answer in prompts_and_answers(task, family.sample(torch.tensor([[4, 9]] * 50), lw.stream(0))):
         assert answer == "0" * 9 + "1" and len(word) == 39
     assert task.to_text(task.parse("12+7+105").prompt[0]) == "012+007+105"
-
-
-@pytest.mark.parametrize(
-    ("task", "text", "says"),
-    [
-        (BracketedArithmetic(), "(1+2", "needs brackets around every two numbers"),
-        (BracketedArithmetic(), "1+2", "needs brackets around every two numbers"),
-        (SolveEquation(), "(x+x):1", "is not an equation with one x"),
-        (SolveEquation(), "(1+2):3", "is not an equation with one x"),
-        (SolveEquation(), "(1+x)", "is not an equation with one x"),
-        (SolveEquation(), "(1+x):x", "is not an equation with one x"),
-        (StackManipulation(), "a-b", "is not letters a and b, then actions"),
-        (MissingDuplicate(), "0101", "is not a sequence written twice"),
-        (MissingDuplicate(), "01?0", "is not a sequence written twice"),
-        (MissingDuplicate(), "01?00", "is not a sequence written twice"),
-        (MultiOperandAddition(), "12++3", "is numbers with \\+ between them"),
-    ],
-)
-def test_malformed_problems_are_refused(task, text, says):
-    with pytest.raises(lw.UsageError, match=says):
-        task.parse(text)

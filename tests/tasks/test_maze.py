@@ -1,30 +1,11 @@
 """Mazes, and the neighbours that a mixer on a grid sees."""
 
-import pytest
 import torch
 
 from lengthwise.base.rng import stream
-from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Grid
 from lengthwise.nn.window import neighbouring_cells
 from lengthwise.tasks.maze import MOVES, Maze
-
-
-@pytest.mark.parametrize(
-    ("text", "about"),
-    [
-        ("#####/#S.G#/#####", "an odd side"),
-        ("#####/#S.G#/#.###/#...#/####x", "'x' is not one of"),
-        ("#####/#S..#/#.###/#...#/#####", "one S and one G"),
-        ("#####/#S.G./#.###/#...#/#####", "walls"),
-        ("#####/#S.G#/#.#.#/#...#/#####", "one path from S to G"),
-        ("#####/#S###/#####/##.G#/#####", "one path from S to G"),
-        ("#######/#S.G###/#######/#...###/#.#.###/#...###/#######", "no cycle"),
-    ],
-)
-def test_an_invalid_maze_is_refused_with_the_reason(text, about):
-    with pytest.raises(UsageError, match=about):
-        Maze().parse(text)
 
 
 def test_lines_may_be_typed_one_below_the_other():
