@@ -37,6 +37,7 @@ from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.bits import BinarySum
 
 MANY = {"count": 1000}
+FEW = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
 
 
 def render(table, width=100):
@@ -503,11 +504,10 @@ def test_families_of_the_interface_are_measured_by_the_rules_of_the_command(caps
 
 
 def test_more_problems_are_measured_of_families_too(capsys):
-    few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
-    words = ["train", "looped-parity", *few, "--families", "--quiet"]
+    words = ["train", "looped-parity", *FEW, "--families", "--quiet"]
     for samples in ("20", "200", "200"):
         said(capsys, *words, "--lengths", "12", "--samples", samples)
-    rows = Run.locate(lw.find("looped-parity", *few)).rows("scores")
+    rows = Run.locate(lw.find("looped-parity", *FEW)).rows("scores")
     assert [row["count"] for row in rows if row["problems"] == "runs"] == [2, 20]
 
 
@@ -520,10 +520,9 @@ def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measure
 
 
 def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others(capsys):
-    few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
-    words = ["train", "looped-parity", *few, "--quiet", "--lengths", "12", "--samples", "20"]
+    words = ["train", "looped-parity", *FEW, "--quiet", "--lengths", "12", "--samples", "20"]
     said(capsys, *words)
-    run = Run.locate(lw.find("looped-parity", *few))
+    run = Run.locate(lw.find("looped-parity", *FEW))
     said(capsys, "evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
     assert [row["problems"] for row in run.rows("scores")] == ["uniform", "runs"]
     said(capsys, *words, "--families")
@@ -532,24 +531,16 @@ def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others(ca
 
 
 def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time(capsys):
-    few = ["steps=2", "batch=2", "model.width=8", "lengths.top=12", "watch.every=0"]
-    words = ["train", "looped-parity", *few, "--families", "--quiet", "--lengths", "12", "--samples", "20"]
+    words = ["train", "looped-parity", *FEW, "--families", "--quiet", "--lengths", "12", "--samples", "20"]
     further = ["--stopping", "Converged()", "--stopping", "MaxConfidence(per=batch)"]
     for rules in ([], further, further):
         said(capsys, *words, *rules)
-    rows = Run.locate(lw.find("looped-parity", *few)).rows("scores")
+    rows = Run.locate(lw.find("looped-parity", *FEW)).rows("scores")
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "Converged"]
 
 
 def test_a_rule_for_whole_batches_measures_families_where_there_is_no_other(capsys):
-    few = [
-        "steps=2",
-        "batch=2",
-        "model.width=8",
-        "lengths.top=12",
-        "watch.every=0",
-        "stopping=MaxConfidence(per=batch)",
-    ]
+    few = [*FEW, "stopping=MaxConfidence(per=batch)"]
     said(capsys, "train", "looped-parity", *few, "--families", "--quiet", "--lengths", "12", "--samples", "20")
     rows = Run.locate(lw.find("looped-parity", *few)).rows("scores")
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["MaxConfidence(per=batch)"]

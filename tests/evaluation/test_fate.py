@@ -109,6 +109,8 @@ def looped_once():
         (lambda: lw.depth([]), "depth: name weights"),
         (lambda: lw.depth(["looped-pairs", "looped-pairs"]), "looped-pairs is given more than once"),
         (lambda: lw.depth("looped-pairs", more=0), "more and samples must be 1 or more, not 0 and 64"),
+        (lambda: lw.depth("looped-parity", 0), "0 is not a size"),
+        (lambda: lw.depth("looped-parity", [5, 6]), "depth: give one size, not 2"),
         (lambda: Fates().plot(), "there is nothing to draw"),
     ],
 )
@@ -124,18 +126,6 @@ def test_movement_is_a_mean_over_real_positions():
     loop = fate.map_planned + 1
     assert fate.moved[-1] == pytest.approx(sum(fate.map[loop]) / len(fate.map[loop]), rel=1e-3)
     assert torch.tensor(fate.path).shape == (fate.map_planned + 2, 2)
-
-
-@pytest.mark.parametrize(
-    ("size", "message"),
-    [
-        (0, "0 is not a size"),
-        ([5, 6], "depth: give one size, not 2"),
-    ],
-)
-def test_a_size_must_be_one_positive_whole_number(size, message):
-    with pytest.raises(lw.UsageError, match=message):
-        lw.depth("looped-parity", size, more=1, samples=1)
 
 
 def test_a_list_of_one_size_is_this_size():
