@@ -157,8 +157,8 @@ def test_parts_are_disjoint_and_complete():
 
 
 def test_test_and_validation_problems_are_in_no_training_set():
-    known = set(texts(draw_set(3000, lengths=lw.Uniform(2))))
-    recipe = replace(RECIPE, lengths=lw.Uniform(2), source=Finite(3000))
+    known = set(texts(draw_set(1500, lengths=lw.Uniform(2))))
+    recipe = replace(RECIPE, lengths=lw.Uniform(2), source=Finite(1500))
     tested = texts(data.evaluation_problems(recipe, 2, 300, seed=0))
     watched = texts(data.evaluation_problems(recipe, 2, 300, seed=0, step=7)) + texts(
         data.validation_problems(recipe, 300)
