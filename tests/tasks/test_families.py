@@ -104,6 +104,13 @@ def test_a_mixture_has_no_family_of_rows_that_are_too_short_for_it():
     assert found[0].float().mean() == pytest.approx(float(found[1].float().mean()), abs=0.03)
 
 
+def test_a_mixture_has_a_family_from_its_smallest_size_on():
+    families = [family_of(BinarySum(), name) for name in ("3-ones", "15-ones")]
+    for size, ones in ((14, {3}), (15, {3, 15})):
+        problems = draw_mixture(families, torch.full((50, 1), size), lw.stream(0, "mixed"))
+        assert set(problems.prompt.sum(1).tolist()) == ones
+
+
 def test_a_family_is_refused_at_sizes_below_its_smallest(untrained):
     with pytest.raises(lw.UsageError, match=r"^binary-sum: its 31-ones problems start at size 31, not 30$"):
         evaluation_problems(untrained.recipe, 30, 5, seed=0, kind="31-ones")
