@@ -276,20 +276,6 @@ def test_local_attention_equals_dense_attention(reach, rope, lengths, causal):
             close(one, two)
 
 
-@select_rows
-@causal_and_full
-def test_alibi_and_local_heads_equal_dense_attention(lengths, causal):
-    attention = SoftmaxAttention(8, 2).double()
-    inputs, x = draw_rows(attention, lengths)
-    encodings = [ALiBi(3.0).build(8, 2).double(), LocalHeads(1).build(8, 2)]
-    # The second head's slope is a sixteenth of the first's (2⁻⁸ over both); the first sees only neighbours.
-    offset = torch.arange(-40, 41).abs()
-    bias = torch.stack([(-3.0 * offset).masked_fill(offset > 1, -torch.inf), -3.0 / 16 * offset]).double()
-    wanted = dense_attention(attention, x, bias, None, inputs.padding_mask, causal)[inputs.padding_mask]
-    for found in attention_results(attention, x, encodings, inputs, causal):
-        close(found, wanted)
-
-
 def test_alibi_s_slopes_as_published():
     slopes = -ALiBi().build(64, 8).attention_bias(some([2]))[:, 1, 0]
     assert slopes.tolist() == [2.0**-k for k in range(1, 9)]

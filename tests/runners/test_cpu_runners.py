@@ -61,7 +61,7 @@ def fast_paths(request):
 TRAINED = FORMS if LONG else FEW
 CASES = [(*pair, fast_paths) for pair in TRAINED for fast_paths in (True, False)]
 KNOWN = set().union(*(choices(*pair) for pair in TRAINED))
-OTHERS = EVERY if LONG else covering({pair: choices(*pair) - KNOWN for pair in EVERY})
+OTHERS = [*EVERY] if LONG else covering({pair: choices(*pair) - KNOWN for pair in EVERY})
 OTHERS += [(spec, number % 2 == 0) for number, spec in enumerate(SPECS)]
 CASES += [(*pair, True) for pair in dict.fromkeys(OTHERS)]
 
