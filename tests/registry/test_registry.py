@@ -163,7 +163,7 @@ def test_shipped_weights_reach_their_stored_scores(name):
     claimed = {tuple(row["sizes"]): row for row in rows if row["stopping"] == weights.recipe.stopping.name}
     top = weights.recipe.sizes(weights.recipe.lengths.top)
     sizes = [top, min((size for size in claimed if size > top), default=top)]
-    for score in evaluate(weights, sizes, samples=20 if LONG else 8, seed=123):
+    for score in evaluate(weights, sizes, samples=20, seed=123):
         low, high = score.interval
         own = claimed.get(tuple(score.sizes), {"low": 0.97, "high": 1.0})  # sizes without a score must be solved
         assert high >= own["low"] and low <= own["high"]
