@@ -164,7 +164,8 @@ def test_weights_from_the_hub_answer_as_the_shipped_ones(remote, tmp_path):
 
 def test_a_record_of_weights_from_the_hub_has_their_name(remote, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    words = ["--lengths", "4", "--samples", "8", "--seconds", "0.1", "--minutes", "0.05", "--quiet"]
+    monkeypatch.setattr("lengthwise.verify.verification.PERTURBED_PROBLEMS", 8)
+    words = ["--lengths", "2", "--samples", "4", "--seconds", "0.001", "--minutes", "0.05", "--quiet"]
     assert command("verify", "hf:u/pairs", *words).returncode in (0, 1)
     record = json.loads((tmp_path / "u-pairs.verified.json").read_text())
     assert record["about"]["name"] == "u/pairs"

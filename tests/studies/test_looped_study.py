@@ -449,7 +449,7 @@ TINY = lw.Recipe(
 def half(tmp_path_factory):
     """Return runs that are sometimes right."""
     position = tmp_path_factory.mktemp("half")
-    several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=lw.Copy(), steps=150)}
+    several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=lw.Copy(), steps=80)}
     several["next"] = replace(TINY, name="tiny-next", layout=lw.NextToken(), steps=2)
     return {name: train(recipe, position / name) for name, recipe in several.items()}
 
