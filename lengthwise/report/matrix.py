@@ -260,8 +260,8 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
         "–".join(map(str, dict.fromkeys((lengths[0], lengths[-1])))) for lengths in sizes if lengths
     )
     caption = (
-        "in each cell, above: uniform problems, below: the worst family; hatched: not fitted; at the foot: the "
-        "published\nscore (†: scaled so that guessing is 0, *: second-hand) and a training's processor seconds; sizes "
+        "in each cell, above: uniform problems, below: the worst family; hatched: not fitted\nat the foot: the "
+        "published score (†: scaled so that guessing is 0, *: second-hand)\nand a training's processor seconds; sizes "
     )
     axes.set_xlabel(caption + sizes_text, fontsize=6.5)
     return fix_layout(figure, title or "Exact match", width)
