@@ -1,4 +1,5 @@
-"""What ``train`` measures after training: planned from its options, made once, and repeated for more problems only."""
+"""The measurements that ``train`` makes after training. A repeated command makes only those without a score on as many
+problems."""
 
 from __future__ import annotations
 
@@ -25,10 +26,10 @@ from lengthwise.runs.run import CODE_FILE, Run, Weights
 
 
 class Measurement(NamedTuple):
-    """What to measure: sizes, number and kind of problems, and stopping rules."""
+    """A planned measurement: exact match at some sizes, by some stopping rules."""
 
     sizes: Sequence[AnySize]
-    samples: int
+    samples: int  # problems per size
     kind: Kind
     rules: Sequence[Stopping]
     families: bool = False  # all families of structured problems instead of ``kind``

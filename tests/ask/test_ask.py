@@ -914,14 +914,14 @@ def echo_key(status):
     return lambda handler: handler.fail(status, text)
 
 
-@pytest.mark.parametrize("status", [400, 401, 429, "page", "long", "detail"])
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500, "page", "long", "detail"])
 def test_an_echoed_key_is_neither_printed_nor_stored(endpoint, cli, runs, status):
     server = endpoint(lambda *_: echo_key(status))
     code, out, err = cli(*words(server.url, "--lengths", "4", "--samples", 2))
     assert code in (1, 2) and len(err.splitlines()) == 1
     assert not any(KEY[i : i + 12] in out + err for i in range(len(KEY) - 12))
     assert not files_with_key(runs)
-    if status == 400:
+    if status in (400, 403, 404, 422):
         assert "bad key [key]" in err
 
 

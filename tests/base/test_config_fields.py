@@ -206,7 +206,10 @@ WRONG = [
     ("model=Transfomer", r"model: 'Transfomer' is not one of: .*Transformer.*did you mean Transformer\?"),
     ("task=Uniform(top=3)", "task: 'Uniform' is not one of: .*Addition.*Copy.*Parity"),
     ("layout=_RowLayout", "layout: '_RowLayout' is not one of: .*FullOutput, .*Labelled, NextToken, Pairs, .*Tagged"),
-    ("lengths=Lengths", "lengths: 'Lengths' is not one of: .*Curriculum, .*Mastery, .*Uniform"),
+    (
+        "lengths=Lengths",
+        "lengths: 'Lengths' is not one of: .*Curriculum, LogUniform, Mastery, .*Natural, OneOf, .*Uniform",
+    ),
     ("lengths=8", "lengths: 8 is not one of: .*; set a field of it as lengths.FIELD=8"),
     (
         "lengths=own.Uniform(top=8)",
