@@ -18,7 +18,7 @@ from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.grammar import MAX_CHARACTERS, SYMBOLS, draw_expressions, evaluate, get_tables
 
 TASK = Expression()
-MANY = 50_000 if LONG else 15_000
+MANY = 50_000 if LONG else 25_000
 
 
 # The grammar, rule by rule
@@ -235,10 +235,10 @@ def test_digits_are_uniform():
 def test_values_have_at_most_the_given_number_of_characters(most):
     """Problems with longer values are left out, and the distribution of the others does not change."""
     task = Expression(most)
-    prompts, answers = texts(task.sample(torch.full((4000, 1), 9), lw.stream(0, "most", most)))
+    prompts, answers = texts(task.sample(torch.full((10_000, 1), 9), lw.stream(0, "most", most)))
     assert max(map(len, answers)) == min(most, 8) == int(task.answer_slots(torch.tensor([[9]])))
     assert answers == [str(eval(prompt)) for prompt in prompts]
-    whole, values = draw_expressions(torch.full((12_000,), 9), lw.stream(0, "whole"))
+    whole, values = draw_expressions(torch.full((30_000,), 9), lw.stream(0, "whole"))
     fits = [i for i, result in enumerate(values.tolist()) if len(str(result)) <= most]
     theirs = ["".join(SYMBOLS[i] for i in whole[row].tolist()) for row in fits]
     for statistic in (operators, depth, lambda row: row[:2]):
@@ -260,8 +260,8 @@ def test_long_expressions_are_drawn(lengths):
 
 def test_lengths_are_drawn_by_their_mass():
     """Lengths from 3 to 40 have their probability in the grammar; a single length is drawn alone."""
-    ours = [*zip(*texts(TASK.sample_natural(15_000, 3, 40, lw.stream(0, "mass"))), strict=True)]
-    assert compared(ours, reference(3, 40, 8000, seed=3), "length") > 0.001
+    ours = [*zip(*texts(TASK.sample_natural(40_000, 3, 40, lw.stream(0, "mass"))), strict=True)]
+    assert compared(ours, reference(3, 40, 20_000, seed=3), "length") > 0.001
     assert {len(row) for row in texts(TASK.sample_natural(50, 11, 11, lw.stream(0, "one")))[0]} == {11}
 
 

@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 import torch
+from conftest import LONG
 from task_forms import FORMS, TASKS, shrink_sizes, texts
 
 import lengthwise as lw
@@ -45,11 +46,13 @@ def test_every_problem_of_a_small_size_is_enumerated(task):
 
 @pytest.mark.parametrize("task", [task for task in FORMS if type(task).__name__ != "Sorting"], ids=repr)
 def test_a_parsed_problem_has_its_size(task, monkeypatch):
+    """Parsed problems, uniform or of families, have the size that they were drawn with."""
     shrink_sizes(task, monkeypatch)
-    sizes = draw_family_sizes(task, "parsed")
-    prompts, _ = texts(task, task.sample(sizes, lw.stream(1)))
-    parsed = [task.parse(task.to_text(task.vocab.encode(prompt))) for prompt in prompts]
-    assert [problems.sizes[0].tolist() for problems in parsed] == sizes.tolist()
+    for family in (task, *task.families):
+        sizes = draw_family_sizes(task, family.name)[:: 1 if LONG else 3]
+        prompts, _ = texts(task, family.sample(sizes, lw.stream(1, family.name)))
+        parsed = [task.parse(task.to_text(task.vocab.encode(prompt))) for prompt in prompts]
+        assert [problems.sizes[0].tolist() for problems in parsed] == sizes.tolist()
 
 
 @pytest.mark.parametrize("task", FORMS, ids=repr)
