@@ -3,11 +3,11 @@
 import json
 import os
 import signal
-import warnings
 from dataclasses import replace
 
 import pytest
 import torch
+from trainings import stop_at
 
 import lengthwise as lw
 from lengthwise.cli import entry
@@ -54,59 +54,13 @@ def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
     assert [row["loss"] for row in on.rows("metrics") if "rate" in row] == pytest.approx(
         [row["loss"] for row in whole.rows("metrics") if "rate" in row], rel=0.5
     )  # the first row averages the steps since the seventh
-    with monkeypatch.context() as stopping:
-        _stop_after(stopping, 3)
-        with pytest.raises(lw.Interrupted):
-            train(rest, device="cpu")
+    stop_at(monkeypatch, [10], lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(lw.Interrupted):
+        train(rest, device="cpu")
     assert same(train(rest, device="cpu").model, whole.model)
     assert on.about()["parent"] | {"run": ""} == {
         "kind": "Parent", "digest": rest.parent.digest, "step": 7, "state": True, "run": ""}  # fmt: skip
     assert (on.folder / FINAL_FILE).exists() and not (whole.folder / FINAL_FILE).exists()
-
-
-def test_a_second_half_that_is_killed_ends_as_an_unbroken_training():
-    """SIGKILL comes right after the first or fifth file is in place."""
-    half = train(BASE, device="cpu", keep_state=True)
-    whole = train(replace(BASE, steps=15), device="cpu")
-    rest = continue_from(half.folder, replace(BASE, steps=15))
-    kills = 0
-    for files in (1, 5):
-        with warnings.catch_warnings(action="ignore"):  # about other threads, which the fork does not need
-            child = os.fork()
-        if not child:
-            _kill_after(files)
-            train(rest, device="cpu", save_every=0)
-            os._exit(0)
-        kills += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert kills == 2
-    assert same(train(rest, device="cpu").model, whole.model)
-
-
-def _kill_after(files):
-    put, left = os.replace, iter(range(files - 1))
-
-    def replaced(source, target):
-        put(source, target)
-        if next(left, None) is None:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    os.replace = replaced
-
-
-def _stop_after(monkeypatch, steps):
-    taken = iter(range(steps))
-    monkeypatch.setattr("lengthwise.training.loop.stop_signal", lambda: _StopSignal(lambda: next(taken, None) is None))
-
-
-class _StopSignal:
-    def __init__(self, stopped):
-        self.stopped = stopped
-
-    def __enter__(self):
-        return self.stopped
-
-    def __exit__(self, *_):
-        pass
 
 
 def test_training_continues_from_weights_on_another_task_at_another_rate():

@@ -12,14 +12,13 @@ import pytest
 import torch
 from conftest import LONG, Crash
 from devices import FEW, NAMES, small
-from trainings import MASTERED, PLAIN, RICH, outcome, seeds, stop_at, unbroken
+from trainings import MASTERED, PLAIN, RICH, outcome, stop_at, unbroken
 
 from lengthwise.base.errors import Interrupted, UsageError
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.training import loop, stacked
 from lengthwise.training.loop import Prefetcher, prefetch_batches, train
-from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("no_type_checks")
@@ -66,18 +65,6 @@ def test_batches_of_shipped_recipes_are_the_same(name):
             assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in found)
 
 
-@pytest.mark.parametrize("name", NAMES if LONG else FEW[:1])
-def test_weights_of_shipped_recipes_are_the_same(name):
-    both = []
-    for always in (False, True):
-        trainee = Trainer(replace(small(name), steps=3), CPU)
-        with prefetch_batches([trainee], on_any_device=always):
-            for _ in range(3):
-                trainee.advance()
-        both.append(trainee.model.state_dict())
-    assert all(torch.equal(value, both[1][key]) for key, value in both[0].items())
-
-
 def test_all_but_the_first_are_drawn_by_one_thread(drawn):
     """One thread draws every batch after the first, each once, and none beyond the last step."""
     run = train(PLAIN)
@@ -107,18 +94,6 @@ def test_a_batch_from_before_an_exam_is_never_used(drawn):
             trainee.exams_passed = passed
             assert int(trainee.draw_batch(step)[0].sizes.max()) == recipe.lengths.maximum(passed)
     assert {(step, passed) for step, passed, _ in drawn} >= {(2, 0), (2, 1), (3, 1), (3, 2)}
-
-
-@pytest.mark.skipif(not LONG, reason="two trainings of a stack: LENGTHWISE_LONG=1")
-def test_a_stack_is_drawn_by_one_thread(drawn, monkeypatch):
-    recipes = seeds(replace(PLAIN, steps=3), 2)
-    runs = train_stacked(recipes)
-    assert len({thread for *_, thread in drawn}) == 2
-    found = [outcome(run) for run in runs]
-    for run in runs:
-        run.folder.rename(run.folder.with_name(f"ahead-{run.recipe.seed}"))
-    monkeypatch.setattr(stacked, "prefetch_batches", prefetch_batches)
-    assert [outcome(run) for run in train_stacked(recipes)] == found
 
 
 # Errors and interruption

@@ -3,7 +3,6 @@ refused."""
 
 import copy
 import errno
-import json
 import math
 import os
 import pickle
@@ -24,7 +23,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trainings import LARGE, MASTERED, MODEL, PLAIN, RICH, SEGMENTED, outcome, stop_at, unbroken
 
-import lengthwise
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import rng
@@ -32,12 +30,11 @@ from lengthwise.evaluation import scores
 from lengthwise.evaluation.answers import predict
 from lengthwise.experiment import data
 from lengthwise.runners.cpu import choose_runner, plain
-from lengthwise.runs import folder as folders
 from lengthwise.runs.run import Run, load
 from lengthwise.training import loop as training
 from lengthwise.training.loop import Interrupted, computation_settings, stop_signal, train
 from lengthwise.training.stacked import train_stacked
-from lengthwise.training.trainer import Trainer, try_training
+from lengthwise.training.trainer import try_training
 
 
 def finished(recipe):
@@ -70,13 +67,10 @@ def same(one, two):
     return all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_other_steps_and_seeds_have_other_problems():
+def test_problems_depend_on_step_and_data_seed_but_not_on_the_seed_of_weights():
     recipe = replace(RICH, lengths=lw.Uniform(30, 20))
     batches = [data.draw_batch(replace(recipe, data_seed=seed), step)[0] for seed in range(3) for step in range(3)]
     assert len({str(batch.inputs.tokens[:, :20].tolist()) for batch in batches}) == 9
-
-
-def test_the_seed_of_weights_changes_loops_but_no_problem():
     recipe = replace(RICH, batch=40)
     (one, loops), (two, others) = (data.draw_batch(replace(recipe, seed=seed), 0) for seed in (0, 1))
     assert same(one, two)
@@ -114,39 +108,38 @@ def plain_training(recipe):
     for step in range(recipe.steps):
         batch, loops = data.draw_batch(recipe, step)
         torch.manual_seed(rng.derive_seed(recipe.seed, "dropout", step))
-        loss = recipe.objective(choose_runner(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-        for group in optimizer.param_groups:
-            group["lr"] = recipe.optimizer.rate * recipe.schedule.factor(step, recipe.steps)
-        optimizer.step()
-        losses.append(float(loss.detach()))
-        weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
-        if step == recipe.ema_start:
-            average = weights
-        elif average:
-            average = {name: recipe.ema * average[name] + (1 - recipe.ema) * value for name, value in weights.items()}
+        own = []
+        for loss in recipe.objective.steps(
+            choose_runner(model), batch, loops, rng.stream(recipe.seed, "objective", step)
+        ):
+            optimizer.zero_grad()
+            loss.value.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.optimizer.rate * recipe.schedule.factor(step, recipe.steps)
+            optimizer.step()
+            own.append(float(loss.value.detach()))
+            weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
+            if average:
+                average = {name: recipe.ema * average[name] + (1 - recipe.ema) * weights[name] for name in weights}
+            elif step == recipe.ema_start:
+                average = weights
+        losses.append(sum(own) / len(own))
     return weights, average, losses
 
 
-@pytest.mark.parametrize("ema", [0.0, 0.8])
-def test_training_is_the_plain_loop_and_ema_its_formula(ema):
-    recipe = replace(RICH, ema=ema, keep="last")
+@pytest.mark.parametrize(
+    "recipe",
+    [replace(RICH, ema=0.0, keep="last"), replace(RICH, keep="last"), replace(SEGMENTED, clip=0.1, steps=15)],
+    ids=["plain", "ema", "several steps on a batch"],
+)
+def test_training_is_the_plain_loop_and_ema_its_formula(recipe):
     run = train(recipe)
     weights, average, losses = plain_training(recipe)
     for name, value in weights_of(run).items():
-        torch.testing.assert_close(value, (average if ema else weights)[name], atol=1e-5, rtol=0)
+        torch.testing.assert_close(value, (average if recipe.ema else weights)[name], atol=1e-5, rtol=0)
     logged = {row["step"]: row["loss"] for row in run.rows("metrics") if "loss" in row}
-    wanted = {10: sum(losses[:10]) / 10, 15: sum(losses[10:]) / 5}
-    assert logged == pytest.approx(wanted, abs=1e-5)
-
-
-def test_a_run_records_its_runner(fast_runners, tmp_path):
-    assert train(replace(PLAIN, steps=1), tmp_path / "packed").about()["runner"] == "PackedTransformer"
-    with plain():
-        about = train(replace(PLAIN, steps=1), tmp_path / "plain").about()
-    assert about["runner"] == "Plain: faster runners are turned off"
+    assert logged == pytest.approx({10: sum(losses[:10]) / 10, 15: sum(losses[10:]) / 5}, abs=1e-5)
 
 
 def test_continuing_with_another_runner_is_reported(fast_runners, monkeypatch, capsys):
@@ -203,34 +196,6 @@ def test_watching_measures_the_weights_that_are_kept():
     assert row["perplexity"]["12+21"] == pytest.approx(
         float(scores.perplexity(run.model, batch, loops, None)), rel=1e-5
     )
-
-
-def test_each_segment_continues_from_the_last_state_and_takes_a_step():
-    """Segments equal a loop by hand: step after each segment, and pass the detached state to the next."""
-    recipe = replace(SEGMENTED, model=MODEL, ema=0.0, clip=None, optimizer=lw.AdamW(rate=1e-2))
-    trainer, model = Trainer(recipe, torch.device("cpu")), recipe.build().double()
-    trainer.model.double()
-    optimizer = recipe.optimizer.build(model.parameters())
-    for step in range(3):
-        trainer.advance()
-        batch, loops = data.draw_batch(recipe, step)
-        at, state = batch.loss_mask, None
-        optimizer.param_groups[0]["lr"] = 1e-2 * recipe.schedule.factor(step, recipe.steps)
-        for _ in range(3):
-            rows = []
-            for row, count in enumerate(loops.tolist()):
-                context = model.embed(batch.inputs.take(slice(row, row + 1)))
-                own = model.start(context) if state is None else state[row : row + 1].detach()
-                for _ in range(count):
-                    own = model.advance(own, context)
-                rows.append(own)
-            state = torch.cat(rows)
-            torch.nn.functional.cross_entropy(model.read(state)[at], batch.targets[at]).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        assert trainer.step == step + 1
-    for one, two in zip(trainer.model.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(one, two, atol=1e-7, rtol=0)
 
 
 def test_a_run_folder_describes_the_run():
@@ -319,9 +284,8 @@ def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeyp
     assert outcome(train(recipe)) == unbroken(recipe)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(number, monkeypatch):
-    stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), number))
+def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(monkeypatch):
+    stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
     begun = []
 
     def loop():
@@ -383,50 +347,15 @@ def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
     assert outcome(run) == expected
 
 
-KILLING = """
-import os, random, signal, sys, time
-import lengthwise.models.transformer, lengthwise.objectives, lengthwise.tasks.arithmetic
-from lengthwise.runs.run import Run
-from lengthwise.training.loop import Interrupted, Trainer, choose_device, train
-folder, chance = sys.argv[1], random.Random(1)
-recipe = Run.open(folder).recipe
-Trainer(recipe, choose_device("cpu")).advance()  # torch imports some modules late: once, before the forks
-assert "torch._dynamo" not in sys.modules, "training must not import torch's compiler"
-
-def saved():
-    try:
-        return os.stat(os.path.join(folder, "state.pt")).st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-for number in [signal.SIGKILL, signal.SIGTERM, None]:
-    before = saved()
-    child = os.fork()
-    if not child:
-        try:
-            train(recipe, folder, save_every=0.01)
-        except Interrupted:
-            os._exit(3)
-        os._exit(0)
-    if number:
-        while saved() == before:
-            time.sleep(0.001)
-        time.sleep(chance.uniform(0, 0.05))
-        os.kill(child, number)
-    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+def test_training_does_not_import_torch_s_compiler():
+    """Importing it takes seconds."""
+    code = """
+import sys, torch, lengthwise as lw
+from lengthwise.training.trainer import Trainer
+Trainer(lw.find("looped-parity"), torch.device("cpu")).advance()
+sys.exit("torch._dynamo" in sys.modules)
 """
-
-
-def test_killed_at_random_moments_and_resumed_equals_unbroken(tmp_path):
-    """Real processes are killed, and each continues from the last one's checkpoint."""
-    recipe = replace(RICH, steps=30)
-    Run.of(recipe, tmp_path / "run")
-    environment = {**os.environ, "PYTHONPATH": str(Path(lengthwise.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
-    killed = subprocess.run(
-        [sys.executable, "-c", KILLING, tmp_path / "run"], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert killed.stdout.split() == ["-9", "3", "0"], killed.stderr
-    assert outcome(Run.open(tmp_path / "run")) == unbroken(recipe)
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_second_signal_stops_at_once():
@@ -476,16 +405,10 @@ WIDER = replace(PLAIN, model=replace(MODEL, width=16))
 FOREIGN = {
     "empty": lambda state: b"",
     "noise": lambda state: bytes(range(256)) * 9,
-    "text": lambda state: b"not a checkpoint",
     "cut short": lambda state: saved(state)[:-100],
-    "cut to half": lambda state: saved(state)[: len(saved(state)) // 2],
     "a tensor": lambda state: saved(torch.arange(3)),
-    "a number": lambda state: saved(3),
-    "an empty list": lambda state: saved([]),
     "a list": lambda state: saved([1, 2]),
-    "nothing known": lambda state: saved({"a": 1}),
     "no step": lambda state: saved({name: value for name, value in state.items() if name != "step"}),
-    "no optimizer": lambda state: saved({name: value for name, value in state.items() if name != "optimizer"}),
     "another model": lambda state: saved({**state, "model": WIDER.build().state_dict()}),
 }
 
@@ -545,24 +468,17 @@ def test_settings_come_from_the_recipe_and_not_from_the_checkpoint():
 
 
 def test_an_intact_checkpoint_is_resumed_and_a_deleted_one_starts_over(monkeypatch):
-    """An intact checkpoint is resumed; after deletion, training starts over."""
-    path = Run.of(HALF).folder / "state.pt"
+    run, steps, draw = Run.of(replace(HALF, steps=14)), [], data.draw_batch
+    path = run.folder / "state.pt"
+    monkeypatch.setattr(
+        data, "draw_batch", lambda recipe, step, **more: steps.append((recipe, step)) or draw(recipe, step, **more)
+    )
+    path.write_bytes(saved(half_way()))
+    train(run.recipe)
+    assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))  # others: by try_training
     path.write_bytes(saved(half_way()))
     path.unlink()
     assert outcome(train(HALF)) == unbroken(HALF)
-    run = Run.of(replace(HALF, steps=14))
-    (run.folder / "state.pt").write_bytes(saved(half_way()))
-    steps = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            data,
-            "draw_batch",
-            lambda recipe, step, batch=data.draw_batch, **more: (
-                steps.append((recipe, step)) or batch(recipe, step, **more)
-            ),
-        )
-        train(run.recipe)
-    assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))  # others: by try_training
 
 
 @pytest.mark.parametrize(
@@ -628,19 +544,6 @@ def test_a_folder_with_another_recipe_is_refused(tmp_path):
 # Disk errors
 
 
-def whole(folder):
-    """Check that every file in a run folder is known and complete."""
-    for path in folder.iterdir():
-        assert path.name in {".lock", "config.json", "metrics.jsonl", "model.safetensors", "state.pt", "about.json"}
-        if path.suffix == ".json":
-            json.loads(path.read_text())
-        if path.name == "state.pt":
-            torch.load(path, weights_only=True)
-        if path.name == "model.safetensors":
-            load(folder)
-    return True
-
-
 @pytest.mark.parametrize("operation", ["replace", "fsync"])
 def test_a_full_disk_gives_one_line_and_no_partial_file(operation, monkeypatch):
     """The disk is full at each session's third write; once there is space, the run ends as an unbroken one."""
@@ -652,16 +555,15 @@ def test_a_full_disk_gives_one_line_and_no_partial_file(operation, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(*arguments)
 
-    errors = 0
     with monkeypatch.context() as patch:
         patch.setattr(os, operation, full)
-        while errors < 4:
+        for _ in range(4):
             times.clear()
-            with pytest.raises(lw.UsageError, match=r"cannot be written to \(No space left on device\)") as error:
+            with pytest.raises(lw.UsageError, match=r"^.*cannot be written to \(No space left on device\)[^\n]*$"):
                 train(recipe, save_every=0)
-            assert "\n" not in str(error.value)
-            assert whole(Run.of(recipe).folder)
-            errors += 1
+            files = {path.name: path.read_bytes() for path in Run.of(recipe).folder.iterdir()}
+            assert files.keys() <= {".lock", "config.json", "metrics.jsonl", "state.pt"}
+            assert "state.pt" not in files or Run.of(recipe).load_state()
     assert outcome(train(recipe)) == unbroken(recipe)
 
 
@@ -671,13 +573,6 @@ def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path):
         train(PLAIN, tmp_path / "file")
     with pytest.raises(lw.UsageError, match="cannot be written to"):
         train(PLAIN, tmp_path / "file" / "below")
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is read-only to root")
-def test_a_read_only_folder_is_a_usage_error(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(lw.UsageError, match="cannot be written to"):
-        train(PLAIN, tmp_path)
 
 
 def test_rows_that_do_not_fit_on_the_disk_are_added_all_or_none(tmp_path):
@@ -709,42 +604,24 @@ def test_rows_come_back_and_a_line_cut_short_does_not_count(tmp_path):
     assert run.rows("metrics") == rows[:2]
 
 
-def test_the_folder_of_runs_is_read_from_the_environment_at_each_use(monkeypatch, tmp_path):
-    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "elsewhere"))
-    assert folders.runs_folder() == tmp_path / "elsewhere"
-    assert Run.of(PLAIN).folder == tmp_path / "elsewhere" / f"plain-{PLAIN.id}"
-
-
 # Optimizers
 
 
 def test_lamb_scales_each_layer_s_step_to_its_weights():
-    """You et al. 2020, algorithm 2, without weight decay; large weights count as 10."""
-    torch.manual_seed(0)
-    weights = [torch.nn.Parameter(torch.randn(3, 2)), torch.nn.Parameter(100 * torch.randn(4))]
+    """You et al. 2020, algorithm 2: a step, decay included, is scaled to the rate times the norm of the weights, of
+    which large ones count as 10."""
+    weights = [torch.nn.Parameter(torch.tensor([3.0, 4.0, 0.0, 0.0]) * scale) for scale in (1, 100)]
     start = [weight.detach().clone() for weight in weights]
-    optimizer = lw.LAMB(rate=0.1).build(weights)
+    lamb = lw.LAMB(rate=0.1, weight_decay=0.5)
+    optimizer = lamb.build(weights)
     for weight in weights:
-        weight.grad = torch.randn_like(weight)
+        weight.grad = torch.tensor([1.0, -1.0, 1.0, 1.0])
     optimizer.step()
     for weight, before in zip(weights, start, strict=True):
-        step = weight.detach() - before
-        assert float(step.norm()) == pytest.approx(0.1 * min(float(before.norm()), 10), rel=1e-3)
-        assert torch.equal(step.sign(), -weight.grad.sign())
-
-
-def test_lamb_scales_the_step_with_weight_decay_included():
-    """You et al. 2020, algorithm 2: the step, decay included, is scaled to the rate times the norm of the weights."""
-    weight = torch.nn.Parameter(torch.tensor([3.0, 4.0, 0.0, 0.0]))
-    before = weight.detach().clone()
-    lamb = lw.LAMB(rate=0.1, weight_decay=0.5)
-    optimizer = lamb.build([weight])
-    weight.grad = torch.ones(4)
-    optimizer.step()
-    step = before - weight.detach()
-    # Adam's first step without bias correction, and the decay.
-    along = (1 - lamb.betas[0]) / math.sqrt(1 - lamb.betas[1]) + 0.5 * before
-    torch.testing.assert_close(step, 0.1 * 5 * along / along.norm(), rtol=1e-3, atol=1e-4)
+        # Adam's first step without bias correction, and the decay.
+        along = weight.grad * (1 - lamb.betas[0]) / math.sqrt(1 - lamb.betas[1]) + 0.5 * before
+        step = 0.1 * min(float(before.norm()), 10) * along / along.norm()
+        torch.testing.assert_close(before - weight.detach(), step, rtol=1e-3, atol=1e-4)
 
 
 # Schedules
