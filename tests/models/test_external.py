@@ -45,14 +45,6 @@ class Heads(nn.Module):
         return self.head(self.dropout(x + seen.transpose(1, 2).flatten(2)))
 
 
-class Stateful(Heads):
-    def get_extra_state(self):
-        return self.extra
-
-    def set_extra_state(self, state):
-        self.extra = state
-
-
 def build_heads(*args, **kwargs):
     torch.manual_seed(0)
     return Heads(*args, **kwargs)
@@ -201,18 +193,6 @@ def test_evaluation_restores_the_mode_of_each_part(mode):
     assert (module.training, module.dropout.training, module.mix.training) == (mode, mode, not mode)
 
 
-@pytest.mark.parametrize(
-    ("state", "said"),
-    [
-        ({"version": 1}, r"module\._extra_state: weights must be tensors, not dict"),
-        (torch.zeros(1, dtype=torch.complex128), r"module\._extra_state: .* cannot hold numbers of torch\.complex128"),
-    ],
-)
-def test_weights_that_cannot_be_stored_are_refused_before_training(state, said):
-    with pytest.raises(lw.UsageError, match=said):
-        lw.train(Stateful(extra=state), **FEW)
-
-
 def test_logits_beyond_the_symbols_are_shown_as_replacement_characters():
     module = build_heads(logits=16)
     with torch.no_grad():
@@ -221,12 +201,6 @@ def test_logits_beyond_the_symbols_are_shown_as_replacement_characters():
     assert {*lw.load(run.folder).solve("101").text} == {"�"}
     found = attack(run.weights(), [3], tries=10)
     assert found["failed"] == found["tries"] > 0
-
-
-def test_trained_weights_can_be_loaded_into_the_original_module():
-    run = lw.train(build_heads(), **FEW)
-    kept = load(run.folder).model.state_dict()
-    build_heads().load_state_dict({name.removeprefix("module."): value for name, value in kept.items()})
 
 
 NOTEBOOK = """
@@ -265,28 +239,63 @@ class Unfinished(nn.Module):
         self.head = nn.Linear(8, SYMBOLS)
 
 
-def build_lazy():
-    return nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS))
+class Detached(Heads):
+    def forward(self, tokens):
+        return super().forward(tokens).detach()
 
 
-def build_frozen():
-    return build_heads().requires_grad_(False)
+class Stateful(Heads):
+    """A module that stores another value than a tensor, or one of a type that files lack."""
+
+    def get_extra_state(self):
+        return self.extra
+
+    def set_extra_state(self, state):
+        self.extra = state
 
 
+class BuiltLater(Heads):
+    """A module that builds a layer in its first call, after the optimizer has listed the weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.later = None
+
+    def forward(self, tokens):
+        self.later = self.later or nn.Linear(SYMBOLS, SYMBOLS)
+        return self.later(super().forward(tokens))
+
+
+def build_scripted():
+    return torch.jit.script(nn.Sequential(nn.Embedding(SYMBOLS, SYMBOLS)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")  # is deprecated
 @pytest.mark.parametrize(
     ("make", "why"),
     [
         (WithStyle, "WithStyle.forward also requires style"),
         (Unfinished, "Unfinished has no forward: define forward"),
         (Fixed, "no trainable weights"),
-        (build_frozen, "no trainable weights"),
-        (build_lazy, "lazy layers without weights"),
+        (lambda: build_heads().requires_grad_(False), "no trainable weights"),
+        (Detached, "the loss depends on no trainable weight: .*detach"),
+        (lambda: nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS)), "lazy layers without weights"),
+        (BuiltLater, "BuiltLater builds weights in its first call"),
+        (build_scripted, "pass the module before"),
+        (lambda: Stateful(extra={"version": 1}), r"module\._extra_state: weights must be tensors, not dict"),
+        (lambda: Stateful(extra=torch.zeros(1, dtype=torch.complex128)), "cannot hold numbers of torch.complex128"),
     ],
 )
-def test_untrainable_modules_are_refused_in_one_line(make, why, runs):
+def test_untrainable_modules_are_refused_in_one_line_before_training(make, why, runs):
     with pytest.raises(lw.UsageError, match=why) as error:
         lw.train(make(), **FEW)
     assert len(str(error.value).splitlines()) == 1 and not runs.exists()
+
+
+def test_a_module_that_has_built_its_weights_is_trained():
+    module = BuiltLater()
+    module(torch.zeros(1, 2, dtype=torch.long))
+    assert lw.train(module, **FEW).done
 
 
 @dataclass(frozen=True)
@@ -336,40 +345,3 @@ def test_complex_weights_are_checked_trained_and_loaded(runs):
     run = lw.train(module, **FEW)
     rotation = load(run.folder).model.module.rotation
     assert rotation.is_complex() and not torch.equal(rotation, Complex().rotation)
-
-
-class BuiltLater(Heads):
-    """A module that builds a layer in its first call, after the optimizer has listed the weights."""
-
-    def __init__(self):
-        super().__init__()
-        self.later = None
-
-    def forward(self, tokens):
-        self.later = self.later or nn.Linear(SYMBOLS, SYMBOLS)
-        return self.later(super().forward(tokens))
-
-
-def test_a_module_that_builds_weights_in_its_first_call_is_refused(runs):
-    with pytest.raises(lw.UsageError, match="BuiltLater builds weights in its first call"):
-        lw.train(BuiltLater(), **FEW)
-    module = BuiltLater()
-    module(torch.zeros(1, 2, dtype=torch.long))
-    lw.train(module, **FEW)
-
-
-class Detached(Heads):
-    def forward(self, tokens):
-        return super().forward(tokens).detach()
-
-
-def test_a_loss_without_a_gradient_is_one_line(runs):
-    with pytest.raises(lw.UsageError, match=r"the loss depends on no trainable weight: .*detach"):
-        lw.train(Detached(), **FEW)
-
-
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")
-@pytest.mark.filterwarnings("ignore:.*torch.jit.script.* is deprecated:FutureWarning")  # from torch 2.14 on
-def test_a_scripted_module_is_refused_in_one_line(runs):
-    with pytest.raises(lw.UsageError, match="pass the module before"):
-        lw.train(torch.jit.script(nn.Sequential(nn.Embedding(SYMBOLS, SYMBOLS))), **FEW)

@@ -96,15 +96,11 @@ def test_modules_that_cannot_be_mixers_are_refused_in_one_line():
     changes = "layout=NextToken", "model.positions=NoPE", "loops=Constant(count=1)", "objective=Final"
     recipe = lw.find("looped-parity", *changes)
 
-    def check(mixer):
-        own = recipe.change(model=replace(recipe.model, mixer=mixer))
-        causality.check_model(own.build(), own)
-
-    check(_Plain())
-    with pytest.raises(lw.UsageError, match=r"^Peeking in TransformerModel looks ahead: other tokens after a position"):
-        check(_Plain("Peeking"))
-    with pytest.raises(lw.UsageError, match="but Pair returned a value of type tuple"):
-        check(_Plain("Pair"))
+    for name, message in (("Peeking", "^Peeking in TransformerModel looks ahead: other tokens after a position"),
+                          ("Pair", "but Pair returned a value of type tuple")):  # fmt: skip
+        own = recipe.change(model=replace(recipe.model, mixer=_Plain(name)))
+        with pytest.raises(lw.UsageError, match=message):
+            causality.check_model(own.build(), own)
 
 
 def test_a_mixer_keeps_its_own_initial_weights():

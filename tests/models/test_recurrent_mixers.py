@@ -57,15 +57,15 @@ def exponential_attention_scan(query, key, value, enter, log_forget):
     return mixed[..., :-1] / mixed[..., -1:].abs().clamp(min=1)
 
 
-def results_and_gradients(function, parts, *further):
-    """Return a recurrence's outputs, its last state, and the gradients of a sum over both."""
-    found, state = function(*parts, *further)
-    (found.square().sum() + state.sin().sum()).backward()
-    gradients = [part.grad for part in parts if part is not None]
-    for part in parts:
-        if part is not None:
-            part.grad = None
-    return [found, state, *gradients]
+def assert_equal_in_values_and_gradients(function, scan, parts):
+    """Compare outputs, last states, and gradients of a sum over both."""
+    found, given = [], [part for part in parts if part is not None]
+    for compute in (function, scan):
+        outputs, state = compute(*parts)
+        value = outputs.square().sum() + state.sin().sum()
+        found.append([outputs, state, *torch.autograd.grad(value, given)])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
 
 
 lengths = st.integers(1, 40)
@@ -78,22 +78,15 @@ def test_the_delta_rule_in_chunks_equals_its_scan(length, decays, starts, chunk,
     log_decay = random_tensor(ROWS, HEADS, length, seed=seed + 1) if decays else None
     state = random_tensor(ROWS, HEADS, WIDTH, WIDTH, seed=seed) if starts else None
 
-    def bounded(function):
-        def call(query, key, value, beta, log_decay, state, *further):
+    def bounded(function, *further):
+        def call(query, key, value, beta, log_decay, state):
             decay = None if log_decay is None else -20 * log_decay.square()
             return function(query, F.normalize(key, dim=-1), value, 2 * beta.sigmoid(), decay, state, *further)
 
         return call
 
     parts = [query, key, value, beta, log_decay, state]
-    slow = results_and_gradients(bounded(delta_rule_scan), parts)
-    for one, other in zip(results_and_gradients(bounded(delta_rule), parts, chunk), slow, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
-
-
-def assert_close(one, other):
-    for here, there in zip(one, other, strict=True):
-        torch.testing.assert_close(here, there, atol=1e-10, rtol=1e-10)
+    assert_equal_in_values_and_gradients(bounded(delta_rule, chunk), bounded(delta_rule_scan), parts)
 
 
 @given(lengths, st.booleans(), st.booleans(), st.sampled_from([4, 32]), st.integers(0, 99))
@@ -103,15 +96,13 @@ def test_linear_attention_in_chunks_equals_its_scan(length, signed, starts, chun
     state = random_tensor(ROWS, HEADS, WIDTH, 5, seed=seed) if starts else None
     sign = random_tensor(ROWS, HEADS, length, seed=seed + 1).detach().sign() if signed else None
 
-    def bounded(function):
-        def call(query, key, value, log_decay, state, *further):
-            return function(query, key, value, -20 * log_decay.square(), sign, state, *further)
-
-        return call
+    def bounded(function, *further):
+        return lambda query, key, value, log_decay, state: function(
+            query, key, value, -20 * log_decay.square(), sign, state, *further
+        )
 
     parts = [query, key, value, log_decay, state]
-    slow = results_and_gradients(bounded(linear_attention_scan), parts)
-    assert_close(results_and_gradients(bounded(linear_attention), parts, chunk), slow)
+    assert_equal_in_values_and_gradients(bounded(linear_attention, chunk), bounded(linear_attention_scan), parts)
 
 
 def trapezoidal_scan(query, key, value, log_decay, step, mix):
@@ -132,26 +123,20 @@ def test_trapezoidal_attention_in_chunks_equals_its_scan(length, cut, chunk, see
     gates = [random_tensor(ROWS, HEADS, length, seed=seed + i) for i in range(3)]
 
     def bounded(function):
-        def call(query, key, value, log_decay, step, mix, *further):
-            return function(query, key, value, -20 * log_decay.square(), F.softplus(step), mix.sigmoid(), *further)
-
-        return call
+        return lambda query, key, value, log_decay, step, mix: function(
+            query, key, value, -20 * log_decay.square(), F.softplus(step), mix.sigmoid()
+        )
 
     def chunked(*parts):
-        first, state = (
-            trapezoidal_attention(*(part[:, :, :cut] for part in parts), None, chunk) if cut else (None, None)
-        )
-        if cut >= length:
-            outputs = first
-        else:
-            second, state = trapezoidal_attention(*(part[:, :, cut:] for part in parts), state, chunk)
-            outputs = second if first is None else torch.cat([first, second], 2)
+        outputs, state = [], None
+        for piece in filter(len, (range(length)[:cut], range(length)[cut:])):  # a row in two pieces
+            output, state = trapezoidal_attention(*(part[:, :, piece] for part in parts), state, chunk)
+            outputs.append(output)
         memory, last_key, last_value, weight = state
-        return outputs, memory + weight[..., None] * last_key.mT * last_value
+        return torch.cat(outputs, 2), memory + weight[..., None] * last_key.mT * last_value
 
     parts = [query, key, value, *gates]
-    slow = results_and_gradients(bounded(trapezoidal_scan), parts)
-    assert_close(results_and_gradients(bounded(chunked), parts), slow)
+    assert_equal_in_values_and_gradients(bounded(chunked), bounded(trapezoidal_scan), parts)
 
 
 def test_mamba_3_can_track_parity_by_rotation():
@@ -171,8 +156,8 @@ def test_diagonal_plus_rank_one_in_chunks_equals_its_scan(length, starts, chunk,
     query, decay, a, b, key, value = (random_tensor(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(6))
     state = random_tensor(ROWS, HEADS, WIDTH, WIDTH, seed=seed) if starts else None
 
-    def bounded(function):
-        def call(query, decay, a, b, key, value, state, *further):
+    def bounded(function, *further):
+        def call(query, decay, a, b, key, value, state):
             a, log_decay = F.normalize(a, dim=-1), -0.6 * decay.sigmoid()
             decay = log_decay.exp() if function is scan else log_decay
             return function(query, decay, a, -2 * b.sigmoid() * a, key, value, state, *further)
@@ -180,8 +165,7 @@ def test_diagonal_plus_rank_one_in_chunks_equals_its_scan(length, starts, chunk,
         return call
 
     parts = [query, decay, a, b, key, value, state]
-    slow = results_and_gradients(bounded(scan), parts)
-    assert_close(results_and_gradients(bounded(diagonal_plus_rank_one), parts, chunk), slow)
+    assert_equal_in_values_and_gradients(bounded(diagonal_plus_rank_one, chunk), bounded(scan), parts)
 
 
 @given(lengths, st.sampled_from([4, 32]), st.integers(0, 99))
@@ -197,14 +181,13 @@ def test_exponential_gates_in_chunks_equal_their_scan(length, chunk, seed):
 
     def chunked(query, key, value, enter, forget):
         cut, found, state = length // 2, [], (None, None)
-        for piece in (slice(0, cut), slice(cut, length)):
-            if piece.stop > piece.start:
-                here = (part[:, :, piece] for part in (query, key, value, 3 * enter, F.logsigmoid(forget)))
-                one, *state = exponential_attention(*here, *state, chunk)
-                found.append(one)
+        for piece in filter(len, (range(cut), range(cut, length))):
+            here = (part[:, :, piece] for part in (query, key, value, 3 * enter, F.logsigmoid(forget)))
+            one, *state = exponential_attention(*here, *state, chunk)
+            found.append(one)
         return torch.cat(found, 2), found[0].new_zeros(1)
 
-    assert_close(results_and_gradients(chunked, parts), results_and_gradients(by_position, parts))
+    assert_equal_in_values_and_gradients(chunked, by_position, parts)
     far = exponential_attention(query, key, value, 400 * enter, F.logsigmoid(forget), None, None)[0]
     assert far.isfinite().all()
 
