@@ -33,6 +33,8 @@ from torch import nn
 
 import lengthwise
 import lengthwise as lw
+from lengthwise.api import catalog
+from lengthwise.experiment import data
 from lengthwise.models.transformer import InputInjection, Transformer
 from lengthwise.nn.block import MLP
 from lengthwise.nn.digit_position import Abacus, Coupling
@@ -40,7 +42,7 @@ from lengthwise.nn.lstm import Cell
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Randomized, RoPE
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.runners import cpu
-from lengthwise.runners.cpu.transformer import _find_last_needed_loop as needed_until
+from lengthwise.runners.cpu import transformer
 from lengthwise.runners.plain import Plain
 
 pytestmark = pytest.mark.usefixtures("fast_runners")
@@ -96,6 +98,7 @@ FEW_FORMS = [
     BASE,
     replace(BASE, injection="once", layers=2),
     replace(BASE, positions=(Local(1),), layers=2),
+    replace(BASE, positions=(Local(3),)),
     replace(BASE, positions=(RoPE(), FIRE())),
     replace(BASE, positions=(LocalHeads(1), CoupledHeads(1))),
     replace(BASE, positions=(EarlierHeads(1), ALiBi())),
@@ -184,7 +187,6 @@ def test_a_changed_model_runs_plainly(change):
             cpu.describe_choice(model).startswith("Plain: ") and len(cpu.describe_choice(model)) > len("Plain: ") + 10
         )
         assert torch.equal(training_loss(cpu.choose_runner(model)), training_loss(Plain(model)))
-    stack.close()
 
 
 @pytest.mark.parametrize(
@@ -205,14 +207,10 @@ def replacements(part):
     width = part.narrow.out_features if isinstance(part, MLP) else getattr(part, "in_features", 4)
     wide = getattr(part, "out_features", width)
     kinds = [nn.Identity(), nn.Dropout(0.0), nn.LayerNorm(wide, 0.5), nn.GELU("tanh"), nn.ReLU()]
-    lists = [nn.ModuleList([nn.ReLU()]), nn.Sequential(nn.ReLU())]
-    linear = [nn.Linear(width, wide), nn.Linear(width, wide, bias=False)]
-    low = nn.Sequential(nn.Linear(width, 2), nn.Linear(2, wide))
-    others = []
-    if isinstance(part, InputInjection):
-        width = 8
-        others = [InputInjection(how, width) for how in ("add", "gate", "concat", "once")]
-    return [*kinds, *lists, *linear, low, *others, torch.tanh]
+    kinds += [nn.ModuleList([nn.ReLU()]), nn.Sequential(nn.ReLU()), nn.Linear(width, wide)]
+    kinds += [nn.Linear(width, wide, bias=False), nn.Sequential(nn.Linear(width, 2), nn.Linear(2, wide)), torch.tanh]
+    hows = ("add", "gate", "concat", "once") if isinstance(part, InputInjection) else ()
+    return kinds + [InputInjection(how, 8) for how in hows]
 
 
 def changed_settings(part):
@@ -307,7 +305,7 @@ def test_a_state_is_needed_as_long_as_the_nearest_selected_position_asks_for_it(
     width, radius = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 3))
     at = data.draw(st.lists(st.booleans(), min_size=width, max_size=width))
     loops = data.draw(st.integers(1, 8))
-    found = needed_until(torch.tensor([at]), torch.tensor([loops]), radius)[0].tolist()
+    found = transformer._find_last_needed_loop(torch.tensor([at]), torch.tensor([loops]), radius)[0].tolist()
     for i, until in enumerate(found):
         gaps = [abs(i - j) for j, selected in enumerate(at) if selected]
         assert until == loops - -(-min(gaps) // radius) if gaps else until <= 0
@@ -317,7 +315,7 @@ def test_needed_loops_of_very_long_rows_fit_in_memory():
     """Memory grows with the row's length, not with its square."""
     at = torch.zeros(1, 300_000, dtype=torch.bool)
     at[0, [10, -1]] = True
-    found = needed_until(at, torch.tensor([150_000]), 1)
+    found = transformer._find_last_needed_loop(at, torch.tensor([150_000]), 1)
     assert found[0, [0, 10, 20, -1, -11]].tolist() == [149_990, 150_000, 149_990, 150_000, 149_990]
 
 
@@ -341,3 +339,39 @@ def test_rows_with_little_padding_equal_the_plain_runner(position):
     loops, at = torch.full((4,), 2), inputs.padding_mask
     (runner,) = supporting_runners(model)
     torch.testing.assert_close(runner.last(inputs, loops, at), Plain(model).last(inputs, loops, at))
+
+
+@pytest.mark.parametrize(
+    ("positions", "wanted"),
+    [
+        # The last loop needs the asked positions and their neighbours, the one before also the neighbours of these…
+        ((Local(1),), [[7, 11], [6, 10], [5, 9], [4, 8], [3, 6], [2, 4]]),
+        # Global attention needs the whole row up to the last loop, after which only the asked ones are computed.
+        ((), [[9, 13]] * 5 + [[1, 2]]),
+    ],
+    ids=["window", "all"],
+)
+def test_positions_are_dropped_once_they_are_no_longer_needed(positions, wanted, monkeypatch):
+    monkeypatch.setattr(transformer, "MAX_NEEDED_FRACTION", 1.0)  # however few they are
+    inputs, model = some([9, 4]), build(replace(BASE, positions=positions), False)
+    asked = torch.arange(9) == inputs.padding_mask.sum(1)[:, None] - 1
+    prepared = transformer._PreparedBatch.build(model, inputs, torch.tensor([6, 6]))
+    states = transformer._run_loops(model, prepared, 0, asked)
+    assert [state.ragged.ends for _, _, state in states] == wanted
+
+
+@pytest.mark.parametrize(
+    "name", ["fop-loop-adaptive-parity", "looped-addition", "looped-binary-sum", "paper-fop-loop-adaptive-parity"]
+)
+def test_a_training_step_equals_the_plain_one(name):
+    """Loss and gradients are equal at the recipe's full width."""
+    recipe = replace(catalog.recipe(name), lengths=lw.Uniform(6), batch=12)
+    model = recipe.build().double()
+    batch, loops = data.draw_batch(recipe, 3)
+    assert type(cpu.choose_runner(model)).__name__ == "PackedTransformer"
+    found = []
+    for runner in (cpu.choose_runner(model), Plain(model)):
+        loss = recipe.objective(runner, batch, loops, lw.stream(0, "objective")).value
+        found.append([loss.detach(), *torch.autograd.grad(loss, list(model.parameters()))])
+    for ours, plain in zip(*found, strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-11, rtol=0)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import forms
 import pytest
 import torch
 from forms import with_gradients
@@ -14,23 +15,15 @@ from lengthwise.runners.cpu import fused_loops, pattern, transformer
 from lengthwise.runners.cpu.transformer import PackedTransformer
 from lengthwise.runners.plain import Plain
 
-SYMBOLS = lw.Vocab(("a", "b", "c"))
-
 
 def build(causal=True, **changes):
-    torch.manual_seed(0)
     spec = lw.Transformer(**{"width": 32, "heads": 8, "mlp": 2, "init_std": 0.2, **changes})
-    model = spec.build(SYMBOLS, SYMBOLS, causal=causal).double()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return model
+    return forms.build(spec, causal).train()
 
 
 def some(lengths, symbols=2):
-    padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    index = torch.arange(max(lengths)).expand(padding_mask.shape)
-    return lw.Inputs(torch.randint(symbols, padding_mask.shape) * padding_mask, index, index, padding_mask)
+    inputs = forms.some(lengths)
+    return replace(inputs, tokens=inputs.tokens % symbols * inputs.padding_mask)
 
 
 def compare_with_plain(model, inputs, loops, at=None, **given):

@@ -1,4 +1,4 @@
-"""Attention for small heads and softmax over few keys equal the library's, in values and gradients."""
+"""Attention for small heads and GELU equal the library's, in values and gradients."""
 
 import pytest
 import torch
@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import rotate
-from lengthwise.runners.cpu import small
+from lengthwise.runners.cpu import elementwise, small
 from lengthwise.runners.cpu.packing import Ragged
-from lengthwise.runners.cpu.pattern import PaddedGroups, mix_values, softmax
+from lengthwise.runners.cpu.pattern import PaddedGroups, mix_values
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integers(1, 3), st.sampled_from([2, 4, 6]))
 MASKS = ("none", "causal", "present", "scores", "scores of each row", "blank")
@@ -28,14 +28,11 @@ def attend_library(projected, mask, angles, *, causal):
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal).transpose(1, 2)
 
 
-def attend_small(projected, bias, angles, *, causal, probability=0.0, ragged=None):
-    """Attend within padded rows, or within packed ones if ``ragged`` is given."""
-    whole = ragged or Ragged.from_mask(torch.ones(projected.shape[:2], dtype=torch.bool))
+def attend_small(projected, bias, angles, *, causal, probability=0.0):
+    rows = Ragged.from_mask(torch.ones(projected.shape[:2], dtype=torch.bool))
     context = AttentionContext(torch.empty(0), causal, bias, angles)
-    packed = projected if ragged else whole.pack(projected)
-    plan = small.AttentionPlan.build(packed, packed.shape[-2], whole, context)
-    found = small.attend(packed, plan, probability)
-    return found if ragged else whole.unpack(found)
+    plan = small.AttentionPlan.build(projected, projected.shape[-2], rows, context)
+    return rows.unpack(small.attend(rows.pack(projected), plan, probability))
 
 
 def build_mask(kind, shape):
@@ -71,38 +68,12 @@ def test_small_head_attention_equals_the_librarys(shape, kind, turned, scale, se
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-9)
 
 
-@given(st.lists(st.integers(1, 19), min_size=1, max_size=4), st.booleans(), st.integers(0, 9))
-def test_attention_of_packed_rows_equals_that_of_padded_ones(lengths, turned, seed):
-    torch.manual_seed(seed)
-    padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-    ragged = Ragged.from_mask(padding_mask)
-    projected = torch.randn(sum(lengths), 3, 2, 4, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(sum(lengths), 2, 4, dtype=torch.float64)
-    angles = torch.randn(*padding_mask.shape, 2, dtype=torch.float64) if turned else None
-    found = []
-    for packed in (True, False):
-        given = projected if packed else ragged.unpack(projected)
-        result = attend_small(given, None, angles, causal=True, ragged=ragged if packed else None)
-        result = result if packed else ragged.pack(result)
-        found.append([result, *torch.autograd.grad((result * weights).sum(), projected)])
-    for one, two in zip(*found, strict=True):
-        torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-12)
-
-
 def test_a_position_that_sees_nothing_gives_finite_values_and_gradients():
     projected = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
     scores = torch.zeros(1, 5, 5).index_fill(1, torch.tensor([3]), -torch.inf)
     found = attend_small(projected, scores, None, causal=False)
     (gradient,) = torch.autograd.grad(found[:, :3].sum(), projected)
     assert found.isfinite().all() and gradient.isfinite().all()
-
-
-def test_causal_attention_gives_later_positions_no_gradient():
-    projected = torch.randn(2, 6, 3, 3, 2, requires_grad=True)
-    found = attend_small(projected, None, None, causal=True, probability=0.1)
-    (gradient,) = torch.autograd.grad(found[:, 2].sum(), projected)
-    of_keys_and_values = gradient[:, :, 1:]
-    assert of_keys_and_values[:, :3].any() and not of_keys_and_values[:, 3:].any()
 
 
 def test_gradients_with_dropout_pass_gradcheck():
@@ -137,14 +108,23 @@ def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, posit
     torch.testing.assert_close(attention(x, context).flatten(0, 1), found)
 
 
-@given(st.integers(1, 40), st.integers(0, 9))
-def test_softmax_over_few_keys_equals_the_librarys(k, seed):
-    torch.manual_seed(seed)
-    scores = torch.randn(3, 2, k, dtype=torch.float64, requires_grad=True)
-    weights = torch.randn(3, 2, k, dtype=torch.float64)
-    found = [
-        [given, *torch.autograd.grad((given * weights).sum(), scores)]
-        for given in (softmax(scores), scores.softmax(-1))
-    ]
-    for ours, theirs in zip(*found, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=1e-12)
+@pytest.mark.parametrize(
+    ("count", "own"),
+    [
+        (1, False),
+        (elementwise.MIN_NUMBERS, True),
+        (elementwise.MAX_NUMBERS, True),
+        (elementwise.MAX_NUMBERS + 1, False),
+    ],
+)
+def test_own_gelu_equals_the_librarys_and_is_used_only_where_it_is_faster(count, own):
+    torch.manual_seed(0)
+    x = (torch.randn(count, dtype=torch.float64) * 4).requires_grad_()
+    found = []
+    for activate in (elementwise.gelu, lambda x: F.gelu(x, approximate="tanh")):
+        result = activate(x)
+        found.append([type(result.grad_fn).__name__, result, *torch.autograd.grad(result.square().sum(), x)])
+    (kind, *ours), (_, *theirs) = found
+    assert kind == ("_GELUBackward" if own else "GeluBackward0")
+    for one, two in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-12)
