@@ -1,9 +1,6 @@
 """Seeds trained as one stack equal seeds trained alone, in their weights and in the files that they write."""
 
 import contextlib
-import itertools
-import os
-import signal
 from dataclasses import dataclass, replace
 
 import pytest
@@ -13,7 +10,7 @@ from devices import Reads, on_meta
 from devices import small as small_form
 from forms import EVERY, READS, SPECS, WRITES, all_close, every_loop, names, noisy, some
 from torch import nn
-from trainings import LARGE, ODD, PLAIN, RECIPES, RICH, SEGMENTED, outcome, seeds, stop_at
+from trainings import LARGE, ODD, PLAIN, RECIPES, RICH, SEGMENTED, outcome, seeds, stop_stack_after
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -23,19 +20,15 @@ from lengthwise.experiment import resources
 from lengthwise.objectives import Objective, supervise
 from lengthwise.runners.plain import Plain
 from lengthwise.runners.stacked import Query, Replayer, compute_answers
-from lengthwise.runs.folder import list_shipped
-from lengthwise.runs.run import Run, load
-from lengthwise.training import stacked
-from lengthwise.training.loop import Interrupted, train
+from lengthwise.runs.run import Run
+from lengthwise.training.loop import train
 from lengthwise.training.stacked import RecordedSteps, advance_together, train_stacked
 from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("no_type_checks")
 CPU = torch.device("cpu")
-long = pytest.mark.skipif(not LONG, reason="seconds each: LENGTHWISE_LONG=1")
 DETERMINISTIC = replace(RICH, model=replace(RICH.model, dropout=0.0))  # so it can be stacked
 FEW = replace(DETERMINISTIC, steps=6, batch=3, lengths=lw.Uniform(12)) if LONG else replace(PLAIN, steps=3)
-COUNT = 3 if LONG else 2
 
 
 # Values and gradients
@@ -107,7 +100,6 @@ def test_rows_are_not_advanced_beyond_their_own_loops():
 RECIPES = {name: recipe for name, (recipe, _) in RECIPES.items() if not recipe.objective.takes_several_steps} | {
     "large": LARGE
 }
-SHIPPED = [name for name in list_shipped() if not getattr(load(name).recipe.model, "dropout", 0.0)]
 
 
 def assert_stacked_equals_alone(recipe, steps, batch=None):
@@ -154,12 +146,6 @@ def test_an_objective_that_runs_the_model_itself_is_stacked():
     assert_stacked_equals_alone(replace(PLAIN, objective=RunsItself()), 2)
 
 
-@long
-@pytest.mark.parametrize("name", SHIPPED)
-def test_each_seed_of_a_shipped_recipe_equals_its_own_run(name):
-    assert_stacked_equals_alone(load(name).recipe, 10, batch=4)
-
-
 def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
     """The same holds for a recorded step."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # no meta device
@@ -175,102 +161,13 @@ def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
 # Files and interruptions
 
 
-def file_names(folder):
-    return sorted(path.name for path in folder.iterdir() if path.suffix != ".lock")
-
-
-@long
-def test_stacked_runs_write_the_same_files_and_rows_as_single_ones():
-    """Losses agree up to rounding."""
-    recipes = seeds(FEW, 2)
-    together = train_stacked(recipes)
-    for recipe, run in zip(recipes, together, strict=True):
-        one = train(recipe, run.folder.with_name(f"alone-{recipe.seed}"))
-        assert file_names(run.folder) == file_names(one.folder) and run.recipe == recipe
-        for row, other in zip(run.rows("metrics"), one.rows("metrics"), strict=True):
-            assert row.keys() == other.keys() and row.get("exact") == other.get("exact")
-            assert row.get("loss") == pytest.approx(other.get("loss"), abs=1e-3)
-        assert run.about().keys() == one.about().keys()
-        assert (run.about()["stacked"], run.about()["runner"], one.about()["stacked"]) == (2, "Stacked", 1)
-    before = [outcome(run) for run in together]
-    assert [outcome(run) for run in train_stacked(recipes)] == before  # nothing is trained twice
-
-
-@pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory):
-    """Return the outcomes of a stack that was never stopped."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LENGTHWISE_RUNS", str(tmp_path_factory.mktemp("uninterrupted")))
-        return [outcome(run) for run in train_stacked(seeds(FEW, COUNT))]
-
-
-def stop_after(patch, *steps):
-    """Send SIGTERM to this process after each of these training steps of a stack."""
-    step, taken = stacked.advance_together, itertools.count(1)
-
-    def stopping(trainees, recorded=None):
-        found = step(trainees, recorded)
-        if trainees[0].stacked > 1 and next(taken) in steps:  # the others belong to try_training
-            os.kill(os.getpid(), signal.SIGTERM)
-        return found
-
-    patch.setattr(stacked, "advance_together", stopping)
-
-
-def test_a_stopped_and_resumed_stack_equals_an_uninterrupted_one_to_the_bit(monkeypatch, uninterrupted):
-    recipes = seeds(FEW, COUNT)
-    stop_after(monkeypatch, 2, 4)
-    for at in (2, 4) if LONG else (2,):
-        with pytest.raises(Interrupted, match=f"stopped at step {at}; .*: {COUNT} runs in "):
-            train_stacked(recipes)
-    assert [outcome(run) for run in train_stacked(recipes)] == uninterrupted
-
-
-@long
-def test_a_stack_that_crashed_at_any_write_resumes_to_the_bit(monkeypatch, uninterrupted):
+def test_a_stack_that_crashed_at_any_write_resumes_to_the_bit(monkeypatch, tmp_path):
     """Seeds then have checkpoints of different steps, and some are finished before others."""
-    runs, crashes = run_through_crashes(lambda: train_stacked(seeds(FEW, 3), save_every=0), monkeypatch, least=10)
-    assert crashes > 4
-    assert [outcome(run) for run in runs] == uninterrupted
-
-
-@long
-def test_a_checkpoint_resumes_alone_and_in_a_stack(monkeypatch):
-    """A stack resumes a single run and vice versa; the changed setting is recorded."""
-    recipes = seeds(replace(PLAIN, steps=8), 2)
-    ends = [train(recipe, Run.locate(recipe).folder.with_name(f"whole-{recipe.seed}")) for recipe in recipes]
-    stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
-    with pytest.raises(Interrupted, match="stopped at step 3"):
-        train(recipes[0])
-    step, came = stacked.advance_together, itertools.count(1)
-    monkeypatch.setattr(stacked, "advance_together", lambda *given: (
-        step(*given), next(came) == 5 and os.kill(os.getpid(), signal.SIGTERM))[0])  # fmt: skip
-    with pytest.raises(Interrupted, match="stopped at step 3; "):  # after two trial steps
-        train_stacked(recipes)
-    assert Run.locate(recipes[1]).load_state()["step"] == 3
-    for recipe, whole in zip(recipes, ends, strict=True):
-        run = train(recipe)
-        assert run.about()["resumed"][-1] == {"step": 3, "stacked": "2"}
-        for name, value in run.model.state_dict().items():
-            torch.testing.assert_close(value, whole.model.state_dict()[name], atol=1e-4, rtol=0)
-
-
-@long
-def test_a_diverged_seed_leaves_and_the_others_finish_unchanged(monkeypatch, uninterrupted):
-    count_step = Trainer.count_step
-
-    def poisoned(trainee, logs):
-        count_step(trainee, logs)
-        if trainee.recipe.seed == 1 and trainee.step == 3 and trainee.recipe.batch > 2:
-            next(trainee.model.parameters()).data.fill_(torch.nan)
-
-    monkeypatch.setattr(Trainer, "count_step", poisoned)
-    runs = train_stacked(seeds(FEW, 3))
-    assert [run.done for run in runs] == [True, False, True] and runs[1].diverged
-    for run, (_, rows) in zip(runs, uninterrupted, strict=True):
-        if run.done:
-            losses = [row["loss"] for row in rows if "loss" in row]
-            assert [row["loss"] for row in run.rows("metrics") if "loss" in row] == pytest.approx(losses, abs=1e-3)
+    runs, crashes = run_through_crashes(lambda: train_stacked(seeds(FEW, 2), save_every=0), monkeypatch, least=8)
+    assert crashes > 2
+    monkeypatch.undo()
+    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "uninterrupted"))
+    assert [outcome(run) for run in runs] == [outcome(run) for run in train_stacked(seeds(FEW, 2))]
 
 
 WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)", "watch.every=0",
@@ -284,16 +181,13 @@ def test_train_stack_trains_and_measures_all_seeds(runs):
     assert about == [2, 2] and all(len(Run.open(folder).rows("scores")) == 2 for folder in runs.iterdir())
 
 
-def assert_weights_close(run, other):
-    for name, value in run.model.state_dict().items():
-        torch.testing.assert_close(value, other.model.state_dict()[name], atol=1e-4, rtol=0)
-
-
 def test_train_stacked_sets_seeds_and_matches_single_runs():
     runs = lw.train_stacked(PLAIN, "steps=3", "seed=5", seeds=2, quiet=True)
     assert [(run.recipe.seed, run.recipe.data_seed, run.about()["stacked"]) for run in runs] == [(5, 5, 2), (6, 6, 2)]
     for run in runs:
-        assert_weights_close(run, train(run.recipe, run.folder.with_name(f"alone-{run.recipe.seed}")))
+        alone = train(run.recipe, run.folder.with_name(f"alone-{run.recipe.seed}"))
+        assert {path.name for path in run.folder.iterdir()} == {path.name for path in alone.folder.iterdir()}
+        torch.testing.assert_close(run.model.state_dict(), alone.model.state_dict(), atol=1e-4, rtol=0)
 
 
 STUDY = ["reproduce", "pairs", "--stack", "--samples", 4, "--jobs", 2, "--quiet"]
@@ -311,7 +205,7 @@ def test_a_study_stacks_its_seeds_and_resumes_to_the_bit(monkeypatch, tmp_path):
     """A study that is stopped and run again ends with the same weights."""
     recipe = replace(PLAIN, steps=3)
     use_tiny_study(monkeypatch, recipe)
-    stop_after(monkeypatch, 2)
+    stop_stack_after(monkeypatch, 2)
     stopped = command(*STUDY, "--seeds", 2)
     assert stopped.returncode == 2 and "2 runs failed" in stopped.stderr and "stopped at step 2" in stopped.stderr
     again = command(*STUDY, "--seeds", 2)
@@ -323,18 +217,16 @@ def test_a_study_stacks_its_seeds_and_resumes_to_the_bit(monkeypatch, tmp_path):
     assert [outcome(run) for run in train_stacked(seeds(recipe, 2))] == ended
 
 
-@long
-def test_the_command_reports_how_many_seeds_diverged(monkeypatch):
-    for lost, folders in ([1], "1 of 2 seeds diverged: "), ([0, 1], "2 of 2 seeds diverged: "):
-        monkeypatch.setattr(Trainer, "check_finite", lambda one, lost=lost: diverge_if_lost(one, lost))
-        done = command(*WORDS, f"steps={4 + len(lost)}", "--seeds", 2, "--stack")
-        assert done.returncode == 2 and f"lengthwise: {folders}" in done.stderr
-        assert ("exact match" in done.stdout) == (len(lost) == 1)
+@pytest.mark.parametrize("lost", [[1], [0, 1]])
+def test_diverged_seeds_leave_and_the_others_finish(lost, monkeypatch):
+    def check_finite(trainer):
+        if trainer.stacked > 1 and trainer.recipe.seed in lost:
+            raise Diverged("the loss is not finite")
 
-
-def diverge_if_lost(trainee, lost):
-    if trainee.stacked > 1 and trainee.recipe.seed in lost:
-        raise Diverged("the loss is not finite")
+    monkeypatch.setattr(Trainer, "check_finite", check_finite)
+    done = command(*WORDS, "--seeds", 2, "--stack")
+    assert done.returncode == 2 and f"lengthwise: {len(lost)} of 2 seeds diverged: " in done.stderr
+    assert ("exact match" in done.stdout) == (len(lost) == 1)
 
 
 # Refusals
@@ -385,15 +277,6 @@ def test_seeds_that_cannot_be_stacked_are_refused_before_anything_is_written(rec
     with pytest.raises(UsageError, match=said):
         train_stacked(recipes)
     assert not runs.exists()
-
-
-@long
-def test_existing_runs_that_cannot_be_stacked_are_refused_too():
-    recipes = seeds(replace(RICH, name="random"), 2)
-    begun = [Run.of(recipe) for recipe in recipes]
-    with pytest.raises(UsageError, match="draws random numbers"):
-        train_stacked(recipes)
-    assert all(file_names(run.folder) == ["config.json"] for run in begun)
 
 
 def test_a_stack_that_exceeds_the_memory_is_refused(runs, monkeypatch):

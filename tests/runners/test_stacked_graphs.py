@@ -2,8 +2,6 @@
 computes again from its fixed buffers, which tests all but the replay itself."""
 
 import copy
-import itertools
-import signal
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,7 +12,7 @@ from conftest import LONG, command
 from devices import small
 from forms import EVERY, all_close, every_loop, names, some
 from runner_forms import FEW, FORMS
-from trainings import LARGE, MASTERED, PLAIN, RICH, outcome, seeds
+from trainings import LARGE, MASTERED, PLAIN, RICH, outcome, seeds, stop_stack_after
 
 import lengthwise as lw
 from lengthwise.base.progress import Progress
@@ -179,15 +177,7 @@ def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
     whole = train_stacked(recipes)
     assert [run.about()["runner"] for run in whole] == ["StackedGraphs"] * 2
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "parts"))
-    step, taken = stacked.advance_together, itertools.count(1)
-
-    def stopping(trainers, *recorded):
-        found = step(trainers, *recorded)
-        if trainers[0].stacked and next(taken) == 3:
-            signal.raise_signal(signal.SIGTERM)
-        return found
-
-    monkeypatch.setattr(stacked, "advance_together", stopping)
+    stop_stack_after(monkeypatch, 3)
     with pytest.raises(lw.Interrupted, match="stopped at step 3"):
         train_stacked(recipes)
     model = Run.locate(recipes[0]).load_state()["model"]

@@ -1,5 +1,8 @@
 """Small recipes that cover all kinds of training, their outcomes, and a way to stop them at a step."""
 
+import itertools
+import os
+import signal
 import tempfile
 from dataclasses import replace
 from functools import cache
@@ -8,6 +11,7 @@ import lengthwise as lw
 from lengthwise.experiment.loops import AnyLoops, ExtraLoops, PerRound
 from lengthwise.objectives import Halting
 from lengthwise.training import loop as training
+from lengthwise.training import stacked
 from lengthwise.training.loop import train
 from lengthwise.training.trainer import TRIAL_ROWS
 
@@ -70,6 +74,19 @@ def stop_at(monkeypatch, steps, how):
             how()
 
     monkeypatch.setattr(training.Trainer, "advance", advance_and_stop)
+
+
+def stop_stack_after(monkeypatch, *steps):
+    """Send SIGTERM to this process after each of these training steps of a stack."""
+    step, taken = stacked.advance_together, itertools.count(1)
+
+    def advance_and_stop(trainers, recording=None):
+        found = step(trainers, recording)
+        if trainers[0].stacked > 1 and next(taken) in steps:  # the others belong to try_training
+            os.kill(os.getpid(), signal.SIGTERM)
+        return found
+
+    monkeypatch.setattr(stacked, "advance_together", advance_and_stop)
 
 
 ODD = replace(PLAIN, batch=7, clip=0.1)  # a batch size that processes cannot share evenly
