@@ -305,6 +305,19 @@ class _Flat(lw.Final):
         return replace(loss, value=loss.value * 0 + loss.value.detach())
 
 
+class _NoSteps(lw.Final):
+    """An objective in which only ``steps``, which training calls, is wrong."""
+
+    def steps(self, runner, batch, loops, generator):
+        yield from ()
+
+
+class _ValueSteps(lw.Segments):
+    def steps(self, runner, batch, loops, generator):
+        for loss in super().steps(runner, batch, loops, generator):
+            yield loss.value
+
+
 class _Reads(lw.FullOutput):
     def answer(self, predicted, task):
         return super().answer(predicted, task).flip(0)
@@ -529,19 +542,6 @@ LAW_BREAKERS = {
 }
 
 
-def test_an_invalid_question_is_refused_with_its_requirements():
-    (broken,) = (one for one in check_part(_Mute()).broken if one.law.startswith("question"))
-    for wanted in (
-        "'Digits → digits'",
-        "on one line",
-        "more than 10 characters",
-        "full stop",
-        "without →",
-        "docstring",
-    ):
-        assert wanted in broken.failing_case
-
-
 @pytest.mark.parametrize("law", LAW_BREAKERS)
 def test_each_law_detects_a_part_that_breaks_it(law):
     part = LAW_BREAKERS[law]
@@ -550,25 +550,22 @@ def test_each_law_detects_a_part_that_breaks_it(law):
     assert not found.holds and found.failing_case and "\n" not in found.failing_case and found.law.endswith(".")
 
 
-@pytest.mark.parametrize(
-    ("task", "told"),
-    [
-        (
-            _Wide(),
-            "of 6 columns have lengths 1 to 5: the longest must fill the last column, so remove columns that no row",
-        ),
-        (_Silent(), "uniform answers are all empty"),
-    ],
-)
-def test_wrongly_padded_rows_are_described(task, told):
-    (law,) = [law for law in list_laws(type(task)) if law.__name__ == "rows_are_padded_with_zeros"]
-    assert told in laws.check_laws(task, "", [law])[0].failing_case
+TOLD = [
+    ("rows_are_padded_with_zeros", _Wide(), "6 columns have lengths 1 to 5: the longest must fill the last column"),
+    ("rows_are_padded_with_zeros", _Silent(), "uniform answers are all empty"),
+    ("rows_do_not_depend_on_the_batch", _Narrow(), "] beside others"),
+    ("inputs_hide_the_answer", _Early(), "a different answer changes tokens at position"),
+    ("long_rows_have_finite_logits", _Spec("Failing"), "RuntimeError in test_laws.py, line "),
+    ("the_loss_is_a_number", _NoSteps(), "steps yields no loss"),
+    ("the_loss_is_a_number", _ValueSteps(), "_ValueSteps must return lw.Loss(value, logs)"),
+    ("question_describes_the_task", _Mute(), "'Digits → digits'; it must be a sentence on one line, of more than 10"),
+]
 
 
-def test_a_row_that_changes_in_a_batch_is_shown_in_both_forms():
-    (law,) = [law for law in list_laws(_Narrow) if law.__name__ == "rows_do_not_depend_on_the_batch"]
-    (finding,) = laws.check_laws(_Narrow(), "", [law])
-    assert "targets is [" in finding.failing_case and "] beside others" in finding.failing_case
+@pytest.mark.parametrize(("law", "part", "told"), TOLD, ids=[told for *_, told in TOLD])
+def test_a_failing_case_is_described(law, part, told):
+    (function,) = [one for one in list_laws(type(part)) if one.__name__ == law]
+    assert told in laws.check_laws(part, "", [function])[0].failing_case
 
 
 def test_a_task_with_one_symbol_satisfies_all_laws():
@@ -591,35 +588,6 @@ def test_randomness_of_a_loss_is_the_only_finding():
     assert told == {"the loss differs between two calls on one batch: draw random numbers from `generator` only"}
 
 
-class _NoSteps(lw.Final):
-    """An objective in which only ``steps``, which training calls, is wrong."""
-
-    def steps(self, runner, batch, loops, generator):
-        yield from ()
-
-
-class _ValueSteps(lw.Segments):
-    def steps(self, runner, batch, loops, generator):
-        for loss in super().steps(runner, batch, loops, generator):
-            yield loss.value
-
-    def __call__(self, runner, batch, loops, generator):
-        return lw.Final()(runner, batch, loops, generator)
-
-
-@pytest.mark.parametrize(
-    ("objective", "told"),
-    [(_NoSteps(), "steps yields no loss"), (_ValueSteps(), "_ValueSteps must return lw.Loss(value, logs)")],
-)
-def test_the_steps_of_an_objective_are_checked(objective, told):
-    assert any(finding.failing_case.startswith(told) for finding in check_part(objective).broken)
-
-
-def test_a_layout_that_feeds_answer_symbols_too_early_is_detected():
-    (law,) = [law for law in list_laws(_Early) if law.__name__ == "inputs_hide_the_answer"]
-    assert laws.check_laws(lw.NextToken(), "", [law])[0].holds and not laws.check_laws(_Early(), "", [law])[0].holds
-
-
 @pytest.mark.parametrize("shape", typing.get_args(typing.get_type_hints(lw.Schedule)["shape"]))
 def test_every_shape_of_a_schedule_satisfies_the_laws(shape):
     assert not check_part(lw.Schedule(shape, warmup=0.1, floor=0.01)).broken
@@ -628,13 +596,6 @@ def test_every_shape_of_a_schedule_satisfies_the_laws(shape):
 def test_each_law_has_a_part_that_breaks_it():
     kinds = {lw.Schedule, *(type(part) for _, part in PARTS)}
     assert {law.__name__ for kind in kinds for law in list_laws(kind)} == set(LAW_BREAKERS)
-
-
-def test_an_error_in_a_users_code_is_reported_with_file_and_line():
-    (found,) = laws.check_laws(
-        _Spec("Failing"), "Mine", [law for law in list_laws(_Spec) if law.__name__.startswith("long_rows")]
-    )
-    assert found.failing_case.startswith("RuntimeError in test_laws.py, line ")
 
 
 def test_recipes_and_studies_are_checked():
@@ -648,17 +609,13 @@ def test_recipes_and_studies_are_checked():
     panel = lw.Panel("One", (recipe,), sizes=(20,))
     told = [one.failing_case for one in lw.check(lw.Study("Mine", (panel,))).broken]
     assert told == ["One: chosen up to 50, measured up to 20"]
+    (found,) = laws.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
+    assert found.law == "The recipe can be created."
+    assert found.failing_case.startswith("family_names: copy has no family 'few'")
     for check, kind in ((laws.check_recipes, "Recipe"), (laws.check_studies, "Study")):
         assert [one.failing_case for one in check({"none": lambda: None}).broken] == [
             f"its function must return lw.{kind}, not None"
         ]
-
-
-def test_a_recipe_that_cannot_be_created_is_reported_with_its_field():
-    (found,) = laws.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
-    assert found.law == "The recipe can be created." and found.failing_case.startswith(
-        "family_names: copy has no family 'few'"
-    )
 
 
 class ChunkMean(nn.Module):
@@ -708,20 +665,6 @@ def test_examples_satisfy_all_laws(name, monkeypatch):
     assert not lw.check(__import__(name)).broken
 
 
-def test_a_schedule_of_a_module_is_checked(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "from dataclasses import dataclass\n"
-        "import lengthwise as lw\n"
-        "@dataclass(frozen=True)\n"
-        "class Negative(lw.Schedule):\n"
-        '    """Falls from 1 to -1."""\n'
-        "    def factor(self, step, steps):\n"
-        "        return 1 - 2 * step / steps\n"
-    )
-    done = command("mine", "--quiet", here=tmp_path)
-    assert done.returncode == 1 and "factors range from -" in " ".join(done.stdout.split())
-
-
 def test_the_command_checks_modules_and_reports_broken_laws(tmp_path):
     done = command("own_task", "own_stopping", "--json", "--quiet")
     result = json.loads(done.stdout)
@@ -762,27 +705,18 @@ def test_laws_broken_for_the_same_cause_are_reported_once():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "own_figure",
-            "own_figure: defines no part, recipe or study; a part is a dataclass that subclasses e.g. lw.Task",
-        ),
+        ("own_figure", "own_figure: defines no part, recipe or study; a part is a dataclass that subclasses "
+                       "e.g. lw.Task"),
         ("own_task.py", "check own_task.py: name a module, as check own_task"),
-        ("./x/own_task.py", "check ./x/own_task.py: name a module, as check x.own_task"),
         ("../x.py", "check ../x.py: change to the folder of x.py, and name a module, as check x"),
-        (
-            "own-task.py",
-            "check own-task.py: Python cannot import a module of this name: rename the file, with letters, digits and "
-            "_ alone",
-        ),
+        ("own-task.py", "check own-task.py: Python cannot import a module of this name: rename the file, with letters, "
+                        "digits and _ alone"),
         ("looped-parity", f"check looped-parity: {EXPECTED_NAMES}; looped-parity is a recipe of the package"),
-        (
-            "own_task,own_model",
-            "check own_task,own_model: name a module, as check own_task; separate several by spaces",
-        ),
-        ("no_such_module", f"check no_such_module: there is no module no_such_module, {NEITHER}"),
+        ("own_task,own_model", "check own_task,own_model: name a module, as check own_task; separate several by "
+                               "spaces"),
         ("addition", f"check addition: there is no module addition, {NEITHER}; addition is a task of the package"),
     ],
-)
+)  # fmt: skip
 def test_a_name_without_a_module_of_parts_is_refused_in_one_line(name, message, monkeypatch):
     monkeypatch.chdir(EXAMPLES)
     done = conftest.command("check", name, "--quiet")
@@ -798,99 +732,34 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 # Parts that fit no row of random symbols
 
 
-@dataclass(frozen=True)
-class _Table(lw.Task):
-    """Write the square of n × n bits again, as it stands."""
-
-    symbols = ("0", "1")
-    answers_each_symbol = True
-
-    def sample(self, sizes, generator):
-        area = sizes[:, 0] ** 2
-        bits = torch.randint(2, (len(sizes), int(area.max())), generator=generator)
-        bits = bits * (torch.arange(bits.shape[1]) < area[:, None])
-        return lw.Problems(sizes, bits, area, bits, area, sizes[:, 0])
-
-    parse = reference = None
-
-    def answer_slots(self, sizes):
-        return sizes[:, 0] ** 2
-
-
-@dataclass(frozen=True)
-class _Square(lw.ModelSpec):
-    """A model of squares of bits, in a full layout, that adds up the column above each cell."""
-
-    leaks: bool = False
-
-    def build(self, reads, writes, *, causal):
-        if causal or reads.symbols != ("0", "1"):
-            raise lw.UsageError("squares of bits only")
-        return _SquareModule(self.leaks)
-
-
-class _SquareModule(nn.Module):
-    def __init__(self, leaks):
-        super().__init__()
-        self.leaks, self.weight = leaks, nn.Parameter(torch.ones(2))
+class Squares(Fine):
+    """A module that takes only rows of a square number of symbols, such as grids."""
 
     def forward(self, tokens, padding_mask):
-        logits = torch.zeros(*tokens.shape, 2)
-        for i, count in enumerate(padding_mask.sum(1).tolist()):
-            side = round(count**0.5)
-            if side * side != count:
-                raise lw.UsageError(f"{count} tokens are no square")
-            cells = tokens[i, :count].view(side, side).float()
-            columns = cells.cumsum(0).flatten()
-            if self.leaks:
-                columns = columns + tokens[i].sum()
-            logits[i, :count] = columns[:, None] * self.weight
-        return logits
-
-
-class _OnSquares(_Square):
-    """The same model, which names squares as the problems to check it on."""
-
-    checked_on = _Table(), lw.Tagged(causal=False)
-
-
-@dataclass(frozen=True)
-class _Cells(lw.Position):
-    """A position encoding for squares of bits, by the number of the row in the square."""
-
-    def build(self, width, heads):
-        return _Rows(width)
-
-
-class _Rows(lw.Encoding):
-    def __init__(self, width):
-        super().__init__()
-        self.vector = nn.Parameter(torch.ones(width))
-
-    def check(self, inputs):
-        side = inputs.padding_mask.sum(1).double().sqrt()
+        side = padding_mask.sum(1).sqrt()
         if (side != side.round()).any():
             raise lw.UsageError("no square")
-
-    def vectors(self, inputs):
-        self.check(inputs)
-        side = inputs.padding_mask.sum(1).sqrt().round()[:, None]
-        return (inputs.position / side).floor()[..., None].to(self.vector.dtype) * self.vector
+        return super().forward(tokens, padding_mask)
 
 
-class _CellsOnSquares(_Cells):
-    """The same encoding, which names squares as the problems to check it on."""
-
-    checked_on = _Table(), lw.Tagged(causal=False)
-
-
-@pytest.mark.parametrize(("without", "having"), [(_Square(), _OnSquares()), (_Cells(), _CellsOnSquares())], ids=str)
-def test_a_part_is_checked_on_the_problems_it_names(without, having):
-    """A model or encoding that takes no random rows breaks laws unless it names its problems in ``checked_on``."""
-    assert len(lw.check(without).broken) > 3
-    assert [one.failing_case for one in lw.check(having).broken if "starts with _" not in one.failing_case] == []
+class LeakingSquares(Squares):
+    def forward(self, tokens, padding_mask):
+        return super().forward(tokens, padding_mask) + tokens.sum(1)[:, None, None]
 
 
-def test_a_broken_law_is_found_on_the_problems_a_part_names():
-    broken = [one.law for one in lw.check(_OnSquares(leaks=True)).broken]
-    assert any("after a row's end" in law for law in broken)
+MODULES |= {cls.__name__: cls for cls in (Squares, LeakingSquares)}
+
+
+class _OnGrids(_Spec):
+    """A specification that names grids as the problems to check it on."""
+
+    checked_on = lw.find("looped-maze").task, lw.Grid()
+
+
+def test_a_part_is_checked_on_the_problems_it_names():
+    """A model that takes no random rows breaks laws unless it names its problems in ``checked_on``."""
+    assert len(lw.check(_Spec("Squares")).broken) > 3
+    assert [
+        one.failing_case for one in lw.check(_OnGrids("Squares")).broken if "starts with _" not in one.failing_case
+    ] == []
+    assert any("after a row's end" in one.law for one in lw.check(_OnGrids("LeakingSquares")).broken)
