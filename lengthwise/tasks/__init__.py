@@ -32,19 +32,15 @@ class NoReference(UsageError):
 class Task(Config):
     """A kind of problem, of every size. Subclasses are frozen dataclasses whose fields are their configuration.
 
-    ``symbols`` occur in prompts and answers; ``signs`` are the symbols between numbers. ``mirrored``: prompts write
-    numbers in the other digit order than answers. ``axes`` names the sizes: one axis gives a curve, two a map. Sizes go
-    from ``smallest`` to ``largest`` (None: no limit) on each axis, unless ``listed_sizes`` names them.
+    ``axes`` names the sizes: one axis gives a curve, two a map. Sizes go from ``smallest`` to ``largest`` on each axis,
+    unless ``listed_sizes`` names the valid ones, ascending: range(3, 300, 3) or (4, 8, 16).
     """
 
-    symbols: tuple[str, ...]
-    signs: tuple[str, ...] = ()
-    mirrored: bool = False
+    signs: tuple[str, ...] = ()  # symbols between numbers
+    mirrored: bool = False  # prompts write numbers in the other digit order than answers
     axes: tuple[str, ...] = ("length",)
-    smallest: int = 1
-    largest: int | None = None
-    # The valid sizes, ascending, unless all are valid: range(3, 300, 3) or (4, 8, 16). ``smallest`` and ``largest``
-    # follow from it, unless it is a property.
+    smallest: int = 1  # it and ``largest`` follow from ``listed_sizes``, unless that is a property
+    largest: int | None = None  # None: no limit
     listed_sizes: Sequence[int] | None = None
     is_collection: bool = False  # a fixed collection of problems, which ``part`` splits
     harder: str = "hard"  # name of the harder set, which is one of the families
@@ -56,19 +52,19 @@ class Task(Config):
     patterns: tuple[Callable[..., Any], ...] = ()  # families, each drawn by ``draw_pattern``
 
     def __init_subclass__(cls, **keywords: Any) -> None:
-        """Raise UsageError for ``listed_sizes`` that do not ascend, and for methods that were renamed in 0.4: under
-        their old names they would be ignored."""
+        """Raise UsageError for ``listed_sizes`` that do not ascend."""
         super().__init_subclass__(**keywords)
-        renamed = {"typed": "to_text", "every": "enumerate", "traits": "difficulty_features", "solved": "from_rows"}
-        renamed |= {"pool": "sample_natural", "first_sizes": "list_smallest_sizes"}
-        for old, new in renamed.items():
-            if old in vars(cls):
-                raise UsageError(f"{cls.__name__}.{old} is now called {new}: rename it")
         if isinstance(listed := vars(cls).get("listed_sizes"), Sequence):
             if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
-                requirement = "must be ascending sizes from 1 up, e.g. range(3, 300, 3)"
-                raise UsageError(f"{cls.__name__}.listed_sizes {requirement}")
+                raise UsageError(
+                    f"{cls.__name__}.listed_sizes must be ascending sizes from 1 up, e.g. range(3, 300, 3)"
+                )
             cls.smallest, cls.largest = listed[0], listed[-1]
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols of prompts and answers: by default, those of ``reads`` and ``writes``."""
+        return tuple(dict.fromkeys(self.reads + self.writes))
 
     @property
     def name(self) -> str:

@@ -103,10 +103,6 @@ class CycleNavigation(Automaton):
         return tuple("0123456789"[: self.places])
 
     @property
-    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self.reads, *self.writes)
-
-    @property
     def question(self) -> str:
         when = "after each of" if self.each else "after"
         return (
@@ -123,13 +119,8 @@ class CycleNavigation(Automaton):
 
 
 GREEK, CYRILLIC = map(chr, range(0x3B1, 0x3CA)), map(chr, range(0x430, 0x450))
-LETTERS = (
-    *string.ascii_letters,
-    *string.digits,
-    *GREEK,
-    *CYRILLIC,
-    "ё",
-)  # one letter per group element, the neutral element first
+# One letter per group element, the neutral element first.
+LETTERS = (*string.ascii_letters, *string.digits, *GREEK, *CYRILLIC, "ё")
 Permutation = tuple[int, ...]
 
 
@@ -209,11 +200,7 @@ def list_elements(group: str) -> list[Permutation]:
     if group[0] == "S":
         return list(permutations)
     # An even permutation has an even number of pairs in the wrong order.
-    return [
-        permutation
-        for permutation in permutations
-        if sum(a > b for a, b in itertools.combinations(permutation, 2)) % 2 == 0
-    ]
+    return [order for order in permutations if sum(a > b for a, b in itertools.combinations(order, 2)) % 2 == 0]
 
 
 def multiply(group: str, a: Permutation, b: Permutation) -> Permutation:

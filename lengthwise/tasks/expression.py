@@ -272,7 +272,8 @@ class Expression(Task):
         dropped. Raises UsageError for expressions outside the grammar (a single number, parentheses without an
         operator, a minus sign before a parenthesis) and for a value longer than ``most``."""
         expression = self.vocab.decode(parse_symbols(self, text))
-        _check_syntax(expression)
+        if not _is_in_grammar(expression):
+            raise UsageError(f"expression: {expression} is not numbers, + - * and parentheses, such as (3-8)*-4")
         # Bring the expression into the grammar's form.
         expression = expression.replace("--", "+").replace("+-", "-")
         expression = re.sub(r"(?<!\d)0+(?=\d)", "", expression)
@@ -294,37 +295,18 @@ class Expression(Task):
         return (sizes[:, 0] - 1).clamp(max=self.most)
 
 
-def _check_syntax(text: str) -> None:
-    """Raise UsageError, with the position of the error, unless the text is an expression of the grammar."""
-
-    def build_error(reason: str) -> UsageError:
-        return UsageError(f"expression: {reason}, in {text}")
-
-    opened: list[int] = []
+def _is_in_grammar(text: str) -> bool:
+    """Return whether a text is an expression of the grammar, before its signs are folded."""
     operators = [0]  # number of operators on each level
-    before = "("  # the symbol before: 0 for a digit, ~ for the minus sign of a number
-    for position, symbol in enumerate(text, 1):
-        if before == "~" and not symbol.isdigit():
-            raise build_error(f"the minus sign at position {position - 1} is followed by {symbol} instead of a number")
-        if (before == ")" and symbol.isdigit()) or (before in "0)" and symbol == "("):
-            raise build_error(f"an operator is missing before position {position}")
-        if before in "(+-*" and symbol in "+*)":
-            raise build_error(f"position {position} has {symbol} instead of a number or (")
-        if symbol == "(":
-            opened.append(position)
+    is_complete = False  # whether an operand was read last
+    for token in re.findall(r"(?<![\d)])-?\d+|.", text):
+        if token[-1].isdigit() and not is_complete:
+            is_complete = True
+        elif token == "(" and not is_complete:
             operators.append(0)
-        elif symbol == ")":
-            if not opened:
-                raise build_error(f"the ) at position {position} closes nothing")
-            if not operators.pop():
-                raise build_error(f"there is no operator between ( at position {opened[-1]} and its )")
-            opened.pop()
-        elif before in "0)" and not symbol.isdigit():
+        elif token in OPERATORS and is_complete:
             operators[-1] += 1
-        before = "0" if symbol.isdigit() else "~" if symbol == "-" and before in "(+-*" else symbol
-    if before not in "0)":
-        raise build_error("a number is missing at the end")
-    if opened:
-        raise build_error(f"the ( at position {opened[-1]} is not closed")
-    if not operators[0] and text[0] != "(":
-        raise build_error("an operator is missing")
+            is_complete = False
+        elif token != ")" or not is_complete or len(operators) == 1 or not operators.pop():
+            return False
+    return is_complete and len(operators) == 1 and (operators[0] > 0 or text[0] == "(")

@@ -34,11 +34,7 @@ class File(Task):
 
     path: OneLine = field(metadata={"identity": False})  # a file, or a folder that save_to_disk wrote
     digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # content hash; empty: computed
-    shares: tuple[Size, Size, Size] = (
-        10,
-        2,
-        1,
-    )  # proportions of training, validation and test, without a column ``split``
+    shares: tuple[Size, Size, Size] = (10, 2, 1)  # of training, validation and test, without a column ``split``
     words: bool = False  # symbols are words, separated by spaces, not characters
     grid: bool = False  # prompts and answers are square grids, with / between lines; the size is the number of lines
     final_after: OneLine = ""  # an answer's final part begins after the last of these symbols
@@ -55,10 +51,8 @@ class File(Task):
         object.__setattr__(self, "path", str(path.resolve()))
         digest = self.collection.digest
         if self.digest not in ("", digest):
-            raise UsageError(
-                f"task: {path}: its digest is {digest}, and the recipe's file had {self.digest}: restore that file, or "
-                "use the new one: task=File(path=…)"
-            )
+            advice = "restore that file, or use the new one: task=File(path=…)"
+            raise UsageError(f"task: {path}: its digest is {digest}, and the recipe's file had {self.digest}: {advice}")
         object.__setattr__(self, "digest", digest)
         object.__setattr__(self, "final_after", problem_file.to_symbols(self.final_after))
         if self.final_after and self.final_after not in self.writes:
@@ -177,10 +171,8 @@ class File(Task):
             return self.collection.problems(torch.tensor([row]))
         prompt, collection = parse_symbols(self, symbols), self.collection
         unknown = f"{self.name}: {text[:60]!r} is not a prompt of the file, so its answer is unknown"
-        is_number_of_symbols = torch.equal(
-            collection.size**2 if self.grid else collection.size, collection.length[:, 0]
-        )
-        if not is_number_of_symbols or not torch.equal(collection.size, collection.rounds):
+        counts_symbols = torch.equal(collection.size ** (1 + self.grid), collection.length[:, 0])
+        if not counts_symbols or not torch.equal(collection.size, collection.rounds):
             raise UsageError(f"{unknown}, and so are its size and rounds, which the file lists")
         length = torch.tensor([len(prompt)])
         size = torch.tensor([math.isqrt(len(prompt))]) if self.grid else length

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
 from lengthwise.base.ranges import Range
@@ -40,10 +40,6 @@ class CountedBlocks(Task):
     @property
     def reads(self) -> tuple[str, ...]:  # type: ignore[override]
         return tuple("abcde"[: self.letters])
-
-    @property
-    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self.reads, *self.writes)
 
     @property
     def question(self) -> str:
@@ -128,8 +124,7 @@ class CountedBlocks(Task):
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         if len(row) % self.letters:
-            multiple = f"a multiple of {self.letters} letters"
-            raise UsageError(f"{self.name}: a word has {multiple}, but {text!r} has {len(row)}")
+            raise UsageError(f"{self.name}: {text!r} does not have a multiple of {self.letters} letters")
         return self.from_rows(torch.tensor([[len(row) // self.letters]]), row[None])
 
     def reference(self, prompt: str) -> str:
@@ -165,10 +160,6 @@ class Dyck(SequenceTask):
         return (*CLOSING[: self.kinds], NONE)
 
     @property
-    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self.reads, NONE)
-
-    @property
     def question(self) -> str:
         return (
             "Write, for each of these brackets, the bracket that would close the innermost one that is open after it, "
@@ -180,22 +171,15 @@ class Dyck(SequenceTask):
 
     @property
     def families(self) -> Sequence[Family]:
-        walk = self._draw_walk
+        walk, deep = self._draw_walk, "Nine of ten brackets are opening ones"
+        shallow = "Three of ten brackets are opening ones, so that few are open at a time."
+        shapes = self._flat, self._one_mountain, self._sawtooth, self._deep_then_flat
         return (
-            Family("deep", "Nine of ten brackets are opening ones.", partial(walk, 0.9)),
-            Family(
-                "shallow", "Three of ten brackets are opening ones, so that few are open at a time.", partial(walk, 0.3)
-            ),
-            *(
-                Family.from_function(draw, draw)
-                for draw in (self._flat, self._one_mountain, self._sawtooth, self._deep_then_flat)
-            ),
+            Family("deep", f"{deep}.", partial(walk, 0.9)),
+            Family("shallow", shallow, partial(walk, 0.3)),
+            *(Family.from_function(draw, draw) for draw in shapes),
             Family("one-kind", "Brackets of one kind.", partial(walk, 0.5, one_kind=True)),
-            Family(
-                "deep-of-one-kind",
-                "Nine of ten brackets are opening ones, all of one kind.",
-                partial(walk, 0.9, one_kind=True),
-            ),
+            Family("deep-of-one-kind", f"{deep}, all of one kind.", partial(walk, 0.9, one_kind=True)),
         )
 
     def _draw_walk(
@@ -227,31 +211,28 @@ class Dyck(SequenceTask):
     ) -> Problems:
         """Draw brackets of uniform kinds that open where ``opening_mask`` is True, or where no bracket is open."""
         rows, width = len(sizes), opening_mask.shape[-1]
-        opening_mask = opening_mask.expand(rows, -1)
         kind = torch.randint(self.kinds, (rows, 1 if one_kind else width), generator=generator).expand(-1, width)
-        stack, depth, row = torch.zeros(rows, width + 1, dtype=torch.long), torch.zeros(rows, 1, dtype=torch.long), []
-        for place in range(width):
-            opening = opening_mask[:, place : place + 1] | (depth == 0)
-            top = stack.gather(1, (depth - 1).clamp(min=0))
-            opened = kind[:, place : place + 1]
-            stack = torch.where(opening, stack.scatter(1, depth, opened), stack)
-            row.append(torch.where(opening, opened, self.kinds + top))
-            depth = depth + torch.where(opening, 1, -1)
-        return self.from_rows(sizes, zero_after(torch.cat(row, 1).to(torch.int8), sizes[:, 0]))
+        return self._follow_stack(sizes, opening_mask.expand(rows, -1), kind)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         """Return problems with their answers, given rows of brackets."""
-        count, width = rows.shape
-        stack, depth, answer = torch.zeros(count, width + 1, dtype=torch.long), torch.zeros(count, 1).long(), []
-        for place in range(width):
-            symbol = rows[:, place : place + 1].long()
-            opening = symbol < self.kinds
-            stack = torch.where(opening, stack.scatter(1, depth, symbol % self.kinds), stack)
-            depth = (depth + torch.where(opening, 1, -1)).clamp(min=0)  # depths after a row's end are not used
-            top = stack.gather(1, (depth - 1).clamp(min=0)) + self.kinds
-            answer.append(torch.where(depth > 0, top, 2 * self.kinds))
+        return self._follow_stack(sizes, rows < self.kinds, rows.long() % self.kinds)
+
+    def _follow_stack(self, sizes: Sizes, opens: Bool[Tensor, "b p"], kind: Int[Tensor, "b p"]) -> Problems:
+        """Return problems whose brackets open, with these kinds, where ``opens`` is True or no bracket is open."""
+        count, width = kind.shape
+        stack, depth, row, answer = torch.zeros(count, width + 1).long(), torch.zeros(count, 1).long(), [], []
+        top = stack[:, :1]
+        for opened, opens_here in zip(kind.split(1, 1), opens.split(1, 1), strict=True):
+            opening = opens_here | (depth == 0)
+            row.append(torch.where(opening, opened, self.kinds + top))
+            stack = torch.where(opening, stack.scatter(1, depth, opened), stack)
+            depth = depth + torch.where(opening, 1, -1)
+            top = stack.gather(1, (depth - 1).clamp(min=0))
+            answer.append(torch.where(depth > 0, top + self.kinds, 2 * self.kinds))
         length = sizes[:, 0]
-        return Problems(sizes, rows, length, zero_after(torch.cat(answer, 1).to(rows.dtype), length), length, length)
+        prompt, answer = (zero_after(torch.cat(part, 1).to(SYMBOL_DTYPE), length) for part in (row, answer))
+        return Problems(sizes, prompt, length, answer, length, length)
 
     def find_fault(self, prompt: str) -> str:
         expected: list[str] = []

@@ -14,7 +14,7 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from lengthwise.base.types import SYMBOL_DTYPE, Problems, UsageError
-from lengthwise.tasks import SquareGridTask
+from lengthwise.tasks import SquareGridTask, parse_symbols
 
 WALL, FREE, START, GOAL, WAY = range(5)
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
@@ -198,13 +198,11 @@ class Maze(SquareGridTask):
         return Problems(sizes, grid.to(SYMBOL_DTYPE), length, answer.to(SYMBOL_DTYPE), length, rounds + 1)
 
     def parse(self, text: str) -> Problems:
-        lines = [line for line in text.replace("/", " ").split() if line]
+        lines = text.replace("/", " ").split()
         side = len(lines)
         if side < 5 or side % 2 == 0 or {len(line) for line in lines} != {side}:
             raise UsageError(f"{self.name}: write a square of lines, separated by /, with an odd side of 5 or more")
-        if unknown := sorted({*text} - {*self.reads, "/", *" \n\r\t"}):
-            raise UsageError(f"{self.name}: {unknown[0]!r} is not one of: {' '.join(self.reads)}")
-        grid = self.vocab.encode("".join(lines)).long().view(1, side, side)
+        grid = parse_symbols(self, "".join(lines)).view(1, side, side)
         if text.count("S") != 1 or text.count("G") != 1:
             raise UsageError(f"{self.name}: write one S and one G")
         border = torch.ones_like(grid).bool()

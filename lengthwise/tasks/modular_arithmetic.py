@@ -328,10 +328,8 @@ class SolveEquation(BracketedTask):
 
     @property
     def question(self) -> str:
-        return (
-            f"An expression with one unknown x, a colon, and its value modulo {self.modulus}: write the number below "
-            f"{self.modulus} that x stands for."
-        )
+        value = f"An expression with one unknown x, a colon, and its value modulo {self.modulus}"
+        return f"{value}: write the number below {self.modulus} that x stands for."
 
     patterns = (*NESTINGS, *NUMBERS)
 
@@ -361,9 +359,8 @@ class SolveEquation(BracketedTask):
             return None
         values = torch.arange(self.modulus)
         unknown, equals = (torch.full_like(values, self.symbols.index(symbol)) for symbol in ("x", EQUALS))
-        return self.from_rows(
-            torch.ones(len(values), 1).long(), torch.stack([unknown, equals, values], 1).to(SYMBOL_DTYPE)
-        )
+        rows = torch.stack([unknown, equals, values], 1).to(SYMBOL_DTYPE)
+        return self.from_rows(torch.ones_like(values)[:, None], rows)
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)

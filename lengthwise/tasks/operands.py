@@ -44,17 +44,14 @@ class Pair:
 
     @property
     def longer_length(self) -> Int[Tensor, "b 1"]:
-        """The longer number's number of digits, per row."""
         return self.lengths.amax(1, keepdim=True)
 
     @property
     def shorter_length(self) -> Int[Tensor, "b 1"]:
-        """The shorter number's number of digits, per row."""
         return self.lengths.amin(1, keepdim=True)
 
     @property
     def digit_index(self) -> Int[Tensor, " n"]:
-        """The index of each digit, from 0 for the lowest."""
         return torch.arange(self.width)
 
     def draw_digits(self, low: int = 0) -> Int[Tensor, "b n"]:

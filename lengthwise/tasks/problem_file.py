@@ -94,11 +94,8 @@ def to_text(symbols: str) -> str:
 def read_collection(path: Path, shares: tuple[int, int, int], form: Form = "characters") -> Collection:
     """Read a file's problems and split them by a hash of the prompt, in the proportions ``shares`` for training,
     validation and test. Raises UsageError, with the line's number, for the first error."""
-    try:
-        files = sorted(path.rglob("*")) if is_folder(path) else [path]
-        state = tuple((file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in files)
-    except OSError as error:
-        raise UsageError(f"{path}: this file of problems cannot be read ({error.strerror})") from None
+    files = sorted(path.rglob("*")) if is_folder(path) else [path]
+    state = tuple((file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in files)
     return _read_cached(path, state, shares, form)
 
 
@@ -119,15 +116,12 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
     if form == "words":
         split = [text.split() for text in texts]
         distinct_symbols, ids = np.unique([word for text in split for word in text], return_inverse=True)
-        symbols, length = tuple(distinct_symbols.tolist()), torch.tensor([len(text) for text in split]).view(-1, 2)
+        symbols = tuple(distinct_symbols.tolist())
     else:
-        codes = np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
+        split, codes = texts, np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32)
         distinct_symbols, ids = np.unique(codes, return_inverse=True)
-        symbols, length = (
-            tuple(map(chr, distinct_symbols.tolist())),
-            torch.tensor([len(text) for text in texts]).view(-1, 2),
-        )
-    between = Vocab(symbols).separator
+        symbols = tuple(map(chr, distinct_symbols.tolist()))
+    length, between = torch.tensor([*map(len, split)]).view(-1, 2), Vocab(symbols).separator
     small = torch.from_numpy(ids.reshape(-1)).to(smallest_integer_type(len(distinct_symbols)))
     return Collection(
         symbols=symbols,
@@ -144,11 +138,9 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
 
 
 def _choose_part_index(entry: Entry, shares: tuple[int, int, int]) -> int:
-    if entry.part:
-        return PARTS.index(entry.part)
     code = hashlib.blake2b(entry.prompt.encode(), digest_size=8).digest()
     drawn = int.from_bytes(code, "little") % sum(shares)
-    return (drawn >= shares[0]) + (drawn >= shares[0] + shares[1])
+    return PARTS.index(entry.part) if entry.part else (drawn >= shares[0]) + (drawn >= shares[0] + shares[1])
 
 
 def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[list[Entry], str]:
@@ -237,7 +229,7 @@ def _read_entry(row: Any, form: Form) -> Entry:
             raise UsageError(f"size must be the number of lines, {size}, or be omitted")
     size = _read_whole_number(row, "size", size)
     part = row.get("split") or None
-    if part is not None and part not in PARTS:
+    if part not in (None, *PARTS):
         raise UsageError(f"split must be one of {', '.join(PARTS)}, not {quote_value(part)}")
     return Entry(prompt, answer, size, _read_whole_number(row, "rounds", size), part)
 

@@ -96,9 +96,8 @@ class Recall(Task):
     def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         shape = len(sizes), int(sizes.max())
         keys = torch.randint(self.keys, shape, generator=generator)
-        query_index = (
-            torch.rand(shape, generator=generator) * sizes
-        ).long()  # the pair whose letter each query repeats
+        # The pair whose letter each query repeats.
+        query_index = (torch.rand(shape, generator=generator) * sizes).long()
         keys, query_index = pattern(keys, query_index, sizes)
         values = torch.randint(len(DIGITS), shape, generator=generator)
         return self.from_rows(sizes, keys, values, keys.gather(1, query_index.clamp(max=shape[1] - 1)))
@@ -122,8 +121,7 @@ class Recall(Task):
         word = self.vocab.decode(ids)
         match = re.fullmatch(r"((?:[a-z]\d)+)([a-z]+)", word)
         if not match or len(match[1]) != 2 * len(match[2]) or not {*match[2]} <= {*match[1]}:
-            expected = "pairs followed by an equal number of their letters, such as a3b1ba"
-            raise UsageError(f"{self.name}: {text!r} is not {expected}")
+            raise UsageError(f"{self.name}: {text!r} is not pairs followed by as many of their letters, such as a3b1ba")
         count = len(match[2])
         pairs, queries = ids[None].long().split([2 * count, count], 1)
         return self.from_rows(torch.tensor([[count]]), pairs[:, ::2], pairs[:, 1::2] - self.keys, queries)

@@ -37,7 +37,6 @@ class NumberList:
 
     @property
     def largest_lengths(self) -> Int[Tensor, "b n"]:
-        """The largest number of digits that each number may have."""
         return self.sizes[:, 1:].expand(-1, self.shape[1])
 
     def draw_fractions(self, *shape: int) -> Float[Tensor, "*shape"]:
@@ -252,10 +251,8 @@ class Sorting(Task):
         start = LABELS.index(names[0])
         consecutive = (*LABELS[start:], *LABELS[:start])[: len(names)]
         if names != consecutive:
-            raise UsageError(
-                f"sorting: labels must be consecutive letters, A to Z, then a to z, then A again: "
-                f"{','.join(consecutive)} instead of {','.join(names)}"
-            )
+            found = f"{','.join(consecutive)} instead of {','.join(names)}"
+            raise UsageError(f"sorting: labels must be consecutive letters, A to Z, then a to z, then A again: {found}")
         width = max(map(len, numbers))
         padded = [[int(digit) for digit in number[::-1].ljust(width, "0")] for number in numbers]
         digits = torch.tensor([padded], dtype=SYMBOL_DTYPE)

@@ -184,8 +184,7 @@ class MissingDuplicate(Task):
         half, place = len(row) // 2, (row == self.alphabet).nonzero()
         copies = row[: 2 * half].view(2, half)
         if len(row) % 2 or len(place) != 1 or (copies[0] != copies[1]).sum() != 1:
-            expected = f"a sequence written twice with one {HIDDEN} in it, such as 01{HIDDEN}010"
-            raise UsageError(f"{self.name}: {text!r} is not {expected}")
+            raise UsageError(f"{self.name}: {text!r} is not a sequence written twice with one {HIDDEN}, such as 01?010")
         return self.from_rows(torch.tensor([[half]]), copies.amin(0, keepdim=True), place)
 
     def reference(self, prompt: str) -> str:
@@ -232,9 +231,8 @@ class UniqueSet(SequenceTask):
         first = torch.full((len(rows), self.alphabet), width)  # the first position of each symbol
         first.scatter_reduce_(1, symbols := rows.long(), position, "amin")
         is_first = (first.gather(1, symbols) == position) & length_mask(length, width)
-        place = is_first.cumsum(
-            1
-        )  # in the answer, from 1; a repeat has the place of the symbol before it, and adds 0 there
+        # The place in the answer, from 1; a repeat has the place of the symbol before it, and adds 0 there.
+        place = is_first.cumsum(1)
         answer = rows.new_zeros(len(rows), width + 1).scatter_add_(1, place, rows * is_first)[:, 1:]
         return Problems(sizes, rows, length, answer[:, : int(place.max())], place[:, -1], length)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
-import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +19,8 @@ from lengthwise.base.types import SYMBOL_DTYPE, Problems, Purpose, UsageError
 from lengthwise.tasks import SquareGridTask, Task
 
 # Base puzzles, from which symmetries make all others. Each line of ``sudoku.txt`` is the solution of one, with clues
-# as digits and blank cells as letters (a is 1). ``python -m lengthwise.tasks.sudoku > sudoku.txt`` wrote the file.
+# as digits and blank cells as letters (a is 1). They are random solutions without all clues that can be removed one
+# after the other, in random order, or first those of one box; version 0.4 of this file has the script.
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # lines and columns of a box
 PARTS: tuple[tuple[Purpose, int], ...] = (("train", 80), ("validation", 90), ("test", 100))  # cumulative percentages
@@ -35,10 +34,9 @@ def number_units(side: int) -> tuple[tuple[int, int, int], ...]:
     return tuple((row, column, row // down * (side // right) + column // right) for row, column in cells)
 
 
-def solve(board: Sequence[int], side: int, max_solutions: int = 2, rng: random.Random | None = None) -> list[list[int]]:
-    """Return up to ``max_solutions`` solutions of a board, row after row with 0 for a blank, by trying the digits of
-    the cell with the fewest candidates; with ``rng``, in random order. A board that breaks the rules has no
-    solutions."""
+def solve(board: Sequence[int], side: int) -> list[list[int]]:
+    """Return up to two solutions of a board, row after row with 0 for a blank, by trying the digits of the cell with
+    the fewest candidates. A board that breaks the rules has no solutions."""
     used, solutions, board = [[0] * side for _ in range(3)], list[list[int]](), [*board]
     units, all_digits = number_units(side), (1 << side) - 1
 
@@ -60,40 +58,16 @@ def solve(board: Sequence[int], side: int, max_solutions: int = 2, rng: random.R
         if best < 0:
             solutions.append([*board])
             return
-        row, column, box = units[best]
-        taken = used[0][row] | used[1][column] | used[2][box]
-        digits = [digit for digit in range(side) if not taken >> digit & 1]
-        if rng:
-            rng.shuffle(digits)
-        for digit in digits:
-            board[best] = digit + 1
+        for digit in range(side):
+            if toggle_digit(best, 1 << digit) and len(solutions) < 2:
+                board[best] = digit + 1
+                search()
             toggle_digit(best, 1 << digit)
-            search()
-            toggle_digit(best, 1 << digit)
-            if len(solutions) >= max_solutions:
-                break
         board[best] = 0
 
     if all(toggle_digit(cell, 1 << digit - 1) for cell, digit in enumerate(board) if digit):
         search()
     return solutions
-
-
-def make_base_puzzle(side: int, seed: int) -> str:
-    """Return a minimal puzzle: without any one of its clues, it would have several solutions. Every fifth puzzle has a
-    box without clues, if its solution allows that."""
-    rng = random.Random(seed)
-    (solution,) = solve([0] * side**2, side, 1, rng)
-    board, order, box = solution[:], [*range(side**2)], rng.randrange(side)
-    rng.shuffle(order)
-    if seed % 5 == 0:
-        order.sort(key=lambda cell: number_units(side)[cell][2] != box)
-    for cell in order:
-        board[cell] = 0
-        if len(solve(board, side)) > 1:
-            board[cell] = solution[cell]
-    pairs = zip(solution, board, strict=True)
-    return "".join(str(given) if given else "abcdefghi"[right - 1] for right, given in pairs)
 
 
 def choose_purpose(base: str, side: int) -> Purpose:
@@ -262,13 +236,3 @@ def _shuffle_blocks(count: int, side: int, block: int, generator: Generator) -> 
     """Return random orders of lines in which each block of lines stays together."""
     blocks = torch.rand(count, side // block, 1, generator=generator).argsort(1) * block
     return (blocks + torch.rand(count, side // block, block, generator=generator).argsort(2)).flatten(1)
-
-
-if __name__ == "__main__":
-    for side, count in {4: 200, 6: 1000, 9: 4000}.items():
-        found: dict[str, None] = {}
-        seed = 0
-        while len(found) < count and seed < 3 * count:
-            found[make_base_puzzle(side, seed)] = None
-            seed += 1
-        sys.stdout.write("".join(f"{base}\n" for base in found))

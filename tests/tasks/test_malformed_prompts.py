@@ -43,7 +43,7 @@ MALFORMED = [
     (Sudoku(), "must have exactly one solution; this one has several", ["1.../..../..../...."]),
     (Sudoku(), "must have exactly one solution; this one has none", ["11../..../..../...."]),
     (Maze(), "an odd side", ["#####/#S.G#/#####"]),
-    (Maze(), "'x' is not one of", ["#####/#S.G#/#.###/#...#/####x"]),
+    (Maze(), "'x' at position 25 is not one of", ["#####/#S.G#/#.###/#...#/####x"]),
     (Maze(), "one S and one G", ["#####/#S..#/#.###/#...#/#####"]),
     (Maze(), "walls", ["#####/#S.G./#.###/#...#/#####"]),
     (Maze(), "one path from S to G", ["#####/#S.G#/#.#.#/#...#/#####", "#####/#S###/#####/##.G#/#####"]),
