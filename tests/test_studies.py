@@ -39,7 +39,7 @@ def test_panels_that_would_write_into_one_folder_are_refused(changes, said):
     ("panels", "said"),
     [((), "it has no panels"), ((replace(PANELS[0], recipes=()),), "panel 'Batch of 4' has no recipes"),
      ((replace(PANELS[0], sizes=()),), "panel 'Batch of 4' has no sizes"),
-     ((PANELS[0], replace(PANELS[0], title="Again")), "two recipes are called 'tiny-4'")],
+     ((PANELS[0], replace(PANELS[0], title="Again")), "two recipes have the name 'tiny-4'")],
 )  # fmt: skip
 def test_a_study_that_cannot_be_measured_is_refused(panels, said):
     with pytest.raises(lw.UsageError, match=f"^study 'Two': {said}"):

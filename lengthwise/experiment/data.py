@@ -14,12 +14,12 @@ from lengthwise.base.fields import part_text, suggest
 from lengthwise.base.formatting import format_ranges
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
-from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
 from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import FRESH, Finite, Source, hash_prompts
+from lengthwise.experiment.stopping import describe_value
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler, choose_families, draw_mixture
 
@@ -49,10 +49,7 @@ def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) ->
 def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Problems:
     seed, source = recipe.data_seed, effective_source(recipe.task, recipe.source)
     draws = {"generator": stream(seed, "train", step), "family_generator": stream(seed, "families", step)}
-    draw_more = partial(_draw_problems, recipe, curriculum_step, **draws)
-    if source == FRESH:
-        return draw_more(recipe.batch)
-    return _draw_part("train", source, draw_more, recipe.batch)
+    return _draw_part("train", source, partial(_draw_problems, recipe, curriculum_step, **draws), recipe.batch)
 
 
 def _draw_problems(
@@ -94,9 +91,8 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
     while different < source.rows:
         earlier, chunks = different, max(1, count)  # double the set each time, since each time it is sorted
         for _ in range(chunks):
-            drawn = lengths.problems(
-                task.part("train"), 0, PROBLEMS_PER_CHUNK, stream(source.seed, "set", task.name, count)
-            )
+            draw = stream(source.seed, "set", task.name, count)
+            drawn = lengths.problems(task.part("train"), 0, PROBLEMS_PER_CHUNK, draw)
             drawn = select_part(effective_source(task, source), "train", drawn)
             problem_sets.append(drawn.to_smallest_type(len(task.symbols)))
             count += 1
@@ -130,24 +126,20 @@ def select_part(source: Source, purpose: Purpose, problems: Problems) -> Problem
     with wrap_user_errors(source):
         mask = source.mask_part(purpose, problems)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (len(problems),):
-        returned = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
-        raise UsageError(
-            f"{part_text(source)}: mask_part must return a boolean tensor of shape {(len(problems),)}, not {returned}"
-        )
+        error, expected = f"{part_text(source)}: mask_part must return", f"torch.bool of {(len(problems),)}"
+        raise UsageError(f"{error} {expected}, not {describe_value(mask)}")
     return problems.take(mask)
 
 
 def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
     """Raise UsageError if the task has no problems of this size and kind."""
     if len(size) != len(task.axes):
-        axes = "1 axis" if len(task.axes) == 1 else f"{len(task.axes)} axes"
-        raise UsageError(f"{task.name} has sizes on {axes} ({', '.join(task.axes)}), not {len(size)}")
+        axes = f"{len(task.axes)} {'axis' if len(task.axes) == 1 else 'axes'} ({', '.join(task.axes)})"
+        raise UsageError(f"{task.name} has sizes on {axes}, not {len(size)}")
     listed = task.listed_sizes
     if kind != "natural" and listed is not None and (missing := [value for value in size if value not in listed]):
-        suffix = " left to measure" * task.is_collection
-        raise NoProblemsLeft(
-            f"{task.name} has no problems of size {missing[0]}{suffix}; it has {format_ranges(listed)}"
-        )
+        error = f"{task.name} has no problems of size {missing[0]}{' left to measure' * task.is_collection}"
+        raise NoProblemsLeft(f"{error}; it has {format_ranges(listed)}")
     if min(size) < task.smallest:
         raise UsageError(f"sizes start at {task.smallest}, not {min(size)}")
     smallest = next((family.smallest for family in task.families if family.name == kind), 0)
@@ -194,14 +186,11 @@ def fresh_problems(
 
 def _check_ids(task: Task, problems: Problems) -> None:
     """Raise UsageError if a prompt or an answer holds an id that is not a symbol's."""
-    symbol_count = len(task.symbols)
+    top = len(task.symbols) - 1
     for name, ids in (("a prompt", problems.prompt), ("an answer", problems.answer)):
-        if len(wrong := ((ids < 0) | (ids >= symbol_count)).nonzero()):
-            row, position = wrong[0].tolist()
-            size = size_text(problems.sizes[row].tolist())
+        if (wrong := (ids < 0) | (ids > top)).any():
             raise UsageError(
-                f"{task.name}: the id {int(ids[row, position])} in {name} of size {size} is not one of its "
-                f"{symbol_count} symbols, 0 to {symbol_count - 1}"
+                f"{task.name}: the id {int(ids[wrong][0])} in {name} is not one of its symbols, 0 to {top}"
             )
 
 
@@ -224,12 +213,9 @@ def evaluation_problems(
     """Draw fresh problems for a model of this recipe. A single number is a size on all of the task's axes (see
     ``Recipe.sizes``). Sizes of ``natural`` problems start at the smallest training size or, for ``size`` beyond the
     training length, just above that length, so that the two sets do not overlap."""
-    sizes = recipe.sizes(size)
-    options = {
-        "bottom": smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top),
-        "source": recipe.source,
-    }
-    return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, **options)
+    sizes, source = recipe.sizes(size), recipe.source
+    bottom = smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top)
+    return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, bottom=bottom, source=source)
 
 
 def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
@@ -280,6 +266,8 @@ def smallest_natural_size(sizes: tuple[int, ...], bottom: int, top: int | None) 
 
 def _draw_part(purpose: Purpose, source: Source, draw_more: Callable[[int], Problems], count: int) -> Problems:
     """Draw ``count`` problems for a purpose. Raises NoProblemsLeft if there are too few."""
+    if source == FRESH:
+        return draw_more(count)
     parts: list[Problems] = []
     drawn_count, tried = 0, 0
     while drawn_count < count:
@@ -287,7 +275,6 @@ def _draw_part(purpose: Purpose, source: Source, draw_more: Callable[[int], Prob
         parts.append(select_part(source, purpose, drawn))
         drawn_count, tried = drawn_count + len(parts[-1]), tried + count
         if tried > 10_000 and tried > 1000 * (drawn_count + 1):
-            raise NoProblemsLeft(
-                f"{part_text(source)} leaves almost no problem of this size for the {purpose} part: use another size"
-            )
+            error = f"{part_text(source)} leaves almost no problem of this size for the {purpose} part"
+            raise NoProblemsLeft(f"{error}: use another size")
     return Problems.join(parts).take(slice(count))

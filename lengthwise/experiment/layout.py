@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import Config, part_classes
+from lengthwise.base.fields import Config
 from lengthwise.base.ranges import Extra
 from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
 from lengthwise.base.types import END, EQUALS, PAD, PAUSE, START, Batch, Inputs, Problems, Vocab, smallest_integer_type
@@ -29,12 +28,6 @@ class Layout(Config):
     causal: ClassVar[bool]  # True if a position sees only itself and earlier positions
     decodes: ClassVar[bool]  # True if answer tokens are inputs, so that solving needs decoding token by token
     ends: ClassVar[bool] = True  # True if answers end with a symbol of their own
-
-    def __init_subclass__(cls, **keywords: Any) -> None:
-        """Raise UsageError for a method ``end``, the name of ``end_id`` before 0.4, which would be ignored."""
-        super().__init_subclass__(**keywords)
-        if callable(vars(cls).get("end")):
-            raise UsageError(f"{cls.__name__}.end is now called end_id: rename it")
 
     @abstractmethod
     def accepts(self, task: Task) -> bool:
@@ -69,15 +62,8 @@ class Layout(Config):
 
     def check(self, task: Task) -> None:
         """Raise UsageError unless the task is accepted."""
-        if self.accepts(task):
-            return
-        fitting = []
-        for name, kind in part_classes(Layout).items():
-            with suppress(TypeError):  # a layout may need arguments
-                if kind.__module__.startswith("lengthwise.") and kind().accepts(task):
-                    fitting.append(name)
-        others = f"; these do: {', '.join(fitting)}" if fitting else ""
-        raise UsageError(f"the layout {type(self).__name__} does not accept the task {task.name}{others}")
+        if not self.accepts(task):
+            raise UsageError(f"the layout {type(self).__name__} does not accept the task {task.name}: use another")
 
 
 @dataclass(frozen=True)
@@ -104,15 +90,14 @@ class _RowLayout(Layout):
     def write(self, problems: Problems, task: Task) -> Batch:
         self.check(task)
         vocab = self.vocabs(task)[0]
-        small, around, edges = _token_ids(vocab, tuple(task.signs), self.pauses)
+        small, (around, edges) = smallest_integer_type(len(vocab)), _token_ids(vocab, tuple(task.signs), self.pauses)
         end = around[-1]
         first = problems.prompt_length + (self.framed + self.pauses)  # position that predicts the first answer symbol
         over = first + problems.answer_length + 1  # one after the position that predicts the end
         length = first + task.answer_slots(problems.sizes) + 1
         width = int(length.max())
-        before, prompted, answered, padding_mask = length_mask(
-            torch.stack([first, first + 1, over, length]), width
-        ).unbind()
+        ends = torch.stack([first, first + 1, over, length])
+        before, prompted, answered, padding_mask = length_mask(ends, width).unbind()
         # Stored as XOR with the end symbol, the answer is 0 outside its own positions, and rows combine by XOR.
         answer = shift_right(zero_after(problems.answer.to(small) ^ end, problems.answer_length), first, width)
         # Start from rows without prompt and answer: zeros, the tokens between the two, then end symbols.
@@ -158,16 +143,14 @@ def digit_positions(
 
 
 @lru_cache(maxsize=64)
-def _token_ids(
-    vocab: Vocab, signs: tuple[str, ...], pauses: int
-) -> tuple[torch.dtype, tuple[int, ...], tuple[int, ...]]:
-    """Return three values: the smallest type that holds all ids; the ids of ``=``, the pauses and the end; and the
-    ranges of ids that are signs, flattened: first id, last id + 1, first id, …"""
+def _token_ids(vocab: Vocab, signs: tuple[str, ...], pauses: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids of ``=``, the pauses and the end; and the ranges of ids that are signs, flattened: first id, last
+    id + 1, first id, …"""
     between = [EQUALS, *[PAUSE] * pauses, END]
     # The end and padding symbols count as signs too; their digit positions are not used.
     is_sign = [symbol in (*signs, *between, START, PAD) for symbol in vocab.symbols]
     edges = (i for i, (was, now) in enumerate(pairwise([False, *is_sign])) if was != now)
-    return smallest_integer_type(len(vocab)), tuple(map(vocab.id, between)), tuple(edges)
+    return tuple(map(vocab.id, between)), tuple(edges)
 
 
 @lru_cache(maxsize=64)
@@ -184,12 +167,10 @@ class FullOutput(_RowLayout):
     """Full-output prediction (FOP; Fan et al. 2025, section 4): the answer slots hold the end symbol, and all answer
     symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
     supervised too, with the end symbol as target. With ``level``, all rows of a training batch are as long as its
-    longest row: short problems have long tails, so a model learns the end at positions that no answer of
-    training reaches.
+    longest row, so a model learns the end at positions that no answer of training reaches.
 
-    With ``causal=False`` every position sees the whole row, as an encoder does. No slot holds an answer, so there is
-    nothing to copy; and all slots of a problem's size are there in training too, so a row does not show how long its
-    answer is."""
+    With ``causal=False`` every position sees the whole row, as an encoder does. All slots of a problem's size are there
+    in training too, so a row does not show how long its answer is."""
 
     whole_tail: bool = False  # supervise the slots after the answer too, with the end symbol as target
     level: bool = False  # in training, fill rows up to their batch's longest with slots after the answer
@@ -226,10 +207,9 @@ class NextToken(_RowLayout):
 @dataclass(frozen=True)
 class Pairs(Layout):
     """Two numbers stacked, least significant digit first: the token at position i is the pair of digits (a_i, b_i), and
-    the target is the answer's digit i. With ``carry``, a pair (0, 0) is appended for the last carry; without
-    it, the answer is modulo base^n."""
+    the target is the answer's digit i. Without ``carry``, the answer is modulo base^n."""
 
-    carry: bool = True  # append a pair (0, 0) for the last carry; without it, the answer is modulo base^n
+    carry: bool = True  # append a pair (0, 0) for the last carry
 
     causal = False
     decodes = False
@@ -269,12 +249,28 @@ class _ClassLayout(Layout):
 
     decodes = False
     ends = False
+    adds_equals: ClassVar[bool] = False
 
     def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
         return Vocab(task.reads or task.symbols), Vocab(task.writes or task.symbols)
 
     def end_id(self, task: Task) -> int | None:
         return None
+
+    def write_inputs(self, problems: Problems, task: Task) -> Inputs:
+        """Write prompts, each followed by ``=`` if the layout ``adds_equals``."""
+        self.check(task)
+        reads, length = self.vocabs(task)[0], problems.prompt_length
+        prompt = _renumber(problems.prompt[:, : int(length.max())], task.vocab, reads)
+        tokens = prompt.where(length_mask(length, prompt.shape[1]), 0)
+        if self.adds_equals:
+            tokens = torch.nn.functional.pad(tokens, (0, 1)).scatter(1, length[:, None], reads.id(EQUALS))
+            length = length + 1
+        padding_mask = length_mask(length, tokens.shape[1])
+        signs = torch.tensor([symbol in task.signs or symbol not in task.symbols for symbol in reads.symbols])[tokens]
+        digit_position = digit_positions(signs | ~padding_mask, padding_mask if task.mirrored else None)
+        position = torch.arange(tokens.shape[1]).expand(len(tokens), -1)
+        return Inputs(tokens, position, digit_position.long(), padding_mask)
 
     def chance(self, task: Task) -> float | None:
         return task.chance
@@ -286,8 +282,7 @@ class _ClassLayout(Layout):
 @dataclass(frozen=True)
 class Tagged(_ClassLayout):
     """An output at every position (sequence tagging): a row is the prompt, and the target at position i is the answer's
-    symbol i. For tasks that have ``answers_each_symbol``, such as running parities and words of a group. Targets are
-    symbols that the task ``writes``; there is no end symbol."""
+    symbol i. For tasks that have ``answers_each_symbol``, such as running parities and words of a group."""
 
     causal: bool = True  # a position sees only itself and earlier positions; false: the whole prompt
 
@@ -295,17 +290,12 @@ class Tagged(_ClassLayout):
         return task.answers_each_symbol
 
     def write(self, problems: Problems, task: Task) -> Batch:
-        self.check(task)
-        length = problems.prompt_length
-        if not torch.equal(length, problems.answer_length):
+        inputs = self.write_inputs(problems, task)
+        if not torch.equal(problems.prompt_length, problems.answer_length):
             raise UsageError(f"{task.name} sets answers_each_symbol, but an answer is not as long as its prompt")
-        width = int(length.max())
-        reads, writes = self.vocabs(task)
-        padding_mask = length_mask(length, width)
-        tokens = _renumber(problems.prompt[:, :width], task.vocab, reads).where(padding_mask, 0)
-        targets = _renumber(problems.answer[:, :width], task.vocab, writes).where(padding_mask, 0)
-        inputs = _build_inputs(tokens, padding_mask, task, reads)
-        return Batch(inputs, targets, padding_mask, padding_mask, problems.rounds, problems.sizes)
+        answer, slots = problems.answer[:, : inputs.tokens.shape[1]], inputs.padding_mask
+        targets = _renumber(answer, task.vocab, self.vocabs(task)[1]).where(slots, 0)
+        return Batch(inputs, targets, slots, slots, problems.rounds, problems.sizes)
 
 
 @dataclass(frozen=True)
@@ -329,10 +319,11 @@ class Grid(Tagged):
 @dataclass(frozen=True)
 class Labelled(_ClassLayout):
     """One class per row (sequence classification): a row is ``prompt =``, and the target at ``=`` is the answer. For
-    tasks whose answers have one symbol, such as parity and membership in a language. Targets are symbols that the
-    task ``writes``; there is no end symbol."""
+    tasks whose answers have one symbol, such as parity and membership in a language."""
 
     causal: bool = True  # a position sees only itself and earlier positions; false: the whole row
+
+    adds_equals = True
 
     def accepts(self, task: Task) -> bool:
         sizes = torch.full((2, len(task.axes)), task.smallest)
@@ -344,27 +335,13 @@ class Labelled(_ClassLayout):
         return Vocab((*reads.symbols, EQUALS)), writes
 
     def write(self, problems: Problems, task: Task) -> Batch:
-        self.check(task)
+        inputs = self.write_inputs(problems, task)
         if (problems.answer_length != 1).any():
             raise UsageError(f"{task.name}: Labelled needs an answer of one symbol for every prompt")
-        length = problems.prompt_length
-        width = int(length.max()) + 1
         reads, writes = self.vocabs(task)
-        prompted, padding_mask = length_mask(torch.stack([length, length + 1]), width).unbind()
-        slot = prompted ^ padding_mask
-        prompt = _renumber(problems.prompt[:, : width - 1], task.vocab, reads)
-        tokens = torch.nn.functional.pad(prompt, (0, 1)).where(prompted, 0).masked_fill(slot, reads.id(EQUALS))
+        slot = (inputs.tokens == reads.id(EQUALS)) & inputs.padding_mask
         targets = _renumber(problems.answer[:, :1], task.vocab, writes) * slot
-        inputs = _build_inputs(tokens, padding_mask, task, reads)
         return Batch(inputs, targets, slot, slot, problems.rounds, problems.sizes)
-
-
-def _build_inputs(tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"], task: Task, reads: Vocab) -> Inputs:
-    """Return the inputs of rows that start with a prompt, with positions and digit positions."""
-    signs = torch.tensor([symbol in task.signs or symbol not in task.symbols for symbol in reads.symbols])[tokens]
-    mirrored = padding_mask if task.mirrored else None
-    position = torch.arange(tokens.shape[1]).expand(len(tokens), -1)
-    return Inputs(tokens, position, digit_positions(signs | ~padding_mask, mirrored).long(), padding_mask)
 
 
 def _renumber(ids: Int[Tensor, "*b n"], old_vocab: Vocab, new_vocab: Vocab) -> Int[Tensor, "*b n"]:

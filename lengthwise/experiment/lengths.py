@@ -53,9 +53,7 @@ class SampledLengths(Lengths):
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         sizes = self.draw(step, rows, len(task.axes), generator)
         sizes = task.replace_missing_sizes(sizes[torch.randperm(rows, generator=generator)], generator)
-        parts: list[Problems] = []
-        if hard:
-            parts.append(task.sample_hard(sizes[:hard], generator))
+        parts = [task.sample_hard(sizes[:hard], generator)] if hard else []
         if hard < rows:
             parts.append(task.sample(sizes[hard:], generator))
         return Problems.join(parts)
@@ -95,8 +93,7 @@ class Uniform(SampledLengths):
 
 @dataclass(frozen=True)
 class OneOf(SampledLengths):
-    """Each of the ``sizes`` with the same probability, e.g. OneOf(sizes=(4,8,16)); a size that is named twice is twice
-    as frequent."""
+    """Each of the ``sizes`` with the same probability; a size that is named twice is twice as frequent."""
 
     sizes: tuple[Size, ...]  # the training sizes
 
@@ -120,7 +117,7 @@ class OneOf(SampledLengths):
 @dataclass(frozen=True)
 class LogUniform(SampledLengths):
     """From ``bottom`` to ``top``, each size n with a probability proportional to 1 / n: of sizes up to 20, half are at
-    most 3. With uniform sizes on two axes, only one row in 44 is a short problem, such as people type."""
+    most 3, such as people type."""
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest size
@@ -174,10 +171,7 @@ class Curriculum(Growing):
 class Mastery(Growing):
     """Uniform from ``bottom`` to a maximum that grows, by 1 or by a factor ``grow``, when it is mastered: every
     ``every`` steps the model takes an exam of ``count`` fresh problems of the largest size, and passes if at least
-    ``least`` of its answers are right. A fraction ``longest`` of the rows has the largest size instead.
-
-    So a hard task's short problems get the steps that they need, and no schedule has to be guessed.
-    """
+    ``least`` of its answers are right. A fraction ``longest`` of the rows has the largest size instead."""
 
     top: Size  # the largest training size in the end
     start: Size = 1  # the first maximum
@@ -195,8 +189,6 @@ class Mastery(Growing):
         return sizes
 
     def maximum(self, step: int) -> int:
-        if self.grow == 1:
-            return min(self.top, self.start + step)
         size = self.start
         for _ in range(step):
             if size >= self.top:

@@ -85,7 +85,6 @@ class AnyLoops(ExtraLoops):
     early: Fraction = 0.25  # fraction of training rows that stop before their planned loop
 
     def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
-        planned, late = self.planned(rounds), super().draw(rounds, generator)
-        latest = (planned - 1).clamp(min=1)
+        late, latest = super().draw(rounds, generator), (self.planned(rounds) - 1).clamp(min=1)
         before = 1 + (torch.rand(rounds.shape, generator=generator) * latest).long()
         return torch.where(torch.rand(rounds.shape, generator=generator) < self.early, before, late)

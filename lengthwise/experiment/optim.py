@@ -98,7 +98,7 @@ class Schedule(Config):
 
     The rate rises linearly during ``warmup``, stays at its peak, and falls to ``floor`` during the last ``cooldown``.
     By default it falls during all steps after the warm-up (cosine, linear, exponential) or the last tenth of the run
-    (trapezoid). With ``constant`` it does not fall. Raises UsageError for ``exponential`` with a floor of 0.
+    (trapezoid). With ``constant`` it does not fall.
     """
 
     # How the rate falls after its peak.
@@ -121,9 +121,9 @@ class Schedule(Config):
             return (step + 1) / (warm + 1)
         if self.shape == "constant":
             return 1.0
-        cool = self.cooldown
-        if cool is None:
-            cool = min(0.1, 1 - self.warmup) if self.shape == "trapezoid" else 1 - self.warmup
+        longest = 1 - self.warmup
+        default = min(0.1, longest) if self.shape == "trapezoid" else longest
+        cool = default if self.cooldown is None else self.cooldown
         start = steps * (1 - cool)
         if step < start or cool == 0:
             return 1.0

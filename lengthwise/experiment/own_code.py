@@ -40,9 +40,8 @@ def hash_user_code(recipe: Config, model: nn.Module) -> dict[str, str]:
     """Return a hash for each user-defined class of the recipe's parts and the model's modules, by module and name. It
     changes with the class's code and with the definitions in its file that it uses; not with comments, docstrings,
     formatting, or other modules."""
-    used = {type(part) for part in nested_parts(recipe)} | {type(module) for module in model.modules()}
     hashes = {}
-    for cls in _user_classes(used):
+    for cls in _user_classes([*nested_parts(recipe), *model.modules()]):
         path = source_file(cls) if cls.__module__ == "__main__" else None
         module = path.stem if path else cls.__module__  # for a script, the name under which its file is imported
         hashes[f"{module}.{cls.__qualname__}"] = _hash_class(cls)
@@ -73,7 +72,7 @@ def wrap_user_errors(part: Config) -> Iterator[None]:
     except (UsageError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        names = [cls.__name__ for cls in _user_classes({type(nested) for nested in nested_parts(part)})]
+        names = [cls.__name__ for cls in _user_classes(nested_parts(part))]
         if not names and isinstance(error, Exception):
             raise
         parts = f"; it uses your own classes: {', '.join(names)}" if names else ""
@@ -106,15 +105,13 @@ def _is_library_file(path: Path) -> bool:
     return ours or "site-packages" in path.parts or not path.is_file()
 
 
-def _user_classes(classes: Iterable[type]) -> list[type]:
-    """Return the classes and bases that a user's own code defines: foreign, neither Python's nor an installed one."""
-    standard = {*sys.builtin_module_names, *sys.stdlib_module_names} - {"__main__"}
-    own_classes = []
-    for cls in {base for derived in classes for base in derived.__mro__ if is_foreign(base)}:
-        path = source_file(cls)
-        if cls.__module__.partition(".")[0] not in standard and not (path and "site-packages" in path.parts):
-            own_classes.append(cls)
-    return sorted(own_classes, key=str)
+def _user_classes(parts: Iterable[Any]) -> list[type]:
+    """Return the parts' classes and bases that a user's own code defines: neither ours, nor Python's or an installed
+    library's."""
+    foreign = {base for part in parts for base in type(part).__mro__ if is_foreign(base)}
+    standard = sys.stdlib_module_names - {"__main__"}
+    own_classes = (cls for cls in foreign if cls.__module__.partition(".")[0] not in standard)
+    return sorted((cls for cls in own_classes if "site-packages" not in str(source_file(cls))), key=str)
 
 
 def _hash_class(cls: type) -> str:
@@ -133,10 +130,8 @@ def _list_definitions(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             definitions[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            definitions |= {
-                name.id: node for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)
-            }
+            names = [name for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)]
+            definitions |= {name.id: node for name in names}
     return definitions
 
 
@@ -162,14 +157,10 @@ def _strip_docstrings(node: ast.stmt) -> ast.AST:
 
 def _collect_bytecode(value: Any) -> Any:
     """Return the bytecode of a class without a source file, as in a notebook."""
-    if isinstance(value, CodeType):
-        return value.co_code, value.co_names, [_collect_bytecode(part) for part in value.co_consts]
-    if isinstance(value, frozenset):  # its order differs between processes
-        return sorted(repr(_collect_bytecode(part)) for part in value)
-    if isinstance(value, tuple):
-        return [_collect_bytecode(part) for part in value]
     if isinstance(value, type):
         functions = {name: getattr(part, "__func__", getattr(part, "fget", part)) for name, part in vars(value).items()}
         codes = {name: part.__code__ for name, part in functions.items() if hasattr(part, "__code__")}
         return [(name, _collect_bytecode(code)) for name, code in sorted(codes.items())]
-    return repr(value)
+    if isinstance(value, CodeType):
+        return value.co_code, value.co_names, [_collect_bytecode(part) for part in value.co_consts]
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)  # a set's order is random

@@ -28,8 +28,7 @@ class ProblemSet(Sequence[dict[str, Any]]):
     """Problems of a task, in the order in which they were drawn.
 
     An item is a dictionary with ``prompt``, ``answer``, ``size`` (on two axes ``sizes``) and ``rounds``: so a torch
-    ``DataLoader`` can read the set. ``problems`` holds tensors of symbol ids; arrays made by
-    ``problems.prompt.numpy()`` or ``jax.dlpack.from_dlpack(problems.prompt)`` share their memory.
+    ``DataLoader`` can read the set. ``problems`` holds tensors of symbol ids.
     """
 
     def __init__(self, task: Task, problems: Problems) -> None:
@@ -41,9 +40,7 @@ class ProblemSet(Sequence[dict[str, Any]]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return ProblemSet(self.task, self.problems.take(index))
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        return self.__getitems__([index])[0]
+        return self.__getitems__([range(len(self))[index]])[0]
 
     def __getitems__(self, rows: list[int]) -> list[dict[str, Any]]:
         """Return several items; a torch ``DataLoader`` calls this for a batch."""
@@ -103,8 +100,7 @@ def draw_problems(
         number, yielded, empty_chunks = number + 1, yielded + len(problems), 0 if len(problems) else empty_chunks + 1
         if empty_chunks == MAX_EMPTY_CHUNKS:
             raise NoProblemsLeft(f"{task.name} has no problems of these sizes in its {split} part: name larger sizes")
-        if len(problems):
-            yield problems
+        yield problems
 
 
 def json_lines(task: Task, problems: Problems) -> Iterator[str]:

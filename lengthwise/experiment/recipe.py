@@ -122,9 +122,9 @@ class Recipe(fields.Config):
             kind = type(self.objective).__name__
             raise UsageError(f"accumulate={self.accumulate}: {kind} takes several steps on a batch: omit accumulate")
         if self.start >= self.steps:
+            advice = f"write steps={2 * self.start} to train as long again"
             raise UsageError(
-                f"steps={self.steps}: this includes the {self.start} steps of the run that it continues: write "
-                f"steps={2 * self.start} to train as long again"
+                f"steps={self.steps}: this includes the {self.start} of the run that it continues: {advice}"
             )
         self._check_problems()
         for probe in self.watch.probes:
@@ -147,18 +147,14 @@ class Recipe(fields.Config):
             raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder set")
         fixed = self.source if isinstance(self.source, Finite) else None
         if fixed and (isinstance(self.lengths, Growing) or self.hard or self.families):
-            raise UsageError(
-                "source: a fixed set is drawn first: lengths must not grow, hard must be 0, families must be 0"
-            )
+            raise UsageError("source: a fixed set is drawn first: lengths must not grow, hard and families must be 0")
         if fixed and fixed.rows < self.batch:
             raise UsageError(f"source: a set of {fixed.rows} rows is smaller than a batch of {self.batch}: raise rows")
         self.layout.check(self.task)
         if self.hard and not self.task.has_harder:
             raise UsageError(f"{self.task.name} has no harder set of problems: leave hard at 0")
         if self.families + self.hard > 1:
-            raise UsageError(
-                f"families={self.families} and hard={self.hard} are fractions of a batch: they must add up to 1 at most"
-            )
+            raise UsageError(f"families={self.families} and hard={self.hard} must add up to 1 at most")
         families = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
         least, top = min((family.smallest for family in families), default=0), self.tops[0]
         if least > top:
@@ -251,8 +247,7 @@ class Recipe(fields.Config):
         return self.lengths.tops(len(self.task.axes))
 
     def sizes(self, size: AnySize) -> tuple[int, ...]:
-        """Return a size on each axis. A single number applies to every axis; an axis whose ``most``
-        is below the training length is capped at it."""
+        """Return a size on each axis. A single number applies to every axis, up to its ``most`` if it has one."""
         if isinstance(size, tuple):
             return size
         top = self.lengths.top
@@ -299,10 +294,7 @@ def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
     limit = largest_size_for_choosing(recipe)
     for size in sizes:
         if max(recipe.sizes(size)) > limit:
-            raise UsageError(
-                f"to choose a recipe, measure sizes up to {limit}; size {size} is kept for testing: measure it "
-                "afterwards, with `lengthwise evaluate`"
-            )
+            raise UsageError(f"to choose a recipe, measure sizes up to {limit}; size {size} is kept for testing")
 
 
 def import_parts() -> None:
@@ -316,10 +308,8 @@ def check_stopping(layout: Layout, stopping: Stopping) -> None:
     for a non-empty answer but the layout has no empty ones."""
     _check_end(layout, stopping)
     if layout.decodes and stopping.reads_output:
-        raise UsageError(
-            f"{type(stopping).__name__} looks at the model's own answer, which {type(layout).__name__} "
-            "replaces by the right one: use Oracle or After"
-        )
+        names = f"{type(stopping).__name__} looks at the model's own answer, which {type(layout).__name__}"
+        raise UsageError(f"{names} replaces by the right one: use Oracle or After")
 
 
 def _check_end(layout: Layout, part: Objective | Stopping) -> None:

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from lengthwise.base.fields import nested_parts
 from lengthwise.base.formatting import YEAR, bytes_text, duration_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
@@ -91,22 +92,17 @@ def estimate_evaluation(
     attends_everywhere = not any(getattr(part, "sees_neighbours_only", False) for part in parts)
     # A rule that compares all loops needs all their answers; one that stops needs the latest ones.
     compares = any(rule.reads_output and not rule.stops for rule in rules)
+    is_traced = len(rules) > 1 or any(rule.reads_output for rule in rules)
     memory, seconds = [], []
     for size in (sampled := sizes[:: max(1, len(sizes) // 32)]):  # a sample of many sizes
         positions, rounds = _estimate_row(recipe, recipe.sizes(size))
         planned = recipe.loops.planned(torch.tensor([round(rounds)]))
         limits = [int(loop_limits(rule, planned)) for rule in rules]
-        loops, run = max(limits), max(rule.starts * limit for rule, limit in zip(rules, limits, strict=True))
-        problems = samples * positions * 20
-        batch_positions = max(positions, 32_768)
+        run = max(rule.starts * limit for rule, limit in zip(rules, limits, strict=True))
         scores = 8 * getattr(model, "heads", 0) * positions**2 * attends_everywhere
-        traced_loops = loops if compares else max(rule.window for rule in rules)
-        traced = (
-            8.0 * traced_loops * batch_positions if len(rules) > 1 or any(rule.reads_output for rule in rules) else 0
-        )
-        memory.append(
-            4 * weights + problems + 4 * _activations_per_position(recipe) * batch_positions + traced + scores
-        )
+        traced_loops = is_traced * (max(limits) if compares else max(rule.window for rule in rules))
+        per_position = 4 * _activations_per_position(recipe) + 8.0 * traced_loops
+        memory.append(4 * weights + samples * positions * 20 + per_position * max(positions, 32_768) + scores)
         seconds.append(2 * weights * samples * positions * run / OPERATIONS_PER_SECOND)
     return ResourceEstimate(max(memory), sum(seconds) * len(sizes) / len(sampled))
 
@@ -120,9 +116,8 @@ def _estimate_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
         return _measure_sample_row(recipe, size)
     small = (tuple(max(1, part * n // largest) for part in size) for n in (MAX_SAMPLED_SIZE // 2, MAX_SAMPLED_SIZE))
     (_, first), (positions, second) = (_measure_sample_row(recipe, part_size) for part_size in small)
-    power = math.log2(max(second, 1) / max(first, 1))
-    times = largest / MAX_SAMPLED_SIZE
-    return positions * times, max(second, 1) * times ** max(power, 0)
+    power, times = max(0, math.log2(second / first)), largest / MAX_SAMPLED_SIZE
+    return positions * times, second * times**power
 
 
 def _measure_sample_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
@@ -133,7 +128,7 @@ def _measure_sample_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, f
             batch = recipe.layout.write(problems, recipe.task)
     except UsageError:  # the task has no such size, or an error, which is reported elsewhere
         return 3.0 * max(size), float(max(size))
-    return float(batch.targets.shape[1]), float(batch.rounds[0])
+    return float(batch.targets.shape[1]), max(1.0, float(batch.rounds[0]))
 
 
 def _activations_per_position(recipe: Recipe) -> float:
@@ -148,8 +143,8 @@ def count_parameters(recipe: Recipe) -> int:
     spec, layers, model = recipe.model, getattr(recipe.model, "layers", 1), None
     is_small = is_small_model(spec)
     if not is_small and layers > 2:  # layers are equally large
-        one_layer, two_layers = (count_parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
-        return one_layer + (layers - 1) * (two_layers - one_layer)
+        one, two = (count_parameters(replace(recipe, model=replace(spec, layers=n))) for n in (1, 2))  # type: ignore[call-arg]
+        return one + (layers - 1) * (two - one)
     with wrap_user_errors(recipe):
         if not is_small:
             # A user's own model may read its weights while it is built, or have a bug.
@@ -161,16 +156,6 @@ def count_parameters(recipe: Recipe) -> int:
 
 def is_small_model(spec: Any) -> bool:
     """Return whether the fields alone show that the model fits into any machine's memory."""
-    numbers = [*_field_numbers(spec), 1]
-    return math.prod(numbers) * max(numbers) < 10**7  # a width's matrices have its square
-
-
-def _field_numbers(spec: Any) -> Iterable[int]:
-    if isinstance(spec, int):
-        yield max(1, spec)
-    elif isinstance(spec, tuple):
-        for part in spec:
-            yield from _field_numbers(part)
-    elif is_dataclass(spec):
-        for field in fields(spec):
-            yield from _field_numbers(getattr(spec, field.name))
+    parts = nested_parts(spec)
+    numbers = [max(1, value) for part in parts for value in vars(part).values() if isinstance(value, int)]
+    return math.prod(numbers) * max(numbers, default=1) < 10**7  # a width's matrices have its square

@@ -33,11 +33,8 @@ class Fresh(Source):
 
 
 FRESH = Fresh()
-RESIDUES: dict[Purpose, range] = {
-    "train": range(10),
-    "validation": range(10, 12),
-    "test": range(12, 13),
-}  # of hashes mod 13
+# Of hashes mod 13.
+RESIDUES: dict[Purpose, range] = {"train": range(10), "validation": range(10, 12), "test": range(12, 13)}
 
 
 @dataclass(frozen=True)
@@ -70,6 +67,4 @@ def hash_prompts(problems: Problems) -> Int[Tensor, " b"]:
 def describe_repeats(from_fixed_set: bool, problems: Problems) -> dict[str, Any]:
     """Return a Score's fields about problems that were drawn several times; none if all problems differ."""
     distinct = len(hash_prompts(problems).unique())
-    if distinct == len(problems):
-        return {}
-    return {"distinct": distinct, "fixed_set": from_fixed_set or None}
+    return {} if distinct == len(problems) else {"distinct": distinct, "fixed_set": from_fixed_set or None}

@@ -1,20 +1,5 @@
 """Stopping rules, which choose the loop whose answer is used at test. They depend only on a ``Trace`` and on T(n).
-
-==================  ========================  ======================================================================
-rule                uses T(n)                 runs
-==================  ========================  ======================================================================
-``Oracle``          yes                       T(n) + ``more`` loops
-``After``           no                        the same number of loops for every row
-``MaxConfidence``   unless ``most`` is given  all loops up to its limit, then chooses the most confident answer
-``Halted``          unless ``most`` is given  until an answer is not empty
-``Converged``       unless ``most`` is given  until the answer stays the same
-``Settled``         no                        until the state stops changing
-``Restarts``        as its ``rule``           as its ``rule``, from several initial states; keeps the best answer
-==================  ========================  ======================================================================
-
-The limit of a rule that reads answers is T(n) + ``extra`` loops, or ``most`` if given: then it is the same for every
-row, and the rule does not use T(n).
-"""
+``After`` and ``Settled`` do not use T(n), nor do rules that read answers with a limit ``most``."""
 
 from __future__ import annotations
 
@@ -36,11 +21,7 @@ PUBLISHED_BATCH = 512  # rows for which the published code chooses one loop
 
 class Stopping(fields.Config):
     """Runs ``limit`` loops at most and chooses one of them, counted from 1: the last one, unless a subclass defines
-    ``done`` or ``choose``. Subclasses are frozen dataclasses.
-
-    A rule with ``done`` stops a row at the first loop after which it is True. A rule with ``choose`` compares all loops
-    up to the limit.
-    """
+    ``done``, which stops a row, or ``choose``, which compares all loops. Subclasses are frozen dataclasses."""
 
     needs_end: bool = False  # True if answers must end with a symbol of their own, and so can be empty
     needs_movement: bool = False  # True if it reads ``trace.movement``
@@ -184,9 +165,8 @@ class Settled(Stopping):
     """Halts at the first loop that moves the state by less than ``below``: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position,
     with p the ``period``. Does not use T(n); a row that never settles is answered after ``most`` loops.
 
-    An answer may stay the same for some loops before it is right; a state that no longer moves keeps its answer. States
-    may also alternate between two values: then they do not move over two loops (``period=2``). For a model with a clock
-    (``Timed``), only the state of ``answers`` counts.
+    An answer may stay the same for some loops before it is right; a state that no longer moves keeps its answer. For a
+    model with a clock (``Timed``), only the state of ``answers`` counts.
     """
 
     below: Positive = 0.1  # relative movement of the state, at every position
@@ -249,12 +229,8 @@ def loop_limits(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]
     with wrap_user_errors(rule):
         limit = rule.limit(planned)
     _check_rows(rule, "limit", limit, torch.long, len(planned))
-    if (wrong := limit < 1).any():
-        row = int(wrong.long().argmax())
-        raise UsageError(
-            f"{rule.name}: limit gives {int(limit[row])} loops for a row with {int(planned[row])} planned loops; "
-            "it must give 1 or more"
-        )
+    if (limit < 1).any():
+        raise UsageError(f"{rule.name}: limit gives {int(limit.min())} loops; it must give 1 or more")
     return limit
 
 
@@ -265,20 +241,21 @@ def choose_loops(
     chosen = rule.choose(trace, planned)
     _check_rows(rule, "choose", chosen, torch.long, len(limit))
     if (wrong := (chosen < 1) | (chosen > limit)).any():
-        row = int(wrong.long().argmax())
-        raise UsageError(
-            f"{rule.name}: choose returned loop {int(chosen[row])} for a row that ran {int(limit[row])}; "
-            "a trace is undefined after trace.loops"
-        )
+        chosen_loop, ran = int(chosen[wrong][0]), int(limit[wrong][0])
+        raise UsageError(f"{rule.name}: choose returned loop {chosen_loop} for a row that ran {ran}")
     return chosen
 
 
 def _check_rows(rule: Stopping, method: str, returned: object, dtype: torch.dtype, rows: int) -> None:
-    if isinstance(returned, Tensor) and returned.dtype == dtype and returned.shape == (rows,):
-        return
-    actual = f"{returned.dtype} of {tuple(returned.shape)}" if isinstance(returned, Tensor) else type(returned).__name__
-    expected = "torch.bool" if dtype == torch.bool else "torch.long"
-    raise UsageError(f"{rule.name}: {method} must return a {expected} for each of {rows} rows, not {actual}")
+    if not isinstance(returned, Tensor) or returned.dtype != dtype or returned.shape != (rows,):
+        expected = "torch.bool" if dtype == torch.bool else "torch.long"
+        actual = describe_value(returned)
+        raise UsageError(f"{rule.name}: {method} must return a {expected} for each of {rows} rows, not {actual}")
+
+
+def describe_value(value: object) -> str:
+    """Return a tensor's type and shape, or another value's type."""
+    return f"{value.dtype} of {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def find_done_rows(

@@ -61,8 +61,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Study:
-    """One or more panels; if there are several, each has its own folder. Raises UsageError if a panel has no recipe or
-    no size, if two panels share a title or a name, or if two recipes share a name."""
+    """One or more panels; if there are several, each has its own folder."""
 
     title: str
     panels: tuple[Panel, ...]
@@ -72,34 +71,23 @@ class Study:
     matrix: bool = False  # also draw architectures × tasks, beside published results
 
     def __post_init__(self) -> None:
+        error = f"study {self.title!r}"
         if not self.panels:
-            raise UsageError(
-                f"study {self.title!r}: it has no panels; give it one or more: lw.Panel(title, recipes, sizes)"
-            )
+            raise UsageError(f"{error}: it has no panels; give it one or more: lw.Panel(title, recipes, sizes)")
         for panel in self.panels:
             if not panel.recipes or not (panel.sizes or panel.grid):
-                lacking = "sizes" if panel.recipes else "recipes"
-                raise UsageError(f"study {self.title!r}: panel {panel.title!r} has no {lacking}; give it one or more")
+                raise UsageError(f"{error}: panel {panel.title!r} has no {'sizes' if panel.recipes else 'recipes'}")
         if len(self.panels) > 1:
-            named_panels = []
-            for panel in self.panels:
-                name = panel.name or "-".join(re.findall(r"\w+", panel.title.lower()))
-                if not re.fullmatch(r"\w[\w.-]*", name):
-                    raise UsageError(
-                        f"panel {panel.title!r}: name={name!r} is not a folder name; use letters, digits and dashes"
-                    )
-                named_panels.append(replace(panel, name=name))
-            object.__setattr__(self, "panels", tuple(named_panels))
-        for field_name in ("title", "name"):
-            texts = [getattr(panel, field_name).casefold() for panel in self.panels]
-            if twice := [text for text in texts if texts.count(text) > 1]:
-                raise UsageError(
-                    f"study {self.title!r}: two panels have the {field_name} {twice[0]!r}; give each its own"
-                )
-        names = [recipe.name for recipe in self.recipes]
-        if shared := [name for name in names if names.count(name) > 1]:
-            advice = "list it once, in a panel of all its sizes, or rename the copy"
-            raise UsageError(f"study {self.title!r}: two recipes are called {shared[0]!r}; {advice}")
+            names = [panel.name or "-".join(re.findall(r"\w+", panel.title.lower())) for panel in self.panels]
+            named_panels = tuple(replace(panel, name=name) for panel, name in zip(self.panels, names, strict=True))
+            object.__setattr__(self, "panels", named_panels)
+            if wrong := [name for name in names if not re.fullmatch(r"\w[\w.-]*", name)]:
+                raise UsageError(f"{error}: name={wrong[0]!r} is not a folder name; use letters, digits and dashes")
+        for parts, field_name in ((self.panels, "title"), (self.panels, "name"), (self.recipes, "name")):
+            names = [getattr(part, field_name).casefold() for part in parts]
+            if shared := [name for name in names if names.count(name) > 1]:
+                kind = "panels" if parts is self.panels else "recipes"
+                raise UsageError(f"{error}: two {kind} have the {field_name} {shared[0]!r}; give each its own")
 
     @property
     def recipes(self) -> tuple[Recipe, ...]:

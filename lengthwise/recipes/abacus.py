@@ -85,8 +85,7 @@ def _published_recipe(name: str) -> Recipe:
 
 def blog_abacus_addition() -> Recipe:
     """The published reproduction: one layer, 16 loops, the input read in every layer, and digit positions added to
-    queries and keys. Training takes 27 hours of one GPU. Expect a mean of 0.61 over 40 × 40 digits, according to its
-    text."""
+    queries and keys. Training takes 27 hours of one GPU; its text says a mean of 0.61 over 40 × 40 digits."""
     model = Transformer(
         width=1024,
         layers=1,
@@ -119,10 +118,8 @@ ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 def abacus_addition() -> Recipe:
     """Our form of addition with Abacus embeddings: two layers, two loops and width 128. Half of the heads see only
-    neighbouring digit positions, or nothing; the others see only the position of the next digit, or nothing. Half of
-    the sums are structured: chains of carries, few different columns, runs, doubles, or mostly one digit. Half of the
-    numbers have at most three digits. A seed takes about 25 minutes of one CPU thread; weights are shipped. See
-    docs/abacus.md."""
+    neighbouring digit positions, or nothing; the others only the position of the next digit, or nothing. A seed takes
+    about 25 minutes of one CPU thread; weights are shipped. See docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
     # A head that has to find the next column among its neighbours also mixes in some of their content.
     windows = CoupledHeads(count=SMALL.heads, reach=1), CoupledHeads(count=SMALL.heads // 2, ahead=1)
@@ -187,7 +184,7 @@ def positions() -> dict[str, Recipe]:
 
 def splits() -> dict[str, Recipe]:
     """Sixteen effective layers in the published splits, at width 64, on sums of up to 6 digits. ``-once`` adds the
-    input only before the first loop; ``-progressive`` adds a loss term after a random number of loops. See
+    input only before the first loop; ``-progressive`` adds a loss after a random number of loops. See
     results/abacus."""
     recipes = []
     for name, (layers, injection) in SPLITS.items():
@@ -240,10 +237,9 @@ def tasks() -> dict[str, Recipe]:
 
 def local_sorting() -> Recipe:
     """Our form of sorting: half of the heads see only the left neighbour, and collect a number's digits at its end; the
-    others see all positions. Tokens have digit positions, but no positions in the row. Trained on up to four numbers of
-    four digits, with four loops; 60 % of the rows are from seven families, most of similar numbers. Expect a score of
-    .99 or more on every family with three numbers of three digits, .9 with four numbers of four digits, and little with
-    five. A seed takes an hour of one CPU thread; weights are shipped."""
+    others see all positions. Trained on up to four numbers of four digits. Expect .99 or more on every family with
+    three numbers of three digits, .9 with four numbers of four digits, and little with five. A seed takes an hour of
+    one CPU thread; weights are shipped."""
     similar = ("neighbours", "shared-front", "odd-one-out", "same-length", "two-values")
     return replace(
         tasks()["abacus-sorting"],

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
+from lengthwise.base.fields import validate_arguments
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import FullOutput, NextToken
 from lengthwise.experiment.lengths import Curriculum, Mastery
@@ -28,21 +29,13 @@ from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy, UniqueSet
 
 Scale = Literal["cpu", "half", "paper"]
-
-
 # A method's name has these parts. ``ntp``, ``fop``: next-token or full-output prediction; ``pause``: pause tokens;
 # ``loop``: T(n) loops if ``adaptive``, else ``Setting.fixed_count``; ``wo``: without input injection. A method without
 # loops has ``Setting.fixed_count`` copies of the block.
-METHODS = (
-    "ntp",
-    "ntp-pause",
-    "ntp-loop",
-    "fop",
-    "fop-pause",
-    "fop-loop-fixed",
-    "fop-loop-adaptive",
-    "fop-loop-adaptive-wo",
-)
+Method = Literal[
+    "ntp", "ntp-pause", "ntp-loop", "fop", "fop-pause", "fop-loop-fixed", "fop-loop-adaptive", "fop-loop-adaptive-wo"
+]
+METHODS: tuple[Method, ...] = get_args(Method)
 
 
 @dataclass(frozen=True)
@@ -145,12 +138,9 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
 }
 
 
-def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
-    """Return the recipe of one method on one task. Raises UsageError for a wrong name, or a task that has no recipe at
-    this scale."""
-    for option, name, choices in (("scale", scale, get_args(Scale)), ("method", method, METHODS)):
-        if name not in choices:
-            raise UsageError(f"{option}: {name!r} is not one of: {', '.join(choices)}")
+@validate_arguments
+def build_variation(task: str, method: Method, scale: Scale = "cpu") -> Recipe:
+    """Return the recipe of one method on one task. Raises UsageError for a task that has no recipe at this scale."""
     if task not in SETTINGS[scale]:
         tasks = ", ".join(SETTINGS[scale])
         raise UsageError(f"task: {task!r} has no recipe; the tasks at the {scale} scale are: {tasks}")
@@ -186,9 +176,7 @@ def build_variation(task: str, method: str, scale: Scale = "cpu") -> Recipe:
         ema_start=setting.ema_start,
         families=0.5 if setting.families else 0.0,
         family_names=setting.families,
-        watch=Watch(
-            every=setting.steps // setting.measurements, sizes=watched_sizes, count=500 if setting.keep_best else 200
-        ),
+        watch=Watch(setting.steps // setting.measurements, watched_sizes, 500 if setting.keep_best else 200),
         keep="best" if setting.keep_best else "last",
         chosen_on=ChosenOn((*watched_sizes, *setting.inspected_sizes)),
     )

@@ -21,11 +21,9 @@ CHOSEN_ON = ChosenOn((8, 12, 16, 24), ("uniform", "hard", "families"))
 
 
 def looped_pairs() -> Recipe:
-    """One small block that sees a digit's nearest neighbours, applied once per digit and a few times more.
-
-    The first position is marked: otherwise, in a run of equal columns, it would look like the next. Half of the sums
-    have long chains of carries, runs, or mostly one digit. It stops after four loops without a change.
-    """
+    """One small block that sees a digit's nearest neighbours, applied once per digit and a few times more. The first
+    position is marked: otherwise, in a run of equal columns, it would look like the next. It stops after four loops
+    without a change."""
     return Recipe(
         name="looped-pairs",
         task=Addition(order="least", equal_lengths=True, leading_zeros=True),
@@ -48,8 +46,8 @@ def looped_pairs() -> Recipe:
 
 
 def standard_pairs() -> Recipe:
-    """Four layers that see the whole row, with learned positions, applied once, on the same data. It needs more steps
-    than ``looped-pairs``: with the same number, it does not learn all 8-digit sums."""
+    """Four layers that see the whole row, with learned positions, applied once, on the same data. With as few steps as
+    ``looped-pairs`` it does not learn all 8-digit sums."""
     return replace(
         looped_pairs(),
         name="standard-pairs",
@@ -72,7 +70,7 @@ def standard_pairs() -> Recipe:
 
 def notebook() -> dict[str, Recipe]:
     """The notebook's settings: a standard encoder and the looped one that it meant to use, on sums of exactly 8 digits,
-    decimal or binary modulo 2ⁿ. ``lengthwise reproduce notebook`` runs them."""
+    decimal or binary modulo 2ⁿ."""
     # Like torch's encoder layer: an MLP of width 2,048, dropout, and initial weights of standard deviation
     # 1 / √(3 · inputs). A column's two digits are read as two real numbers.
     standard = Transformer(

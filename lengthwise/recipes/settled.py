@@ -33,7 +33,7 @@ _sudoku_transformer = partial(
 
 def settled_parity() -> Recipe:
     """``looped-parity`` with an answer that stays right after any number of further loops: the first bit is marked, and
-    in training rows take up to ten more loops. A seed takes two minutes of one CPU thread."""
+    rows take up to ten more loops in training. A seed takes two minutes of one CPU thread."""
     return replace(
         looped_parity(),
         name="settled-parity",
@@ -45,8 +45,8 @@ def settled_parity() -> Recipe:
 
 
 def settled_copy() -> Recipe:
-    """``looped-copy`` with an answer that stays right after any number of further loops. One head sees the whole row,
-    so that every position can tell when the copy is complete. A seed takes four minutes of one CPU thread."""
+    """``looped-copy`` whose answer stays right. One head sees the whole row, so that every position can tell when the
+    copy is complete. A seed takes four minutes of one CPU thread."""
     return replace(
         looped_copy(),
         name="settled-copy",
@@ -63,8 +63,8 @@ def settled_copy() -> Recipe:
 
 
 def settled_addition() -> Recipe:
-    """Binary addition, lowest digit first, whose sum stays right after any number of further loops. It takes about as
-    many loops as the longest carry, not T(n) = n. A seed takes eight minutes of one CPU thread."""
+    """Binary addition, lowest digit first, whose sum stays right. It takes about as many loops as the longest carry,
+    not T(n) = n. A seed takes eight minutes of one CPU thread."""
     return replace(
         looped_addition(),
         name="settled-addition",
@@ -79,8 +79,8 @@ def settled_addition() -> Recipe:
 
 
 def settled_binary_sum() -> Recipe:
-    """The binary sum of up to 12 bits, whose answer stays right after any number of further loops; counts beyond those
-    of training are wrong. A seed takes seven minutes of one CPU thread."""
+    """The binary sum of up to 12 bits, whose answer stays right; counts beyond those of training are wrong. A seed
+    takes seven minutes of one CPU thread."""
     return replace(
         short_binary_sum(),
         name="settled-binary-sum",
@@ -131,8 +131,8 @@ def scan_prefix_sum() -> Recipe:
 
 
 def looped_maze() -> Recipe:
-    """Mazes of 5 × 5 to 9 × 9 symbols (2 to 4 cells a side) by a looped convolution on the grid: each loop sees the
-    four neighbours, as one round of dead-end filling does. A third of the problems are structured."""
+    """Mazes of 2 to 4 cells a side by a looped convolution on the grid: each loop sees the four neighbours, as one
+    round of dead-end filling does."""
     return replace(
         looped_prefix_sum(),
         name="looped-maze",
@@ -152,7 +152,7 @@ def looped_maze() -> Recipe:
 
 def looped_sudoku() -> Recipe:
     """Sudoku of 6 × 6 and 4 × 4 cells by looped attention within rows, columns and boxes, from random initial states:
-    four segments of four loops, each with a step of the optimizer and the state carried to the next."""
+    four segments of four loops, each with a step of the optimizer."""
     return replace(
         looped_maze(),
         name="looped-sudoku",
@@ -170,8 +170,7 @@ def looped_sudoku() -> Recipe:
 
 
 def looped_sudoku_9() -> Recipe:
-    """Sudoku of 9 × 9 cells: ``looped-sudoku`` with a larger model, trained for longer. A seed takes 90 minutes of one
-    CPU thread."""
+    """``looped-sudoku`` on 9 × 9 cells, larger and trained for longer. A seed takes 90 minutes of one CPU thread."""
     return replace(
         looped_sudoku(),
         name="looped-sudoku-9",

@@ -64,21 +64,15 @@ HALTING: dict[str, Any] = {"objective": Halting(), "stopping": Halted()}  # the 
 
 
 def looped_parity() -> Recipe:
-    """Our form of parity: each loop sees only the left neighbour, so no length is new to it.
-
-    The published method is ``fop-loop-adaptive-parity``. Expect exact match 1.00 at three times the training length; a
-    seed takes two minutes of one CPU thread. See results/parity.
-    """
+    """Our form of parity: each loop sees only the left neighbour, so no length is new to it. Expect exact match 1.00 at
+    three times the training length; a seed takes two minutes of one CPU thread."""
     return replace(WINDOWED, name="looped-parity", chosen_on=ChosenOn((20, 26, 60)))
 
 
 def halting_parity() -> Recipe:
-    """``looped-parity`` that stops by itself, without T(n).
-
-    A quarter of the rows stop too early and are trained to give the empty answer. The mark of the first bit moves one
-    position per loop: when it arrives, all bits have been seen. Half of the rows have few runs. Expect exact match 1.00
-    at three times the training length; a seed takes one minute of one CPU thread.
-    """
+    """``looped-parity`` that stops by itself, without T(n): a quarter of the rows stop too early and are trained to
+    give the empty answer. The mark of the first bit moves one position per loop: when it arrives, all bits have been
+    seen. Expect exact match 1.00 at three times the training length; a seed takes one minute of one CPU thread."""
     return replace(
         WINDOWED,
         name="halting-parity",
@@ -92,12 +86,9 @@ def halting_parity() -> Recipe:
 
 
 def looped_copy() -> Recipe:
-    """Our form of copy: each loop sees a position's left neighbour, and moves the row on by one position.
-
-    The published method is ``fop-loop-adaptive-copy``. It stops by itself, as ``halting_parity`` does: the mark of the
-    first symbol reaches the ``=`` when the row has arrived. Expect every family to be right at 1.5 times the training
-    length, and most families at twice that length; a seed takes five minutes of one CPU thread.
-    """
+    """Our form of copy: each loop moves the row on by one position. It stops by itself: the mark of the first symbol
+    reaches the ``=`` when the row has arrived. Expect every family to be right at 1.5 times the training length, and
+    most at twice that length; a seed takes five minutes of one CPU thread."""
     return replace(
         halting_parity(),
         name="looped-copy",
@@ -115,13 +106,11 @@ def looped_copy() -> Recipe:
 
 
 def looped_addition() -> Recipe:
-    """Our form of binary addition: n loops. Half of the heads see the left neighbour, half the same digit position of
-    each number, so that digits are paired without counting; paired digits move past the carries, one position per loop.
-    The first position is marked. Half of the sums are structured: with a long carry, similar but without a carry, with
-    few different columns, or mostly of one digit. It stops by itself: until the mark reaches the ``=``, its answer is
-    empty. A seed takes 25 minutes of one CPU thread; expect a score of .99 or more on uniform sums at twice the
-    training length and, in two of three seeds, .95 or more on every family at 1.5 times the training length, without
-    T(n)."""
+    """Our form of binary addition: half of the heads see the left neighbour, half the same digit position of each
+    number, so that digits are paired without counting; paired digits move past the carries, one position per loop. It
+    stops by itself: until the mark of the first position reaches the ``=``, its answer is empty. A seed takes 25
+    minutes of one CPU thread; expect .99 or more on uniform sums at twice the training length and, in two of three
+    seeds, .95 or more on every family at 1.5 times the training length."""
     return replace(
         LONG,
         name="looped-addition",
@@ -141,9 +130,8 @@ def looped_addition() -> Recipe:
 
 
 def columns_addition() -> Recipe:
-    """An earlier form of ``looped-addition``, without the mark: a third of the sums have a long carry, and it takes
-    about half of the steps. At twice the training length, uniform sums are right and complements are not.
-    Multiplication and ablations are based on it."""
+    """An earlier form of ``looped-addition``, without the mark, in half of the steps: at twice the training length,
+    uniform sums are right and complements are not. Ablations are based on it."""
     return replace(
         WINDOWED,
         name="columns-addition",
@@ -159,10 +147,9 @@ def columns_addition() -> Recipe:
 
 
 def short_binary_sum() -> Recipe:
-    """Our form of the binary sum, trained to 20 bits: n loops of three layers, each of which sees only a position's
-    left neighbour. Three fifths of the problems are structured, with a uniform number of ones, near powers of two, or
-    mostly ones: uniform bits have sums near n too rarely. A seed takes 20 minutes of one CPU thread; expect most 30-bit
-    sums to be right, but not those of 31 ones."""
+    """Our form of the binary sum, trained to 20 bits: n loops of three layers that see only the left neighbour. Three
+    fifths of the problems are structured, since uniform bits have sums near n too rarely. A seed takes 20 minutes of
+    one CPU thread; expect most 30-bit sums to be right, but not those of 31 ones."""
     return replace(
         LONG,
         name="short-binary-sum",
@@ -181,8 +168,8 @@ def short_binary_sum() -> Recipe:
 
 def looped_binary_sum() -> Recipe:
     """``short-binary-sum`` that counts past 32 ones: trained to 36 bits, with rows of 7 to 32 ones around each power of
-    two, since training must contain every such carry. It starts with up to ten bits, so that the model learns one
-    rule for all positions of the answer. A seed takes 45 minutes of one CPU thread; only one was trained."""
+    two, since training must contain every such carry. It starts with up to ten bits, so that the model learns one rule
+    for all positions of the answer. A seed takes 45 minutes of one CPU thread; only one was trained."""
     sums = short_binary_sum()
     return replace(
         sums,
@@ -197,11 +184,11 @@ def looped_binary_sum() -> Recipe:
 
 
 def halting_binary_sum() -> Recipe:
-    """``looped-binary-sum`` that stops by itself, without T(n). A clock, one small layer that sees the left neighbour
-    and the mark of the first bit, runs beside the three layers that count. A tenth of the rows stop too early, which
-    trains only the clock: a model that both counts and detects the last bit does not count beyond the training lengths.
-    The clock does not see bits: a clock that sees them stops early at long rows (docs/lab). A seed takes half an hour
-    of one CPU thread; only one was trained."""
+    """``looped-binary-sum`` that stops by itself. A clock, one small layer that sees the left neighbour and the mark of
+    the first bit, but no bits, runs beside the layers that count; a tenth of the rows stop too early, which trains only
+    the clock. A model that both counts and detects the last bit does not count beyond the training lengths, and a clock
+    that sees bits stops early at long rows (docs/lab). A seed takes half an hour of one CPU thread; only one was
+    trained."""
     sums = looped_binary_sum()
     return replace(
         sums,
@@ -216,14 +203,12 @@ def halting_binary_sum() -> Recipe:
 
 
 def looped_multiplication() -> Recipe:
-    """Our form of multiplication, 1–2 bits times n: n₁·n₂ + 2 loops, with heads as for addition; the operands' digits
-    are counted from their lowest bit, as the product's are. The first position is marked: without it no weights can
-    distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal neighbour changes nothing. Two fifths of the
-    problems are structured: many ones and carries, powers, runs, palindromes, one odd bit. In training, rows take up to
-    twenty more loops, so that finished digits stay. It stops by itself: as in ``halting_binary_sum`` a clock decides
-    when it is done, with two layers, since one operand determines how fast its mark moves along the other. Beyond the
-    training lengths the clock may be some loops early, so the answer is taken four loops later. A seed takes 20 minutes
-    of one CPU thread; expect every family to be right at the training length."""
+    """Our form of multiplication, 1–2 bits times n: n₁·n₂ + 2 loops, with heads as for addition. The first position is
+    marked: without it no weights can distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal neighbour
+    changes nothing. Rows take up to twenty more loops in training, so that finished digits stay. It stops by a clock
+    with two layers, since one operand determines how fast its mark moves along the other; beyond the training lengths
+    the clock may be early, so the answer is taken four loops later. A seed takes 20 minutes of one CPU thread; expect
+    every family to be right at the training length."""
     return replace(
         LONG,
         name="looped-multiplication",
@@ -247,11 +232,10 @@ def looped_multiplication() -> Recipe:
 
 
 def looped_unique_set() -> Recipe:
-    """Our form of the unique set: n loops; one head sees the left neighbour, the other all earlier positions, to find
-    equal symbols, or nothing. Three fifths of the problems have few symbols, runs, symbols in order, palindromes, or
-    odd symbols: a symbol has to find its own copies among many copies of another. It stops by itself, as
-    ``looped_addition`` does. A seed takes 45 minutes of one CPU thread; expect a score of .99 or more on every family
-    at 1.5 times the training length, without T(n)."""
+    """Our form of the unique set: one head sees the left neighbour, the other all earlier positions, to find equal
+    symbols, or nothing. Three fifths of the problems are structured: a symbol has to find its own copies among many
+    copies of another. It stops by itself. A seed takes 45 minutes of one CPU thread; expect .99 or more on every family
+    at 1.5 times the training length."""
     positions = (LocalHeads(1), EarlierHeads(1), Mark())
     odd = ("odd-end", "odd-one-out", "two-odd", "in-order", "palindrome")
     return replace(
@@ -276,9 +260,8 @@ def looped_unique_set() -> Recipe:
 
 def looped_bitwise_or() -> Recipe:
     """Bitwise or of vectors of any length: always two loops, since no information travels along the row. Half of the
-    heads see the left neighbour, half the digit position of the next symbol, in both vectors. Half of the problems are
-    structured, with any number of ones, while the task draws vectors with at most one. Expect exact match 1.00 at five
-    times the training length; a seed takes half a minute of one CPU thread."""
+    heads see the left neighbour, half the digit position of the next symbol, in both vectors. Expect exact match 1.00
+    at five times the training length; a seed takes half a minute of one CPU thread."""
     return replace(
         WINDOWED,
         name="looped-bitwise-or",
@@ -296,11 +279,9 @@ def looped_bitwise_or() -> Recipe:
 
 def looped_flipped_copy() -> Recipe:
     """Copy each bit, flipped if the parity of all bits is odd, in 2n loops: parity moves along the bits, then along the
-    answer; the position that predicts a bit's copy sees this bit. It stops by itself: as in ``halting_binary_sum`` a
-    clock decides when it is done, whose mark takes two loops from one position to the next. In training, rows take up
-    to five more loops, so that a finished answer stays; without these loops, accuracy at long rows is lower (docs/lab).
-    Expect a score of .99 on uniform rows at twice the training length, and lower scores on some families; a seed takes
-    a quarter of an hour of one CPU thread."""
+    answer. It stops by a clock whose mark takes two loops from one position to the next. In training, rows take up to
+    five more loops, so that a finished answer stays (docs/lab). Expect .99 on uniform rows at twice the training
+    length, and lower scores on some families; a seed takes a quarter of an hour of one CPU thread."""
     return replace(
         LONG,
         name="looped-flipped-copy",

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from lengthwise.base.fields import validate_arguments
 from lengthwise.base.results import Claim
-from lengthwise.base.types import UsageError
 from lengthwise.experiment.study import Panel, Study, parse_names
-from lengthwise.recipes.abacus import (
-    abacus_addition,
-    abacus_addition_full,
-    blog_abacus_addition,
-    paper,
-    positions,
-    splits,
-)
-from lengthwise.recipes.abacus import tasks as other_tasks
+from lengthwise.recipes import abacus as recipes_of
 
 SECOND_HAND = "paper, quoted second-hand"
 LOOPS = (1, 2, 8, 16, 32)  # loops in the blog's maps
@@ -29,25 +23,29 @@ CLAIMS = (
 )
 
 
-def abacus(tasks: str = "all", scale: str = "cpu") -> Study:
+@validate_arguments
+def abacus(tasks: str = "all", scale: Literal["cpu", "blog", "paper"] = "cpu") -> Study:
     """Abacus embeddings: the map of sums up to 40 × 40 digits; positions compared; layers and loops; other tasks."""
-    if scale not in ("cpu", "blog", "paper"):
-        raise UsageError(f"scale: {scale!r} is not one of: cpu, blog, paper")
-    recipes, loops, grid, sizes = (abacus_addition(), abacus_addition_full()), (), (40, 40), (60, 100)
+    recipes, loops, grid, sizes = (
+        (recipes_of.abacus_addition(), recipes_of.abacus_addition_full()),
+        (),
+        (40, 40),
+        (60, 100),
+    )
     if scale == "blog":
-        recipes, loops = (blog_abacus_addition(),), LOOPS
+        recipes, loops = (recipes_of.blog_abacus_addition(),), LOOPS
     elif scale == "paper":  # the paper's map, and the end of its diagonal
-        recipes, loops, grid, sizes = tuple(paper().values()), LOOPS, (100, 100), (60, 100, 160)
+        recipes, loops, grid, sizes = tuple(recipes_of.paper().values()), LOOPS, (100, 100), (60, 100, 160)
     first = {"grid": grid, "loops": loops, "claims": CLAIMS, "strong": recipes[0].name, "name": "addition"}
     panels = [Panel("Addition, trained on up to 20 digits", recipes, sizes, **first)]
     if scale == "cpu":
         compared = {"strong": "abacus-positions-abacus", "name": "positions"}
         title = "Positions, trained on up to 5 digits"
-        panels.append(Panel(title, tuple(positions().values()), tuple(range(1, 16)), **compared))
+        panels.append(Panel(title, tuple(recipes_of.positions().values()), tuple(range(1, 16)), **compared))
         compared = {"loops": LOOPS, "strong": "abacus-split-8x2", "name": "splits"}
         title = "Sixteen layers, split into layers and loops"
-        panels.append(Panel(title, tuple(splits().values()), (), grid=(12, 12), **compared))
-        for recipe in other_tasks().values():
+        panels.append(Panel(title, tuple(recipes_of.splits().values()), (), grid=(12, 12), **compared))
+        for recipe in recipes_of.tasks().values():
             name, top = recipe.task.name, recipe.lengths.top
             title = f"{name.replace('-', ' ').capitalize()}, trained on up to {top}"
             panels.append(Panel(title, (recipe,), (), grid=(2 * top, 2 * top), name=name))

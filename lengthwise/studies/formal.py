@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from lengthwise.base.errors import UsageError
+from lengthwise.base.fields import validate_arguments
 from lengthwise.base.results import MATRIX_TIMES
 from lengthwise.experiment.study import Panel, Study, check_unique
-from lengthwise.recipes.formal import ARCHITECTURES, STEPS, TASKS, Scale, formal_recipe
+from lengthwise.recipes.formal import ARCHITECTURES, TASKS, Scale, formal_recipe
 
 TITLES = {"s3": "Words over S3", "s5": "Words over S5"}
 FAMILIES = "-families"  # suffix of a method that trains with half of each batch from families
 
 
+@validate_arguments
 def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> Study:
     """Formal languages: a panel per task, and a matrix of scores on uniform problems and worst families, at 1, 3.2 and
     6.4 times the training length. ``methods`` and ``tasks`` may name a user's own mixers and tasks. A method that ends
@@ -20,8 +21,6 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
     names = [*ARCHITECTURES] if methods == "all" else methods.split(",")
     check_unique(on, "tasks")
     check_unique(names, "methods")
-    if scale not in STEPS:
-        raise UsageError(f"scale: {scale!r} is not one of: {', '.join(STEPS)}")
     panels = []
     for task in on:
         recipes = tuple(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from lengthwise.base.results import Claim
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import MaxConfidence, Oracle
@@ -63,7 +65,7 @@ def test_length(task: str, scale: Scale) -> int:
     return TEST_LENGTHS[task] * SETTINGS[scale][task].top // SETTINGS["paper"][task].top
 
 
-def _find_recipe(task: str, method: str, scale: Scale) -> Recipe:
+def _find_recipe(task: str, method: Any, scale: Scale) -> Recipe:
     if method == OUR_METHOD and scale == "cpu" and task in FORMS:
         return FORMS[task]()
     return build_variation(task, method, scale)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
+from lengthwise.base.fields import validate_arguments
 from lengthwise.base.results import Claim
-from lengthwise.base.types import UsageError
 from lengthwise.experiment.study import Panel, Study, parse_names
 from lengthwise.recipes.retran import SIZES, build_models, cpu, paper
 
@@ -12,14 +14,13 @@ CLAIMS = (
 )
 
 
-def retran(scale: str = "cpu", sizes: str = "small") -> Study:
+@validate_arguments
+def retran(scale: Literal["cpu", "paper"] = "cpu", sizes: str = "small") -> Study:
     """ReTran, GPT and LSTM on expressions of up to 30 characters, measured up to 40: three models of about one size."""
-    recipes = {"cpu": cpu(), "paper": paper()}
-    if scale not in recipes:
-        raise UsageError(f"scale: {scale!r} is not one of: {', '.join(recipes)}")
-    prefix, panels = "" if scale == "cpu" else "paper-", []
+    recipes, prefix = (cpu(), "") if scale == "cpu" else (paper(), "paper-")
+    panels = []
     for size in parse_names(sizes, SIZES, "sizes"):
-        chosen = tuple(recipes[scale][f"{prefix}{name}-{size}"] for name in build_models(size))
+        chosen = tuple(recipes[f"{prefix}{name}-{size}"] for name in build_models(size))
         options = {"curve": tuple(range(8, 41)), "claims": CLAIMS, "strong": f"{prefix}retran-{size}", "name": size}
         panels.append(Panel(f"Expressions, {size} models", chosen, (30, 40), natural=True, **options))
     note = "`natural` problems follow the training distribution, but were not trained on: up to 30 characters, and from"
