@@ -4,7 +4,6 @@ reply at once. The endpoint's key is read from an environment variable, sent in 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import json
 import os
 import random
@@ -29,12 +28,11 @@ MAX_TRIES = 6  # requests per prompt and call, at most
 MAX_WAIT_SECONDS = 60.0  # maximum seconds between two tries, unless the endpoint asks for more
 MAX_REQUESTED_WAIT_SECONDS = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends; repeat it later
 KEY_PIECE_LENGTH = 12  # this many consecutive characters of the key are hidden like the full key
-MAX_RESPONSE_BYTES = 4 * 2**20  # bytes per response, about ten times the longest real replies
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key from an environment variable; an empty value means that the endpoint needs none."""
+    """A key from an environment variable; empty if the endpoint needs none."""
 
     variable: str
     value: str = field(default="", repr=False)
@@ -42,9 +40,7 @@ class Key:
     @staticmethod
     def read(variable: str | None) -> Key:
         """Read the key from ``variable``, which must then be set, or by default from OPENAI_API_KEY, if that is set.
-
-        Raises UsageError, without showing the key, if the variable is not set or contains invalid characters.
-        """
+        Raises UsageError, without showing the key, if it is missing or has invalid characters."""
         name = variable or "OPENAI_API_KEY"
         value = os.environ.get(name, "").strip()
         if variable and not value:
@@ -72,8 +68,8 @@ class Key:
 
 
 class Failure(Exception):
-    """A failed request that may be retried, after ``wait`` seconds if the endpoint asks for it; ``responded`` is False
-    if the endpoint did not respond at all."""
+    """A failed request that may be retried, after ``wait`` seconds if the endpoint asks for it; it may not have
+    ``responded`` at all."""
 
     def __init__(self, reason: str, wait: float | None = None, *, responded: bool = True) -> None:
         super().__init__(reason)
@@ -89,38 +85,14 @@ def import_client() -> Any:
     return import_library("openai", "ask", "ask needs the openai client, which is not installed")
 
 
-async def _request_uncompressed(request: Any) -> None:
-    """Request an uncompressed response, so that its size is known as it is received."""
-    request.headers["Accept-Encoding"] = "identity"
-
-
-async def _limit_size(response: Any) -> None:
-    """Read a response of at most ``MAX_RESPONSE_BYTES``, to be decoded as UTF-8."""
-    if response.headers.get("Content-Encoding", "identity") != "identity":
-        raise Failure("the endpoint's response is compressed, although no compression was requested")
-    stream, whole = response.stream, bytearray()
-    async for part in stream:
-        whole += part
-        if len(whole) > MAX_RESPONSE_BYTES:
-            raise Refusal(f"the endpoint's response is larger than {MAX_RESPONSE_BYTES // 2**20} MiB")
-    await stream.aclose()  # frees the connection for another request
-    http = importlib.import_module(type(response).__module__.partition(".")[0])  # httpx, or openai's replacement
-    response.stream = http.ByteStream(bytes(whole))
-    # JSON is UTF-8. The header may name any Python codec: some are not for text, and punycode takes minutes.
-    response.encoding = "utf-8"
-
-
 def _retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds that ``Retry-After`` asks for, as a number or a date; None if it is missing or invalid."""
-    text, seconds = headers.get("retry-after", ""), -1.0
-    with suppress(ValueError, OverflowError):
-        if milliseconds := headers.get("retry-after-ms"):
-            seconds = float(milliseconds) / 1000
-        elif re.fullmatch(r"[\d.]+", text):
-            seconds = float(text)
-        elif text:
-            seconds = max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    return seconds if 0 <= seconds < float("inf") else None
+    with suppress(KeyError, ValueError):
+        return float(headers["retry-after-ms"]) / 1000
+    text = headers.get("retry-after", "")
+    with suppress(ValueError):
+        return float(text) if text[:1].isdecimal() else max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
+    return None
 
 
 def shorten(text: str) -> str:
@@ -177,11 +149,8 @@ class Outcome:
 def collect_replies(
     run: InquiryRun, items: Sequence[Item], options: RequestOptions, on_reply: Callable[[int, int], None]
 ) -> Outcome:
-    """Ask every different prompt that has no reply yet.
-
-    Each reply is saved before ``on_reply`` is called with the numbers of replies and of requests so far. Raises
-    UsageError for errors that would repeat: a wrong key, an unknown model, a full disk.
-    """
+    """Ask every different prompt that has no reply yet. Each reply is saved before ``on_reply`` is called with the
+    numbers of replies and of requests so far. Raises UsageError for errors that would repeat, such as a wrong key."""
     known_replies = run.replies()
     missing = {item.prompt: item for item in items if item.prompt not in known_replies}
     if not missing:
@@ -222,7 +191,7 @@ class _Asker:
         self.last_error, self.limit_reached = "", False
         self.wait_until = 0.0  # for all workers, if the endpoint asks for a wait
         self.closed = asyncio.Event()  # if set, no further request is sent
-        self.silent_requests: int | None = 0  # without a response; None after the first response
+        self.silent_requests = 0  # since the last response
 
     @property
     def reason(self) -> str:
@@ -241,7 +210,6 @@ class _Asker:
         openai = import_client()
         # A redirect would be an uncounted request, and could send the key to another host.
         transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)
-        transport.event_hooks = {"request": [_request_uncompressed], "response": [_limit_size]}
         settings = {"base_url": self.inquiry_run.inquiry.endpoint, "timeout": options.timeout, "max_retries": 0}
         key = options.key.value or "none"
         async with openai.AsyncOpenAI(api_key=key, http_client=transport, **settings) as self.connection:
@@ -267,15 +235,17 @@ class _Asker:
                 reply = await self._send(item.prompt)
             except Failure as failure:
                 self._record_error(str(failure), failure.wait)
-                self._record_response(responded=failure.responded)
+                self.silent_requests = 0 if failure.responded else self.silent_requests + 1
+                if self.silent_requests >= max(MAX_TRIES, 2 * self.options.concurrency):
+                    self.closed.set()
             except Refusal as refusal:
-                self._record_response(responded=True)
+                self.silent_requests = 0
                 self._record_error(str(refusal))
                 if not self.has_replies:
                     raise UsageError(f"{self.inquiry_run.inquiry.endpoint}: {self.last_error}") from None
                 return
             else:
-                self._record_response(responded=True)
+                self.silent_requests = 0
                 row = reply | {"tries": attempt + 1, "seconds": round(time.monotonic() - start, 3)}
                 row |= judge_reply(self.inquiry_run.inquiry.task, reply["said"], item.right)
                 hidden = {name: self.options.key.redact(v) if isinstance(v, str) else v for name, v in row.items()}
@@ -290,12 +260,8 @@ class _Asker:
     async def _back_off(self, attempt: int) -> None:
         """Wait with exponential back-off and jitter, at least as long as the endpoint asks for; return early if
         closed."""
-        wait = (
-            min(MAX_WAIT_SECONDS, self.options.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
-            if attempt
-            else 0.0
-        )
-        until = time.monotonic() + wait
+        wait = min(MAX_WAIT_SECONDS, self.options.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
+        until = time.monotonic() + (wait if attempt else 0.0)
         while not self.closed.is_set() and (left := max(until, self.wait_until) - time.monotonic()) > 0:
             with suppress(TimeoutError):
                 async with asyncio.timeout(left):
@@ -309,12 +275,6 @@ class _Asker:
         elif wait:
             self.wait_until = max(self.wait_until, time.monotonic() + wait)
 
-    def _record_response(self, *, responded: bool) -> None:
-        """Stop asking an endpoint that never responds."""
-        self.silent_requests = None if responded or self.silent_requests is None else self.silent_requests + 1
-        if self.silent_requests is not None and self.silent_requests >= max(MAX_TRIES, 2 * self.options.concurrency):
-            self.closed.set()
-
     async def _send(self, prompt: str) -> Row:
         """Send one request; see ``read_reply``. Raises Failure, Refusal, or UsageError."""
         openai, inquiry, timeout = import_client(), self.inquiry_run.inquiry, self.options.timeout
@@ -324,14 +284,12 @@ class _Asker:
                 response = await self.connection.chat.completions.with_raw_response.create(
                     model=inquiry.model, messages=inquiry.messages(prompt), **inquiry.options()
                 )
-            return read_reply(response.text)
+            return read_reply(response.content.decode(errors="replace"))  # JSON is UTF-8, whatever its header says
         except (TimeoutError, openai.APITimeoutError):
             raise Failure(f"no reply within {timeout:g} s", responded=False) from None
         except openai.APIStatusError as error:
             raise self._translate_status(error) from None
         except openai.OpenAIError as error:
-            if isinstance(error.__cause__, Failure | Refusal):  # raised in a hook
-                raise error.__cause__ from None
             raise Failure(f"{error} {error.__cause__ or ''}", responded=False) from None
 
     def _translate_status(self, error: Any) -> Exception:

@@ -12,7 +12,6 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from lengthwise.base import fields
 from lengthwise.base.files import path_inside, read_json_object, remove, remove_empty_folder, write_json
@@ -32,12 +31,9 @@ ANSWER_ONLY = "Reply with the answer alone: no other words, no spaces, no punctu
 
 @dataclass(frozen=True)
 class Inquiry(fields.Config):
-    """The endpoint, the model, and the kind of problems. Sizes and numbers of problems are not part of it, so that a
-    folder can be extended. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are the arguments
-    ``kind``, ``bottom`` and ``source`` of ``data.fresh_problems``.
-
-    Raises UsageError if the endpoint is not a plain http(s) address, or the model has no name.
-    """
+    """The endpoint, the model, and the kind of problems, but not their sizes and numbers, so that a folder can be
+    extended. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are arguments of
+    ``data.fresh_problems``. Raises UsageError if the endpoint is no plain http(s) address, or the model has no name."""
 
     endpoint: str
     model: OneLine
@@ -54,14 +50,7 @@ class Inquiry(fields.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        try:
-            parts = urlsplit(self.endpoint)
-            _ = parts.port  # raises ValueError if it is not a number
-        except ValueError:
-            parts = urlsplit("")
-        plain = self.endpoint.isprintable() and " " not in self.endpoint
-        plain = plain and not (parts.username or parts.password or parts.query or parts.fragment)
-        if not (plain and parts.scheme in ("http", "https") and parts.hostname):
+        if not re.fullmatch(r"https?://(\[[\da-f:.]+\]|[^\s/@?#:]+)(:\d+)?(/[^\s@?#]*)?", self.endpoint):
             # The error does not quote it, as it may contain a password.
             raise UsageError(
                 "--endpoint: an address such as http://localhost:8000/v1, without user, password or question mark; "
@@ -182,19 +171,9 @@ def score_replies(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str,
         if answered := [(item.right, replies[item.prompt]) for item in items_of_size if item.prompt in replies]:
             exact = sum(reply["correct"] for _, reply in answered) / len(answered)
             pairs = [zip(right, reply.get("answer") or "", strict=False) for right, reply in answered]
-            score = Score(
-                task=inquiry.task.name,
-                weights=inquiry.model,
-                stopping="",
-                problems=inquiry.problems,
-                sizes=sizes,
-                count=len(answered),
-                exact=exact,
-                whole_row=exact,
-                token_accuracy=sum(a == b for pair in pairs for a, b in pair)
-                / sum(len(right) for right, _ in answered),
-                loops=0.0,
-            )
+            same = sum(a == b for pair in pairs for a, b in pair) / sum(len(right) for right, _ in answered)
+            about = inquiry.task.name, inquiry.model, "", inquiry.problems, sizes, len(answered)
+            score = Score(*about, exact, whole_row=exact, token_accuracy=same, loops=0.0)
             chatter = sum(reply.get("answer") is None for _, reply in answered)
             right = sum(is_leniently_right(inquiry.task, reply.get("said", ""), right) for right, reply in answered)
             extra_columns = {"asked": len(items_of_size), "chatter": chatter, "lenient": right / len(answered)}

@@ -2,10 +2,9 @@
 
 import asyncio
 import contextlib
-import encodings
 import json
+import math
 import os
-import pkgutil
 import re
 import signal
 import subprocess
@@ -16,6 +15,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -23,13 +23,12 @@ import pytest
 from lengthwise import ask
 from lengthwise.api import catalog
 from lengthwise.ask import asking
-from lengthwise.ask.asking import Key, read_reply
+from lengthwise.ask.asking import Key
 from lengthwise.ask.inquiry import ANSWER_ONLY, Inquiry, InquiryRun, draw_items, is_leniently_right, judge_reply
 from lengthwise.base import process
 from lengthwise.base.fields import part_classes
 from lengthwise.base.types import UsageError, wilson_interval
-from lengthwise.cli import ask as ask_verb
-from lengthwise.cli.entry import main, parse
+from lengthwise.cli.entry import main
 from lengthwise.experiment.data import default_sizes, evaluation_problems, fresh_problems
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.experiment.source import Finite
@@ -181,6 +180,11 @@ def error_line(cli, *given, code=2):
     return err
 
 
+def prompts_of(task, problems):
+    lengths = problems.prompt_length.tolist()
+    return [task.to_text(prompt[:length]) for prompt, length in zip(problems.prompt, lengths, strict=True)]
+
+
 def replies_in(result):
     path = Path(result["run"]) / "replies.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
@@ -190,22 +194,25 @@ def replies_in(result):
 
 
 def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, cli_json, runs):
-    wrong = {1: "0", 2: "1", 3: "The answer is 5."}
-    server = endpoint(lambda prompt, _: wrong.get(len(server.asked), sum_of(prompt)))
+    said = {1: lambda _: "0", 2: lambda _: "1", 3: lambda prompt: f"The answer is **{sum_of(prompt)}**."}
+    server = endpoint(lambda prompt, _: said.get(len(server.asked), sum_of)(prompt))
     result = cli_json(*words(server.url, "--lengths", "3,5", "--samples", 20, "--seed", 7, "--concurrency", 1))
     assert [row["sizes"] for row in result["scores"]] == [[3, 3], [5, 5]]
     task = catalog.task("addition")
     for row in result["scores"]:
-        problems = fresh_problems(task, row["sizes"], 20, seed=7)
-        for prompt, length in zip(problems.prompt, problems.prompt_length.tolist(), strict=True):
-            assert server.asked[task.vocab.decode(prompt[:length])] == 1
+        assert all(
+            server.asked[prompt] == 1 for prompt in prompts_of(task, fresh_problems(task, row["sizes"], 20, seed=7))
+        )
     assert sum(server.asked.values()) == 40 == result["requests"]
     first, second = result["scores"]
-    assert (first["exact"], first["count"], first["asked"], first["chatter"]) == (0.85, 20, 20, 1)
+    assert [first[name] for name in ("exact", "lenient", "count", "asked", "chatter")] == [0.85, 0.9, 20, 20, 1]
     assert (first["low"], first["high"]) == wilson_interval(0.85, 20)
-    assert (first["task"], first["weights"], first["problems"], first["seed"]) == (
-        "addition", "org/a model", "uniform", 7
-    )  # fmt: skip
+    assert [first[name] for name in ("task", "weights", "problems", "seed")] == [
+        "addition",
+        "org/a model",
+        "uniform",
+        7,
+    ]
     assert second["exact"] == second["token_accuracy"] == second["whole_row"] == 1
     assert 0.8 < first["token_accuracy"] < 1
     assert result["tokens"] == result["tokens_of_this_call"] == {"prompt_tokens": 1200, "completion_tokens": 80}
@@ -216,43 +223,25 @@ def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, cli_json,
 
 
 def test_problems_of_a_recipe_can_be_asked(endpoint, cli_json, cli, tmp_path):
-    """With ``--like``, prompts have the recipe's sizes and distribution and are not in its fixed training set."""
+    """With ``--like``, prompts have the recipe's sizes and distribution and are not in its fixed training set. Natural
+    problems beyond the training lengths start above them."""
     changes = ["task=Multiplication(base=10)", "lengths=Natural(top=4,bottom=2)", "source=Finite(rows=64)"]
     path = tmp_path / "recipe.json"
     recipe = catalog.recipe("fop-parity", changes)
     path.write_text(recipe.json())
-
-    def product(prompt, _):
-        first, second = prompt.split("*")
-        return str(int(first) * int(second))
-
-    server = endpoint(product)
+    server = endpoint(lambda prompt, _: str(math.prod(map(int, prompt.split("*")))))
     given = words(server.url, "--like", path, "--samples", 12, "--natural", task="multiplication")
-    result = cli_json(*given, "--lengths", "3")
-    (row,) = result["scores"]
-    assert (row["sizes"], row["problems"], row["exact"]) == ([3, 3], "natural", 1)
-    problems = evaluation_problems(recipe, 3, 12, seed=0, kind="natural")
-    typed = [
-        recipe.task.to_text(prompt[:length])
-        for prompt, length in zip(problems.prompt, problems.prompt_length, strict=True)
+    rows = cli_json(*given, "--lengths", "3,7")["scores"]
+    assert [(row["sizes"], row["problems"], row["exact"]) for row in rows] == [
+        ([size, size], "natural", 1) for size in (3, 7)
     ]
-    assert set(typed) == set(server.asked)
+    typed = [prompts_of(recipe.task, evaluation_problems(recipe, size, 12, seed=0, kind="natural")) for size in (3, 7)]
+    assert set(server.asked) == {*typed[0], *typed[1]} and min(len(prompt) for prompt in typed[1]) >= 5 + 1 + 5
     assert [row["sizes"] for row in cli_json(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
     for other in (["addition"], ["multiplication", "base=10"]):
         line = error_line(cli, *words(server.url, "--like", path, *other[1:], task=other[0]))
         assert "give multiplication, without changes" in line
     assert "not both" in error_line(cli, *given, "--hard")
-
-
-def test_a_request_is_greedy_and_holds_the_question(endpoint, cli_json):
-    server = endpoint(right)
-    cli_json(*words(server.url, "--lengths", "2", "--samples", 1))
-    (body,), (headers,) = server.bodies, server.headers
-    (prompt,) = server.asked
-    assert body["path"] == "/v1/chat/completions"
-    assert (body["model"], body["temperature"], body.get("stream", False)) == ("org/a model", 0, False)
-    assert body["messages"] == [{"role": "user", "content": f"Answer the math question. {ANSWER_ONLY}\n\n{prompt}"}]
-    assert headers["Authorization"] == f"Bearer {KEY}"
 
 
 @pytest.mark.parametrize("name", [to_kebab_case(kind) for kind in part_classes(Task) if kind != "File"])
@@ -288,11 +277,11 @@ def test_numbers_written_least_digit_first_are_asked_most_digit_first(endpoint, 
 
 def test_only_the_whole_answer_is_right():
     found = {"42": "42", " 42\n": "42", "43": "43", "042": "042", "+42": "+42"}
-    found |= dict.fromkeys(("42.", "4,2", "4 2", "-42", "４２", "It is 42", "40 + 2 = 42", "\\boxed{42}", ""))
+    found |= dict.fromkeys(("42.", "4,2", "4 2", "-42", "４２", "It is 42", "\\boxed{42}", ""))
     for said, answer in found.items():
         row = judge_reply(catalog.task("addition"), said, "42")
         assert row == {"said": said, "answer": answer, "correct": answer == "42"}
-    assert judge_reply(catalog.task("addition"), "-3\n", "-3") == {"said": "-3\n", "answer": "-3", "correct": True}
+    assert judge_reply(catalog.task("addition"), "-3\n", "-3")["correct"]
 
 
 LENIENT = {
@@ -322,31 +311,10 @@ def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer():
     assert not is_leniently_right(catalog.task("sorting"), "In ascending order: A,B.", "B,A")
 
 
-@pytest.mark.parametrize("size", [2, 4, 7])
-def test_natural_problems_of_a_recipe_start_where_its_own_do(monkeypatch, size):
-    """Natural problems beyond the training lengths start above them, as those of ``evaluate`` do; shorter ones are
-    easier."""
-    recipe = catalog.recipe("fop-parity", ["lengths=Natural(top=4,bottom=2)"])
-    monkeypatch.setattr("lengthwise.cli.ask.find_recipe", lambda *_: recipe)
-    inquiry, _ = ask_verb._build_inquiry(
-        parse(words("http://x/v1", "--like", "fop-parity", "--natural", task="parity"))
-    )
-    problems = evaluation_problems(recipe, (size,), 50, seed=0, kind="natural")
-    shown = [recipe.task.to_text(row[:end]) for row, end in zip(problems.prompt, problems.prompt_length, strict=True)]
-    assert [item.prompt for item in draw_items(inquiry, [(size,)], 50)] == shown
-    assert min(map(len, shown)) >= (5 if size > 4 else 2)
-
-
-def test_strict_and_lenient_scores_stand_side_by_side(endpoint, cli_json, cli):
-    server = endpoint(lambda prompt, _: f"The answer is **{sum_of(prompt)}**.")
-    (row,) = cli_json(*words(server.url, "--lengths", "3", "--samples", 4))["scores"]
-    assert (row["exact"], row["lenient"], row["chatter"]) == (0, 1, 4)
-    assert "lenient" in cli(*words(server.url, "--lengths", "3", "--samples", 4))[1]
-
-
 def test_a_dry_run_sends_nothing_and_makes_nothing(endpoint, cli_json, cli, runs):
     server = endpoint(right)
-    given = words(server.url, "--lengths", "2,4", "--samples", 10)
+    verb, task, *options = words(server.url, "--lengths", "2,4", "--samples", 10)
+    given = [verb, *options, task]  # options may stand anywhere
     plan = cli_json(*given, "--dry-run")
     assert (plan["requests"], server.asked.total(), runs.exists()) == (20, 0, False)
     assert plan["prompt_tokens"] > 20 * 20 and plan["completion_tokens"] >= 40
@@ -361,16 +329,18 @@ def test_a_dry_run_sends_nothing_and_makes_nothing(endpoint, cli_json, cli, runs
 def test_requests_follow_the_options(endpoint, cli_json, cli):
     server = endpoint(right)
     one = ["--lengths", "2", "--samples", 1]
-    cli_json(*words(server.url, *one))
-    cli_json(*words(server.url, *one, "--no-temperature", "--max-tokens", 9))
-    cli_json(*words(server.url, *one, "--examples", 2))
+    for options in ([], ["--no-temperature", "--max-tokens", 9], ["--examples", 2]):
+        cli_json(*words(server.url, *one, *options))
     plain, free, shown = server.bodies
-    assert (plain["temperature"], "max_tokens" in plain) == (0, False)
+    (prompt,) = server.asked
+    assert plain["messages"] == [{"role": "user", "content": f"Answer the math question. {ANSWER_ONLY}\n\n{prompt}"}]
+    assert [plain[name] for name in ("path", "model", "temperature")] == ["/v1/chat/completions", "org/a model", 0]
+    assert server.headers[0]["Authorization"] == f"Bearer {KEY}" and "max_tokens" not in plain
     assert ("temperature" in free, free["max_tokens"]) == (False, 9)
-    assert [message["role"] for message in shown["messages"]] == ["user", "assistant", "user", "assistant", "user"]
-    for asked_of, answer in zip(shown["messages"][:-1:2], shown["messages"][1::2], strict=True):
-        assert sum_of(asked_of["content"].split("\n\n")[-1]) == answer["content"]
-    assert [message["content"] for message in plain["messages"]] == [shown["messages"][-1]["content"]]
+    *turns, last = shown["messages"]
+    assert [message["role"] for message in turns] == ["user", "assistant"] * 2 and [last] == plain["messages"]
+    for question, answer in zip(turns[::2], turns[1::2], strict=True):
+        assert sum_of(question["content"].split("\n\n")[-1]) == answer["content"]
     assert "--max-tokens must be 1 or more" in error_line(cli, *words(server.url, "--max-tokens", 0))
     assert "--examples must be 0 or more" in error_line(cli, *words(server.url, "--examples", -1))
 
@@ -398,18 +368,6 @@ def test_the_default_output_is_a_table(endpoint, cli):
     assert (status, err) == (0, "")
     for part in ("95 % interval", "2x2", "3x3", "chatter", "20 requests", "600 + 40", "org/a model, addition", "ask-"):
         assert part in out
-
-
-def test_options_may_stand_anywhere():
-    for given in (
-        ["--endpoint", "u", "--model", "m", "expression"],
-        ["expression", "--endpoint", "u", "--model", "m", "base=2"],
-        ["--endpoint", "u", "expression", "--model", "m", "base=2", "--limit", "3"],
-        ["expression", "base=2", "--model", "m", "--endpoint", "u"],
-    ):
-        args = parse(["ask", *given])
-        assert (args.task, args.endpoint, args.model) == ("expression", "u", "m")
-        assert args.changes == ["base=2"] * ("base=2" in given)
 
 
 # Temporary failures
@@ -445,29 +403,16 @@ def send_half(handler):
     handler.close_connection = True
 
 
-def send_no_http(handler):
-    handler.wfile.write(b"\x00\x01 hello\r\n\r\n")
-    handler.close_connection = True
-
-
-def send_bad_gzip(handler):
-    handler.send(200, "no gzip", Content_Encoding="gzip")
-
-
 TROUBLES = {
     "500": lambda handler: handler.fail(500),
     "503, a page": lambda handler: handler.send(503, "<html>busy</html>", "text/html"),
-    "408": lambda handler: handler.fail(408),
     "429": lambda handler: handler.fail(429),
     "slow": reply_late,
     "slower": reply_in_drops,
     "hung up": hang_up,
     "cut short": send_half,
-    "no HTTP": send_no_http,
-    "bad gzip": send_bad_gzip,
     "garbage": lambda handler: handler.send(200, '{"choices": [{"mess'),
-    "a page": lambda handler: handler.send(200, "<html>hello</html>", "text/html"),
-    "nothing": lambda handler: handler.send(200, ""),
+    "a page": lambda handler: handler.send(200, "<html>hello</html>", "text/html; charset=idna"),
     "a list": lambda handler: handler.send(200, "[1]"),
     "deep": lambda handler: handler.send(200, "[" * 100_000),
     "no choices": lambda handler: handler.send(200, '{"choices": []}'),
@@ -489,9 +434,7 @@ def test_a_request_that_fails_once_is_repeated(endpoint, cli_json, trouble):
     assert sorted(server.asked.values()) == sorted(tries) and result["requests"] == sum(tries)
 
 
-@pytest.mark.parametrize(
-    "headers", [{"Retry_After": "1"}, {"retry_after_ms": "400"}, {"Retry_After": "date"}], ids=lambda h: next(iter(h))
-)
+@pytest.mark.parametrize("headers", [{"Retry_After": "1"}, {"retry_after_ms": "400"}, {"Retry_After": "date"}], ids=str)
 def test_an_endpoint_says_how_long_to_wait(endpoint, cli_json, headers):
     def later(handler):
         when = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)  # of whole seconds
@@ -516,27 +459,6 @@ def test_a_rate_limit_delays_all_requests(endpoint, cli_json):
     server = endpoint(script)
     cli_json(*words(server.url, "--lengths", "3", "--samples", 4, "--concurrency", 2))
     assert sum(moment - server.times[0] < 0.55 for moment in server.times) == 2
-
-
-def test_waits_grow_and_vary(monkeypatch):
-    seen, drawn = [], []
-    monkeypatch.setattr(asking.random, "uniform", lambda *ends: drawn.append(ends) or 2.0)
-
-    class Asker(asking._Asker):
-        def __init__(self):
-            self.options = asking.RequestOptions(Key("X"), backoff=0.02)
-            self.wait_until, self.closed = 0.0, asking.asyncio.Event()
-
-        async def all(self):
-            for attempt in (0, 1, 2, 3):
-                start = time.monotonic()
-                await self._back_off(attempt)
-                seen.append(time.monotonic() - start)
-
-    asking.asyncio.run(Asker().all())
-    assert drawn == [(0.5, 1)] * 3
-    for wait, least in zip(seen, (0.0, 0.04, 0.08, 0.16), strict=True):
-        assert least <= wait < least + 1
 
 
 # Permanent failures
@@ -566,6 +488,16 @@ def test_unanswered_prompts_are_reported_and_asked_again(endpoint, cli_json, cli
     assert len((folder / "scores.jsonl").read_text().splitlines()) == 1
 
 
+def test_waits_grow_and_vary(endpoint, cli_json, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(asking.random, "uniform", lambda *ends: drawn.append(ends) or 2.0)
+    server = endpoint(lambda prompt, n: TROUBLES["500"] if n < 5 else sum_of(prompt))
+    cli_json(*words(server.url, "--lengths", "3", "--samples", 1, "--backoff", 0.02))
+    assert set(drawn) == {(0.5, 1)}
+    for (before, after), least in zip(pairwise(server.times), (0.04, 0.08, 0.16, 0.32), strict=True):
+        assert least <= after - before < least + 1
+
+
 def test_a_dead_endpoint_is_given_up(endpoint, cli):
     server = endpoint(lambda *_: TROUBLES["500"])
     status, _, err = cli(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 2))
@@ -588,40 +520,6 @@ def test_a_quota_that_is_used_up_stops_at_once(endpoint, cli):
     assert sum(server.asked.values()) == 1
 
 
-def test_a_too_large_response_is_not_read_completely(endpoint, cli, monkeypatch):
-    monkeypatch.setattr(asking, "MAX_RESPONSE_BYTES", 2**16)
-    server = endpoint(lambda *_: "0" * 2**17)
-    line = error_line(cli, *words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
-    assert "the endpoint's response is larger than" in line
-    assert sum(server.asked.values()) == 1
-
-
-CODECS = sorted({module.name for module in pkgutil.iter_modules(encodings.__path__)} - {"aliases"})
-
-
-@pytest.mark.parametrize("codecs", [CODECS, ["punycode"], ["idna"]], ids=["all", "punycode", "idna"])
-def test_a_response_is_utf_8_whatever_charset_its_header_names(endpoint, cli_json, codecs):
-    """Responses are decoded as UTF-8, even long ones labelled punycode, which would take minutes to decode."""
-    padding = "-" + "a" * (600_000 if len(codecs) == 1 else 0)
-
-    def say(handler, status, tree):
-        with server.lock:
-            kind = f"application/json; charset={codecs[sum(server.asked.values()) % len(codecs)]}"
-        handler.send(status, json.dumps(tree | {"padding": padding}), kind)
-
-    def script(prompt, count):
-        choice = {"message": {"content": sum_of(prompt)}}
-        if count == 1:
-            return lambda handler: say(handler, 500, {"error": {"message": "trouble"}})
-        return lambda handler: say(handler, 200, {"choices": [choice]})
-
-    server = endpoint(script)
-    given = words(server.url, "--lengths", "9", "--samples", len(codecs), "--backoff", 0, "--timeout", 30)
-    result = cli_json(*given)
-    assert result["scores"][0]["exact"] == 1 and result["requests"] == 2 * len(codecs)
-    assert {row["tries"] for row in replies_in(result)} == {2}
-
-
 def test_an_endpoint_that_asks_to_wait_for_hours_is_given_up(endpoint, cli):
     server = endpoint(lambda *_: lambda handler: handler.fail(429, "quota", Retry_After="7200"))
     start = time.monotonic()
@@ -631,59 +529,47 @@ def test_an_endpoint_that_asks_to_wait_for_hours_is_given_up(endpoint, cli):
     assert sum(server.asked.values()) <= 2
 
 
-@pytest.mark.parametrize(
-    ("status", "part"),
-    [
-        (401, "the key in OPENAI_API_KEY is refused"),
-        (402, "needs payment"),
-        (403, "forbids"),
-        (404, "no model org/a model"),
-        (308, "moved"),
-        (400, "no temperature, please"),
-        (422, "no temperature, please"),
-    ],
-)
-def test_permanent_errors_stop_at_once(endpoint, cli, status, part):
+PERMANENT = {
+    401: "the key in OPENAI_API_KEY is refused",
+    402: "needs payment",
+    403: "forbids",
+    404: "no model org/a model",
+    308: "moved",
+    422: "no temperature, please",
+}
+
+
+@pytest.mark.parametrize("status", PERMANENT)
+def test_permanent_errors_stop_at_once(endpoint, cli, status):
     elsewhere = endpoint(right)
     server = endpoint(
         lambda *_: lambda handler: handler.fail(status, "no temperature, please", Location=f"{elsewhere.url}/x")
     )
     line = error_line(cli, *words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
-    assert part in line and str(status) in line
+    assert PERMANENT[status] in line and str(status) in line
     assert sum(server.asked.values()) <= 4 and not elsewhere.asked
     assert not any(runs_folder().glob("*"))
 
 
 def test_a_refused_prompt_does_not_affect_others(endpoint, cli_json):
-    server = endpoint(lambda prompt, _: TROUBLES["400"] if len(server.asked) in (3, 4, 5, 6) else sum_of(prompt))
-    TROUBLES["400"] = lambda handler: handler.fail(400, "filtered")
-    try:
-        result = cli_json(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1), code=1)
-    finally:
-        del TROUBLES["400"]
+    refuse = lambda handler: handler.fail(400, "filtered")  # noqa: E731
+    server = endpoint(lambda prompt, _: refuse if len(server.asked) in (3, 4, 5, 6) else sum_of(prompt))
+    result = cli_json(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1), code=1)
     assert (result["unfinished"], result["requests"]) == (4, 20)
 
 
-def test_an_endpoint_that_requires_a_key_is_reported(endpoint, cli, monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY")
-    server = endpoint(lambda *_: lambda handler: handler.fail(401))
-    assert "set OPENAI_API_KEY, or name another" in error_line(cli, *words(server.url, "--lengths", "4"))
-
-
-def test_a_local_endpoint_needs_no_key(endpoint, cli_json, monkeypatch):
+def test_the_key_comes_from_a_variable_and_a_local_endpoint_needs_none(endpoint, cli_json, cli, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
     server = endpoint(right)
-    assert cli_json(*words(server.url, "--lengths", "3", "--samples", 3))["scores"][0]["exact"] == 1
-    assert {headers["Authorization"] for headers in server.headers} == {"Bearer none"}
-
-
-def test_another_variable_may_hold_the_key(endpoint, cli_json, cli, monkeypatch):
-    server = endpoint(right)
-    given = words(server.url, "--lengths", "3", "--samples", 3, "--key-variable", "MINE")
-    assert "no MINE" in error_line(cli, *given)
+    given = words(server.url, "--lengths", "3", "--samples", 1)
+    assert "no MINE" in error_line(cli, *given, "--key-variable", "MINE")
     monkeypatch.setenv("MINE", "mine-0123456789\n")
-    cli_json(*given)
-    assert {headers["Authorization"] for headers in server.headers} == {"Bearer mine-0123456789"}
+    cli_json(*given, "--key-variable", "MINE")
+    cli_json(*given, "--seed", 1)
+    sent = [headers["Authorization"] for headers in server.headers]
+    assert sent == ["Bearer mine-0123456789", "Bearer none"]
+    server.script = lambda *_: lambda handler: handler.fail(401)
+    assert "set OPENAI_API_KEY, or name another" in error_line(cli, *given, "--seed", 2)
 
 
 # Invalid arguments
@@ -692,36 +578,26 @@ def test_another_variable_may_hold_the_key(endpoint, cli_json, cli, monkeypatch)
 def test_invalid_arguments_are_refused_before_anything_is_sent(endpoint, cli, monkeypatch, runs):
     server = endpoint(right)
 
-    def refused(*more, **kw):
-        line = error_line(cli, *words(server.url, *more, **kw))
+    def refused(*more, task="addition"):
+        line = error_line(cli, *words(server.url, *more, task=task))
         assert not server.asked and not runs.exists()
         return line
 
     assert "did you mean addition" in refused(task="additon")
-    assert "there is no such field as bass" in refused("bass=2") or "bass" in refused("bass=2")
-    assert "--limit" in refused("--limit", -1)
-    assert "--concurrency" in refused("--concurrency", 0)
-    assert "--timeout" in refused("--timeout", "nan")
-    assert "--backoff" in refused("--backoff", "inf")
-    assert "--samples" in refused("--samples", 0)
+    assert "bass" in refused("bass=2")
+    wrong = {"--limit": -1, "--concurrency": 0, "--timeout": "nan", "--backoff": "inf", "--samples": 0, "--model": " "}
+    for option, value in wrong.items():
+        assert option in refused(option, value)
     assert "sizes" in refused("--lengths", "none")
     assert "axis" in refused("--lengths", "2x2", task="parity")
     assert "omit --hard" in refused("--hard", task="parity")
-    assert "--model" in refused("--model", " ")
-    for url in (
-        "localhost:8000",
-        "ftp://x/v1",
-        "http://",
-        "http://x:port/v1",
-        "https://me:pass@x/v1",
-        "http://x/?key=pass",
-    ):
+    hosts = "localhost:8000", "ftp://x/v1", "http://", "http://x:port/v1", "https://me:pass@x/v1", "http://x/?key=pass"
+    for url in hosts:
         line = refused("--endpoint", url)
-        assert "--endpoint: an address such as http://localhost:8000/v1" in line and "pass@" not in line
-        assert "key=" not in line
+        assert "--endpoint: an address such as http://localhost:8000/v1" in line and "=pass" not in line
+        assert "pass@" not in line
     for name in ("sk-proj-abc123", "gsk_9aB8cD7eF6", "AKIA0123456789ABCDEF"):
         assert name not in (line := refused("--key-variable", name)) and "the variable's name, not the key" in line
-    assert "MY_KEY" in refused("--key-variable", "MY_KEY")
     monkeypatch.setitem(sys.modules, "openai", None)
     assert "pip install" in refused()
 
@@ -790,13 +666,9 @@ def test_concurrency_limits_simultaneous_requests(endpoint, cli_json):
 
 
 def lengthwise(*given):
-    return subprocess.Popen(
-        [sys.executable, "-m", "lengthwise", *map(str, given)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OPENAI_LOG": "debug"},
-    )
+    command = [sys.executable, "-m", "lengthwise", *map(str, given)]
+    environment = {**os.environ, "OPENAI_LOG": "debug"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
 def test_a_killed_command_resumes_without_repeating_requests(endpoint, cli_json, runs):
@@ -877,7 +749,7 @@ def test_damaged_scores_and_inquiries_are_an_error_before_anything_is_paid(endpo
     assert sum(server.asked.values()) == 3
 
 
-@pytest.mark.parametrize("count", [10**9 + 1, 10**99, -1, 2.5, "many", True])
+@pytest.mark.parametrize("count", [10**99, -1, 2.5, "many", True])
 def test_an_implausible_token_count_counts_as_none(endpoint, cli_json, count):
     """Implausible counts are stored as 0, and old rows that hold one stay readable."""
     usage = {"usage": {"prompt_tokens": count, "completion_tokens": 10**9}}
@@ -886,14 +758,10 @@ def test_an_implausible_token_count_counts_as_none(endpoint, cli_json, count):
     result = cli_json(*given)
     (row,) = replies_in(result)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (0, 10**9)
-    if type(count) is int and count > 0:
-        path = Path(result["run"]) / "replies.jsonl"
-        path.write_text(json.dumps(row | {"prompt_tokens": count}) + "\n")
-        assert cli_json(*given) | {"requests": 1} == result | {
-            "tokens_of_this_call": dict.fromkeys(result["tokens"], 0)
-        }
-        assert cli_json(*given, "--dry-run")["replies"] == 1
-        assert sum(server.asked.values()) == 1
+    if count == 10**99:
+        (Path(result["run"]) / "replies.jsonl").write_text(json.dumps(row | {"prompt_tokens": count}) + "\n")
+        again = cli_json(*given)
+        assert (again["requests"], again["scores"], again["tokens"]) == (0, result["scores"], result["tokens"])
 
 
 # The key
@@ -914,15 +782,14 @@ def echo_key(status):
     return lambda handler: handler.fail(status, text)
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 422, 429, 500, "page", "long", "detail"])
+@pytest.mark.parametrize("status", [400, 401, 404, 429, "page", "long", "detail"])
 def test_an_echoed_key_is_neither_printed_nor_stored(endpoint, cli, runs, status):
     server = endpoint(lambda *_: echo_key(status))
     code, out, err = cli(*words(server.url, "--lengths", "4", "--samples", 2))
     assert code in (1, 2) and len(err.splitlines()) == 1
     assert not any(KEY[i : i + 12] in out + err for i in range(len(KEY) - 12))
     assert not files_with_key(runs)
-    if status in (400, 403, 404, 422):
-        assert "bad key [key]" in err
+    assert "bad key [key]" in err or status not in (400, 404)
 
 
 def test_a_key_in_a_reply_is_masked(endpoint, cli_json, runs):
@@ -953,16 +820,6 @@ def test_a_placeholder_for_a_key_masks_nothing(endpoint, cli_json, monkeypatch, 
 # Reading replies
 
 
-def test_a_reply_may_lack_fields():
-    assert read_reply('{"choices": [{"message": {"content": "5"}}], "usage": {"prompt_tokens": "many"}}') == {
-        "said": "5",
-        "finish": None,
-        "served": None,
-        "prompt_tokens": 0,
-        "completion_tokens": 0,
-    }
-
-
 # Importing, and reports
 
 
@@ -972,17 +829,10 @@ def test_the_client_library_is_imported_late():
 
 
 def test_an_inquiry_is_read_back(tmp_path):
-    inquiry = Inquiry.of(
-        "https://x.example/v1/",
-        "m",
-        catalog.task("multiplication", ["base=10"]),
-        seed=3,
-        problems="hard",
-        source=Finite(9),
-    )
+    task = catalog.task("multiplication", ["base=10"])
+    inquiry = Inquiry.of("https://x.example/v1/", "m", task, seed=3, problems="hard", source=Finite(9))
     InquiryRun.of(inquiry, tmp_path / "a")
-    assert InquiryRun.open(tmp_path / "a").inquiry == inquiry
-    assert inquiry.endpoint == "https://x.example/v1"
+    assert InquiryRun.open(tmp_path / "a").inquiry == inquiry and inquiry.endpoint == "https://x.example/v1"
     with pytest.raises(UsageError, match=r"asked\.json"):
         InquiryRun.open(tmp_path)
 
@@ -1007,9 +857,9 @@ def test_a_signal_ends_the_event_loop_without_an_error(number, capsys):
     before = signal.signal(number, signal.default_int_handler)  # nohup has the tests ignore SIGHUP
     try:
         assert asyncio.run(asking._run_until_signal(work()))
-        assert not asyncio.run(asking._run_until_signal(asyncio.sleep(0)))
     finally:
         signal.signal(number, before)
+    assert not asyncio.run(asking._run_until_signal(asyncio.sleep(0)))
     assert capsys.readouterr() == ("", "")
 
 
