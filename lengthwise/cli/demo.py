@@ -98,7 +98,7 @@ def plot_progress(runs: Sequence[Run]) -> RenderableType:
         rows = [row for row in run.rows("metrics") if "exact" in row]
         for size in run.recipe.watch.sizes:
             steps[f"{run.recipe.name}, {size} digits"] = [(row["step"], row["exact"][str(size)]) for row in rows]
-    return plot(steps, width=76, height=12, top=None, x_label="steps", y_label="exact match")
+    return plot(steps, "steps")
 
 
 def plot_lengths(runs: Sequence[Run]) -> RenderableType:
@@ -108,7 +108,7 @@ def plot_lengths(runs: Sequence[Run]) -> RenderableType:
     points = [[(point.length, point.mean) for point in curve.diagonal()] for curve in measured]
     lengths = dict(zip(labels, points, strict=True))
     top = runs[0].recipe.lengths.top
-    return plot(lengths, width=76, height=12, top=top, x_label="digits", y_label="exact match")
+    return plot(lengths, "digits", top)
 
 
 def show_example_sums(runs: Sequence[Run]) -> RenderableType:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Iterable, Sequence
@@ -16,7 +15,7 @@ from matplotlib.patches import Rectangle
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, Sizes, group_by, select_reported_rows, share_text, size_text
 from lengthwise.report import rule_text
-from lengthwise.report.style import INK, PANELS_PER_ROW, WIDTHS, Drawing, Width, fix_layout, new_figure, style
+from lengthwise.report.style import PANELS_PER_ROW, WIDTHS, Drawing, Width, fix_layout, new_figure, style
 from lengthwise.runs.folder import RunFolder
 
 TICKS = 9  # maximum number of sizes labelled per side
@@ -29,13 +28,9 @@ def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
 
 @style()
 def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, width: Width = "page") -> Drawing:
-    """Draw exact match for every pair of sizes, the training range outlined; a panel per stopping rule and set of
-    problems.
-
-    Scores of several weights are averaged. A gap marks where sizes jump. Sizes measured only on the diagonal are not
-    drawn but given as text; a panel with no other sizes is left out. Rows of a single size are ignored. Raises
-    UsageError without rows of two sizes.
-    """
+    """Draw exact match for every pair of sizes, averaged over weights, the training range outlined; a panel per
+    stopping rule and set of problems. A panel of equal sizes only is left out beside others. Rows of a single size are
+    ignored. Raises UsageError without rows of two sizes."""
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, for example on 20x40")
@@ -44,15 +39,8 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     panels = {
         ", ".join(compress((rule_text(rule), problems), varies)): cells for (rule, problems), cells in kinds.items()
     }
-    measured = {sizes for cells in panels.values() for sizes in cells}
-    unequal = {sizes for sizes in measured if sizes[0] != sizes[1]}
-    sides = [sorted({sizes[axis] for sizes in unequal or measured}) for axis in (0, 1)]
-    panels = {
-        name: cells
-        for name, cells in panels.items()
-        if any(first_size != second_size for first_size, second_size in cells)
-    } or panels
-    range_text = f"trained to {' x '.join(map(str, tops))} (outlined)" if any(tops) else None  # None if unknown
+    panels = {name: cells for name, cells in panels.items() if any(len({*sizes}) == 2 for sizes in cells)} or panels
+    sides = [sorted({sizes[axis] for cells in panels.values() for sizes in cells}) for axis in (0, 1)]
     across = min(len(panels), PANELS_PER_ROW[width])
     down = math.ceil(len(panels) / across)
     side = min(3.0, (WIDTHS[width] - 1.35 - 0.3 * (across - 1)) / across)  # inches, beside labels and the colour bar
@@ -61,21 +49,13 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     figure.set_layout_engine("compressed")
     grid = figure.subplots(down, across, squeeze=False).ravel()
     size_name = "operand's digits" if {row["task"] for row in pairs} == {"addition"} else "size"
-    for number, (name, cells) in enumerate(panels.items()):
-        axes, drawn = (
-            grid[number],
-            {pair: cells[pair] for pair in cells if pair[0] in sides[0] and pair[1] in sides[1]},
-        )
-        mesh = _draw_map(axes, drawn, sides, tops, side)
+    for number, (axes, (name, cells)) in enumerate(zip(grid, panels.items(), strict=False)):
+        mesh = _draw_map(axes, cells, sides, tops, side)
         axes.set_title(name, fontsize=7.5, pad=21)
-        # The mean and the worst of the cells drawn, and up to two cells that are not drawn.
-        low = min(drawn.values())
-        worst = [sizes for sizes, share in drawn.items() if share == low]
-        worst_text = f"at {size_text(worst[0])}" if len(worst) == 1 else f"in {len(worst)} of {len(drawn)}"
-        undrawn = [f"{share_text(cells[sizes])} at {size_text(sizes)}" for sizes in sorted(cells.keys() - drawn.keys())]
-        # More of them are drawn as a line in the length figure.
-        beyond = f", beyond: {', '.join(undrawn)}" if 0 < len(undrawn) <= 2 else ""
-        text = f"mean {share_text(statistics.fmean(drawn.values()), 3)}{beyond}\nworst {share_text(low)} {worst_text}"
+        low = min(cells.values())
+        worst = [sizes for sizes, share in cells.items() if share == low]
+        where = f"at {size_text(worst[0])}" if len(worst) == 1 else f"in {len(worst)} of {len(cells)}"
+        text = f"mean {share_text(statistics.fmean(cells.values()), 3)}\nworst {share_text(low)} {where}"
         axes.annotate(text, (0, 1), (0, 4), "axes fraction", "offset points", fontsize=6 if side > 1.2 else 5)
         axes.set_xlabel(f"first {size_name}" if number + across >= len(panels) else "")
         axes.set_ylabel(f"second {size_name}" if number % across == 0 else "")
@@ -83,6 +63,7 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
         axes.remove()
     bar = figure.colorbar(mesh, ax=figure.axes, label="exact match", ticks=np.linspace(0, 1, 6), aspect=25, shrink=0.8)
     bar.outline.set_visible(False)
+    range_text = f"trained to {' x '.join(map(str, tops))} (outlined)" if any(tops) else None  # None if unknown
     return fix_layout(figure, ": ".join(filter(None, [title, range_text])), width)
 
 
@@ -100,66 +81,26 @@ def _draw_map(
     axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], tops: Sizes, inches: float
 ) -> QuadMesh:
     """Draw the cells, whose sides have ``inches``: the first size along x, the second along y, in increasing order."""
-    starts: list[dict[int, float]] = []  # where the cells of each size begin, in units of cells
-    for side in sides:
-        steps = [two - one for one, two in itertools.pairwise(side)]
-        gaps = [0.7 * (step > min(steps)) for step in steps]  # a gap where sizes jump
-        starts.append({first_size: number + sum(gaps[:number]) for number, first_size in enumerate(side)})
-    left, low = starts
-    # The edges of cells, and of the gaps between them.
-    columns, rows = (sorted({*side.values(), *(start + 1 for start in side.values())}) for side in starts)
-    values = np.full((len(rows) - 1, len(columns) - 1), math.nan)
-    for (first_size, second_size), share in cells.items():
-        values[rows.index(low[second_size]), columns.index(left[first_size])] = share
-    mesh = axes.pcolormesh(columns, rows, values, cmap="viridis", vmin=0, vmax=1, rasterized=True)
+    firsts, seconds = sides
+    values = np.full((len(seconds), len(firsts)), math.nan)
+    for (first, second), share in cells.items():
+        values[seconds.index(second), firsts.index(first)] = share
+    mesh = axes.pcolormesh(values, cmap="viridis", vmin=0, vmax=1, rasterized=True)
     axes.grid(visible=False)
     axes.set_aspect("equal")
     axes.set_facecolor("#ececec")  # the colour of cells that were not measured
     axes.spines[:].set_visible(False)
-    axes.set_xticks(*_choose_ticks(left))
-    axes.set_yticks(*_choose_ticks(low))
-    # Where sizes jump, a white gap across the map and two strokes on the axis.
-    for along, span, transform in (
-        (0, axes.axvspan, axes.get_xaxis_transform()),
-        (1, axes.axhspan, axes.get_yaxis_transform()),
-    ):
-        for one, two in itertools.pairwise(starts[along].values()):
-            if two - one > 1:
-                span(one + 1, two, color="white", linewidth=0)
-                middle = (one + 1 + two) / 2
-                look = {"fontsize": 6, "color": INK, "annotation_clip": False, "xycoords": transform}
-                axes.annotate("//", (0, middle) if along else (middle, 0), ha="center", va="center", **look)
-    points = 72 * inches / max(*columns, *rows)  # a cell's width; only large cells have room for their values
-    for (first_size, second_size), share in cells.items() if points >= 9.5 else ():
-        if points >= 15:
-            text = share_text(share)
-        else:  # there is no room for ">.99"
-            text = f"{share:.0f}" if share in (0, 1) else f"{min(max(share, 0.01), 0.99):.2f}"[1:]
-        look = {"fontsize": 6.0 if points >= 15 else 4.6, "color": "black" if share > 0.6 else "white"}
-        axes.annotate(text, (left[first_size] + 0.5, low[second_size] + 0.5), ha="center", va="center_baseline", **look)
-    ends = [
-        [at + 1 for first_size, at in side.items() if first_size <= top] for side, top in zip(starts, tops, strict=True)
-    ]
-    if all(ends):
+    for side, set_ticks in ((firsts, axes.set_xticks), (seconds, axes.set_yticks)):
+        step = math.ceil(len(side) / TICKS)
+        set_ticks(np.arange(step - 0.5, len(side), step), list(map(str, side[step - 1 :: step])))
+    if 72 * inches / max(values.shape) >= 15:  # points per cell: there is room for values
+        for (first, second), share in cells.items():
+            place = firsts.index(first) + 0.5, seconds.index(second) + 0.5
+            colour = "black" if share > 0.6 else "white"
+            axes.annotate(share_text(share), place, ha="center", va="center_baseline", fontsize=6, color=colour)
+    wide, high = (sum(size <= top for size in side) for side, top in zip(sides, tops, strict=True))
+    if wide and high:
         for colour, linewidth in (("white", 2.6), ("black", 1.2)):  # visible on light and dark cells
-            box = Rectangle((0, 0), ends[0][-1], ends[1][-1], fill=False, edgecolor=colour, linewidth=linewidth)
+            box = Rectangle((0, 0), wide, high, fill=False, edgecolor=colour, linewidth=linewidth, clip_on=False)
             axes.add_patch(box)
-            box.set_clip_on(False)
     return mesh
-
-
-def _choose_ticks(starts: dict[int, float]) -> tuple[list[float], list[str]]:
-    """Return the positions and texts of the ticks along a side: all sizes if they are few, otherwise round ones."""
-    sizes = list(starts)
-    written = sizes
-    for step in (2, 5, 10, 20, 50, 100, 200, 500):
-        if len(written) <= TICKS:
-            break
-        # If no size is round, as with odd sizes only, take every step-th size.
-        written = [size for size in sizes if size % step == 0] or sizes[::step]
-    spaced: list[int] = []  # drop labels that would overlap, keeping the larger size
-    for index in sorted(map(sizes.index, written), reverse=True):
-        if not spaced or spaced[-1] - index >= len(sizes) / (2 * TICKS):
-            spaced.append(index)
-    labelled = [sizes[index] for index in reversed(spaced)]
-    return [starts[size] + 0.5 for size in labelled], list(map(str, labelled))

@@ -116,46 +116,41 @@ class Folder:
         self._written: dict[str, int] = {}  # file sizes after the last append, in bytes
         # Called with the name and the rows after each append.
         self.listeners: list[Callable[[str, Sequence[dict[str, Any]]], None]] = []
-        # By name, with the file's state: rows that were read, and rows that ``append_new`` has seen.
-        self._read: dict[str, tuple[_State, list[dict[str, Any]]]] = {}
-        self._known: dict[str, tuple[_State | None, set[str]]] = {}
+        self._cache: dict[str, tuple[_State, list[dict[str, Any]]]] = {}  # by name: a file's state and its rows
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.folder)!r})"
 
-    def append(self, name: str, *rows: dict[str, Any]) -> int:
-        """Append rows to ``<name>.jsonl``, all or none, after removing an incomplete last line. Return the number of
-        bytes written. Raises UsageError if the disk is full, or if rows appended earlier have vanished."""
+    def append(self, name: str, *rows: dict[str, Any]) -> None:
+        """Append rows to ``<name>.jsonl``, all or none, after removing an incomplete last line. Raises UsageError if
+        the disk is full, or if rows appended earlier have vanished."""
         path = check_regular(self.folder / f"{name}.jsonl")
         try:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
         except ValueError:  # JSON has neither infinity nor NaN
             raise UsageError(f"{path}: a measured number is not finite: do the weights hold NaN?") from None
         with translate_disk_errors(self.folder):
-            if self._written.get(name, 0) > (path.stat().st_size if path.exists() else 0):
+            before = _file_state(path)
+            if self._written.get(name, 0) > (before[0] if before else 0):
                 raise UsageError(
                     f"{path}: rows have vanished while others were added; restore the file, or repeat the command to "
                     "continue without them"
                 )
             self._written[name] = append(path, text)
+        cached_state, cached_rows = self._cache.get(name, (None, []))
+        state = _file_state(path)
+        # A map of thousands of cells is appended row by row: do not read the whole file again for each.
+        if before and state and before == cached_state and state[0] == before[0] + len(text):
+            self._cache[name] = state, [*cached_rows, *map(json.loads, text.splitlines())]
         for listener in self.listeners:
             listener(name, rows)
-        return len(text)
 
     def append_new(self, name: str, *rows: dict[str, Any]) -> None:
         """Append the rows that are not in the file yet: repeated measurements give equal rows."""
-        path = check_regular(self.folder / f"{name}.jsonl")
-        # A map of thousands of cells is appended row by row, so do not read the whole file for each.
-        state, (known_state, known_keys) = _file_state(path), self._known.get(name, (None, set()))
-        if state is None or state != known_state:
-            known_keys = {_row_key(row) for row in self.rows(name)}
-        if new := {key: row for row in rows if (key := _row_key(row)) not in known_keys}:
-            size = self.append(name, *new.values()) + (state[0] if state else 0)
-            known_keys.update(new)
-            state = _file_state(path)
-            if state and state[0] != size:  # another process appended meanwhile
-                state = None
-        self._known[name] = state, known_keys
+        stored = self.rows(name)
+        distinct = {json.dumps(row, sort_keys=True): row for row in rows}
+        if new := [row for text, row in distinct.items() if json.loads(text) not in stored]:
+            self.append(name, *new)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the complete rows of ``<name>.jsonl``; empty without a file. Raises UsageError for a row that does not
@@ -163,11 +158,11 @@ class Folder:
         path = check_regular(self.folder / f"{name}.jsonl")
         try:
             state = _file_state(path)
-            if state and (name not in self._read or self._read[name][0] != state):
+            if state and (name not in self._cache or self._cache[name][0] != state):
                 rows = self._read_rows(name, path)
                 check_axes(rows, self.axes, f"{path}: line")
-                self._read[name] = state, rows
-            return [*self._read[name][1]] if state else []
+                self._cache[name] = state, rows
+            return [*self._cache[name][1]] if state else []
         except FileNotFoundError:
             return []
         except OSError as error:
@@ -234,8 +229,7 @@ class Folder:
 
     def clear_cache(self) -> None:
         """Clear cached rows, so that they are read again on demand: the rows of many runs do not fit in memory."""
-        self._read.clear()
-        self._known.clear()
+        self._cache.clear()
 
 
 def _file_state(path: Path) -> _State | None:
@@ -255,10 +249,6 @@ def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[st
         if len(sizes) != len(names):
             requirement = f"sizes must be {len(names)} ({', '.join(names)}), not {len(sizes)}"
             raise UsageError(f"{location} {number}: {requirement}; delete that line")
-
-
-def _row_key(row: Mapping[str, Any]) -> str:
-    return json.dumps(row, sort_keys=True)
 
 
 class RunFolder(Folder):
