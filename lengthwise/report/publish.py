@@ -20,9 +20,10 @@ from lengthwise.report.length_figure import choose_curves, default_title, length
 from lengthwise.report.loss_figure import distribution_figure, loss_figure, parameter_figure, parameter_rows
 from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.published import read_figures_json, read_inquiries, read_json, read_published_runs, read_table
-from lengthwise.report.style import FORMATS, KNOWN_FORMATS, Width, save
+from lengthwise.report.style import FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
+KINDS = ("inquiries", "card", "anatomy", "scores", "metrics", "lengths", "loss", "map")  # files of a publication
 COMPRESS_ABOVE = 8_000  # bytes, two blocks of a disk; larger CSV files are compressed
 
 
@@ -50,23 +51,16 @@ def publish(
     title = title or default_title([inquiry.outline for inquiry in [*runs, *inquiries]])
     figures = _draw_figures(runs, inquiries, title, strong, width)  # drawn first, so that an error leaves no files
     groups = by_recipe(runs) if runs else {}
-    files = [folder / "runs.json"]
-    # Files of an earlier publication that are not overwritten would be mistaken for results of this one.
-    old_names = ["inquiries.json", "card.json", *(f"anatomy-{label}.json" for label in groups)]
-    old_names += [f"{table}.csv{packed}" for table in ("scores", "metrics") for packed in ("", ".gz")]
-    drawn = ["lengths", "loss", *(f"{kind}-{label}" for kind in ("map", "anatomy") for label in groups)]
-    old_names += [f"{figure}.{kind}" for figure in drawn for kind in KNOWN_FORMATS]
-    old_names = old_names if files[0].exists() else []
-    entries = []
+    files, entries = [folder / "runs.json"], []
+    old_files = [*folder.glob("*")] if files[0].exists() else []
     for run in runs:
         verdict = {"verdict": DIVERGED} if run.diverged else {}
         recipe = {"outline": encode(run.outline), "recipe": run.config()}
         entries.append(run_columns(run) | run.about() | verdict | recipe)
     write_json_rows(files[0], entries)
     if inquiries:
-        entries = [
-            _inquiry_columns(inquiry) | {"outline": encode(inquiry.outline)} | inquiry.config() for inquiry in inquiries
-        ]
+        outlines = [{"outline": encode(inquiry.outline)} | inquiry.config() for inquiry in inquiries]
+        entries = [_inquiry_columns(inquiry) | outline for inquiry, outline in zip(inquiries, outlines, strict=True)]
         files.append(_write_json(folder, "inquiries", entries))
     if rows := identified_scores(runs, inquiries):
         files.append(write_csv(folder / "scores.csv", rows, compress_above=COMPRESS_ABOVE))
@@ -79,8 +73,8 @@ def publish(
             files.append(_write_json(folder, f"anatomy-{label}", anatomies))
     files.append(_write_json(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
     files += [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
-    for path in (folder / name for name in old_names):
-        if path not in files:
+    for path in old_files:  # those not overwritten would be mistaken for results of this publication
+        if path not in files and path.name.replace("-", ".").split(".")[0] in KINDS:
             remove(path)
     return files
 
@@ -195,11 +189,11 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
     if not new:
         return []
     measured, ids = {(row["recipe"], row["seed"]) for row in new}, {row["recipe"]: row["id"] for row in new}
-    published = read_table(folder / "parameters.csv", ParameterRow)
-    changed = [row for row in published if "id" in row and ids.get(row["recipe"], row["id"]) != row["id"]]
-    rows = [row for row in published if (row["recipe"], row["seed"]) not in measured and row not in changed] + new
-    figure = parameter_figure(rows, claims)
-    write_csv(folder / "parameters.csv", rows)
+    for row in reversed(read_table(folder / "parameters.csv", ParameterRow)):
+        if (row["recipe"], row["seed"]) not in measured and ids.get(row["recipe"], row.get("id")) == row.get("id"):
+            new.insert(0, row)
+    figure = parameter_figure(new, claims)
+    write_csv(folder / "parameters.csv", new)
     drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]
     about = _write_json(folder, "figures", read_figures_json(folder) | {"claims": drawn})
     return [folder / "parameters.csv", about, *save(figure, folder / "parameters")]

@@ -3,15 +3,16 @@
 import json
 import shutil
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
+from conftest import command
 from jaxtyping import config
 from reported import TOP, logged, recipe, scored
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.cli.entry import main
 from lengthwise.report import WORST, Curve, curves
 from lengthwise.report.depth_figure import anatomy_figure, depth_figure
 from lengthwise.report.length_figure import length_figure, overview_figure, score_figure, split_panels
@@ -25,13 +26,12 @@ from lengthwise.runs.folder import SHIPPED
 
 def study_curves(panel):
     """Return the curves of a panel's figure: every recipe by all its rules, on uniform problems and families."""
-    kinds = [
-        (one, rule.name, kind) for one in panel.recipes for rule in panel.rules(one) for kind in ("uniform", WORST)
-    ]
+    kinds = product(panel.recipes, ("uniform", WORST))
     score = lw.Score("parity", "w", "", "", (4,), 100, 0.5, 0.5, 0.5, 1.0)
     return [
         Curve(one.name, 4, ("length",), kind, rule, {(0, 0): [replace(score, problems=kind, stopping=rule).row()]})
-        for one, rule, kind in kinds
+        for one, kind in kinds
+        for rule in (rule.name for rule in panel.rules(one))
     ]
 
 
@@ -50,6 +50,11 @@ def repeated_styles(figure):
     return found
 
 
+def lines_of(axes):
+    """Return the lines of axes that have a name, by name."""
+    return {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
+
+
 @pytest.mark.parametrize("name", sorted(catalog.studies()))
 def test_no_study_repeats_a_colour_and_dash(name):
     study = catalog.study(name, **({"tasks": "all"} if name in ("looped", "controls") else {}))
@@ -65,6 +70,8 @@ def test_no_figure_repeats_a_colour_and_dash():
     names = [f"form-{number}" for number in range(8)]
     runs = [scored(recipe(name), *((n, 0.5, changes) for n in (4, 8) for changes in ({}, HARD))) for name in names]
     assert repeated_styles(score_figure(runs)) == []
+    alone = [(n, 0.5, {"problems": f"family-{i}", "family": "alone"}) for i in range(7) for n in (8, 12)]
+    assert repeated_styles(score_figure([scored(recipe("many"), (8, 1.0), (12, 0.9), *alone)])) == []
     runs = [logged(recipe(name), [0.5, 0.1], [(10, {"8": 0.5, "12": 0.1})]) for name in names]
     assert repeated_styles(loss_figure(runs)) == []
     sizes = [{"recipe": name, "model": name, "parameters": 9, "validation_loss": 1.0, "within": 1.0, "beyond": 0.5}
@@ -123,8 +130,10 @@ def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
     run = scored(recipe("mine"), (8, 1.0), (16, 0.5), (8, 0.25, HARD), (16, 0.0, HARD))
     figure = score_figure([run])
     (axes,) = figure.axes
-    drawn = {line.get_label(): line.get_ydata().tolist() for line in axes.lines if not line.get_label().startswith("_")}
-    assert drawn == {"mine": [1.0, 0.5], "mine, worst family": [0.25, 0.0]}
+    assert [*lines_of(axes)] == ["mine", "mine, worst family"]
+    uniform, worst = lines_of(axes).values()
+    assert (uniform.get_ydata().tolist(), worst.get_ydata().tolist()) == ([1.0, 0.5], [0.25, 0.0])
+    assert uniform.get_color() == worst.get_color() and worst.is_dashed() and not uniform.is_dashed()
     assert axes.get_title(loc="left") == "Parity, trained on up to 8"
     content, size = figure._repr_png_()  # what a notebook shows
     assert content.startswith(b"\x89PNG") and size["width"] == 96 * WIDTHS["page"]
@@ -133,8 +142,7 @@ def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
 def test_the_highlighted_recipe_has_a_wider_line():
     runs = [scored(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
     (axes,) = score_figure(runs, strong="some-ours").axes
-    widths = {line.get_label(): line.get_linewidth() for line in axes.lines if not line.get_label().startswith("_")}
-    assert widths["ours"] > widths["other"]
+    assert lines_of(axes)["ours"].get_linewidth() > lines_of(axes)["other"].get_linewidth()
 
 
 def test_the_style_works_for_figures_of_users(tmp_path):
@@ -171,29 +179,23 @@ def test_the_lines_of_a_loss_figure_and_the_bands_of_a_length_figure_are_explain
     assert "bold: running geometric mean; thin: as logged" in texts
 
 
-def run_command(capsys, *words):
-    with pytest.raises(SystemExit) as stopped:
-        main([*map(str, words)])
-    return stopped.value.code, *capsys.readouterr()
-
-
-def test_published_figures_can_be_redrawn(tmp_path, capsys):
+def test_published_figures_can_be_redrawn(tmp_path):
     run = scored(recipe(), (8, 1.0), (16, 0.5), (8, 0.25, {"problems": "a-family"}))
     rows = [{"step": step, "loss": 1 / step, "exact": {"8": 0.5}} for step in (10, 20)]
     run.append("metrics", *rows)
     other = scored(recipe("other", seed=1), (8, 0.5), (16, 0.25))
     publish([run, other], tmp_path / "first", strong="other")
-    status, out, _ = run_command(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
-    again = [Path(name) for name in json.loads(out)["files"]]
-    assert status == 0 and {path.name for path in again} == {"lengths.png", "loss.png"}
+    done = command("report", tmp_path / "first", "--out", tmp_path / "again", "--json")
+    again = [Path(name) for name in json.loads(done.stdout)["files"]]
+    assert {path.name for path in again} == {"lengths.png", "loss.png"}
     for path in again:
         assert path.parent == tmp_path / "again" / "first"
         assert path.read_bytes() == (tmp_path / "first" / path.name).read_bytes()
-    status, _, err = run_command(capsys, "report", tmp_path / "first", run.folder)
-    assert status == 2 and len(err.splitlines()) == 1 and "name no runs with them" in err
+    done = command("report", tmp_path / "first", run.folder)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1 and "name no runs with them" in done.stderr
 
 
-def publish_task(task, tmp_path):
+def publish_task(task, folder):
     """Publish a study of one task: two methods with a second rule and a family, and one without scores."""
     later = {"stopping": "Converged"}
     runs = [
@@ -202,44 +204,32 @@ def publish_task(task, tmp_path):
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lengthwise.report.publish._draw_figures", lambda *_: {})
-        publish([*runs, logged(recipe(f"half-none-{task}"), [1.0])], tmp_path / task)
+        publish([*runs, logged(recipe(f"half-none-{task}"), [1.0])], folder / task)
 
 
 @pytest.mark.usefixtures("blank_figures")
 def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
     for task in ("parity", "binary-sum"):
         publish_task(task, tmp_path)
-    (alone,) = publish_overview(["parity"], tmp_path, title="Study", strong="loop")
-    assert alone.name == "figures.json"
-    files = publish_overview(["binary-sum"], tmp_path, title="Study", strong="loop")
-    assert [path.name for path in files] == ["figures.json", "overview.png"]
-    figure = overview_figure(
-        {name: read_published_runs(tmp_path / name) for name in ("parity", "binary-sum")}, strong="loop"
-    )
-    assert [axes.get_title(loc="left") for axes in figure.axes] == ["parity", "binary-sum"]
-    looks = []
-    for axes in figure.axes:
-        lines = {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
-        assert {name: line.get_ydata().tolist() for name, line in lines.items()} == {
-            "ntp": [0.5, 0.25],
-            "loop": [1.0, 0.5],
-        }
+    groups = {name: read_published_runs(tmp_path / name) for name in ("parity", "binary-sum")}
+    first, second = overview_figure(groups, strong="loop").axes
+    assert [axes.get_title(loc="left") for axes in (first, second)] == ["parity", "binary-sum"]
+    for axes in (first, second):
+        lines = lines_of(axes)
+        assert [lines[name].get_ydata().tolist() for name in ("ntp", "loop")] == [[0.5, 0.25], [1.0, 0.5]]
         assert lines["loop"].get_linewidth() > lines["ntp"].get_linewidth()
-        looks.append({name: line.get_color() for name, line in lines.items()})
-    assert looks[0] == looks[1] and len(set(looks[0].values())) == 2
+        assert lines["loop"].get_color() == lines_of(first)["loop"].get_color() != lines["ntp"].get_color()
 
 
-def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path, capsys):
+def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path):
     for task in ("parity", "copy"):
         publish_task(task, tmp_path / "first")
-    publish_overview(["parity"], tmp_path / "first", title="Study", strong="loop")
-    files = publish_overview(["copy", "parity"], tmp_path / "first", title="Study", strong="loop")
-    assert json.loads((tmp_path / "first" / "figures.json").read_text())["panels"] == ["parity", "copy"]
-    status, out, _ = run_command(capsys, "report", tmp_path / "first", "--out", tmp_path / "again", "--json")
-    again = [Path(name) for name in json.loads(out)["files"]]
-    assert status == 0 and [path.name for path in again] == ["overview.png"]
-    for path, before in zip(again, files[1:], strict=True):
-        assert path.parent == tmp_path / "again" / "first" and path.read_bytes() == before.read_bytes()
+    (alone,) = publish_overview(["parity"], tmp_path / "first", title="Study", strong="loop")
+    about, figure = publish_overview(["copy", "parity"], tmp_path / "first", title="Study", strong="loop")
+    assert about == alone and json.loads(about.read_text())["panels"] == ["parity", "copy"]
+    done = command("report", tmp_path / "first", "--out", tmp_path / "again", "--json")
+    (again,) = map(Path, json.loads(done.stdout)["files"])
+    assert again == tmp_path / "again" / "first" / "overview.png" and again.read_bytes() == figure.read_bytes()
     with pytest.raises(lw.UsageError, match="no scores to plot"):
         overview_figure({"none": []})
 
@@ -249,7 +239,7 @@ def test_all_panels_label_methods_alike(tmp_path):
     for few in (["loop"], ["loop", "loop-wo"]):
         runs = [scored(recipe(f"half-{name}-unique-set"), (8, 1.0), (16, 0.25)) for name in few]
         axes = overview_figure({"Parity": full, "Unique set": runs}).axes[1]
-        assert [line.get_label() for line in axes.lines if not line.get_label().startswith("_")] == few
+        assert [*lines_of(axes)] == few
 
 
 @pytest.mark.usefixtures("blank_figures")
@@ -262,13 +252,6 @@ def test_an_overview_shows_scores_by_the_recipe_s_own_rule(tmp_path):
     groups = {name: read_published_runs(tmp_path / "out" / name) for name in ("first", "last")}
     for axes in overview_figure(groups).axes:
         assert [0.5, 0.5] in [[*line.get_ydata()] for line in axes.lines]
-
-
-def test_sizes_with_a_short_axis_are_drawn_as_one_line(tmp_path):
-    """Products of 2 × n, trained up to 2 × 11, are drawn as one line."""
-    runs = [scored(catalog.recipe("looped-multiplication"), *[((2, size), 1.0) for size in (11, 15, 22)])]
-    assert "lengths.png" in [path.name for path in publish(runs, tmp_path)]
-    assert [11, 15, 22] in [[*line.get_xdata()] for line in score_figure(runs).axes[0].lines]
 
 
 def test_a_map_is_of_one_recipe():
@@ -285,9 +268,7 @@ def test_a_stopping_report_of_shipped_weights_does_not_change_their_folder(tmp_p
     folder, out = tmp_path / "looped-parity", tmp_path / "out"
     shutil.copytree(SHIPPED / "looped-parity", folder)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
-    words = ["report", str(folder), "--stopping", "--lengths", "4", "--samples", "8", "--out", str(out), "--quiet"]
-    with pytest.raises(SystemExit) as stopped:
-        main(words)
-    assert stopped.value.code == 0
+    words = ["--stopping", "--lengths", "4", "--samples", "8", "--out", out, "--quiet"]
+    assert command("report", folder, *words).returncode == 0
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
     assert (out / "stopping-looped-parity.png").exists()

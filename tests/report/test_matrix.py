@@ -49,11 +49,8 @@ def test_a_cell_is_the_mean_over_seeds_of_uniform_problems_and_worst_families(fo
     assert len(rows) == 2 * 2 * 3 and {row["times"] for row in rows} == {1.0, 3.2, 6.4}
     assert {row["architecture"] for row in rows} == {"TorchLSTM", "DeltaNet negative=false"}
     assert {row["task"] for row in rows} == {"Parity, labelled", "EvenPairs, labelled"}
-    (row,) = [
-        row
-        for row in rows
-        if (row["architecture"], row["task"], row["sizes"]) == ("TorchLSTM", "Parity, labelled", (16,))
-    ]
+    by_cell = {(row["architecture"], row["task"], row["sizes"]): row for row in rows}
+    row = by_cell["TorchLSTM", "Parity, labelled", (16,)]
     seeds = [run for run in runs if run.outline.name == "lstm-Parity"]
     here = [[one for one in run.rows("scores") if one["sizes"] == [16]] for run in seeds]
     uniform = [one["exact"] for rows in here for one in rows if one["problems"] == "uniform"]
@@ -64,23 +61,18 @@ def test_a_cell_is_the_mean_over_seeds_of_uniform_problems_and_worst_families(fo
 
 
 def test_an_architecture_is_called_by_its_mixers_and_positions():
-    config = {"kind": "Transformer", "mixer": {"kind": "DeltaNet", "negative": True, "taps": 4}}
-    hybrid = {
-        "kind": "Transformer",
-        "mixers": [{"kind": "DeltaNet", "negative": False, "taps": 4}, {"kind": "Attention"}],
-    }
-    rope = {"kind": "Transformer", "mixer": {"kind": "Attention"}, "positions": [{"kind": "RoPE"}, {"kind": "NoPE"}]}
+    delta = {"kind": "DeltaNet", "negative": False, "taps": 4}
+    attention = {"kind": "Attention"}
+    positions = [{"kind": "RoPE"}, {"kind": "NoPE"}]
     old = {"kind": "Transformer", "positions": []}
-    named = name_architectures(
-        [{"model": model} for model in (config, hybrid, rope, old, {"kind": "TorchLSTM", "width": 3})]
-    )
-    assert named == [
-        "DeltaNet negative=true",
-        "DeltaNet negative=false + Attention",
-        "Attention, RoPE",
-        "Attention",
-        "TorchLSTM",
-    ]
+    models = {
+        "DeltaNet negative=true": {"kind": "Transformer", "mixer": delta | {"negative": True}},
+        "DeltaNet negative=false + Attention": {"kind": "Transformer", "mixers": [delta, attention]},
+        "Attention, RoPE": {"kind": "Transformer", "mixer": attention, "positions": positions},
+        "Attention": old,
+        "TorchLSTM": {"kind": "TorchLSTM", "width": 3},
+    }
+    assert name_architectures([{"model": model} for model in models.values()]) == [*models]
     assert name_architectures([{"model": old, "families": 0.5}]) == ["Attention + families"]
 
 
@@ -88,22 +80,14 @@ def test_parts_are_labelled_by_the_fields_that_differ():
     groups = [{"kind": "GroupWords", "group": group, "each": True} for group in ("S3", "S5")]
     assert label_differing_fields(groups) == ["GroupWords S3", "GroupWords S5"]
     counted = [{"kind": "CountedBlocks", "letters": letters} for letters in (2, 3)]
-    assert label_differing_fields([*counted, {"kind": "Parity"}]) == [
-        "CountedBlocks letters=2",
-        "CountedBlocks letters=3",
-        "Parity",
-    ]
+    found = label_differing_fields([*counted, {"kind": "Parity"}])
+    assert found == ["CountedBlocks letters=2", "CountedBlocks letters=3", "Parity"]
     assert label_differing_fields(counted[:1]) == ["CountedBlocks"]
 
 
 def config(mixer, task, **changes):
-    model = {"kind": "Transformer", "mixer": mixer}
-    return {
-        "model": model,
-        "task": task,
-        "layout": {"kind": "Labelled"},
-        "loops": {"kind": "Constant", "count": 1},
-    } | changes
+    model, loops = {"kind": "Transformer", "mixer": mixer}, {"kind": "Constant", "count": 1}
+    return {"model": model, "task": task, "layout": {"kind": "Labelled"}, "loops": loops} | changes
 
 
 @pytest.mark.parametrize(
