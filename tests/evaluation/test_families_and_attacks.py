@@ -11,7 +11,6 @@ import pytest
 import torch
 from conftest import LONG, Crash
 from half_trained import NEXT, PAIRS, PARITY, SUMS, half_trained
-from matplotlib.text import Text
 from reported import recipe, scored
 from rich.console import Console
 
@@ -59,14 +58,6 @@ def test_a_family_scores_as_it_does_alone(trained):
     for name in [*found][:: 1 if LONG else 6]:
         (alone,) = evaluate(weights, [size], samples=30, kind=name, seed=3)
         assert replace(found[name], family="alone") == alone
-
-
-def test_several_rules_measure_the_same_problems():
-    weights = half_trained(PARITY)
-    rules = [weights.recipe.stopping, lw.MaxConfidence(extra=2)]
-    together = list(evaluate_families(weights, [12], samples=20, stopping=rules))
-    apart = [score for rule in rules for score in evaluate_families(weights, [12], samples=20, stopping=rule)]
-    assert together == apart
 
 
 def test_a_small_size_is_measured_on_all_its_problems():
@@ -179,13 +170,6 @@ def test_a_window_cannot_tell_the_first_of_equal_columns_from_the_next_without_a
     assert apart > 1e-2 if marked else apart < 1e-5
 
 
-def test_a_family_measured_by_name_is_not_drawn_as_the_worst():
-    scores = lw.evaluate("looped-parity", [4, 9], samples=20, kind="one-symbol", quiet=True)
-    assert {score.family for score in scores} == {"alone"}
-    texts = [text.get_text() for text in scores.plot().findobj(Text)]
-    assert any("looped-parity, one-symbol" in text for text in texts) and not any(WORST in text for text in texts)
-
-
 # Attacks
 
 
@@ -230,12 +214,6 @@ def test_mutations_stay_within_the_largest_size_on_each_axis():
     tried = list(_generate_mutations(Multiplication(), search, Random(0), torch.tensor([2, 4])))
     assert len(tried) > 20
     assert torch.cat([problems.sizes for problems in tried]).amax(0).tolist() == [2, 4]
-
-
-@pytest.mark.parametrize("sizes", [[(3, 4)], [5, (3, 4)]])
-def test_an_attack_refuses_sizes_of_another_task(sizes):
-    with pytest.raises(lw.UsageError, match="parity has sizes on 1 axis"):
-        attack(half_trained(PARITY), sizes, tries=10)
 
 
 def test_an_attack_ends_near_its_limit_however_slow_the_model(monkeypatch):
@@ -369,11 +347,9 @@ def test_the_lengths_a_recipe_was_chosen_on_do_not_change_its_id():
 
 
 def test_the_shortest_failures_are_kept_in_whatever_order_they_come():
-    draw, tried = Random(0), []
-    for number in range(500):
-        tried.append(
-            Attempt(str(number) * draw.randint(1, 3), "uniform", draw.random() < 0.5, draw.choice([-1.0, -2.0]))
-        )
+    draw = Random(0)
+    texts = [str(number) * draw.randint(1, 3) for number in range(500)]
+    tried = [Attempt(text, "uniform", draw.random() < 0.5, draw.choice([-1.0, -2.0])) for text in texts]
     wrong = sorted((len(one.prompt), -one.confidence, one.prompt) for one in tried if not one.right)
     search = Attempts()
     for start in range(0, len(tried), 70):
@@ -503,47 +479,47 @@ def test_families_of_the_interface_are_measured_by_the_rules_of_the_command(caps
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "After(loops=1)"]
 
 
+def family_rows(capsys, options, *, recipe="looped-parity", few=FEW):
+    """Train by the command line with ``options``; return the run's scores."""
+    said(capsys, "train", recipe, *few, "--quiet", *options.split())
+    return Run.locate(lw.find(recipe, *few)).rows("scores")
+
+
+def of_runs(rows, name):
+    return [row[name] for row in rows if row["problems"] == "runs"]
+
+
 def test_more_problems_are_measured_of_families_too(capsys):
-    words = ["train", "looped-parity", *FEW, "--families", "--quiet"]
-    for samples in ("20", "200", "200"):
-        said(capsys, *words, "--lengths", "12", "--samples", samples)
-    rows = Run.locate(lw.find("looped-parity", *FEW)).rows("scores")
-    assert [row["count"] for row in rows if row["problems"] == "runs"] == [2, 20]
+    for samples in (20, 200, 200):
+        rows = family_rows(capsys, f"--families --lengths 12 --samples {samples}")
+    assert of_runs(rows, "count") == [2, 20]
 
 
 @pytest.mark.parametrize(("sizes", "measured"), [("3x4,8x3,9x1", [[3, 4], [8, 3]]), ("1-3x2-4,3", [[3, 3]])])
 def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measured, capsys):
     few = ["steps=2", "batch=2", "lengths.top=4", "watch.every=0"]
-    said(capsys, "train", "abacus-addition", *few, "--families", "--quiet", "--lengths", sizes, "--samples", "10")
-    rows = Run.locate(lw.find("abacus-addition", *few)).rows("scores")
-    assert [row["sizes"] for row in rows if row["problems"] == "runs"] == measured
+    rows = family_rows(capsys, f"--families --lengths {sizes} --samples 10", recipe="abacus-addition", few=few)
+    assert of_runs(rows, "sizes") == measured
 
 
 def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others(capsys):
-    words = ["train", "looped-parity", *FEW, "--quiet", "--lengths", "12", "--samples", "20"]
-    said(capsys, *words)
+    family_rows(capsys, "--lengths 12 --samples 20")
     run = Run.locate(lw.find("looped-parity", *FEW))
     said(capsys, "evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
     assert [row["problems"] for row in run.rows("scores")] == ["uniform", "runs"]
-    said(capsys, *words, "--families")
-    families = {row["problems"] for row in run.rows("scores") if row["sizes"] == [12] and "family" not in row}
+    rows = family_rows(capsys, "--lengths 12 --samples 20 --families")
+    families = {row["problems"] for row in rows if row["sizes"] == [12] and "family" not in row}
     assert families == {"uniform", *lw.families("parity")}
 
 
 def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time(capsys):
-    words = ["train", "looped-parity", *FEW, "--families", "--quiet", "--lengths", "12", "--samples", "20"]
-    further = ["--stopping", "Converged()", "--stopping", "MaxConfidence(per=batch)"]
-    for rules in ([], further, further):
-        said(capsys, *words, *rules)
-    rows = Run.locate(lw.find("looped-parity", *FEW)).rows("scores")
-    assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "Converged"]
-
-
-def test_a_rule_for_whole_batches_measures_families_where_there_is_no_other(capsys):
-    few = [*FEW, "stopping=MaxConfidence(per=batch)"]
-    said(capsys, "train", "looped-parity", *few, "--families", "--quiet", "--lengths", "12", "--samples", "20")
-    rows = Run.locate(lw.find("looped-parity", *few)).rows("scores")
-    assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["MaxConfidence(per=batch)"]
+    further = " --stopping Converged() --stopping MaxConfidence(per=batch)"
+    for rules in ("", further, further):
+        rows = family_rows(capsys, f"--families --lengths 12 --samples 20{rules}")
+    assert of_runs(rows, "stopping") == ["Oracle", "Converged"]
+    few = [*FEW, "stopping=MaxConfidence(per=batch)"]  # there is no other rule
+    rows = family_rows(capsys, "--families --lengths 12 --samples 20", few=few)
+    assert of_runs(rows, "stopping") == ["MaxConfidence(per=batch)"]
 
 
 @dataclass(frozen=True)
@@ -567,11 +543,6 @@ def test_attack_from_the_command_line(capsys):
     assert "0 of 30 tries fail (0.000): proven for these sizes, since all of their problems" in proven
     found = json.loads(said(capsys, *words, "--json"))
     assert (found["failed"], found["shortest"]) == (0, [])
-
-
-def test_a_sample_of_a_family(capsys):
-    out = said(capsys, "sample", "addition", "5", "--family", "all-highest", "--count", "2")
-    assert out == "99999+99999 → 199998\n" * 2
 
 
 def test_a_mean_of_exactly_the_bound_is_fitted():

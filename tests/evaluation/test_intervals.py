@@ -13,7 +13,6 @@ import lengthwise as lw
 from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.results import Outcomes, Score, effective_trials, independent_trials, wilson_interval
 from lengthwise.base.score_rows import interval_notes
-from lengthwise.evaluation.scores import needed_sample
 from lengthwise.report.scored import newcombe_interval
 from lengthwise.report.tables import detail_table
 
@@ -47,15 +46,6 @@ def test_an_interval_over_batches_covers(share, count):
     assert over_problems < 0.6 * DRAWS
 
 
-def test_batch_intervals_of_0_of_1000_and_of_a_quarter_overlap():
-    (low, high), (few, many) = (
-        Score("t", "w", "r", "uniform", (1,), count, share, None, 1.0, 1.0, together=512).interval
-        for count, share in ((1000, 0.0), (6400, 0.263))
-    )
-    assert low == 0.0 and few < high  # the intervals meet: [0, .66] and [.10, .54]
-    assert many - few > 0.4
-
-
 def test_trials_are_batches():
     assert independent_trials(1000) == independent_trials(1000, 1) == 1000
     assert independent_trials(1024, 512) == 2
@@ -74,11 +64,6 @@ def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_
     read = read_csv(write_csv(tmp_path / "scores.csv", [both.row()]))
     assert read == [both.row()] and effective_trials(read[0]) == 2
     assert len(said) == 2 and "over batches" in said[0] and "each problem once" in said[1]
-
-
-def test_batches_are_added_until_the_interval_is_narrow():
-    assert needed_sample(1000, 1000, 0.1) == 1000
-    assert needed_sample(1024, 1024, 0.1, batch_rows=512) > 1024
 
 
 def test_scores_of_batch_wise_rules_are_marked():

@@ -10,12 +10,12 @@ from lengthwise.api import catalog
 from lengthwise.base.fields import part_text
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.evaluation.answers import decode, decode_without_cache, gather_slots, predict, respond
+from lengthwise.evaluation.answers import decode, decode_without_cache, gather_slots, predict
 from lengthwise.evaluation.scores import perplexity
 from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.layout import mask_before_end
-from lengthwise.experiment.stopping import MaxConfidence, Oracle
+from lengthwise.experiment.stopping import Oracle
 from lengthwise.nn.window import LocalHeadsEncoding
 from lengthwise.runners.cpu import choose_reader, plain
 from lengthwise.runners.plain import Plain
@@ -88,10 +88,7 @@ def test_decoding_is_right_exactly_where_the_teacher_forced_row_is():
             answer_length=torch.where(ours, length, problems.answer_length),
         )
         batch = layout.write(problems, task)
-        wanted, loss_mask = (
-            gather_slots(batch.targets, batch.answer_slots),
-            gather_slots(batch.loss_mask, batch.answer_slots),
-        )
+        wanted, loss_mask = (gather_slots(part, batch.answer_slots) for part in (batch.targets, batch.loss_mask))
         decoded, forced = (
             ((predicted(made.model, made.recipe, batch, Oracle()).symbols == wanted) | ~loss_mask).all(1)
             for predicted in (decode, predict)
@@ -169,25 +166,6 @@ def test_decoding_does_not_depend_on_the_answer():
     after = batch.answer_slots & (batch.answer_slots.cumsum(1) > 1)
     batch.inputs.tokens[after] = 1 - batch.inputs.tokens[after].clamp(max=1)
     assert torch.equal(first.symbols, decode(made.model, made.recipe, batch, Oracle()).symbols)
-
-
-def test_rules_that_read_the_answer_are_refused_with_next_token_layouts():
-    made = weights("task=Copy", "NextToken")
-    problems = made.recipe.task.parse("01")
-    with pytest.raises(UsageError, match="Oracle or After"):
-        respond(made.model, made.recipe, problems, MaxConfidence())
-
-
-def test_python_interface(tmp_path):
-    import lengthwise as lw
-
-    run = lw.train("looped-pairs", "steps=3", "batch=4", "watch.every=0", seed=3)
-    assert run.recipe.seed == run.recipe.data_seed == 3
-    scores = lw.evaluate(run, lengths=range(1, 4), samples=5)
-    assert [score.sizes for score in scores] == [(1,), (2,), (3,)]
-    assert lw.load(run).solve("12+9").right == "21"
-    assert lw.load(run.folder).solve("12+9") == lw.load(run).solve("12+9")
-    assert lw.train(run.recipe).folder == run.folder
 
 
 @pytest.mark.parametrize(
