@@ -94,7 +94,7 @@ def test_no_import_cycles_inside_a_folder():
 
 # Files that import by name: kinds of parts, the command that is run, a user's modules, public names on first use,
 # optional libraries, and an HTTP library's errors.
-BY_NAME = {"registry", "cli.entry", "", "base.extras", "ask.asking"}
+BY_NAME = {"registry", "cli.entry", "", "base.extras"}
 
 
 def imports_by_name(path: Path) -> bool:

@@ -7,14 +7,12 @@ symbol.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-import numpy
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -27,7 +25,7 @@ from lengthwise.base.score_rows import size_text
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.data import check_size
 from lengthwise.experiment.layout import Layout
-from lengthwise.experiment.own_code import describe_user_error, guard_foreign_code, is_foreign
+from lengthwise.experiment.own_code import guard_foreign_code, is_foreign
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import Model, find_limited_encodings, get_device, preserve_modes
 from lengthwise.models.single_pass import SinglePass, TooFewPositions, are_probabilities, describe_too_few_positions
@@ -58,10 +56,8 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
             _check_positions(model, recipe, sizes)
             return
         weight_names = [name for name, _ in model.named_parameters()]
-        short = recipe.layout.write(_draw_problems(recipe), recipe.task)
-        uncalled = _copy_if_possible(model)
+        short = recipe.layout.write(_draw_short_problems(recipe), recipe.task)
         _check_symbols(model, short.inputs, recipe)
-        _check_second_call(model, uncalled, short.inputs)
         _check_positions(model, recipe, sizes)
         name = _model_name(model)
         for part in model.modules():  # no other check finds it, because it reads other rows in training only
@@ -78,7 +74,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
             )
         # A mistake at the border of two chunks, or only in wide batches, shows only in long rows.
         largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes or [recipe.tops]), key=sum))]
-        long = recipe.layout.write(_draw_long_problems(recipe, largest), recipe.task)
+        long = recipe.layout.write(_draw_problems(recipe, recipe.task.smallest, largest), recipe.task)
         for batch in (short, long):
             logits = _compute_logits(model, batch.inputs)
             real_logits = logits[batch.inputs.padding_mask.cpu()]
@@ -89,7 +85,12 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
                     f"{name} gives logits that are NaN in a batch with rows of {batch.inputs.tokens.shape[1]} "
                     "positions: look for a division by 0, or for a softmax over a row that is hidden entirely"
                 )
-            _check_repeatable(model, batch.inputs, logits, tolerance)
+            if _differ(logits, _compute_logits(model, batch.inputs), batch.inputs.padding_mask, tolerance):
+                raise UsageError(
+                    f"{name} is random at test, or keeps something from one call to the next, such as a hidden state: "
+                    "the same rows got different logits in a second call; use random numbers in training only, as "
+                    "nn.Dropout does, and start each call of forward from the same state"
+                )
             if recipe.layout.causal:
                 _check_causality(model, batch, logits, recipe.layout, tolerance)
             _check_padding(model, batch.inputs, logits, tolerance)
@@ -102,7 +103,7 @@ def _is_foreign_model(model: Model) -> bool:
 
 def _check_layout(recipe: Recipe) -> None:
     """Raise UsageError if inputs depend on the answer in a layout whose answers are not decoded symbol by symbol."""
-    problems, layout = _draw_problems(recipe), recipe.layout
+    problems, layout = _draw_short_problems(recipe), recipe.layout
     present = torch.arange(problems.answer.shape[1]) < problems.answer_length[:, None]
     other = replace(problems, answer=((problems.answer + 1) % 2).where(present, 0))
     inputs, changed = (layout.write(part, recipe.task).inputs for part in (problems, other))
@@ -114,24 +115,21 @@ def _check_layout(recipe: Recipe) -> None:
             )
 
 
-def _draw_problems(recipe: Recipe) -> Problems:
-    """Draw a few problems of different lengths, even if the recipe trains on one length."""
+def _draw_problems(recipe: Recipe, bottom: int, tops: Sequence[int]) -> Problems:
+    """Draw problems of sizes from ``bottom`` to ``tops``, the longest first; fewer if rows are very long."""
     draw, task = stream(0, "causality"), recipe.task
-    bottom = max(task.smallest, min(recipe.lengths.bottom, recipe.lengths.top - LENGTH_RANGE))
-    top = max(bottom, min(recipe.lengths.top, bottom + LENGTH_RANGE))
-    lengths = torch.linspace(bottom, top, ROWS).round().long()
-    sizes = torch.stack([lengths.clamp(max=max(cap, bottom)) for cap in recipe.tops], 1)
-    return task.sample(task.replace_missing_sizes(sizes, draw), draw)
-
-
-def _draw_long_problems(recipe: Recipe, largest: Sequence[int]) -> Problems:
-    """Draw problems of sizes from the smallest to ``largest``, fewer if rows are very long."""
-    draw, task = stream(0, "causality, long rows"), recipe.task
-    sizes = torch.stack([torch.linspace(min(task.smallest, top), top, ROWS).round().long() for top in largest], 1)
+    sizes = torch.stack([torch.linspace(min(bottom, top), top, ROWS).round().long() for top in tops], 1)
     problems = task.sample(task.replace_missing_sizes(sizes, draw), draw)
     width = int((problems.prompt_length + task.answer_slots(problems.sizes)).max())
     rows = min(ROWS, max(2, MAX_POSITIONS // width))
     return problems.take(torch.linspace(ROWS - 1, 0, rows).round().long())
+
+
+def _draw_short_problems(recipe: Recipe) -> Problems:
+    """Draw a few problems of different lengths, even if the recipe trains on one length."""
+    bottom = max(recipe.task.smallest, min(recipe.lengths.bottom, recipe.lengths.top - LENGTH_RANGE))
+    top = max(bottom, min(recipe.lengths.top, bottom + LENGTH_RANGE))
+    return _draw_problems(recipe, bottom, [min(top, max(cap, bottom)) for cap in recipe.tops])
 
 
 Tolerance = tuple[float, float]  # (r, s): changes of a logit up to r · (s + the largest logit) are rounding errors
@@ -225,34 +223,6 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         )
 
 
-def _copy_if_possible(model: Model) -> Model | None:
-    """Return a copy of a model; None if it is large, or has parts that cannot be copied."""
-    try:
-        return deepcopy(model) if sum(weight.numel() for weight in model.parameters()) <= MAX_COPIED else None
-    except Exception:  # e.g. it holds a tensor with a gradient
-        return None
-
-
-def _check_second_call(model: Model, uncalled: Model | None, inputs: Inputs) -> None:
-    """Raise UsageError if a row fails after a batch of another shape, but not in the first call of a copy."""
-    row = inputs.take(slice(1)).cut_padding()
-    if uncalled and (error := _find_error(model, row)) and not _find_error(uncalled, row):
-        raise UsageError(
-            f"{_model_name(model)} keeps something from one call to the next, such as a cache: after a first call, "
-            f"rows of another shape fail ({describe_user_error(error.__cause__ or error)}); logits must depend only on "
-            "the inputs of a call"
-        ) from error
-
-
-def _find_error(model: Model, inputs: Inputs) -> Exception | None:
-    """Return the error that a model raises on these inputs, if any."""
-    try:
-        _compute_logits(model, inputs)
-    except Exception as error:
-        return error
-    return None
-
-
 def _check_positions(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> None:
     """Raise UsageError, with the largest size that fits, if the model has too few positions for one of ``sizes``."""
     if not sizes or not (_is_foreign_model(model) or find_limited_encodings(model)):
@@ -283,34 +253,6 @@ def _find_misfit(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageEr
     except UsageError as fault:
         return fault
     return None
-
-
-def _check_repeatable(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"], tolerance: Tolerance) -> None:
-    """Raise UsageError if the same rows get different logits in a second call, since later checks compare calls."""
-    if not _differ(logits, _compute_logits(model, inputs), inputs.padding_mask, tolerance):
-        return
-
-    def compute_seeded() -> Float[Tensor, "b t v"]:
-        for seed in (torch.manual_seed, numpy.random.seed, random.seed):
-            seed(0)
-        return _compute_logits(model, inputs)
-
-    state = numpy.random.get_state()  # ``check_model`` restores the other generators
-    first, second = compute_seeded(), compute_seeded()
-    unseeded = _compute_logits(model, inputs)  # a state that is carried from call to call may have converged
-    numpy.random.set_state(state)
-    if not _differ(second, unseeded, inputs.padding_mask, tolerance) or _differ(
-        first, second, inputs.padding_mask, tolerance
-    ):
-        raise UsageError(
-            f"{_model_name(model)} keeps something from one call to the next, such as a hidden state, a cache or a "
-            "count: the same rows got different logits in a second call with the same random numbers; start each call "
-            "of forward from the same state"
-        )
-    raise UsageError(
-        f"{_model_name(model)} is random at test: the same rows got different logits in a second call; use random "
-        "numbers in training only, as nn.Dropout or dropout(…, training=self.training) do"
-    )
 
 
 def _check_causality(

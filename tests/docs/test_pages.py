@@ -11,7 +11,6 @@ import draw_architecture
 import fill
 import pytest
 from fillers.rows import scores_of
-from fillers.stopping import stopped
 
 from lengthwise import api
 from lengthwise.api import catalog
@@ -202,17 +201,3 @@ def test_pages_prefer_scores_on_sealed_problems():
     names = ("id", "stopping", "problems", "sizes")
     assert len({tuple(row[name] for name in names) for row in rows}) == len(rows)
     assert all(row["sealed"] for row in rows if row["problems"] == "uniform")
-
-
-def test_lost_answers_are_those_that_only_the_oracle_gets_right():
-    """A rule's loss counts answers that only the oracle gets right; rules that take T(n) loops lose none."""
-    (far,) = (rows for key, rows in stopped("results/looped/multiplication-settled").items() if "2x15" in key)
-    by_problems = {(row["train_seed"], row["problems"]): row for row in far}
-    assert by_problems[2, "powers"]["lost"] == pytest.approx(0.48)
-    wrong_by_both = by_problems[2, "small-and-large"]
-    assert wrong_by_both["exact"] == 0.51 and wrong_by_both["lost"] == 0
-    assert not any(row["lost"] for row in far if row["train_seed"] == 1)
-    # The oracle was not measured on the first seed: all wrong answers count as lost.
-    assert all(row["lost"] == pytest.approx(1 - row["exact"]) for row in far if row["train_seed"] == 0)
-    for rows in stopped("results/looped/addition-shipped").values():
-        assert min(row["exact"] for row in rows) < 1 and not any(row["lost"] for row in rows)

@@ -1,6 +1,5 @@
 """User-defined models that look ahead, or read padding or other rows, are refused before training and evaluation."""
 
-import random
 from dataclasses import dataclass
 
 import numpy as np
@@ -214,32 +213,34 @@ class Converges(Causal):
         return super().forward(tokens) + self.state
 
 
-@pytest.mark.parametrize("form", [Carries, Converges])
-def test_a_module_that_carries_a_state_is_not_called_random(form):
+class Noisy(Causal):
+    """A model that adds a random number."""
+
+    def __init__(self, reads, writes, draw):
+        super().__init__(reads, writes)
+        self.draw = draw
+
+    def forward(self, tokens):
+        return super().forward(tokens) + float(self.draw())
+
+
+@pytest.mark.parametrize(
+    "build",
+    [Carries, Converges]
+    + [lambda *sizes, draw=draw: Noisy(*sizes, draw) for draw in (lambda: torch.rand(()), np.random.random_sample)],
+)
+def test_a_module_that_is_random_or_carries_a_state_is_refused(build):
     own = recipe(lw.NextToken(), "Causal")
-    reads, writes = map(len, own.layout.vocabs(own.task))
-    message = rf"^{form.__name__} keeps something from one call to the next.*from the same state$"
-    with pytest.raises(lw.UsageError, match=message):
-        check_model(SinglePass(form(reads, writes)), own)
-
-
-@pytest.mark.parametrize("draw", [lambda: torch.rand(()), np.random.random_sample, random.random])
-def test_a_module_that_draws_at_test_is_called_random(draw):
-    class Noisy(Causal):
-        def forward(self, tokens):
-            return super().forward(tokens) + float(draw())
-
-    own = recipe(lw.NextToken(), "Causal")
-    with pytest.raises(lw.UsageError, match="Noisy is random at test"):
-        check_model(SinglePass(Noisy(*map(len, own.layout.vocabs(own.task)))), own)
+    with pytest.raises(lw.UsageError, match=r"random at test, or keeps something from one call.*from the same state$"):
+        check_model(SinglePass(build(*map(len, own.layout.vocabs(own.task)))), own)
 
 
 @pytest.mark.parametrize("join", [torch.add, *(lambda *pair, axis=axis: torch.cat(pair, axis) for axis in (0, 1))])
 def test_a_cache_of_another_shape_is_refused_in_one_line(join):
     own = recipe(lw.NextToken(), "Causal")
-    said = r"^Caches keeps something .*, such as a cache: .* \(RuntimeError.*\); logits must depend only on the inputs"
-    with pytest.raises(lw.UsageError, match=said):
+    with pytest.raises(lw.UsageError) as error:
         check_model(SinglePass(Caches(*map(len, own.layout.vocabs(own.task)), join)), own)
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("positions", [5, 30])
