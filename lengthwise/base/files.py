@@ -8,48 +8,39 @@ package writes files; a test checks that.
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import os
-import platform
 import re
 import secrets
 import stat
 import tempfile
 import time
-import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, error_text, quote_value, remove_controls
-from lengthwise.base.formatting import DAY, bytes_text
+from lengthwise.base.formatting import bytes_text
 
 MAX_TEXT_BYTES = 2**28  # size of a JSON or JSON Lines file: about a hundred thousand rows
-TEMPORARY_AGE_SECONDS = DAY  # age from which a temporary file counts as abandoned, on any machine
-# A temporary file's name: the final name, the machine (`_process_scope`), the process and a random number.
-_TEMPORARY = re.compile(
-    r"\.(?P<name>.+)\.lengthwise-((?P<scope>[0-9a-f]{12})-(?P<process>\d{1,10})-)?[0-9a-f]{16}", re.DOTALL
-)
+TEMPORARY_AGE_SECONDS = 600  # age from which a temporary file counts as abandoned
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.lengthwise-[0-9a-f-]{16,}", re.DOTALL)  # earlier versions added the process
 # Flags that the system lacks count as 0. Without O_NONBLOCK, opening a pipe put in a file's place could block.
 _OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
 def write(path: Path, content: bytes, *, make_folder: bool = True) -> None:
-    """Replace a file atomically. With ``make_folder``, create its folder if needed. Raises UsageError if the file
-    cannot be written, or is a link."""
+    """Replace a file atomically; with ``make_folder``, create its folder if needed. Raises UsageError for a link."""
     with translate_disk_errors(path.parent):
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         check_no_link(path)
         remove_temporary_files(path.parent, path.name)
         # An unpredictable name, so that no one can place a link there first.
-        unique = f"{_process_scope()}-{os.getpid()}-{secrets.token_hex(8)}"
-        part = path.with_name(f".{_shorten_name(path.name)}.lengthwise-{unique}")
+        part = path.with_name(f".{_shorten_name(path.name)}.lengthwise-{secrets.token_hex(8)}")
         try:
             with open(part, "xb", opener=_open) as file:
                 file.write(content)
@@ -61,8 +52,7 @@ def write(path: Path, content: bytes, *, make_folder: bool = True) -> None:
 
 
 def append(path: Path, lines: bytes) -> int:
-    """Append all lines to a file or none, after removing an incomplete last line. Return the file's size in bytes.
-    Raises UsageError if the file is a link or too large, OSError if writing fails."""
+    """Append all lines to a file or none, after removing an incomplete last line. Return the file's size in bytes."""
     check_no_link(path)
     with open(path, "ab+", buffering=0, opener=_open) as file:
         state = os.fstat(file.fileno())
@@ -95,8 +85,8 @@ def remove_empty_folder(folder: Path) -> None:
 
 
 def path_inside(folder: Path, *names: str) -> Path:
-    """Return the path of ``names`` below a folder that the user named. The folder may be a link, or lie below one;
-    raises UsageError if a name below it is a link, which may lead out of it."""
+    """Return the path of ``names`` below a folder that the user named, which may be a link. Raises UsageError if a name
+    below it is a link, which may lead out of it."""
     path = folder
     for name in filter(None, names):
         path = path / name
@@ -137,8 +127,7 @@ def _open(name: str, flags: int) -> int:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raise UsageError if the file named by an option cannot be written. Call it before long work; ``write`` creates
-    missing folders."""
+    """Raise UsageError if the file named by an option cannot be written: before long work."""
     if is_folder(path):
         raise UsageError(f"{option} {path}: that is a folder; name a file in it")
     check_no_link(path)
@@ -252,8 +241,7 @@ def error_line(error: BaseException) -> str:
 
 
 def remove_temporary_files(folder: Path, name: str | None = None) -> None:
-    """Remove temporary files that killed processes left behind: those of all files, or of the file ``name``. Only files
-    named by ``write`` are removed, once their process is known to have ended or they are a day old."""
+    """Remove files of ``write`` that killed processes left ten minutes ago or earlier: of all files, or of ``name``."""
     try:
         entries = [*os.scandir(folder)]
     except PermissionError:  # such a folder may still be writable
@@ -264,38 +252,13 @@ def remove_temporary_files(folder: Path, name: str | None = None) -> None:
             continue
         with suppress(FileNotFoundError):
             state = entry.stat(follow_symlinks=False)
-            ended = match["scope"] == _process_scope() and not _is_alive(int(match["process"]))
-            if stat.S_ISREG(state.st_mode) and (ended or state.st_mtime < time.time() - TEMPORARY_AGE_SECONDS):
+            if stat.S_ISREG(state.st_mode) and state.st_mtime < time.time() - TEMPORARY_AGE_SECONDS:
                 os.unlink(entry.path)
 
 
 def _shorten_name(name: str) -> str:
     """Shorten a name to 150 bytes: file systems allow 255, and a temporary name is longer."""
     return name.encode(errors="surrogateescape")[:150].decode(errors="ignore")
-
-
-@cache
-def _process_scope() -> str:
-    """Return an id of the scope in which process numbers are unique: this machine since its boot, and this container.
-    Machines and containers may share a disk and a name."""
-    facts = [platform.node()]
-    try:
-        facts += [Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii"), os.readlink("/proc/self/ns/pid")]
-    except OSError:  # not Linux
-        facts.append(str(uuid.getnode()))
-    return hashlib.blake2b("\n".join(facts).encode(errors="replace"), digest_size=6).hexdigest()
-
-
-def _is_alive(process_id: int) -> bool:
-    if os.name == "nt":  # where signal 0 is Ctrl-C
-        return True
-    try:
-        os.kill(process_id, 0)
-    except PermissionError:
-        return True
-    except (ProcessLookupError, OverflowError):
-        return False
-    return True
 
 
 @contextmanager
