@@ -3,7 +3,6 @@ extra). The search's trials are stored in a file, so that it can be resumed."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import warnings
@@ -15,7 +14,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import append, check_no_link, error_line, parse_object, read_bytes, translate_disk_errors
+from lengthwise.base.files import append, error_line, translate_disk_errors
 from lengthwise.base.rng import derive_seed
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
@@ -83,10 +82,8 @@ def parse_axes(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
     found = [(word, Axis.parse(word)) for word in words]
     axes = [axis for _, axis in found if axis]
     if not axes:
-        raise UsageError(
-            "nothing varies: write several values, as in model.width=32,64, or a range, as in "
-            "optimizer.rate=1e-3..1e-2:log"
-        )
+        example = "model.width=32,64, or a range, as in optimizer.rate=1e-3..1e-2:log"
+        raise UsageError(f"nothing varies: write several values, as in {example}")
     if len({axis.path for axis in axes}) < len(axes):
         raise UsageError("vary each field only once")
     for axis in axes:
@@ -99,9 +96,7 @@ def grid_points(axes: Sequence[Axis]) -> Iterator[Point]:
     """Yield every combination of values. Raises UsageError for a range without points."""
     for axis in axes:
         if not axis.values:
-            raise UsageError(
-                f"{axis.path}: a grid needs a number of points, {axis.path}=…:4; or search it: --trials 20"
-            )
+            raise UsageError(f"{axis.path}: a grid needs a number of points, as in 1..3:4; or search it: --trials 20")
     for values in product(*(axis.values for axis in axes)):
         yield {axis.path: value for axis, value in zip(axes, values, strict=True)}
 
@@ -116,38 +111,18 @@ def load_optuna() -> Any:
     return optuna
 
 
-class _Journal:
-    """The file that stores an Optuna study, one entry per line, in the format of Optuna's own backend. The sweep's
-    folder is locked, so no other process writes to it. An incomplete last line is ignored, as in all row files."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with translate_disk_errors(path.parent):
-            lines = read_bytes(path).split(b"\n")[:-1] if path.exists() else []
-        self.entries = [parse_object(line, f"{path}: line {number}") for number, line in enumerate(lines, 1)]
-
-    def read_logs(self, parse_log_number: int) -> Iterator[dict[str, Any]]:
-        """Return the entries from number ``parse_log_number`` on."""
-        return iter(self.entries[parse_log_number:])
-
-    def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """Append entries, all or none."""
-        lines = [json.dumps(log, separators=(",", ":")) + "\n" for log in logs]
-        with translate_disk_errors(self.path.parent):
-            append(self.path, "".join(lines).encode())
-        self.entries += map(json.loads, lines)
-
-
 class Search:
     """Trials of an Optuna study, stored in ``optuna.log``. Suggestions depend on ``seed``. Raises UsageError if the log
     is damaged, except by a truncated last line."""
 
     def __init__(self, folder: Path, axes: Sequence[Axis], seed: int) -> None:
         self.library, self.axes, path = load_optuna(), axes, folder / "optuna.log"
-        check_no_link(path)
+        with translate_disk_errors(folder):
+            append(path, b"")  # removes an incomplete last line, and refuses a link
         try:
             with warnings.catch_warnings(action="ignore"):  # warnings that parts of it are experimental
-                storage = self.library.storages.JournalStorage(_Journal(path))
+                storages = self.library.storages
+                storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(path)))
                 pruner = self.library.pruners.MedianPruner(n_startup_trials=4)
                 self.study = self.library.create_study(
                     storage=storage, study_name="sweep", direction="maximize", pruner=pruner, load_if_exists=True
@@ -155,8 +130,7 @@ class Search:
             trials = len(self.study.trials)
         except Exception as error:  # Optuna does not validate entries
             message = f"{path}: Optuna cannot read it ({type(error).__name__}: {error_line(error)})"
-            reason = error if isinstance(error, UsageError) else message
-            raise UsageError(f"{reason}; delete {path.name} to restart the search: trained runs are kept") from None
+            raise UsageError(f"{message}; delete {path.name} to restart the search: trained runs are kept") from None
         # A resumed search must not suggest its first trials again.
         self.study.sampler = self.library.samplers.TPESampler(seed=derive_seed(seed, trials) % 2**32)
 
