@@ -23,13 +23,12 @@ TEXT_COLUMNS = frozenset(
     ("recipe_name", "id", "sealed", "family", "task", "weights", "stopping", "problems", "recipe", "model")
 )
 MAX_UNPACKED_BYTES = 2**28  # limits what a small compressed file may unpack to
-NESTED = {dict, list, tuple}
 
 
 def write_csv(path: Path, rows: Iterable[Row], *, compress_above: float = math.inf) -> Path:
-    """Write rows atomically; return the path written. Columns appear in the order in which rows first name them. Lists
-    are written as 20x40, dictionary entries as columns ``exact.8``, None as an empty cell. A file of more than
-    ``compress_above`` bytes is compressed, as ``path`` + .gz. Raises UsageError if there are no rows."""
+    """Write rows atomically; return the path written. Lists are written as 20x40, dictionary entries as columns
+    ``exact.8``, None as an empty cell. A file of more than ``compress_above`` bytes is compressed, as ``path`` +
+    .gz."""
     columns, flat = flatten_rows(rows)
     if not flat:
         raise UsageError(f"{path}: there are no rows to write")
@@ -46,30 +45,18 @@ def write_csv(path: Path, rows: Iterable[Row], *, compress_above: float = math.i
 
 def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
     """Return the columns' names, and the rows as flat dictionaries (see ``write_csv``)."""
-    flat: list[Row] = []
+    flat = []
     for row in rows:
-        if NESTED.isdisjoint(map(type, row.values())):
-            flat.append(row)  # fast path: most rows are flat, and there may be 100,000 of them
-            continue
-        flat.append(_flatten_row(row))
+        cells: Row = {}
+        for name, value in row.items():
+            cells |= {f"{name}.{key}": part for key, part in value.items()} if type(value) is dict else {name: value}
+        flat.append({name: size_text(cell) if type(cell) in (list, tuple) else cell for name, cell in cells.items()})
     return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat
 
 
-def _flatten_row(row: Row) -> Row:
-    cells: Row = {}
-    for name, value in row.items():
-        if type(value) is not dict:
-            cells[name] = size_text(value) if type(value) in NESTED else value
-            continue
-        for key, part in value.items():
-            cells[f"{name}.{key}"] = size_text(part) if type(part) in (list, tuple) else part
-    return cells
-
-
 def read_csv(path: Path) -> list[Row]:
-    """Read rows written by ``write_csv``, from ``path`` or ``path`` + .gz; if neither exists, return no rows. Sizes
-    become lists again, and the column ``exact.8`` becomes an entry of ``exact``. Raises UsageError for a damaged file,
-    one that unpacks to more than ``MAX_UNPACKED_BYTES``, invalid sizes, and a line with more cells than columns."""
+    """Read rows written by ``write_csv``, from ``path`` or ``path`` + .gz; no rows if neither exists. Sizes become
+    lists again, and the column ``exact.8`` becomes an entry of ``exact``."""
     packed, text = path.with_name(f"{path.name}.gz"), ""
     if path.exists():
         text = read_text(path)

@@ -4,10 +4,8 @@ MAX_MESSAGE_CHARACTERS = 2000
 
 
 class UsageError(ValueError):
-    """An error that the user can correct. Its message is one line: what is wrong, and how to correct it.
-
-    Messages quote names and files, so control characters are removed here.
-    """
+    """An error that the user can correct, in one line: what is wrong, and what would be right. Control characters in
+    quoted names are removed."""
 
     def __init__(self, message: object = "") -> None:
         text = remove_controls(str(message))
@@ -27,11 +25,8 @@ class Diverged(UsageError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when training was asked to stop. Its checkpoint is written, and the same call resumes from it.
-
-    This is a ``KeyboardInterrupt``, not an ``Exception``, so that a loop that catches exceptions to skip failed models
-    stops too.
-    """
+    """Raised when training was asked to stop, after saving; the same call resumes. It is no ``Exception``, so that
+    loops that skip failed models stop too."""
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -54,12 +49,10 @@ def error_text(error: BaseException) -> str:
         return "its message cannot be printed"
 
 
-def quote_value(value: object, *, quoted: bool = True, max_length: int = 80) -> str:
+def quote_value(value: object, *, max_length: int = 80) -> str:
     """Return a foreign value as text of at most ``max_length`` characters, to be quoted in an error."""
     try:
-        text = repr(value) if quoted or not isinstance(value, str) else value
-    except ValueError:  # Python refuses to print integers of thousands of digits
-        return "a number of thousands of digits"
-    except Exception:  # raised by the `__repr__` of a user's own class
+        text = repr(value)
+    except Exception:  # e.g. an integer of thousands of digits, or the `__repr__` of a user's own class
         return f"a value of type {type(value).__name__}"
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

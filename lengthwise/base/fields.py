@@ -19,7 +19,7 @@ import re
 import types
 import typing
 from abc import ABC
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING
 from functools import cache
 from itertools import chain
@@ -36,8 +36,7 @@ class Config(ABC):  # noqa: B024 (its subclasses are abstract)
     """Base class of the parts of a recipe. Subclasses are frozen dataclasses of plain values, tuples and other parts.
 
     Creating a part checks each field against its declared type and range, and raises UsageError if it does not fit. A
-    subclass with a ``__post_init__`` of its own calls this one first.
-    """
+    subclass with a ``__post_init__`` of its own calls this one first."""
 
     def __post_init__(self) -> None:
         for name, hint in field_types(type(self)).items():
@@ -45,8 +44,7 @@ class Config(ABC):  # noqa: B024 (its subclasses are abstract)
 
 
 def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a function so that its arguments are checked against their annotations, as fields are. Arguments that
-    are neither plain values nor parts are not checked."""
+    """Decorate a function: arguments that are plain values or parts are validated against their annotations."""
     signature, kinds = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     single = {name for name, parameter in signature.parameters.items() if parameter.kind not in variadic}
@@ -58,21 +56,12 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
             wrong = next((name for name in kwargs if name not in signature.parameters), "")
-            hint = suggest(wrong, signature.parameters)
-            if wrong and "changes" in kinds and (not hint or wrong in _field_names([*kinds.values()])):
-                hint = f'; write it as an override: "{wrong}={quote_value(kwargs[wrong], quoted=False)}"'
-            raise TypeError(f"{function.__name__}: {error}{hint}") from None
+            raise TypeError(f"{function.__name__}: {error}{suggest(wrong, signature.parameters)}") from None
         for name in checkable.keys() & bound.arguments.keys():
             bound.arguments[name] = validate(checkable[name], bound.arguments[name], name)
         return function(*bound.args, **bound.kwargs)
 
     return call
-
-
-def _field_names(annotations: Iterable[Any]) -> set[str]:
-    """Return the names of the fields of all parts that annotations name."""
-    kinds = [kind for annotation in annotations for kind in (annotation, *typing.get_args(annotation))]
-    return {name for kind in kinds if dataclasses.is_dataclass(kind) for name in field_types(cast(type, kind))}
 
 
 def _is_checkable(annotation: Any) -> bool:
@@ -91,10 +80,8 @@ def field_types(cls: type) -> Mapping[str, Any]:
     if dataclasses.is_dataclass(cls):
         return {f.name: hints[f.name] for f in dataclasses.fields(cls)}
     # A key that is not required still has its declared type where it is present.
-    return {
-        name: typing.get_args(hint)[0] if typing.get_origin(hint) is NotRequired else hint
-        for name, hint in hints.items()
-    }
+    optional = {name for name, hint in hints.items() if typing.get_origin(hint) is NotRequired}
+    return {name: typing.get_args(hint)[0] if name in optional else hint for name, hint in hints.items()}
 
 
 def encode(value: Any, choose_fields: Callable[[Any], Iterable[dataclasses.Field[Any]]] = dataclasses.fields) -> Any:
@@ -108,8 +95,7 @@ def encode(value: Any, choose_fields: Callable[[Any], Iterable[dataclasses.Field
 
 
 def identity_fields(value: Any) -> Any:
-    """Encode as ``encode`` does, but leave out fields at their defaults, and fields with the metadata
-    ``identity=False``, which do not change results."""
+    """Encode without fields at their defaults and those with metadata ``identity=False``, which change no results."""
     return encode(value, lambda part: [f for f in _non_default_fields(part) if f.metadata.get("identity", True)])
 
 
@@ -180,8 +166,8 @@ def nested_parts(value: Any) -> Iterator[Any]:
 
 
 def part_text(part: Any) -> str:
-    """Return a part as a user would type it: ``MaxConfidence(per=batch)``, ``Oracle``. Fields at their defaults, and
-    fields with the metadata ``shown=False``, are left out."""
+    """Return a part as a user would type it, ``MaxConfidence(per=batch)``, without fields at their defaults or with the
+    metadata ``shown=False``."""
     if isinstance(part, tuple):
         return f"({', '.join(map(part_text, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
@@ -286,16 +272,14 @@ def _validate_part(base_class: Any, value: Any, path: str) -> Any:
         raise UsageError(f"{where}: a field is a number, a word, a tuple or a part, not {base_class}")
     if isinstance(value, base_class):
         if not getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False):
-            name = type(value).__name__
-            raise UsageError(f"{name} is not a frozen dataclass: write @dataclass(frozen=True) above it")
+            advice = "write @dataclass(frozen=True) above it"
+            raise UsageError(f"{type(value).__name__} is not a frozen dataclass: {advice}")
         return value
     if isinstance(value, str):
         value = {"kind": value}
     classes = part_classes(base_class)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        is_number = path and isinstance(value, int | float)
-        hint = f"; set a field of it as {path}.FIELD={quote_value(value)}" if is_number else ""
-        raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(classes)}{hint}")
+        raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(classes)}")
     name = value["kind"]
     if name not in classes:
         raise UnknownPart(f"{where}: {quote_value(name)} is not one of: {', '.join(classes)}{suggest(name, classes)}")
@@ -307,43 +291,35 @@ def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
     checked = {}
     for name, value in values.items():
         if name not in field_types(cls):
-            attribute = vars(cls).get(name)
-            advice = f"; annotate its type in {cls.__name__}: {name}: {type(attribute).__name__} = {attribute!r}"
-            raise UsageError(
-                f"{inside}{quote_value(name, quoted=False)}: there is no such field; {cls.__name__} has: "
-                f"{', '.join(field_types(cls)) or 'none'}{suggest(name, field_types(cls))}"
-                + (advice if isinstance(attribute, bool | int | float | str) else "")
-            )
+            known = f"{cls.__name__} has: {', '.join(field_types(cls)) or 'none'}{suggest(name, field_types(cls))}"
+            raise UsageError(f"{inside}{name:.80}: there is no such field; {known}")
         checked[name] = validate(field_types(cls)[name], value, f"{inside}{name}")
-    fields = dataclasses.fields(cls)
-    needed = [f.name for f in fields if f.default is f.default_factory is dataclasses.MISSING]
+    needed = [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is MISSING]
+    where = path or "recipe"
     if missing_methods := sorted(getattr(cls, "__abstractmethods__", ())):
-        raise UsageError(f"{path or 'recipe'}: {cls.__name__} lacks the method {', '.join(missing_methods)}")
+        raise UsageError(f"{where}: {cls.__name__} lacks the method {', '.join(missing_methods)}")
     if missing := [name for name in needed if name not in checked]:
-        raise UsageError(
-            f"{path or 'recipe'}: {cls.__name__} needs {', '.join(missing)}, e.g. {cls.__name__}({missing[0]}=…)"
-        )
+        raise UsageError(f"{where}: {cls.__name__} needs {', '.join(missing)}, e.g. {cls.__name__}({missing[0]}=…)")
     return cls(**checked)
 
 
 def part_classes(base_class: type) -> dict[str, type]:
-    """Return all imported dataclasses that a field of type ``base_class`` may hold, by name. Raises UsageError if a
-    user's class has the name of a class of the package: it would silently replace that class in every recipe."""
+    """Return all imported dataclasses that a field of this type may hold, by name. Raises UsageError if a user's class
+    has the name of a class of the package: it would replace that class in every recipe."""
     classes: dict[str, type] = {}
     for cls in sorted(dataclass_subclasses(base_class), key=lambda cls: cls.__name__):
         same_name = (classes.get(recorded_name(cls), cls), cls)
-        foreign = [other for other in same_name if other.__module__.split(".")[0] != "lengthwise"]
+        foreign = [f"{other.__module__}.{other.__name__}" for other in same_name
+                   if other.__module__.split(".")[0] != "lengthwise"]  # fmt: skip
         if len(foreign) == 1:
-            raise UsageError(
-                f"{foreign[0].__module__}.{foreign[0].__name__}: the package has a part of this name; rename yours"
-            )
+            raise UsageError(f"{foreign[0]}: the package has a part of this name; rename yours")
         classes[recorded_name(cls)] = cls
     return classes
 
 
 def recorded_name(cls: type) -> str:
-    """Return the name of a part in files and recipe ids: its class's name or, if the class was renamed, its original
-    name, which the class keeps as ``recorded_name``."""
+    """Return the name of a part in files and ids: its class's or, if that was renamed, the original
+    ``recorded_name``."""
     return vars(cls).get("recorded_name", cls.__name__)
 
 

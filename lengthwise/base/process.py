@@ -62,14 +62,13 @@ _CHILD_VARIABLE = "LENGTHWISE_LIFELINE"
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment for a child process that ends with this one. The child's standard input must be a pipe
-    from this process: the pipe closes when this process ends, even by SIGKILL."""
+    """Return the environment for a child that ends with this process, even by SIGKILL: its standard input must be a
+    pipe from this process."""
     return {**os.environ, _CHILD_VARIABLE: "1"}
 
 
 def exit_on_stop_signals() -> contextlib.AbstractContextManager[None]:
-    """End the process at once, with exit status 130, if a stop signal comes during a ``with`` block before the actual
-    work, e.g. while torch is imported. A library could swallow an exception instead."""
+    """Exit at once with status 130 at a stop signal in a ``with`` block, e.g. while torch is imported."""
     return on_stop_signals(_exit)
 
 

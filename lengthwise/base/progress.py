@@ -19,7 +19,6 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.padding import Padding
 from rich.segment import Segment
-from rich.status import Status
 from rich.text import Text
 
 from lengthwise.base.formatting import duration_text
@@ -27,14 +26,12 @@ from lengthwise.base.formatting import duration_text
 LOG_SECONDS = 10.0  # seconds between lines in a log
 BAR_CHARACTERS = 12  # characters of a bar
 NOTEBOOK_SECONDS = 1.0  # seconds between updates in a notebook
-MIN_ESTIMABLE_FRACTION = (
-    0.005  # fraction of the work after which the remaining time is estimated; the first pieces are often small
-)
+# The fraction of the work after which the remaining time is estimated; the first pieces are often small.
+MIN_ESTIMABLE_FRACTION = 0.005
 
 
 class Terminal(Console):
-    """A rich console that prints strings literally: markup and emoji codes have no effect, and control characters,
-    which could move the cursor, are removed. Styled text is passed as ``Text``."""
+    """A rich console that prints strings literally, without markup, emoji codes and control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
@@ -45,9 +42,6 @@ class Terminal(Console):
             if not control and not text.isprintable():
                 segment = Segment("".join(char for char in text if char.isprintable() or char == "\n"), style)
             yield segment
-
-    def status(self, status: RenderableType, **options: Any) -> Status:
-        return super().status(Text(status) if isinstance(status, str) else status, **options)
 
     def on_broken_pipe(self) -> None:
         raise
@@ -73,7 +67,7 @@ class ProgressLine:
         return min(1.0, self.done / self.total) if self.total else 0.0
 
     def describe_time(self) -> str:
-        """Return the fraction done and, once it can be estimated, the remaining time as text."""
+        """Return the fraction done and, once it can be estimated, the remaining time."""
         seconds, advanced = min(self.end, time.monotonic()) - self.start, self.done - self.first
         if self.end < math.inf:
             return f"done in {duration_text(seconds)}"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
 from typing import Any
 
 from lengthwise.base.errors import UsageError
@@ -118,16 +116,15 @@ class InquiryOutline:
 
 
 def independent_trials(count: int, together: int | None = None) -> float:
-    """Return the effective number of independent trials in ``count`` problems (Kish 1965). If a rule chose one loop for
-    each batch of ``together`` problems, the batches are counted, since one choice decides a whole batch; a partial
-    batch counts for less. Answers within a batch may differ, so an interval may be wider than necessary."""
+    """Return the effective number of independent trials in ``count`` problems (Kish 1965): if a rule chose one loop for
+    each batch of ``together`` problems, the batches are counted, and a partial batch counts for less."""
     full, remainder = divmod(count, together or 1)
     return count**2 / (full * (together or 1) ** 2 + remainder**2)
 
 
 def counted_problems(row: Mapping[str, Any]) -> int:
-    """Return the number of problems that a score's interval counts. Problems repeated from the test part of a fixed set
-    add no information and are counted once; problems that a task's own distribution repeats are all counted."""
+    """Return how many problems an interval counts: those repeated from a fixed set add no information and count
+    once."""
     return row["distinct"] if row.get("fixed_set") else row["count"]
 
 
@@ -159,14 +156,13 @@ def student_quantile(freedom: float, steps: int = 1_000) -> float:
 
     With t = √freedom · tan a, the density is proportional to cos(a)^(freedom − 1), which is summed over the angle a.
     """
+    import numpy as np  # late: reports and `list` need no numbers of it
+
     if freedom < 1:
         raise ValueError(f"Student's t needs one degree of freedom or more, not {freedom}")
-    width = math.pi / 2 / steps
-    sums = [0.0, *accumulate(math.cos((step + 0.5) * width) ** (freedom - 1) for step in range(steps))]
-    target = 0.95 * sums[-1]
-    step = bisect_right(sums, target) - 1
-    angle = (step + (target - sums[step]) / (sums[step + 1] - sums[step])) * width
-    return math.sqrt(freedom) * math.tan(angle)
+    edges = np.linspace(0, math.pi / 2, steps + 1)
+    sums = np.cumsum(np.cos((edges[1:] + edges[:-1]) / 2) ** (freedom - 1))
+    return math.sqrt(freedom) * math.tan(np.interp(0.95 * sums[-1], sums, edges[1:]))
 
 
 def welch_interval(
@@ -209,8 +205,8 @@ VERDICT_RULE = (
 
 @dataclass(frozen=True)
 class Fate:
-    """The accuracy and the movement of the states of one set of weights, loop by loop: h_k is the state after loop k.
-    ``seed`` drew the problems; the weights were trained with ``trained_seed``."""
+    """Accuracy and movement of the states of a set of weights by loop: h_k is the state after loop k; ``seed`` drew the
+    problems."""
 
     weights: str
     recipe: str
@@ -236,9 +232,8 @@ class Fate:
     @property
     def verdict(self) -> str:
         """``settles right``, ``settles wrong``, ``cycles``, ``marginal`` or ``drifts``: see ``VERDICT_RULE``."""
-        one_loop, two_loops = (
-            math.inf if values[-1] is None else values[-1] for values in (self.moved, self.moved_over_two)
-        )
+        last_moves = self.moved[-1], self.moved_over_two[-1]
+        one_loop, two_loops = (math.inf if move is None else move for move in last_moves)
         if one_loop < STILL_MOVEMENT:
             return "settles right" if self.exact_after(self.after[-1]) >= RIGHT_EXACT_MATCH else "settles wrong"
         if one_loop < SLOW_MOVEMENT:
@@ -246,10 +241,8 @@ class Fate:
         return "cycles" if two_loops < STILL_MOVEMENT else "drifts"
 
     def rows(self) -> list[Row]:
-        """Return one row per loop. ``after``: loops after T(n). ``exact``: fraction of problems that are right.
-        ``moved`` and ``moved_over_two``: ‖h_k − h_{k−1}‖ / ‖h_k‖ and ‖h_k − h_{k−2}‖ / ‖h_k‖, where h_k is the state
-        after loop k, None where there is no earlier state. ``cosine``: the cosine similarity of h_k to the state after
-        the last loop. The last three are means over positions and problems."""
+        """Return one row per loop, with the measured fields of this class. ``moved`` and ``moved_over_two`` are None
+        where there is no earlier state."""
         constants: Row = {
             "weights": self.weights, "recipe": self.recipe, "seed": self.trained_seed,
             "task": self.task, "sizes": list(self.sizes), "count": self.count,

@@ -39,11 +39,8 @@ _has_accelerator = cache(torch.accelerator.is_available)
 
 @contextmanager
 def borrow_torch_generators() -> Iterator[None]:
-    """Reserve torch's global generators for this thread during a ``with`` block, and restore them at its end.
-
-    The threads of a process share these generators: a thread that seeds or uses them changes another thread's numbers.
-    So all code that builds, trains or checks a model runs in this context, and other threads wait.
-    """
+    """Reserve torch's global generators, which all threads share, for this thread in a ``with`` block, and restore
+    them. All code that builds, trains or checks a model runs in this context."""
     with _GENERATORS_LOCK:
         uses_gpus, state = torch.cuda.is_initialized(), torch.get_rng_state()
         gpu_states = torch.cuda.get_rng_state_all() if uses_gpus else []

@@ -14,10 +14,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 SOLVED = 0.99  # exact match from which a size counts as solved
 NON_FAMILIES = ("uniform", "natural")  # kinds of problems outside families
-KINDS_WITH_CURVE = (
-    *NON_FAMILIES,
-    "hard",
-)  # kinds of problems that get their own curve; a family gets one only if measured alone
+KINDS_WITH_CURVE = (*NON_FAMILIES, "hard")  # these get their own curve; a family gets one only if measured alone
 
 
 def size_text(sizes: Iterable[int]) -> str:
@@ -67,11 +64,10 @@ def loops_notes(rows: Iterable[Row]) -> list[str]:
     notes = ["loops: the chosen loop, of all loops run"] * any(loops_text(row).count("of") for row in rows)
     by_rule = group_by(rows, lambda row: row["stopping"])
     for rule, rule_rows in by_rule.items():
-        ended = [
-            f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}" for row in rule_rows if row.get("at_limit")
-        ]
+        limited = [row for row in rule_rows if row.get("at_limit")]
+        ended = dict.fromkeys(f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}" for row in limited)
         whose = "the rule's limit" if len(by_rule) == 1 else f"the limit of {rule}"
-        notes += [f"fraction stopped by {whose}: {', '.join(dict.fromkeys(ended))}"] * bool(ended)
+        notes += [f"fraction stopped by {whose}: {', '.join(ended)}"] * bool(ended)
     return notes
 
 
@@ -83,13 +79,8 @@ def is_within_training_sizes(sizes: Sequence[int], largest_trained: Sequence[int
 def select_reported_rows(rows: Iterable[Row]) -> list[Row]:
     """Return one row per size, kind of problems and stopping rule: the sealed row if there is one, else the row with
     the most problems, and the last of several. So a quick measurement does not replace a larger one."""
-    selected: dict[tuple[Sizes, str, str], Row] = {}
-    for row in rows:
-        key = tuple(row["sizes"]), row["problems"], row["stopping"]
-        selected[key] = max(
-            row, selected.get(key, row), key=lambda candidate: ("sealed" in candidate, candidate["count"])
-        )
-    return list(selected.values())
+    groups = group_by(rows, lambda row: (tuple(row["sizes"]), row["problems"], row["stopping"])).values()
+    return [max(reversed(group), key=lambda row: ("sealed" in row, row["count"])) for group in groups]
 
 
 def interval_notes(rows: Iterable[Row]) -> list[str]:
@@ -135,12 +126,11 @@ def worst_row(rows: Sequence[Row]) -> Row:
 
 def worst_rows(rows: Iterable[Row]) -> list[Row]:
     """Return the worst family's row for each size and stopping rule at which all families were measured."""
-    rows, by_key = list(rows), dict[tuple[Sizes, str], list[Row]]()
+    rows = list(rows)
+    structured = [row for row in select_reported_rows(rows) if row["problems"] not in NON_FAMILIES]
+    groups = group_by(structured, lambda row: (tuple(row["sizes"]), row["stopping"]))
     complete = {(tuple(row["sizes"]), row["stopping"]) for row in rows if is_full_family_run(row)}
-    for row in select_reported_rows(rows):
-        if row["problems"] not in NON_FAMILIES and (key := (tuple(row["sizes"]), row["stopping"])) in complete:
-            by_key.setdefault(key, []).append(row)
-    return [*map(worst_row, by_key.values())]
+    return [worst_row(group) for key, group in groups.items() if key in complete]
 
 
 def is_full_family_run(row: Row) -> bool:

@@ -12,21 +12,20 @@ PATHS = st.tuples(st.integers(), st.lists(PARTS, max_size=3))
 
 @given(st.lists(PATHS, min_size=2, max_size=8, unique_by=repr))
 def test_addresses_differ_wherever_paths_do(paths):
+    """Also if the parts of paths are equal once joined or converted to text."""
     assert len({derive_seed(seed, *path) for seed, path in paths}) == len(paths)
+    alike = [("a", "b"), ("ab",), ("a b",), ("a", "", "b"), (1, 2), (12,), ("1", "2"), (1, "2"), ("[1, 2]",)]
+    assert len({derive_seed(0, *path) for path in alike}) == len(alike)
 
 
 @given(PATHS)
 def test_an_address_gives_a_valid_seed_and_a_repeatable_stream(path):
     seed, parts = path
     assert 0 <= derive_seed(seed, *parts) < 2**63
+    before = torch.get_rng_state()
     first, second = stream(seed, *parts), stream(seed, *parts)
     assert torch.equal(torch.rand(5, generator=first), torch.rand(5, generator=second))
-
-
-def test_parts_of_a_path_are_kept_apart():
-    """Paths differ even if their parts are equal once joined or converted to text."""
-    paths = [("a", "b"), ("ab",), ("a b",), ("a", "", "b"), (1, 2), (12,), ("1", "2"), (1, "2"), ("[1, 2]",)]
-    assert len({derive_seed(0, *path) for path in paths}) == len(paths)
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_seeds_do_not_change_between_processes_and_versions():
@@ -35,26 +34,17 @@ def test_seeds_do_not_change_between_processes_and_versions():
     assert derive_seed(0, "é", 'a"b') == 4019919809146634195
 
 
-def test_neighbouring_streams_share_no_number():
-    """Streams of neighbouring seeds and steps share no number, as they would if seeds and steps were added."""
-    draws = [
-        torch.randint(2**40, (100,), generator=stream(seed, "train", step)) for seed in range(8) for step in range(8)
-    ]
+def test_neighbouring_streams_are_unrelated():
+    """Streams of neighbouring seeds and steps share no number, as they would if seeds and steps were added; their first
+    numbers are uniform and uncorrelated."""
+    streams = [stream(seed, "train", step) for seed in range(8) for step in range(8)]
+    draws = [torch.randint(2**40, (100,), generator=one) for one in streams]
     assert len(torch.cat(draws).unique()) == 64 * 100
-
-
-def test_first_numbers_of_neighbouring_streams_are_uniform_and_uncorrelated():
     first = torch.stack([torch.rand(2, generator=stream(0, "train", step)) for step in range(2000)])
     share = torch.histc(first[:, 0], 10, 0, 1) / 2000
     assert (share - 0.1).abs().max() < 0.03  # 4.5 standard deviations
     pairs = torch.corrcoef(torch.stack([first[:-1, 0], first[1:, 0], first[:-1, 1]]))
     assert (pairs - torch.eye(3)).abs().max() < 0.1
-
-
-def test_a_stream_leaves_the_global_generator_alone():
-    before = torch.get_rng_state()
-    torch.rand(3, generator=stream(0, "x"))
-    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_seed_torch_equals_manual_seed():

@@ -39,13 +39,12 @@ class DroppingModule(lw.ModelSpec):
 
 
 DROPPING = replace(PLAIN, model=replace(MODEL, dropout=0.3), steps=8)
+NEXT_TOKEN = replace(DROPPING, layout=lw.NextToken(), loops=lw.Constant(1))
 RECIPES = [
     DROPPING,
     replace(DROPPING, seed=1, watch=lw.Watch(every=5, sizes=(2,), count=4)),
-    replace(
-        DROPPING, layout=lw.NextToken(), loops=lw.Constant(1), model=lw.LSTM(width=4, hidden=4, layers=2, dropout=0.3)
-    ),
-    replace(DROPPING, layout=lw.NextToken(), loops=lw.Constant(1), model=DroppingModule()),
+    replace(NEXT_TOKEN, model=lw.LSTM(width=4, hidden=4, layers=2, dropout=0.3)),
+    replace(NEXT_TOKEN, model=DroppingModule()),
     replace(MASTERED, model=replace(MODEL, dropout=0.3), steps=8),
 ]
 

@@ -23,16 +23,10 @@ def test_decode_undoes_encode(symbols, data):
     assert len(vocab) == len(symbols)
 
 
-def test_an_unknown_symbol_is_reported_with_its_position():
+def test_unknown_and_repeated_symbols_are_refused():
     with pytest.raises(UsageError, match="'x' at position 3 is not one of: 0 1"):
         Vocab(("0", "1")).encode("01x1y")
-
-
-def test_a_repeated_symbol_is_refused():
     with pytest.raises(ValueError, match="repeat"):
         Vocab(("0", "1", "0"))
-
-
-def test_an_unknown_id_is_refused():
     with pytest.raises(ValueError):
         Vocab(("0", "1")).id("2")
