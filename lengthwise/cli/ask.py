@@ -83,8 +83,7 @@ def run(args: Options) -> int:
 
 
 def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_options: RequestOptions) -> int:
-    """Ask for the missing replies, and print and save the scores; return 1 if some prompts have no reply yet, else
-    0."""
+    """Ask for the missing replies; print and save the scores. Return 1 if some prompts have no reply yet, else 0."""
     inquiry = inquiry_run.inquiry
     with inquiry_run.lock(folder_kind="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
         _warn_of_damage(inquiry_run)

@@ -1,5 +1,4 @@
-"""The command ``check``: test a user's own parts, recipes and studies against the laws of their kinds; and validate
-files of problems."""
+"""The command ``check``: test a user's own parts, recipes and studies against laws; validate files of problems."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
-from rich.progress import Progress as Bars
-from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
 
 ANNOUNCE_SECONDS = 60.0  # seconds; longer durations are announced in advance
 MAX_TABLE_ROWS = 200  # maximum number of rows in a rich table
-DISPLAY_DELAY_SECONDS = 2.0  # seconds before the activity display appears
 
 out = Terminal()
 err = Terminal(stderr=True)
@@ -64,14 +60,10 @@ def warn(text: str) -> None:
 
 
 def has_code_changed(run: Run, model: nn.Module | None = None) -> bool:
-    """Return True, and print a warning, if the user's own code has changed since this run, or its ``model``, was
-    trained: the scores would then belong to another model."""
+    """Return whether the user's own code has changed since this run, or its ``model``, was trained; warn of it."""
     if changed := run.changed_code(model):
-        err.print(
-            f"{', '.join(changed)} changed since {run.folder.name} was trained: scores are not kept; undo the change, "
-            "or train again",
-            style="yellow",
-        )
+        advice = "scores are not kept; undo the change, or train again"
+        warn(f"{', '.join(changed)} changed since {run.folder.name} was trained: {advice}")
     return bool(changed)
 
 
@@ -88,48 +80,19 @@ def announce_duration(description: str, estimate: ResourceEstimate) -> None:
     """Announce the duration if it is long. Raises UsageError if this machine has too little memory."""
     estimate.check(description)
     if estimate.seconds > ANNOUNCE_SECONDS:
-        err.print(
-            f"{description} takes about {duration_text(estimate.seconds)} of one CPU thread",
-            highlight=False,
-            markup=False,
-        )
-
-
-@contextmanager
-def show_progress_if_slow(description: str, estimate: ResourceEstimate) -> Iterator[None]:
-    """After some seconds, print to standard error that work is in progress, with its estimated duration; on a terminal
-    also the elapsed time."""
-    columns = SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()
-    bar = Bars(*columns, console=err, transient=True, disable=not err.is_terminal)
-    text = f"{description}: about {duration_text(estimate.seconds)}"
-
-    def show_bar() -> None:
-        bar.add_task(text, total=None)
-        bar.start()
-        if bar.disable:
-            err.print(text, highlight=False, markup=False)
-
-    timer = threading.Timer(DISPLAY_DELAY_SECONDS, show_bar)
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        timer.join()
-        bar.stop()
+        err.print(f"{description} takes about {duration_text(estimate.seconds)} of one CPU thread", highlight=False)
 
 
 def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, blank_after: bool = False) -> RenderableType:
     """Format names with a text beside each, or below each if the names are too long for the terminal."""
     longest_name = max((len(name) for name, _ in rows), default=0)
-    if len(rows) > MAX_TABLE_ROWS and all(longest_name + len(text.plain) + 4 <= out.width for _, text in rows):
-        lines = "\n".join(f"  {name:{longest_name}}  {text.plain}" for name, text in rows)
-        # A rich table of thousands of rows takes seconds.
-        return Group(head, Text(lines, no_wrap=True), *([""] * blank_after))
-    if longest_name > out.width // 3:
-        stacked = [Group(Text(name, "bold"), Padding(text, (0, 0, 0, 4))) for name, text in rows]
-        return Group(head, *stacked, *([""] * blank_after))
-    table = Table.grid(padding=(0, 2, 0, 0))
-    for name, text in rows:
-        table.add_row(Text(f"  {name}", "bold", no_wrap=True), text)
-    return Group(head, table, *([""] * blank_after))
+    lines: list[RenderableType]
+    if len(rows) > MAX_TABLE_ROWS:  # a rich table of thousands of rows takes seconds
+        lines = [Text("\n".join(f"  {name:{longest_name}}  {text.plain}" for name, text in rows))]
+    elif longest_name > out.width // 3:
+        lines = [Group(Text(name, "bold"), Padding(text, (0, 0, 0, 4))) for name, text in rows]
+    else:
+        lines = [table := Table.grid(padding=(0, 2, 0, 0))]
+        for name, text in rows:
+            table.add_row(Text(f"  {name}", "bold", no_wrap=True), text)
+    return Group(head, *lines, *([""] * blank_after))

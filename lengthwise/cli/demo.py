@@ -12,10 +12,10 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lengthwise.api import Answer, Solver, UsageError, catalog
-from lengthwise.base.files import json_text, path_inside
-from lengthwise.base.process import result_stream
+from lengthwise.base.files import path_inside
 from lengthwise.base.progress import Terminal
 from lengthwise.base.ranges import Count, Seed, Size
+from lengthwise.cli.console import print_files
 from lengthwise.cli.options import jobs_or_default
 from lengthwise.cli.shared import OutputOptions, ProgressOptions
 from lengthwise.experiment.data import fresh_problems
@@ -65,10 +65,9 @@ def run(args: Options) -> int:
         recipes = [replace(recipe, steps=args.steps) for recipe in recipes]
     folder = Path(args.out) if args.out else path_inside(runs_folder(), "demo")
     runs = [Run.of(recipe) for recipe in recipes]
-    looped, standard = runs
-    top = looped.recipe.lengths.top
+    looped, standard = recipes
     if not args.quiet:
-        intro = INTRO.format(top=top, looped=looped.recipe.name, standard=standard.recipe.name)
+        intro = INTRO.format(top=looped.lengths.top, looped=looped.name, standard=standard.name)
         console.print(Text.from_markup(intro), "")
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs)) as pool:
@@ -78,13 +77,11 @@ def run(args: Options) -> int:
     page = report_page(runs, title=study.title, command="lengthwise demo", models=exportable_weights(runs))
     files.append(write_page(str(folder / "page.html"), page))
     if args.json:
-        scores = {run.recipe.name: run.rows("scores") for run in runs}
-        print(json_text({"files": [str(file) for file in files], "scores": scores}), file=result_stream())
-        return 0
+        return print_files(args, files, scores={run.recipe.name: run.rows("scores") for run in runs})
     console.print(plot_lengths(runs), "", score_table(curves(runs)), study.notes, "")
     console.print(show_example_sums(runs), "")
     console.print(Text("Figures and tables", "bold"), *(f"  {file}" for file in files), "", sep="\n")
-    next_steps = Text("What to type next", "bold"), NEXT.format(run=looped.folder)
+    next_steps = Text("What to type next", "bold"), NEXT.format(run=runs[0].folder)
     console.print(*next_steps, sep="\n", highlight=False, soft_wrap=True)
     return 0
 
@@ -134,8 +131,8 @@ def _mark_wrong_digits(name: str, answer: Answer | None, right: str) -> Text:
     if answer is None:
         return line.append("too long for its position table", "dim")
     width = max(len(answer.text), len(right))  # the answer may have too many digits
-    columns = list(zip(answer.text.rjust(width), right.rjust(width), strict=True))
-    for digit, right_digit in columns:
+    wrong_count = 0
+    for digit, right_digit in zip(answer.text.rjust(width), right.rjust(width), strict=True):
         line.append(digit, "" if digit == right_digit else "bold underline red")
-    wrong_count = sum(digit != right_digit for digit, right_digit in columns)
+        wrong_count += digit != right_digit
     return line.append("  right" if answer.correct else f"  {wrong_count} of {width} digits wrong", "dim")

@@ -1,8 +1,5 @@
-"""The command line: from arguments to an exit status. Each verb is a module in this package, with its ``Options`` and a
-function ``run`` from them to an exit status, imported late so that ``--help`` need not wait for torch.
-
-Shared helpers are in ``options`` (text of options → objects) and ``console`` (output).
-"""
+"""The command line, from arguments to an exit status. A verb is a module with ``Options`` and ``run``, imported late so
+that ``--help`` need not wait for torch."""
 
 from __future__ import annotations
 
@@ -23,10 +20,6 @@ import lengthwise
 from lengthwise.base import errors, process
 from lengthwise.cli.parser import add_completers, build_parser, option_flag, read_options, value_type, verb_parsers
 
-FOREIGN_OPTIONS = {  # options of other programs: the equivalent here
-    "config": "a recipe is named without an option: a name, a run's folder, or a JSON file such as its config.json",
-    "format": "figures are PNG and SVG; for PDF, in Python: lw.Run.open(FOLDER).plot().savefig('figure.pdf')",
-}
 MODULE_NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
@@ -57,18 +50,12 @@ def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_rec
 
     # If an option is unknown, the words after it are not the problem.
     unknown = [word for word in words if word.startswith("-")] or words
-    words = words[words.index(unknown[0]) :]
     message = f"unrecognized arguments: {' '.join(unknown)}"
-    name, equals, value = words[0].lstrip("-").partition("=")
-    if all(word.isdigit() for word in words):
-        return f"{message}; numbers of a list are separated by commas, as in --lengths 20,40"
-    if not words[0].startswith("--"):
+    if not unknown[0].startswith("--"):
         return message
-    if name in FOREIGN_OPTIONS:
-        return f"{message}; {FOREIGN_OPTIONS[name]}"
+    name, _, value = unknown[0].lstrip("-").partition("=")
     if has_recipe and (path := sources.field_path(name)):
-        value = value if equals else words[1] if len(words) > 1 else "…"
-        return f"{message}; {name} is a field of the recipe: write {path}={value}, without dashes"
+        return f"{message}; {name} is a field of the recipe: write {path}={value or '…'}, without dashes"
     options = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
     return message + suggest(f"--{name}", options)
 
@@ -102,9 +89,8 @@ def _run(args: argparse.Namespace) -> int:
     except errors.UsageError as error:
         is_unknown_part = isinstance(error, errors.UnknownPart) and "did you mean" not in str(error)
         hint = "; if it is your own, import its module first" * is_unknown_part
-        return _print_error(
-            f"{error}{hint}{': --import MODULE' * (is_unknown_part or isinstance(error, errors.NotImported))}", 2
-        )
+        option = ": --import MODULE" * (is_unknown_part or isinstance(error, errors.NotImported))
+        return _print_error(f"{error}{hint}{option}", 2)
     except KeyboardInterrupt:
         return _print_error(f"interrupted{_resume_hint(args)}", 130)
     except BrokenPipeError:
@@ -127,8 +113,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _resume_hint(args: argparse.Namespace) -> str:
-    saves_progress = args.verb in ("ask", "reproduce", "sweep", "train")
-    return "; the same command continues from here" if saves_progress else ""
+    return "; the same command continues from here" * (args.verb in ("ask", "reproduce", "sweep", "train"))
 
 
 def _print_error(message: object, status: int) -> int:
@@ -141,8 +126,8 @@ def _print_error(message: object, status: int) -> int:
 
 
 def load_verb(args: argparse.Namespace) -> Callable[[], int]:
-    """Import a verb and the user's modules; return the verb as a function without arguments that returns the exit
-    status. Raises UsageError if an option is invalid."""
+    """Import a verb and the user's modules, and validate the options; return the verb as a function without
+    arguments."""
     if args.version or args.verb is None:
 
         def print_text() -> int:
@@ -185,40 +170,13 @@ def is_problem_file(name: str) -> bool:
     return path.suffix.lower() in (".jsonl", ".csv") or any((path / file).is_file() for file in data_set_files)
 
 
-def _suggest_module(name: str, prefix: str) -> str:
-    """Return what to write instead of a text that is not the name of a module."""
-    path = Path(name.partition(",")[0])
-    module = ".".join(path.with_suffix("").parts)
-    several = "; give it once for each of several"
-    if prefix == "check ":
-        several = "; separate several by spaces" * ("," in name)
-    if MODULE_NAME.fullmatch(module) and (path.suffix == ".py" or "," in name):
-        return f"name a module, as {prefix}{module}{several}"
-    if path.suffix == ".py" and MODULE_NAME.fullmatch(path.stem):
-        return f"change to the folder of {path.name}, and name a module, as {prefix}{path.stem}"
-    if path.suffix == ".py":
-        return "Python cannot import a module of this name: rename the file, with letters, digits and _ alone"
-    problems = ", or a file of problems (.jsonl or .csv)" if prefix == "check " else ""
-    return f"name a module of your own, e.g. own_task for own_task.py{problems}{_describe_known(name)}"
-
-
-def _describe_known(name: str) -> str:
-    """Return "; NAME is a task of the package" (or recipe, study), to end a message; "" for an unknown name."""
-    from lengthwise.base.fields import to_kebab_case
-    from lengthwise.registry import sources
-
-    tasks = map(to_kebab_case, sources.declared_parts()["tasks"])
-    kinds = {"recipe": sources.list_recipe_names(), "task": tasks, "study": sources.list_studies()}
-    return next((f"; {name} is a {kind} of the package" for kind, names in kinds.items() if name in names), "")
-
-
 def _import_module(name: str, prefix: str) -> None:
-    """Import a user's module; error messages put ``prefix`` before its name. Raises UsageError if the import fails for
-    any reason."""
+    """Import a user's module; error messages put ``prefix`` before its name."""
     from lengthwise.api import catalog
 
-    if not MODULE_NAME.fullmatch(name) or name.endswith(".py") or ("." in name and Path(name).is_file()):
-        raise errors.UsageError(f"{prefix}{name}: {_suggest_module(name, prefix)}")
+    if not MODULE_NAME.fullmatch(name) or Path(name).is_file() or name.endswith(".py"):
+        problems = ", or a file of problems (.jsonl or .csv)" * (prefix == "check ")
+        raise errors.UsageError(f"{prefix}{name}: name a module of your own, e.g. own_task for own_task.py{problems}")
 
     # Python may find another module of this name than the file in the working folder.
     top, spec = name.partition(".")[0], None
@@ -238,11 +196,9 @@ def _import_module(name: str, prefix: str) -> None:
         if isinstance(error, errors.UsageError) and not foreign:
             raise  # the module names something that does not exist; the message suffices
         if isinstance(error, ModuleNotFoundError) and not foreign:
-            location = f"neither in {Path.cwd()} nor among the installed packages{_describe_known(name)}"
+            location = f"neither in {Path.cwd()} nor among the installed packages"
             raise errors.UsageError(f"{prefix}{name}: there is no module {error.name}, {location}") from None
         last = [*frames, *foreign][-1]
-        has_location = "importlib" not in last.filename
-        location = f" in {Path(last.filename).name}, line {last.lineno}" if has_location else ""
-        raise errors.UsageError(
-            f"{prefix}{name}: {type(error).__name__}{location}: {errors.error_text(error)}"
-        ) from None
+        location = f" in {Path(last.filename).name}, line {last.lineno}" * ("importlib" not in last.filename)
+        message = f"{prefix}{name}: {type(error).__name__}{location}: {errors.error_text(error)}"
+        raise errors.UsageError(message) from None

@@ -163,8 +163,8 @@ def _measure_and_print(
 
 
 def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, all_families: bool) -> list[Table]:
-    """Return tables for each stopping rule with which families were measured: uniform problems and the worst family at
-    each size; with ``all_families``, all families too."""
+    """Return for each stopping rule a table of uniform problems and the worst family; with ``all_families``, all
+    too."""
     tables: list[Table] = []
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:

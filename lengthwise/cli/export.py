@@ -39,13 +39,10 @@ def run(args: Options) -> int:
     if args.lm_eval:
         return _write_task(args)
     files = [file for file in (args.program, args.onnx) if file]
-    if args.changes and all("=" not in word for word in args.changes):
-        more = f"one set of weights at a time: give only {args.weights}, and export {args.changes[0]} to another file"
-        raise UsageError(f"export: {more}")
     if not args.weights or args.changes or not files:
         raise UsageError(
-            "export: name weights, and a file to write: --onnx FILE.onnx, --program FILE.pt2, or both; or a task: "
-            "--lm-eval addition --lengths 4,8,16"
+            "export: name one set of weights, and a file to write: --onnx FILE.onnx, --program FILE.pt2, or both; or a "
+            "task: --lm-eval addition --lengths 4,8,16"
         )
     if args.onnx:
         for name in ("onnx", "onnxscript"):

@@ -37,8 +37,8 @@ SOURCES = {  # what the sources of estimates mean
 def announce_evaluation(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping], kind: Kind = "uniform"
 ) -> None:
-    """Announce how long an evaluation at these sizes takes, if it is long. Raises UsageError if this machine has too
-    little memory, or the task has no problems of these sizes and this kind."""
+    """Announce how long an evaluation takes, if it is long. Raises UsageError if memory is too small, or the task has
+    no problems of these sizes and this kind."""
     description = f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
     estimate = estimate_evaluation(recipe, sizes, samples, rules)
     estimate.check(description)  # first, since drawing a problem of each size may need much memory
@@ -47,9 +47,8 @@ def announce_evaluation(
 
 
 def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
-    """Print the cost of a plan, in which each entry is a recipe with all its seeds. The numbers are stored costs and
-    estimates. With ``--measure``, some steps are run and timed on one thread of this machine, and on its GPU if it has
-    one. ``rows`` replaces the recipes' batch sizes."""
+    """Print the cost of a plan, in which each entry is a recipe with all its seeds: stored costs and estimates or, with
+    ``--measure``, times of some steps. ``rows`` replaces the recipes' batch sizes."""
     gpu = args.measure and torch.cuda.is_available()
     heads = ("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu)
     table, recipe_rows = FittedTable(*heads, title=title), []

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ from rich.console import Group
 from rich.text import Text
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import read_text
 from lengthwise.base.score_rows import group_by
 from lengthwise.cli.console import format_columns, out, print_result
 from lengthwise.cli.shared import OutputOptions, Words
@@ -116,27 +112,13 @@ def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, 
 
 
 def _describe_run(folder: Path) -> str:
-    """Return whether a run is done, or the error if it cannot be read."""
+    """Return whether a run is done, or the error if its recipe is damaged."""
     try:
-        is_known = _is_valid_recipe(re.sub(r'(?<=seed": )-?\d+', "0", read_text(folder / "config.json")))
-    except (UsageError, ValueError, RecursionError):
-        is_known = False
-    if not is_known:
-        from lengthwise.runs.run import Run  # imports torch, but gives the exact error
-
-        try:
-            Run.open(folder)
-        except UsageError as error:  # from another version, or with parts that need --import
-            return str(error).removeprefix(f"{folder / 'config.json'}: ")
-    return "done" if RunFolder(folder).done else "begun"
-
-
-@cache
-def _is_valid_recipe(text: str) -> bool:
-    """Return True if a recipe's text, in which seeds are replaced by 0, has existing parts with valid and complete
-    fields. Cached, since there can be thousands of runs, and most differ only in their seeds."""
-    tree = json.loads(text)
-    return isinstance(tree, dict) and tree.get("kind") == "Recipe" and sources.is_readable(tree)
+        if RunFolder(folder).config().get("kind") != "Recipe":
+            return "its config.json is not a recipe"
+        return "done" if RunFolder(folder).done else "begun"
+    except UsageError as error:
+        return str(error).removeprefix(f"{folder / 'config.json'}: ")
 
 
 def _describe_replies(folder: Path) -> str:

@@ -1,5 +1,4 @@
-"""The measurements that ``train`` makes after training. A repeated command makes only those without a score on as many
-problems."""
+"""The measurements that ``train`` makes after training: those without a score on as many problems."""
 
 from __future__ import annotations
 
@@ -36,8 +35,7 @@ class Measurement(NamedTuple):
 
 
 def plan_measurements(args: PlanOptions, recipe: Recipe) -> list[Measurement]:
-    """Return all measurements but those of families. Raises UsageError for invalid options now, not after hours of
-    training."""
+    """Return all measurements but those of families. Raises UsageError now, not after hours of training."""
     rules = options.choose_rules(args, recipe)
     sizes = options.parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
     kinds: list[Kind] = ["uniform", *options.requested_extra_kinds(args, recipe.task)]
@@ -63,16 +61,15 @@ def run_measurements(
 
 
 def has_all_results(args: PlanOptions, run: Run) -> bool:
-    """Return whether a run is trained and measured, so that ``train`` with these options would change nothing. Runs of
-    the user's own code never count, since only ``train`` checks whether the code has changed."""
+    """Return whether ``train`` would change nothing. Runs of the user's own code, which may have changed, never
+    count."""
     if not run.done or (run.folder / CODE_FILE).exists():
         return False
     return not any(_missing_measurements(args, run, plan_measurements(args, run.recipe)))
 
 
 def _missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measurement]) -> Iterator[Measurement]:
-    """Yield the measurements without a score yet; each is looked up after those before it are made. A size is measured
-    again if more problems are requested than before."""
+    """Yield the measurements without a score on as many problems, looked up one after the other."""
     for planned in plan:
         # Rules after the first, which may run many more loops, get at most 1000 problems.
         samples, rules = planned.samples, planned.rules
@@ -83,9 +80,8 @@ def _missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measuremen
 
 
 def _plan_families(args: PlanOptions, recipe: Recipe, first: Measurement) -> Measurement:
-    """Return the measurement of families: at the shortest sizes and, except on maps of more than eight pairs, at the
-    requested sizes up to twice the training length on each axis (with ``far_families``, at all): beyond, they would
-    dominate the cost."""
+    """Return the measurement of families: at the shortest sizes and at requested ones up to twice the training length
+    (with ``far_families``, at all), except on maps of more than eight pairs: beyond, they would dominate the cost."""
     count = family_samples(args.samples)
     single_sizes = [size for size in first.sizes if isinstance(size, int)]
     requested = first.sizes if len(first.sizes) - len(single_sizes) <= 8 else single_sizes

@@ -38,8 +38,7 @@ from lengthwise.training.arithmetic import Matmul
 
 def parse_sizes(text: str) -> list[AnySize]:
     """Parse ``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth); for a task of two sizes ``2x15`` · ``1-20x1-40``
-    (every pair); or several of these, separated by commas. Duplicates are removed. Raises UsageError for an invalid
-    text, and for more sizes than fit in memory."""
+    (every pair); or several of these, separated by commas, without duplicates."""
     parts: list[list[range]] = []  # of each part of the list, such as 1-20x1-40, a range for each axis
     for part in map(str.strip, text.split(",")):
         spans = []
@@ -83,8 +82,7 @@ def parse_size(text: str, axes: int) -> tuple[int, ...]:
 
 
 def requested_extra_kinds(args: KindOptions, task: Task) -> list[Kind]:
-    """Return the kinds of problems that were requested by --hard or --natural. Raises UsageError if the task has no
-    harder set."""
+    """Return the kinds of problems requested by --hard or --natural."""
     if args.hard and not task.has_harder:
         raise UsageError(f"--hard: {task.name} has no harder set of problems; omit --hard")
     return [kind for kind in ("hard", "natural") if getattr(args, kind)]
@@ -112,10 +110,6 @@ def find_recipe(name: str, changes: Sequence[str]) -> Recipe:
         return Run.open(folder).recipe.change(changes)
     if path.suffix in (".json", ".yaml", ".yml"):
         return _read_recipe_file(path).change(changes)
-    if path.suffix in (".toml", ".ini", ".cfg", ".txt") or (path.suffix == ".py" and path.is_file()):
-        own = f"name a recipe, and import the module that defines it: RECIPE --import {path.stem}"
-        files = "a recipe's file is JSON or YAML, as `lengthwise show RECIPE --json` prints it, or name a recipe"
-        raise UsageError(f"{path}: {own if path.suffix == '.py' else files}")
     return catalog.recipe(name, changes)
 
 
@@ -168,8 +162,7 @@ def check_data_seed(recipe: Recipe) -> None:
 
 
 def replicate_recipe(recipe: Recipe, first_seed: int | None, count: int) -> list[Recipe]:
-    """Return ``count`` copies of a recipe with consecutive seeds, for weights and problems. Raises UsageError if the
-    recipe sets its own ``data_seed``."""
+    """Return ``count`` copies of a recipe with consecutive seeds, for weights and problems."""
     if first_seed is None and count == 1:
         return [recipe]
     check_data_seed(recipe)
@@ -181,8 +174,7 @@ def replicate_recipe(recipe: Recipe, first_seed: int | None, count: int) -> list
 
 
 def choose_rules(args: MeasurementOptions, recipe: Recipe) -> list[Stopping]:
-    """Return the requested stopping rules, or the recipe's own. Raises UsageError if one is invalid or does not fit the
-    recipe's layout."""
+    """Return the requested stopping rules, which must fit the recipe's layout, or the recipe's own."""
     loops = getattr(args, "loops", None) or ""
     if loops and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", loops):
         raise UsageError(f"--loops: give numbers from 1 up, separated by commas, e.g. 1,8,16, not {loops!r}")
@@ -223,8 +215,7 @@ def parse_launcher(args: TrainingOptions) -> Launcher:
 
 def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
     """Return the device and the precision of matrix products for a trial in this process: the requested ones, or the
-    CPU if other machines train, which may have a GPU that this machine lacks. Raises UsageError if the device is
-    invalid, or is missing on this machine."""
+    CPU if other machines train, which may have a GPU that this machine lacks."""
     if isinstance(parse_launcher(args), Local):
         return choose_device(args.device), args.matmul
     try:

@@ -1,5 +1,4 @@
-"""The parser of the command line. It reads each verb's ``Options`` from the source of its file, since importing the
-verbs would make ``--help`` wait for torch."""
+"""The parser of the command line. It reads each verb's ``Options`` from the source: imports would wait for torch."""
 
 from __future__ import annotations
 
@@ -142,18 +141,7 @@ def _add_option(parser: argparse.ArgumentParser, field: Field) -> None:
     else:
         scale = value_type(field)
         keywords["type"] = get_args(scale)[0] if get_args(scale) else scale
-    if name in ALIASES:
-        keywords["action"] = _Once
     parser.add_argument(flag, *ALIASES.get(name, ()), dest=name, required=field.default is None, **keywords)
-
-
-class _Once(argparse.Action):
-    """Stores the value of an option with several names; refuses a second one, which would replace the first."""
-
-    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *given: Any) -> None:
-        if getattr(namespace, self.dest) != self.default:
-            parser.error(f"{' and '.join(self.option_strings)} are one option: give all names to one, as in a,b")
-        setattr(namespace, self.dest, given[0])
 
 
 def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

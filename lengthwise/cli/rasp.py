@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.api import Addition, Task, UsageError, catalog
+from lengthwise.api import Task, UsageError, catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import remove_controls
 from lengthwise.base.progress import Progress
-from lengthwise.base.types import Problems
 from lengthwise.cli.console import err, out, print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Words
 from lengthwise.rasp.program import execute, format_answer, format_rounds, format_state
@@ -46,7 +45,7 @@ def run(args: Options) -> int:
             line.total = count
             line.update(number)
 
-        execution = execute(find_program(task), _parse_prompt(task, args.prompt), show_round)
+        execution = execute(find_program(task), task.parse(args.prompt), show_round)
         row, rounds, answer_text = format_state(execution.row), format_rounds(execution), format_answer(execution, task)
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answer_text}
     if args.json:
@@ -62,13 +61,3 @@ def run(args: Options) -> int:
     for text in map(str.rstrip, [*lines, f"answer {answer_text}"]):
         print(text if text.isprintable() else remove_controls(text))
     return 0
-
-
-def _parse_prompt(task: Task, prompt: str) -> Problems:
-    """Read a problem. Raises UsageError if it is invalid, also with the base of the task's numbers."""
-    try:
-        return task.parse(prompt)
-    except UsageError as error:
-        binary = "; its numbers are binary" if getattr(task, "base", None) == 2 else ""
-        decimal = "; base=10 after the prompt makes them decimal" if isinstance(task, Addition) and binary else ""
-        raise UsageError(f"{error}{binary}{decimal}") from None

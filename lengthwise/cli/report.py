@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -61,18 +60,14 @@ class Options(OutputOptions, ProgressOptions):
     device: str | None = None  # DEVICE: with --stopping: cpu, cuda, mps or auto (default)
 
     def __post_init__(self) -> None:
-        measurement_options = ("lengths", "samples", "device")
-        figure_options = ("stopping", *measurement_options, "width", "formats", "out", "table")
-        given_options = [f"--{name}" for name in figure_options if getattr(self, name) not in (None, False)]
-        if self.matrix and (self.html or self.stopping):
-            raise UsageError("--matrix draws one figure: omit --html and --stopping")
-        if self.html and given_options:
-            raise UsageError(f"--html writes one page of existing scores: omit {' and '.join(given_options)}")
-        if not self.stopping and (
-            given_options := [f"--{name}" for name in measurement_options if getattr(self, name) is not None]
-        ):
+        given = [f"--{name}" for name in ("lengths", "samples", "device") if getattr(self, name) is not None]
+        if given and not self.stopping:
             advice = "`lengthwise evaluate` measures further lengths, and more"
-            raise UsageError(f"{' and '.join(given_options)}: only with --stopping; {advice}")
+            raise UsageError(f"{' and '.join(given)}: only with --stopping; {advice}")
+        if sum(map(bool, (self.html, self.matrix, self.stopping))) > 1:
+            raise UsageError("--html, --matrix and --stopping exclude each other: give one of them")
+        if self.html and (self.out or self.width or self.formats or self.table):
+            raise UsageError("--html writes one page of existing scores: omit --out, --width, --formats and --table")
 
 
 def run(args: Options) -> int:
@@ -120,13 +115,7 @@ def run(args: Options) -> int:
         if inquiries:
             raise UsageError(f"--stopping: {inquiries[0].folder} is a language model, which has no loops: omit it")
         return _report_stopping(args, _open_runs(runs))
-    collects = gc.isenabled()
-    gc.disable()  # it would repeatedly scan a hundred thousand rows
-    try:
-        return _write_report(args, runs, inquiries)
-    finally:
-        if collects:
-            gc.enable()
+    return _write_report(args, runs, inquiries)
 
 
 def _figure_options(args: Options) -> dict[str, Any]:
@@ -138,8 +127,7 @@ def _figure_options(args: Options) -> dict[str, Any]:
 
 
 def _skip_other_folders(names: Sequence[str]) -> list[str]:
-    """Return the names without sweep folders and results of ``demo``, which ``runs/*`` includes, and warn about these.
-    If all names are such folders, return them all."""
+    """Leave out, with a warning, sweep folders and the results of ``demo``, which ``runs/*`` includes."""
     runs_path, paths = runs_folder().resolve(), {name: Path(name) for name in names}
     skipped = [name for name, path in paths.items() if (path / "sweep.json").exists()
              or (is_results_folder(path) and path.resolve().parent == runs_path)]  # fmt: skip
@@ -183,8 +171,8 @@ def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[
 
 
 def _operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
-    """Return the operations of a step, by the recipe's id without seeds: stored values, otherwise measured. A recipe
-    that cannot be built, such as one with a module passed from Python, is left out, with a note."""
+    """Return the operations of a step by the recipe's id without seeds: stored or measured. A note names unknown
+    ones."""
     # Grouping raises for runs that cannot be reported together, before any note is printed.
     first_runs = {group[0].outline.seedless_id: group[0] for group in (by_recipe(runs) if runs else {}).values()}
     operations = {key: steps for key, steps in read_operations().items() if key in first_runs}

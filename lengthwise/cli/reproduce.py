@@ -194,8 +194,8 @@ def _read_other_columns(folder: Path, study: Study) -> list[RunFolder]:
 
 
 def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
-    """Return these runs and the published runs to keep in a folder of results: those of other recipes, and other seeds
-    of these recipes if they are unchanged. Recipes have the folder's order, new recipes last; seeds are in order."""
+    """Return these runs and the published ones to keep: other recipes, and other seeds of unchanged recipes. Recipes
+    have the folder's order, new ones last; seeds are in order."""
     seeds = {(run.outline.seedless_id, run.outline.seed, run.outline.data_seed) for run in runs}  # ids may have changed
     recipes = {run.outline.name: run.outline.seedless_id for run in runs}
     published = read_published_runs(folder) if is_results_folder(folder) else []

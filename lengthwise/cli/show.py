@@ -1,5 +1,4 @@
-"""The command ``show``: a recipe and its cost; or the meaning, the possible values and the source of a part or a field;
-or a page that runs a trained model."""
+"""The command ``show``: a recipe and its cost; a part or a field and its values; or a page that runs a model."""
 
 from __future__ import annotations
 

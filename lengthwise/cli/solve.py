@@ -8,12 +8,15 @@ from dataclasses import dataclass
 
 from lengthwise.api import Solver, Task, UsageError
 from lengthwise.base.files import json_text
+from lengthwise.base.formatting import duration_text
 from lengthwise.base.process import result_stream
-from lengthwise.cli.console import show_progress_if_slow
+from lengthwise.cli.console import show_elapsed
 from lengthwise.cli.options import parse_single_rule
 from lengthwise.cli.shared import Argument, OutputOptions, Texts, Words
 from lengthwise.experiment.recipe import check_stopping
 from lengthwise.runs.run import choose_device, load
+
+SLOW_SECONDS = 1.0  # estimated seconds from which a prompt's progress is shown
 
 
 @dataclass(kw_only=True)
@@ -44,7 +47,8 @@ def run(args: Options) -> int:
     count = bad = 0
     for count, prompt in enumerate(prompts, 1):
         try:
-            with show_progress_if_slow(f"prompt {count}", solver.demand(prompt, stopping)):
+            seconds = solver.demand(prompt, stopping).seconds
+            with show_elapsed(f"prompt {count}: about {duration_text(seconds)}", quiet=seconds < SLOW_SECONDS):
                 solved = solver.solve(prompt, stopping)
             result = {name: value for name, value in vars(solved).items() if value != ()}
             text = solved.text

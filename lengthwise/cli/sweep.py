@@ -1,4 +1,4 @@
-"""The command ``sweep``: train a recipe with several values of its fields, and choose the best near the training
+"""The command ``sweep``: train a recipe with several values of its fields; choose the best near the training
 lengths."""
 
 from __future__ import annotations
@@ -119,8 +119,7 @@ def _record_sweep(folder: Path, text: str) -> None:
 
 
 def _run_search(args: Options, sweep: Sweep, search: Search, trials: int) -> list[str]:
-    """Run as many trials at a time as there are jobs, one seed after another: a trial below the median gets no further
-    seed. Return the errors."""
+    """Run as many trials at a time as there are jobs; one below the median gets no further seed. Return the errors."""
     faults: list[str] = []
     waiting, jobs = search.unfinished_trials(), options.jobs_or_default(args.jobs)
     retried = {trial.number for trial in waiting}

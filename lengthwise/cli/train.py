@@ -92,9 +92,7 @@ def run(args: Options) -> int:
     if not stack and ((len(runs) > 1 and options.jobs_or_default(args.jobs) > 1) or not isinstance(launcher, Local)):
         return _train_in_processes(args, runs, launcher)
     diverged = [run for run in runs if stack and not run.done]
-    for run in runs:
-        if run in diverged:
-            continue
+    for run in [run for run in runs if run not in diverged]:
         try:
             _train_and_measure(args, run, plan)
         except Diverged:
@@ -130,24 +128,17 @@ def _find_recipe(args: Options) -> Recipe:
         recipe = options.find_recipe(args.recipe, args.changes)
     recipe = continue_from(parent, recipe)
     if recipe.parent and not recipe.parent.state and not args.quiet:
-        reason = "the earlier one was not kept (--keep-state) or does not fit"
         weights = f"the weights of {parent} at step {recipe.start:,}"
-        warn(f"continues from {weights}, with a new optimizer state: {reason}")
+        warn(f"continues from {weights}, with a new optimizer state (the old one was not kept, or does not fit)")
     return recipe
 
 
 def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
     """Warn that changing a run's recipe starts another run, which does not continue from that run's weights."""
-    old = Run.open(folder)
-    new = [Run.locate(recipe).folder for recipe in recipes if recipe.id != old.recipe.id]
-    new = [path for path in new if not (path / "config.json").exists()]
-    if not new:
-        return
-    advice = f"to continue from its weights: lengthwise train --from {folder} …"
-    if not old.done:
-        advice = f"to finish it, omit the changes: lengthwise train {folder}"
-    warn(f"with these changes {folder} is another recipe, trained from step 0 in {new[0]}{', …' * (len(new) > 1)}; "
-         f"{folder} is not changed: {advice}")  # fmt: skip
+    new = [Run.locate(recipe).folder for recipe in recipes if recipe.id != Run.open(folder).recipe.id]
+    if new := [path for path in new if not (path / "config.json").exists()]:
+        warn(f"with these changes {folder} is another recipe, trained from step 0 in {new[0]}; {folder} is not changed:"
+             f" to continue from its weights: lengthwise train --from {folder} …")  # fmt: skip
 
 
 def _train_in_processes(args: Options, runs: Sequence[Run], launcher: Launcher) -> int:

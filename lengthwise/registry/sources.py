@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 PACKAGE = Path(__file__).parents[1]
 # Names of the recipes in families, which only calls of their functions give; `make docs` writes the file.
@@ -88,12 +87,9 @@ def first_sentence(text: str) -> str:
 
 def filter_entries(entries: Mapping[str, str], words: Iterable[str], title: str = "") -> dict[str, str]:
     """Return the entries (name: sentence) for which every word occurs in the name, the sentence or ``title``."""
-    lower_words = [word.lower() for word in words]
-    return {
-        name: text
-        for name, text in entries.items()
-        if all(word in f"{title} {name} {text}".lower() for word in lower_words)
-    }
+    wanted = [word.lower() for word in words]
+    searched = {name: f"{title} {name} {text}".lower() for name, text in entries.items()}
+    return {name: text for name, text in entries.items() if all(word in searched[name] for word in wanted)}
 
 
 # Classes
@@ -105,37 +101,28 @@ def declared_classes() -> dict[str, list[ClassDeclaration]]:
     declarations: dict[str, list[ClassDeclaration]] = {}
     for folder in FOLDERS:
         for path in sorted((PACKAGE / folder).rglob("*.py")):
-            _register(path, declarations)
+            for declaration in _parse_classes(path):
+                declarations.setdefault(declaration.name, []).append(declaration)
     return declarations
 
 
 def register_module(path: Path) -> None:
     """Register the classes of a user's own module."""
-    _register(path, declared_classes())
+    for declaration in _parse_classes(path):
+        declared_classes().setdefault(declaration.name, []).append(declaration)
     declared_parts.cache_clear()
     field_paths.cache_clear()
 
 
-def _register(path: Path, declarations: dict[str, list[ClassDeclaration]]) -> None:
-    """Add the classes of a source file to ``declarations``."""
+def _parse_classes(path: Path) -> Iterator[ClassDeclaration]:
+    """Yield the classes of a source file. The name of a class that was renamed is its attribute ``recorded_name``."""
     for node in ast.parse(path.read_bytes()).body:
-        if not isinstance(node, ast.ClassDef):
-            continue
-        name = _recorded_name(node)
-        bases = tuple(ast.unparse(base).partition("[")[0].split(".")[-1] for base in node.bases)
-        is_dataclass = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
-        declaration = ClassDeclaration(name, path, node, bases, ast.get_docstring(node) or "", is_dataclass)
-        declarations.setdefault(name, []).append(declaration)
-
-
-def _recorded_name(node: ast.ClassDef) -> str:
-    """Return a class's name in files: its attribute ``recorded_name`` if the class was renamed, else its name."""
-    for statement in node.body:
-        if not isinstance(statement, ast.AnnAssign) or ast.unparse(statement.target) != "recorded_name":
-            continue
-        if statement.value:
-            return str(ast.literal_eval(statement.value))
-    return node.name
+        if isinstance(node, ast.ClassDef):
+            fields = {ast.unparse(part.target): part.value for part in node.body if isinstance(part, ast.AnnAssign)}
+            name = ast.literal_eval(fields.get("recorded_name") or ast.Constant(node.name))
+            bases = tuple(ast.unparse(base).partition("[")[0].split(".")[-1] for base in node.bases)
+            is_dataclass = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
+            yield ClassDeclaration(name, path, node, bases, ast.get_docstring(node) or "", is_dataclass)
 
 
 @cache
@@ -153,25 +140,6 @@ def declared_parts() -> dict[str, dict[str, ClassDeclaration]]:
 def find_class(name: str) -> ClassDeclaration | None:
     """Return the class called ``name`` if it is a dataclass or the base class of a kind of parts, else None."""
     return next((one for one in declared_classes().get(name, []) if one.is_dataclass or name in BASES.values()), None)
-
-
-def is_readable(tree: Any) -> bool:
-    """Return whether a JSON value names only declared classes and fields, and lacks no required field."""
-    if isinstance(tree, list):
-        return all(map(is_readable, tree))
-    if not isinstance(tree, dict):
-        return True
-    if not (one := find_class(str(tree.get("kind")))):
-        return False
-    known, needed = _field_names(one)
-    return needed.keys() <= tree.keys() <= {*known, "kind"} and all(map(is_readable, tree.values()))
-
-
-@cache
-def _field_names(declaration: ClassDeclaration) -> tuple[dict[str, None], dict[str, None]]:
-    """Return the names of a class's fields, and of its required fields."""
-    needed = [field.name for field in declaration.fields if field.default is None]
-    return dict.fromkeys(field.name for field in declaration.fields), dict.fromkeys(needed)
 
 
 def ancestors(declaration: ClassDeclaration, *excluded: ClassDeclaration) -> list[ClassDeclaration]:
@@ -193,12 +161,10 @@ def declared_fields(node: ast.ClassDef, path: Path) -> list[Field]:
         if isinstance(default, ast.Call) and ast.unparse(default.func) == "field":
             named = {word.arg: word.value for word in default.keywords}
             default = named.get("default", named.get("default_factory"))
-        about = comments.get(part.end_lineno or part.lineno, ("", False))[0]
-        if not about:
-            above: list[str] = []  # comment lines directly above the field
-            while (comment := comments.get(part.lineno - 1 - len(above))) and comment[1]:
-                above.insert(0, comment[0])
-            about = " ".join(above)
+        above: list[str] = []  # comment lines directly above the field
+        while (comment := comments.get(part.lineno - 1 - len(above))) and comment[1]:
+            above.insert(0, comment[0])
+        about = comments.get(part.end_lineno or part.lineno, ("", False))[0] or " ".join(above)
         given = ast.unparse(default) if default else None
         found.append(Field(ast.unparse(part.target), ast.unparse(part.annotation), given, about))
     return found
@@ -253,12 +219,8 @@ def field_paths() -> tuple[str, ...]:
     recipe = find_class("Recipe")
     assert recipe
     types = {field.name: field.type for field in recipe.fields}
-    inside = [
-        f"{parent}.{name}"
-        for parent in PARENTS
-        for one in possible_parts(types[parent])
-        for name in _field_names(one)[0]
-    ]
+    owners = [(parent, one) for parent in PARENTS for one in possible_parts(types[parent])]
+    inside = [f"{parent}.{field.name}" for parent, one in owners for field in one.fields]
     return tuple(dict.fromkeys([*types, *inside]))
 
 

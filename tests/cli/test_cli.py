@@ -13,38 +13,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lengthwise as lw
+from lengthwise.api import catalog
+from lengthwise.ask.inquiry import Inquiry, InquiryRun
 from lengthwise.base.errors import Diverged
-from lengthwise.cli import console, evaluate
+from lengthwise.cli import console, entry, evaluate
 from lengthwise.cli.entry import parse
-from lengthwise.cli.options import parse_grid
+from lengthwise.cli.options import find_recipe, parse_grid, parse_sizes
 from lengthwise.cli.solve import _join_grids
 from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.training.trainer import Trainer
 
 TINY = ["steps=12", "batch=8", "model.width=16", "watch.every=0"]
-
-
-def run_process(*words):
-    return subprocess.run([sys.executable, "-m", "lengthwise", *words], capture_output=True, text=True, timeout=240)
+FEW = ["steps=2", "batch=2", "model.width=8", "watch.every=0"]
+MEASURED = ["--lengths", "2,3", "--samples", "20", "--quiet"]
 
 
 def check_error(done, *parts, code=2):
     """Check the exit status, one line on standard error that contains ``parts``, and an empty standard output."""
     lines = done.stderr.strip().splitlines()
-    assert done.returncode == code, done.stderr
-    assert len(lines) == 1, done.stderr
-    assert lines[0].startswith("lengthwise")
-    for part in parts:
-        assert part in lines[0]
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout, len(lines)) == (code, "", 1), done.stderr
+    assert lines[0].startswith("lengthwise") and all(part in lines[0] for part in parts), done.stderr
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """Train a run by the ``train`` command and return its folder."""
     folder = tmp_path_factory.mktemp("place")
-    words = ["train", "looped-pairs", *TINY, "--lengths", "2,3", "--samples", "20", "--quiet", "--json"]
-    done = command(*words, env={"LENGTHWISE_RUNS": str(folder)})
+    done = command("train", "looped-pairs", *TINY, *MEASURED, "--json", env={"LENGTHWISE_RUNS": str(folder)})
     assert done.returncode == 0, done.stderr
     (result,) = json.loads(done.stdout)
     assert [row["sizes"] for row in result["scores"]] == [[2], [3]]
@@ -58,13 +53,13 @@ def test_help_takes_less_than_a_second():
     seconds = []
     for _ in range(3):
         start = time.perf_counter()
-        done = run_process("--help")
+        done = subprocess.run([sys.executable, "-m", "lengthwise", "--help"], capture_output=True, text=True)
         seconds.append(time.perf_counter() - start)
     assert "demo" in done.stdout
     assert min(seconds) < 1  # importing torch alone takes longer
 
 
-def test_prompts_may_start_with_a_minus_sign():
+def test_prompts_may_start_with_a_minus_sign_and_come_from_standard_input():
     prompts = ["-3+12-4", "(3-8)*-4", "-(2-5)", "-3", "12-4"]
     words = command("solve", "retran-small", *prompts[:2], "--device", "cpu", *prompts[2:])
     lines = command("solve", "retran-small", stdin="\n".join(prompts))
@@ -73,23 +68,13 @@ def test_prompts_may_start_with_a_minus_sign():
     assert refused.returncode == 2 and "--jsom" in refused.stderr
 
 
-def test_solve_from_arguments_and_standard_input_agree(run):
-    words = command("solve", run, "12+9", "5+5")
-    lines = command("solve", run, stdin="12+9\n5+5\n")
-    assert words.returncode == lines.returncode == 0
-    assert words.stdout == lines.stdout
-    assert len(words.stdout.splitlines()) == 2
-
-
 def test_solve_json_has_answer_correctness_loops_and_confidence(run):
     row = json.loads(command("solve", run, "--json", "--stopping", "Oracle", "12+9").stdout)
-    assert row["prompt"] == "12+9"
-    assert row["right"] == "21"
-    assert row["correct"] == (row["text"] == "21")
+    assert (row["prompt"], row["right"], row["correct"]) == ("12+9", "21", row["text"] == "21")
     assert row["loops"] == 5  # two for the digits, and three more
     assert 0 < row["confidence"] <= 1
     done = command("solve", run, "--stopping", "Oracle", "12+9")
-    assert done.stdout == f"{row['text']}\n" and not row["correct"]
+    assert (done.returncode, done.stdout) == (0, f"{row['text']}\n") and not row["correct"]
     assert done.stderr == "lengthwise: prompt 1: wrong; the right answer is 21\n"
     assert command("solve", "looped-pairs", "12+9").stderr == ""
 
@@ -127,13 +112,10 @@ def test_an_incomplete_grid_is_refused_and_the_next_is_solved():
     assert "prompt 1: sudoku: write a square of 4, 6 or 9 lines" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-def test_training_again_measures_nothing_twice(run):
-    again = command("train", run, "--lengths", "2,3", "--samples", "20", "--quiet", "--json")
-    assert len(json.loads(again.stdout)[0]["scores"]) == 2  # the stored scores were used
-
-
 @pytest.mark.usefixtures("blank_figures")
-def test_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
+def test_train_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
+    again = command("train", run, *MEASURED, "--json")
+    assert len(json.loads(again.stdout)[0]["scores"]) == 2  # the stored scores were used
     monkeypatch.setenv("LENGTHWISE_RUNS", str(run.parent))
     rows = json.loads(command("evaluate", run.name, "--lengths", "2-4:2", "--samples", "10", "--json").stdout)
     assert [row["sizes"] for row in rows if row["problems"] == "uniform"] == [[2], [4]]
@@ -145,103 +127,85 @@ def test_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
     assert command("sample", "parity", "4", "--count", "3").stdout.count("→") == 3
 
 
-def test_a_list_says_why_a_run_cannot_be_read(run, tmp_path, monkeypatch):
-    """``list`` shows why a recipe cannot be read; markup in the file is printed literally."""
-    for name, text in (("odd", '{"kind": "[/bold]"}'), ("cut[b]", '{"kind": '), ("outdated", '{"kind": "Recipe"}')):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(text)
-    (tmp_path / "no-run").mkdir()
-    (tmp_path / "good").symlink_to(run)
-    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
+def test_a_list_has_damaged_runs_and_counts_many_inquiries(run, runs, monkeypatch):
+    """Markup in a file is printed literally."""
+    runs.mkdir()
+    for name, text in (("odd", '{"kind": "[/bold]"}'), ("cut[b]", '{"kind": ')):
+        (runs / name).mkdir()
+        (runs / name / "config.json").write_text(text)
+    (runs / "no-run").mkdir()
+    (runs / "good").symlink_to(run)
     monkeypatch.setattr(console.out, "width", 200)
     shown, as_json = command("list"), command("list", "--json")
     assert (shown.returncode, shown.stderr, as_json.returncode) == (0, "", 0)
-    runs = json.loads(as_json.stdout)["runs"]
-    assert sorted(runs) == ["cut[b]", "good", "odd", "outdated"]
-    assert runs["good"] == "done"
-    assert "'[/bold]' is not one of" in runs["odd"]
-    assert "not a recipe in JSON" in runs["cut[b]"]
-    assert "needs name" in runs["outdated"]
-    for part in ("'[/bold]' is not one of", "cut[b]", "outdated", "good"):
-        assert part in shown.stdout
+    listed = json.loads(as_json.stdout)["runs"]
+    assert listed.keys() == {"cut[b]", "good", "odd"} and listed["good"] == "done"
+    assert "not a recipe" in listed["odd"] and "not JSON" in listed["cut[b]"]
+    assert all(part in shown.stdout for part in ("cut[b]: not JSON", "good: done"))
+    for number in range(6):
+        InquiryRun.of(Inquiry.of("http://localhost", f"model-{number}", lw.find("looped-parity").task))
+    text = " ".join(command("list").stdout.split())  # ignores line breaks
+    assert "6 in" in text and "lengthwise list asked" in text
 
 
 @pytest.mark.usefixtures("jobs_in_process")
-def test_sizes_on_two_axes_reach_every_seed(tmp_path):
-    words = ["train", "looped-parity", "task=Addition", "lengths=Uniform(top=2)", *TINY, "--seeds", "2", "--jobs", "2"]
-    done = command(
-        *words, "--lengths", "1x2", "--samples", "5", "--quiet", "--json", env={"LENGTHWISE_RUNS": str(tmp_path)}
-    )
+def test_sizes_on_two_axes_reach_every_seed():
+    words = ["looped-parity", "task=Addition", "lengths=Uniform(top=2)", *TINY, "--seeds", "2", "--jobs", "2"]
+    done = command("train", *words, "--lengths", "1x2", "--samples", "5", "--quiet", "--json")
     assert done.returncode == 0, done.stderr
-    for run in json.loads(done.stdout):
-        assert [row["sizes"] for row in run["scores"]] == [[1, 2]]
+    assert [[row["sizes"] for row in run["scores"]] for run in json.loads(done.stdout)] == [[[1, 2]]] * 2
 
 
-# Commands that fail
+@pytest.mark.usefixtures("blank_figures")
+def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
+    run = lw.train("looped-parity", *FEW, "lengths.top=4", quiet=True)
+    for named in (run.folder, run.folder.name):
+        before = {*runs.glob("[!.]*")}
+        assert command("train", named, "--lengths", 4, "--samples", 4, "--quiet").returncode == 0
+        assert {*runs.glob("[!.]*")} == before
+    done = command("train", run.folder.name, "steps=3", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert command("report", run.folder, "--out", runs / "demo").returncode == 0
+    (runs / "sweep-x").mkdir()
+    (runs / "sweep-x" / "sweep.json").write_text("{}")
+    done = command("report", *sorted(runs.glob("[!.]*")), "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"lengthwise: skipped, not runs: {runs / 'demo'}, {runs / 'sweep-x'}\n"
 
 
-WRONG = [  # commands, and parts of the line that each must print
-    ("train looped-party", "looped-party", "did you mean looped-parity"),
-    ("train looped-parity modl.width=3", "modl", "did you mean model"),
-    ("train looped-parity model.widht=3", "widht", "did you mean width"),
-    ("train looped-parity steps=many", "steps", "whole number"),
-    ("train looped-parity steps=0", "steps"),
-    ("train looped-parity lr=3", "write optimizer.rate=3"),
-    ("train looped-parity --lr 3", "write optimizer.rate=3"),
-    ("train looped-parity --batch-size=3", "write batch=3"),
-    ("show looped-parity width=3", "write model.width=3"),
-    ("evaluate RUN --sample 3", "did you mean --samples?"),
-    ("solve RUN 1+1 --jsn 2+2", "arguments: --jsn (did you mean --json?)"),
-    ("solve loped-pairs 1+1", "did you mean looped-pairs?"),
-    ("train zzz", "import your own by --import MODULE"),
-    ("evaluate RUN --lengths 8 12", "numbers of a list are separated by commas"),
-    ("show Transfomer", "did you mean Transformer?"),
-    ("list nothing-has-this", "no name or description contains nothing-has-this"),
-    ("solve RUN --stopping Oracle --stopping Oracle 1+1", "once"),
-    ("train looped-parity task=Partiy", "did you mean Parity"),
-    ("train looped-parity layout=Pairs", "does not accept"),
-    ("train looped-parity --device abacus", "device"),
-    ("train looped-parity --import nowhere", "nowhere"),
-    ("sample parrot 3", "parrot", "parity"),
-    ("sample parity 0", "1"),
-    ("sample parity 3x4", "axis"),
-    ("reproduce pears", "did you mean pairs"),
-    ("rasp party 101", "'party' is not one of", "parity"),
-    ("rasp addition 12+9", "its numbers are binary; base=10 after the prompt makes them decimal"),
-    ("rasp multiplication 12*3", "is not one of: 0 1 *; its numbers are binary"),
-    ("export RUN looped-parity --onnx x.onnx", "one set of weights at a time", "export looped-parity to another file"),
-    ("evaluate nowhere", "nowhere"),
-    ("report nowhere", "nowhere"),
-    ("evaluate RUN --lengths eight", "eight"),
-    ("evaluate RUN --lengths 0", "sizes"),
-    ("evaluate RUN --samples 0", "samples"),
-    ("evaluate RUN --stopping Never", "Never", "Oracle"),
-    ("solve RUN", "standard input was empty"),
-    ("solve RUN --stopping After(loops=0) 1+1", "loops"),
-    ("evaluate looped-parity --lengths 5000 --family nosuch", "no problems called 'nosuch'"),
-    ("evaluate looped-parity --lengths 5000 --precision 2", "between 0 and 0.5, not 2.0"),
-    ("train looped-parity --lengths 5000 --on foo", "--on: 'foo' is not one of: Local"),
-    ("train looped-parity --curve=", "--curve: empty"),
-    ("attack looped-pairs --seconds 0", "--seconds"),
-]
+def test_a_grid_is_measured_again_for_more_precision():
+    run = lw.train("columns-addition", "task.equal_lengths=false", *FEW, "lengths.top=4", quiet=True)
+    words = ["evaluate", run.folder, "--grid", "1x2", "--uniform-only", "--json", "--quiet"]
+    assert {row["count"] for row in json.loads(command(*words).stdout)} == {1000}
+    assert min(row["count"] for row in json.loads(command(*words, "--precision", "0.001").stdout)) > 1000
 
 
-@pytest.mark.parametrize(
-    ("words", "parts"), [(words, parts) for words, *parts in WRONG], ids=[words for words, *_ in WRONG]
-)
-def test_wrong_commands_fail_with_one_line(run, words, parts):
-    check_error(command(*words.replace("RUN", str(run)).split()), *parts)
+def test_training_a_changed_run_says_that_it_is_another_recipe(runs):
+    words = ["--lengths", "2", "--samples", "2", "--quiet"]
+    assert command("train", "looped-pairs", *FEW, *words).stderr == ""
+    (old,) = runs.iterdir()
+    assert command("train", old, *words).stderr == ""
+    (line,) = command("train", old, "steps=3", *words).stderr.splitlines()
+    assert f"{old} is another recipe, trained from step 0 in {runs}" in line and f"train --from {old}" in line
+    assert command("train", old, "steps=3", *words).stderr == ""  # the changed run exists now
+    assert command("train", old, "--seed", "3", *words).returncode == 0
+    assert sorted(lw.Run.open(one).recipe.seed for one in runs.iterdir()) == [0, 0, 3]
+    (old / "about.json").unlink()
+    assert "unknown time" in " ".join(command("train", old, *words).stdout.split())
 
 
-@pytest.mark.parametrize("prompt", ["1+", "1+2+3", "12", "1 - 2", "１+2", "1+2;ls"])
-def test_invalid_prompts_get_an_empty_answer_and_one_line(run, prompt):
-    done = command("solve", run, prompt)
-    assert (done.returncode, done.stdout) == (1, "\n")  # an empty answer, on its line
-    assert len(done.stderr.splitlines()) == 1
-
-
-def test_an_unknown_verb_ends_the_process_with_an_error():
-    check_error(run_process("solv", "x"), "no verb 'solv' (did you mean solve?)", "--help")
+@pytest.mark.usefixtures("blank_figures")
+def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_taken_for_one(tmp_path):
+    assert command("report", "looped-parity", "--out", tmp_path / "figures").returncode == 0
+    for file, kind, kinds in (("config.json", "run", "runs"), ("runs.json", "folder of results", "folders of results")):
+        folder = tmp_path / kinds
+        for name, held in (("one", f"one {kind}: name"), ("two", f"2 {kinds}: name one or more, e.g.")):
+            (folder / name).mkdir(parents=True)
+            (folder / name / file).write_text("{}")
+            for verb in ("report", "evaluate"):
+                line = command(verb, folder, "--quiet").stderr.strip()
+                assert line == f"lengthwise: {folder} is not a run's folder; it holds {held} {folder / 'one'}"
+    assert "one is not a run's folder: it has no config.json" in command("evaluate", folder / "one").stderr
 
 
 @pytest.mark.parametrize(
@@ -258,6 +222,92 @@ def test_positional_arguments_may_follow_options(words, name, value):
     assert getattr(parse(words), name) == value
 
 
+def test_sizes_are_parsed_without_duplicates():
+    assert parse_sizes("5,5,3-5") == [5, 3, 4]
+    assert parse_sizes("1-2x1,1x1-2") == [(1, 1), (2, 1), (1, 2)]
+    with pytest.raises(lw.UsageError, match=r"^'0x4' names no sizes: .*, from 1 up$"):
+        parse_grid("0x4")
+
+
+# Commands that fail
+
+
+WRONG = [  # commands, and parts of the line that each must print
+    ("train looped-party", "looped-party", "did you mean looped-parity"),
+    ("train looped-parity modl.width=3", "modl", "did you mean model"),
+    ("train looped-parity model.widht=3", "widht", "did you mean width"),
+    ("train looped-parity steps=many", "steps", "whole number"),
+    ("train looped-parity lr=3", "write optimizer.rate=3"),
+    ("train looped-parity --lr 3", "write optimizer.rate="),
+    ("train looped-parity --batch-size=3", "write batch=3"),
+    ("show looped-parity width=3", "write model.width=3"),
+    ("evaluate RUN --sample 3", "did you mean --samples?"),
+    ("solve RUN 1+1 --jsn 2+2", "arguments: --jsn (did you mean --json?)"),
+    ("solve loped-pairs 1+1", "did you mean looped-pairs?"),
+    ("solve gpt-small --stopping MaxConfidence 1+2 2+2", ""),  # once for all prompts
+    ("solve looped-pairs 1+1 --device tpu", "available are: auto, cpu"),
+    ("solv x", "no verb 'solv' (did you mean solve?)", "--help"),
+    ("train", "required: RECIPE;"),
+    ("train zzz", "import your own by --import MODULE"),
+    ("train parity", "'parity' is not one of the", "it is a task"),
+    ("train recipe.yaml", "recipe.yaml: cannot be read as a recipe (No such file or directory)"),
+    ("train looped-parity data_seed=7 --seeds 2", "draws its own problems"),
+    ("train looped-parity layout=Pairs", "does not accept"),
+    ("train looped-parity --device abacus", "device"),
+    ("train looped-parity --import nowhere", "nowhere"),
+    ("train looped-parity --lengths 8,1000000000000", "measuring 2 sizes takes about"),
+    ("train looped-parity --lengths 5000 --on foo", "--on: 'foo' is not one of: Local"),
+    ("train looped-parity --curve=", "--curve: empty"),
+    ("show Transfomer", "did you mean Transformer?"),
+    ("show RoPE --all", "apply only to recipes"),
+    ("show model.positions steps=3", "apply only to recipes"),
+    ("list nothing-has-this", "no name or description contains nothing-has-this"),
+    ("list --import own_task.py", "--import own_task.py: name a module of your own, e.g. own_task for own_task.py"),
+    ("list --import one,two", "name a module"),
+    ("sample parrot 3", "parrot", "parity"),
+    ("sample parity 0", "1"),
+    ("sample parity 3x4", "axis"),
+    ("sample parity 5 --hard", "--hard: parity has no harder set of problems; omit --hard"),
+    ("sample looped-parity 5", "looped-parity is a recipe; its task is parity"),
+    ("reproduce pears", "did you mean pairs"),
+    ("reproduce pairs --measure", "--dry-run"),
+    ("rasp party 101", "'party' is not one of", "parity"),
+    ("rasp addition 12+9", "'2' at position 2 is not one of: 0 1 +"),
+    ("track nowhere --to tensorboard", ""),
+    ("export RUN looped-parity --onnx x.onnx", "name one set of weights"),
+    ("report nowhere", "nowhere"),
+    ("evaluate nowhere", "nowhere"),
+    ("evaluate RUN --lengths eight", "eight"),
+    ("evaluate RUN --lengths 0", "sizes"),
+    ("evaluate RUN --samples 0", "samples"),
+    ("evaluate RUN --stopping Never", "Never", "Oracle"),
+    ("evaluate looped-parity --lengths 8,1000000000000 --samples 2", "measuring 2 sizes takes about"),
+    ("evaluate looped-parity --lengths 5000 --family nosuch", "no problems called 'nosuch'"),
+    ("evaluate looped-parity --lengths 5000 --precision 2", "between 0 and 0.5, not 2.0"),
+    ("evaluate looped-pairs --families --uniform-only --lengths 2", "not both"),
+    ("evaluate abacus-addition --grid 3", "'3' is not a grid: write 20x40 for every pair up to 20 and 40"),
+    ("solve RUN", "standard input was empty"),
+    ("solve RUN --stopping Oracle --stopping Oracle 1+1", "once"),
+    ("solve RUN --stopping After(loops=0) 1+1", "loops"),
+    ("attack looped-pairs --seconds 0", "--seconds"),
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"), [(words, parts) for words, *parts in WRONG], ids=[words for words, *_ in WRONG]
+)
+def test_wrong_commands_fail_with_one_line(run, runs, words, parts):
+    check_error(command(*words.replace("RUN", str(run)).split()), *parts)
+    assert not runs.exists()
+
+
+@pytest.mark.parametrize("prompt", ["1+", "1+2+3", "12", "1 - 2", "１+2", "1+2;ls"])
+def test_invalid_prompts_get_an_empty_answer_and_one_line(run, prompt):
+    done = command("solve", run, prompt)
+    assert (done.returncode, done.stdout) == (1, "\n")  # an empty answer, on its line
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_a_custom_task_needs_its_fields_without_defaults(tmp_path, monkeypatch):
     (tmp_path / "own_needs.py").write_text(
         "from dataclasses import dataclass\nimport lengthwise as lw\n\n"
@@ -270,54 +320,27 @@ def test_a_custom_task_needs_its_fields_without_defaults(tmp_path, monkeypatch):
 
 
 def test_a_diverging_seed_does_not_stop_others_in_one_process(monkeypatch):
-    words = ["train", "looped-parity", "steps=3", "batch=2", "model.width=8", "watch.every=0", "lengths.top=4"]
+    words = ["train", "looped-parity", *FEW, "steps=3", "lengths.top=4"]
     words += ["--seeds", 2, "--jobs", 1, "--lengths", 4, "--samples", 4, "--quiet"]
     done = command(*words, "optimizer.rate=1e30", "clip=none")
     assert done.returncode == 2 and "2 of 2 seeds diverged" in done.stderr
     finite = Trainer.check_finite
-    monkeypatch.setattr(Trainer, "check_finite", lambda one: _diverge() if one.recipe.seed == 0 else finite(one))
+
+    def check_finite(trainer):
+        if trainer.recipe.seed == 0:
+            raise Diverged("the loss is not finite")
+        finite(trainer)
+
+    monkeypatch.setattr(Trainer, "check_finite", check_finite)
     done = command(*words)
     assert done.returncode == 2 and "1 of 2 seeds diverged" in done.stderr
     assert "exact match" in done.stdout and "diverged" in done.stdout
 
 
-def _diverge():
-    raise Diverged("the loss is not finite")
-
-
 def test_figures_of_loops_do_not_overwrite_each_other(tmp_path):
-    words = ["looped-parity", "steps=2", "batch=2", "model.width=8", "watch.every=0"]
-    runs = [lw.train(*words, folder=tmp_path / name / "x", quiet=True).folder for name in "ab"]
+    runs = [lw.train("looped-parity", *FEW, folder=tmp_path / name / "x", quiet=True).folder for name in "ab"]
     more = "--lengths", 4, "--samples", 4, "--device", "cpu", "--out", tmp_path / "out"
-    done = command("report", *runs, "--stopping", *more)
-    assert done.returncode == 2 and "would overwrite each other" in done.stderr
-
-
-@pytest.mark.usefixtures("blank_figures")
-def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
-    words = ["looped-parity", "steps=2", "batch=2", "model.width=8", "watch.every=0", "lengths.top=4"]
-    run = lw.train(*words, quiet=True)
-    for named in (run.folder, run.folder.name):
-        before = {*runs.glob("[!.]*")}
-        assert command("train", named, "--lengths", 4, "--samples", 4, "--quiet").returncode == 0
-        assert {*runs.glob("[!.]*")} == before
-    done = command("train", run.folder.name, "steps=3", "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert command("report", run.folder, "--out", runs / "demo").returncode == 0
-    (runs / "sweep-x").mkdir()
-    (runs / "sweep-x" / "sweep.json").write_text("{}")
-    done = command("report", *sorted(runs.glob("[!.]*")), "--out", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == f"lengthwise: skipped, not runs: {runs / 'demo'}, {runs / 'sweep-x'}\n"
-
-
-def test_a_grid_is_measured_again_for_more_precision():
-    words = ["columns-addition", "task.equal_lengths=false", "steps=2", "batch=2", "model.width=8", "watch.every=0"]
-    run = lw.train(*words, "lengths.top=4", quiet=True)
-    words = ["evaluate", run.folder, "--grid", "1x2", "--uniform-only", "--json", "--quiet"]
-    assert {row["count"] for row in json.loads(command(*words).stdout)} == {1000}
-    counts = {row["count"] for row in json.loads(command(*words, "--precision", "0.001").stdout)}
-    assert min(counts) > 1000
+    check_error(command("report", *runs, "--stopping", *more), "would overwrite each other")
 
 
 def test_a_read_only_run_is_refused_with_advice(run, monkeypatch):
@@ -330,64 +353,64 @@ def test_all_sizes_are_checked_before_any_is_measured(monkeypatch):
     """A list of sizes that includes expressions longer than 128 characters is refused before the first is measured."""
     monkeypatch.delattr(evaluate, "_measure_and_print")
     done = command("evaluate", "retran-small", "--lengths", "30,200", "--uniform-only", "--samples", "4")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "lengthwise: expression: at most 128 characters can be drawn, not 200\n"
+    check_error(done, "expression: at most 128 characters can be drawn, not 200")
 
 
-def test_an_impossibly_large_size_is_refused_anywhere_in_a_list():
-    done = command("evaluate", "looped-parity", "--lengths", "8,1000000000000", "--samples", "2")
-    assert done.returncode == 2 and done.stderr.startswith("lengthwise: measuring 2 sizes takes about")
-    done = command("train", "looped-parity", *TINY, "--lengths", "8,1000000000000")
-    assert done.returncode == 2 and done.stderr.startswith("lengthwise: measuring 2 sizes takes about")
+@pytest.mark.parametrize(("words", "kept"), [(["solve", "looped-pairs", "1+1"], False), (["train", "pairs"], True)])
+def test_only_resumable_commands_promise_to_continue(monkeypatch, words, kept):
+    def stopped(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(entry, "load_verb", stopped)
+    done = command(*words)
+    assert done.returncode == 130 and ("continues from here" in done.stderr) == kept
 
 
-def test_a_grid_has_two_sizes():
-    done = command("evaluate", "abacus-addition", "--grid", "3")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "lengthwise: '3' is not a grid: write 20x40 for every pair up to 20 and 40\n"
-    with pytest.raises(lw.UsageError, match=r"^'0x4' names no sizes: .*, from 1 up$"):
-        parse_grid("0x4")
+def test_an_unavailable_precision_is_refused_before_writing(runs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in ("train looped-parity", "sweep looped-parity model.width=8,16", "reproduce looped --tasks parity"):
+        check_error(command(*words.split(), "--matmul", "tf32", "--device", "cpu"), "tf32")
+    assert not runs.exists() and not [*tmp_path.iterdir()]
 
 
-def test_help_explains_the_defaults_of_sizes_and_seeds():
-    said = " ".join(command("attack", "--help").stdout.split())
-    assert "(default: half the training length, all of it, and one and a half)" in said
-    assert "seed of the problems (default: 0)" in said and "(default: the recipe's" not in said
-    assert "seed of weights and problems (default: the recipe's)" in " ".join(command("train", "--help").stdout.split())
+def test_a_run_that_is_named_twice_counts_once(run, tmp_path):
+    twice = command("report", run, run, "--out", tmp_path / "out")
+    assert twice.returncode == 0 and "0 of 1" in " ".join(twice.stdout.split())
+    (tmp_path / "other").mkdir()
+    for path in run.glob("*.json*"):
+        (tmp_path / "other" / path.name).write_bytes(path.read_bytes())
+    check_error(command("report", run, tmp_path / "other", "--out", tmp_path / "out"), "is the same run")
 
 
-def test_training_a_changed_run_says_that_it_is_another_recipe(tmp_path, monkeypatch):
-    monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
-    words = ["train", "looped-pairs", *TINY, "steps=2", "--lengths", "2", "--samples", "2", "--quiet"]
-    assert command(*words).stderr == ""
-    (old,) = tmp_path.iterdir()
-    again = ["train", str(old), *words[-5:]]
-    assert command(*again).stderr == ""
-    for changes in (["steps=3"], ["optimizer.rate=0.01", "steps=2"]):
-        done = command(*again, *changes)
-        (line,) = done.stderr.splitlines()
-        assert f"{old} is another recipe, trained from step 0 in {tmp_path}" in line and f"train --from {old}" in line
-        assert command(*again, *changes).stderr == ""  # the changed run exists now
-    (old / "model.safetensors").unlink()
-    assert f"omit the changes: lengthwise train {old}" in command(*again, "steps=4").stderr
+# Recipes in files
+
+
+@pytest.mark.parametrize("name", ["looped-parity", "abacus-addition", "lstm-small"])
+@pytest.mark.parametrize("suffix", ["json", "yaml", "yml"])
+def test_recipes_are_read_from_files(name, suffix, tmp_path):
+    """A file holds what ``show --json`` prints, the recipe in it, or a recipe's name and changes."""
+    yaml, path = pytest.importorskip("yaml"), tmp_path / f"recipe.{suffix}"
+    shown = json.loads(command("show", name, "--json").stdout)
+    changes = {"steps": 8, "optimizer.rate": 1e-3, "clip": None, "lengths": "Uniform(top=12)", "watch.sizes": [8, 12]}
+    changed = ["steps=8", "optimizer.rate=0.001", "clip=none", "lengths=Uniform(top=12)", "watch.sizes=(8,12)"]
+    for tree, words in ((shown, []), (shown["recipe"], []), ({"recipe": name} | changes, changed)):
+        path.write_text(json.dumps(tree) if suffix == "json" else yaml.safe_dump(tree), encoding="utf-8")
+        assert find_recipe(str(path), ["batch=7"]) == catalog.recipe(name, [*words, "batch=7"])
+    if suffix != "json":
+        path.write_text(f"recipe: {name}\noptimizer.rate: 1e-3\n")  # which PyYAML reads as text
+        assert find_recipe(str(path), []) == catalog.recipe(name, ["optimizer.rate=0.001"])
 
 
 @pytest.mark.parametrize(
-    ("words", "advice"),
+    ("file", "text", "message"),
     [
-        (["report", "x", "--format", "pdf"], "for PDF, in Python: lw.Run.open(FOLDER).plot().savefig('figure.pdf')"),
-        (
-            ["train", "--config", "x.yaml"],
-            "a recipe is named without an option: a name, a run's folder, or a JSON file",
-        ),
-        (["train", "looped-parity", "--config=x.yaml"], "a recipe is named without an option"),
-        (["train", "recipe.yaml"], "recipe.yaml: cannot be read as a recipe (No such file or directory)"),
-        (["show", "recipe.toml", "steps=3"], "recipe.toml: a recipe's file is JSON or YAML"),
-        (["train", str(Path(__file__))], "import the module that defines it: RECIPE --import test_cli"),
+        ("a.yaml", "a: [", "not YAML"),
+        ("a.yaml", "- 1", "is not one of: Recipe"),
+        ("a.yaml", "recipe: nope", "recipe: 'nope' is not one of"),
+        ("a.json", '{"recipe": "looped-parity", "model.widht": 3}', "there is no such field"),
+        ("a.json", "nonsense", "not JSON"),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_usage_of_other_programs_is_refused_with_advice(words, advice):
-    done = command(*words)
-    check_error(done, advice)
-    assert "did you mean" not in done.stderr
+def test_faults_of_a_recipe_file_are_reported_in_one_line(file, text, message, tmp_path):
+    (tmp_path / file).write_text(text, encoding="utf-8")
+    check_error(command("train", tmp_path / file), message, file)

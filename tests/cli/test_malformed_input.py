@@ -23,7 +23,7 @@ from lengthwise.api import catalog
 from lengthwise.ask.inquiry import Inquiry
 from lengthwise.base.fields import field_types, validate_arguments
 from lengthwise.base.progress import Terminal
-from lengthwise.base.ranges import Count, Range
+from lengthwise.base.ranges import Count, Range, describe_type
 from lengthwise.cli.entry import main
 from lengthwise.experiment.recipe import ChosenOn
 from lengthwise.runs.folder import RunFolder
@@ -128,18 +128,19 @@ def test_every_number_states_its_range():
     assert [f"{part.__name__}.{name}" for part, name, hint in fields if lacks_range(hint)] == []
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "ends", "fits", "not_"),
-    [(1, 10**9, "closed", 1, 0), (0, 1, "closed", 1, 1.01), (0, 1, "open", 0.5, 0), (0, 1, "half-open", 0, 1)],
-)
-def test_a_range_says_what_would_be_right(low, high, ends, fits, not_):
-    bounds = Range(low, high, ends)
-    assert bounds.broken_requirement(fits) is None
-    assert str(low) in bounds.broken_requirement(not_)
-    assert "1000000000" not in bounds.broken_requirement(not_)  # a bound that only keeps absurd values away
+def test_a_range_says_what_would_be_right_and_is_spelled_out():
+    for bounds, fits, wrong in (((1, 10**9), 1, 0), ((0, 1), 1, 1.01), ((0, 1, "open"), 0.5, 0)):
+        assert Range(*bounds).broken_requirement(fits) is None
+        assert str(bounds[0]) in Range(*bounds).broken_requirement(wrong)
+        assert "1000000000" not in Range(*bounds).broken_requirement(wrong)  # it only keeps absurd values away
+    assert Range(0, 1, "half-open").broken_requirement(0) is None and Range(0, 1, "half-open").broken_requirement(1)
+    assert describe_type("Size") == "int (1 or more)" and describe_type("Seed") == "int"
+    assert describe_type("tuple[Decay, ...]") == "tuple[float (0 or more and below 1), ...]"
+    assert describe_type('Annotated[float, Range(0, 1, "open")]') == "float (above 0 and below 1)"
+    assert describe_type("tuple[Position, ...]") == "tuple[Position, ...]"
 
 
-LATE_FAILURES = {
+TOO_LATE = {  # what would fail late, or could not be measured: refused before a folder is made
     "optimizer.rate=-1": "optimizer.rate must be 0 or more",
     "optimizer.betas=(0.9,1.5)": "optimizer.betas.1 must be",
     "hard=0.5": "no harder set",
@@ -149,74 +150,25 @@ LATE_FAILURES = {
     "watch=Watch(every=1,sizes=(2,),probes=('12',))": "'2' at position 2",
     "task=Expression": "lengths start at 3",
     "source=Finite(rows=100000)": "different problems",
+    "--lengths 0": "names no sizes",
+    "--hard": "no harder set",
+    "--lengths 2x3": "axis",
+    "--threads 0": "--threads must be 1",
+    "--save-every nan": "--save-every: nan is not a number",
+    "--seeds 1000000 --dry-run": "--seeds must be",
+    "model=Belt": "if it is your own, import its module first: --import MODULE",
+    "task=Backward": "if it is your own, import its module first: --import MODULE",
+    "model=Transformr": "(did you mean Transformer?)\n",
 }
 
 
-@pytest.mark.parametrize("change", LATE_FAILURES)
-def test_recipes_that_would_fail_late_are_refused_before_a_folder_is_made(change, cli, runs):
-    words = ["train", "looped-parity", *fuzz.TINY, *fuzz.SMALL, *change.split(), "--quiet"]
-    check_error(cli(*words), LATE_FAILURES[change])
-    assert not runs.exists()
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["--lengths", "0"],
-        ["--hard"],
-        ["--lengths", "2x3"],
-        ["--threads", "0"],
-        ["--save-every", "nan"],
-        ["--seeds", "1000000", "--dry-run"],
-    ],
-)
-def test_options_that_cannot_be_measured_are_refused_before_training(options, cli, runs):
-    check_error(cli("train", "looped-parity", *fuzz.TINY, *fuzz.SMALL, "--quiet", *options))
+@pytest.mark.parametrize("change", TOO_LATE)
+def test_recipes_and_options_that_would_fail_late_are_refused_before_a_folder_is_made(change, cli, runs):
+    check_error(cli("train", "looped-parity", *fuzz.TINY, *fuzz.SMALL, *change.split(), "--quiet"), TOO_LATE[change])
     assert not runs.exists()
 
 
 # Arguments in Python
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda weights: lw.evaluate(weights, [2], kind="harder"),
-        lambda weights: lw.evaluate(weights, [2], stopping="Never"),
-        lambda weights: lw.evaluate(weights, [2], stopping=True),
-        lambda weights: lw.evaluate(weights, [2], samples=1.5),
-        lambda weights: lw.evaluate(weights, "ab"),
-        lambda weights: lw.evaluate(weights, [10**30]),
-        lambda weights: lw.evaluate(3),
-        lambda weights: lw.Solver(weights).solve(12),
-        lambda weights: lw.load(weights.name, "meta"),
-        lambda weights: lw.find(3),
-        lambda weights: lw.find("looped-parity", 3),
-        lambda weights: lw.train(3),
-        lambda weights: lw.train([]),
-        lambda weights: lw.train((), 1, seed=1),
-        lambda weights: dataclasses.replace(weights.recipe, objective=10**5000),
-        lambda weights: lw.train(TINY, threads=True),
-        lambda weights: lw.train(TINY, folder="a\0b"),
-        lambda weights: lw.train(TINY, folder={}),
-        lambda weights: lw.train(TINY, folder="x" * 3000),
-        lambda weights: lw.evaluate(weights, [2], samples=10**9),
-        lambda weights: lw.evaluate(weights, [2], samples=10**30),
-        lambda weights: lw.evaluate(weights, [2], seed=10**5000),
-        lambda weights: lw.families(b"parity"),
-        lambda weights: lw.Schedule(shape="cosinus"),
-        lambda weights: lw.MaxConfidence(per="table"),
-        lambda weights: lw.AdamW(rate="fast"),
-        lambda weights: lw.Uniform(top=10**5000),
-        lambda weights: dataclasses.replace(TINY, layout="Pear"),
-        lambda weights: dataclasses.replace(TINY, objective=object()),
-        lambda weights: lw.Recipe.read(None),
-    ],
-)  # fmt: skip
-def test_invalid_arguments_in_python_give_one_printable_line(act):
-    with pytest.raises(lw.UsageError) as error:
-        act(lw.load("looped-parity").weights)
-    assert str(error.value).isprintable()
 
 
 def test_parts_can_be_given_by_name_in_python():
@@ -278,13 +230,14 @@ def test_an_ascii_terminal_gets_ascii_output(words, monkeypatch):
     assert shown.buffer.getvalue().isascii()
 
 
-def test_a_full_disk_at_the_output_is_reported(monkeypatch, capsys):
+def test_a_full_disk_at_the_output_and_a_closed_output_are_reported(monkeypatch, capsys):
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        monkeypatch.setattr(sys, "stdout", full)
-        with pytest.raises(SystemExit) as left:
-            main(["sample", "parity", "3"])
-    assert left.value.code == 2
-    assert capsys.readouterr().err == "lengthwise: the output cannot be written: No space left on device\n"
+        for output, error in ((full, "the output cannot be written: No space left on device"),
+                              (None, "standard output is closed: the result cannot be printed")):  # fmt: skip
+            monkeypatch.setattr(sys, "stdout", output)  # None: as Python has it after ``>&-``
+            with pytest.raises(SystemExit) as left:
+                main(["sample", "parity", "3"])
+            assert (left.value.code, capsys.readouterr().err) == (2, f"lengthwise: {error}\n")
 
 
 @pytest.mark.parametrize("words", [["sample", "parity", "3"], ["list"]])
@@ -390,19 +343,11 @@ def test_a_report_of_a_damaged_recipe_is_refused_in_one_line(content, cli, tmp_p
 def test_an_unreadable_folder_is_reported(cli, monkeypatch, runs):
     Run.of(TINY)
 
-    def closed(method):
-        def call(path, *arguments, **options):
-            if runs in (path, *path.parents):
-                raise PermissionError(13, "Permission denied", str(path))
-            return method(path, *arguments, **options)
+    def refuse(path, *_, **__):
+        raise PermissionError(13, "Permission denied", str(path))
 
-        return call
-
-    monkeypatch.setattr(Path, "is_dir", closed(Path.is_dir))
-    check_error(cli("evaluate", runs / "any"), "neither a folder nor one of the shipped")
-    monkeypatch.undo()
-    monkeypatch.setenv("LENGTHWISE_RUNS", str(runs))
-    monkeypatch.setattr(Path, "open", closed(Path.open))
+    opened = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *a, **b: (refuse if runs in path.parents else opened)(path, *a, **b))
     assert "cannot be read (Permission denied)" in " ".join(cli("list")[1].split())
 
 
@@ -410,7 +355,7 @@ def test_an_unreadable_folder_is_reported(cli, monkeypatch, runs):
 
 
 @pytest.fixture
-def stored(tmp_path):
+def stored():
     """Build a finished run with rows of every kind, and an unfinished one."""
     with fuzz.Place.made() as place:
         yield place
@@ -456,26 +401,11 @@ def test_a_short_fuzzing_campaign_finds_no_fault(stored):
     assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play(stored, number, 0)] == []
 
 
-def test_an_unknown_part_gets_the_advice_to_import_its_module(cli):
-    for change in ("model=Belt", "task=Backward"):
-        check_error(
-            cli("train", "looped-parity", change), "if it is your own, import its module first: --import MODULE"
-        )
-    check_error(cli("train", "looped-parity", "model=Transformr"), "(did you mean Transformer?)")
-
-
 def test_recipes_without_shipped_weights_ask_for_training_first(cli):
     for verb in ("evaluate", "depth", "attack"):
         check_error(cli(verb, "/nothing"), "other recipes are trained first: `lengthwise train RECIPE`")
         for name in ("standard-pairs", "fop-loop-adaptive-parity"):  # the second resembles the shipped looped-parity
-            check_error(
-                cli(verb, name),
-                f"{name}: this recipe has no shipped weights: train it first: `lengthwise train {name}`",
-            )
+            advice = f"train it first: `lengthwise train {name}`"
+            check_error(cli(verb, name), f"{name}: this recipe has no shipped weights: {advice}")
     run = Run.of(lw.find("standard-pairs", *fuzz.SMALL))
     check_error(cli("depth", "standard-pairs"), f"standard-pairs: name one of its runs: {run.folder}\n")
-
-
-def test_two_names_of_one_option_cannot_be_combined(cli):
-    words = "reproduce", "formal", "--methods", "deltanet", "--mixer", "attention", "--dry-run"
-    check_error(cli(*words), "--methods and --mixer are one option")

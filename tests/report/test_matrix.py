@@ -164,7 +164,7 @@ def test_the_command_draws_runs_and_published_results_together(folders, tmp_path
     assert {path.name for path in (tmp_path / "drawn").iterdir()} == {"matrix.csv", "matrix.png"}
     assert len((tmp_path / "drawn" / "matrix.csv").read_text().splitlines()) == 13
     done = command("report", first, "--matrix", "--stopping")
-    assert done.returncode == 2 and "--matrix draws one figure" in done.stderr
+    assert done.returncode == 2 and "exclude each other" in done.stderr
 
 
 @pytest.mark.usefixtures("blank_figures")
