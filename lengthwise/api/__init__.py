@@ -361,11 +361,8 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 def families(task: Task | str, *changes: str) -> dict[str, str]:
     """Return a task's families of structured problems: a description of each, by name. ``task`` is a Task or its name,
     ``changes`` are texts such as ``"base=2"``."""
-    chosen = (
-        catalog.task(task, list(changes))
-        if isinstance(task, str)
-        else fields.override(arguments.resolve_task(task), changes)
-    )
+    is_name = isinstance(task, str)
+    chosen = catalog.task(task, changes) if is_name else fields.override(arguments.resolve_task(task), changes)
     return {family.name: family.about for family in chosen.families}
 
 

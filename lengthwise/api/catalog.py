@@ -44,8 +44,7 @@ def parts() -> dict[str, dict[str, type[Config]]]:
 
 
 def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
-    """Return the modules' public functions without required arguments that are annotated to return ``returns``, by
-    name. ``nn.Module`` stands for any torch module."""
+    """Return public functions without required arguments that are annotated to return ``returns``, or any module."""
     functions = {}
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
@@ -58,9 +57,8 @@ def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Ca
                 continue
             parameters = inspect.signature(function).parameters.values()
             is_module = returns is nn.Module and isinstance(returned, type) and issubclass(returned, nn.Module)
-            if (is_module or returned == returns) and all(
-                parameter.default is not parameter.empty for parameter in parameters
-            ):
+            is_callable = all(parameter.default is not parameter.empty for parameter in parameters)
+            if is_callable and (is_module or returned == returns):
                 functions[name.replace("_", "-")] = function
     return functions
 
@@ -87,8 +85,8 @@ _OWN_STUDIES: dict[str, Callable[..., Study]] = {}
 
 
 def recipes() -> dict[str, Callable[[], Recipe]]:
-    """Return a function for each recipe, by the recipe's name. A recipe is defined by a function in ``recipes/`` that
-    returns it, or that returns several recipes by name (``dict[str, Recipe]``), a family."""
+    """Return a function for each recipe, by name. In ``recipes/``, functions return one, or several by name (a
+    family)."""
     return _shipped_recipes() | _OWN_RECIPES
 
 
@@ -108,23 +106,18 @@ def _shipped_studies() -> dict[str, Callable[..., Study]]:
 
 
 def add_module(module: ModuleType) -> None:
-    """Register the recipes and studies of a user's own module, and its functions that return a torch module. Its
-    classes are registered by the import itself.
-
-    Raises UsageError if a name is taken: by a part, recipe or study of the package, or by a part of another module.
-    """
+    """Register the recipes and studies of a user's own module, and its functions that return a torch module; its
+    classes are registered by the import itself. Raises UsageError if a name is taken."""
     parts()  # raises for names of the package's parts
     for base in PARTS.values():
-        # Skip classes that were redefined, e.g. by a reload.
-        classes = [
-            cls
-            for cls in dataclass_subclasses(base)
-            if vars(sys.modules.get(cls.__module__, cls)).get(cls.__name__) is cls
-        ]
-        foreign_classes = {cls.__name__: cls for cls in classes if cls.__module__ != module.__name__}
-        for cls in classes:
-            if cls.__module__ == module.__name__ and (other := foreign_classes.get(cls.__name__)):
-                raise UsageError(f"{cls.__name__}: {other.__module__} and {cls.__module__} each define it: rename one")
+        defined = {cls for cls in dataclass_subclasses(base) if cls.__module__ == module.__name__}
+        for other in {*dataclass_subclasses(base)} - defined:
+            # Skip classes that were redefined, e.g. by a reload.
+            is_current = vars(sys.modules.get(other.__module__, other)).get(other.__name__) is other
+            if is_current and other.__name__ in {cls.__name__ for cls in defined}:
+                raise UsageError(
+                    f"{other.__name__}: {other.__module__} and {module.__name__} each define it: rename one"
+                )
     recipes, studies = _find_recipes([module]), _find_functions([module], Study)
     # A module without recipes does not wait for the package's recipes to be built.
     taken = [name for name in recipes if name in _shipped_recipes()]
@@ -168,27 +161,19 @@ def read_summary(function: Callable[..., Any]) -> str:
 
 def _find_by_name(kind: str, name: str, candidates: dict[str, Any]) -> Any:
     if not isinstance(name, str) or name not in candidates:
-        is_short = len(candidates) <= 40
-        choices = (
-            f"one of: {', '.join(candidates)}"
-            if is_short
-            else f"one of the {len(candidates)} that `lengthwise list` has"
-        )
+        count = len(candidates)
+        choices = f"of: {', '.join(candidates)}" if count <= 40 else f"of the {count} that `lengthwise list` has"
         advice = suggest(name, candidates) if isinstance(name, str) else ""
-        if kind == "recipe" and not advice:
-            advice = "; import your own by --import MODULE"
         if kind == "recipe" and name in {to_kebab_case(kind) for kind in part_classes(Task)}:
-            of_task = [other_name for other_name in candidates if other_name.endswith(f"-{name}")]
-            advice = (
-                f"; it is a task, with the recipes {', '.join(of_task[:3])} and others" if of_task else "; it is a task"
-            )
-        raise UsageError(f"{kind}: {quote_value(name)} is not {choices}{advice}")
+            advice = "; it is a task"
+        elif kind == "recipe":
+            advice = advice or "; import your own by --import MODULE"
+        raise UsageError(f"{kind}: {quote_value(name)} is not one {choices}{advice}")
     return candidates[name]
 
 
 def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
-    """Return a recipe by its name, with ``name=value`` changes. Raises UsageError for an unknown name, and for an error
-    in a user's own function."""
+    """Return a recipe by its name, with ``name=value`` changes."""
     build_recipe = _find_by_name("recipe", name, recipes())
     built = _call_function(f"recipe {name}", build_recipe, is_own=name in _OWN_RECIPES)
     if not isinstance(built, Recipe):
@@ -197,8 +182,7 @@ def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
 
 
 def study(name: str, **choices: Any) -> Study:
-    """Return a study by its name; ``choices`` are arguments of its function. Raises UsageError for an unknown name or
-    argument, and for an error in a user's own function."""
+    """Return a study by its name; ``choices`` are arguments of its function."""
     function = _find_by_name("study", name, studies())
     parameters = inspect.signature(function).parameters
     for choice in choices:
@@ -212,8 +196,7 @@ def study(name: str, **choices: Any) -> Study:
 
 
 def _call_function(description: str, function: Callable[[], Any], *, is_own: bool) -> Any:
-    """Return a function's result. Raises UsageError, which begins with ``description``, for an error in a user's own
-    code."""
+    """Return a function's result. An error in a user's own code becomes a UsageError that names it."""
     try:
         return function()
     except (UsageError, KeyboardInterrupt):

@@ -38,8 +38,7 @@ class Fates(PrintedTable, list[Fate]):
         return fate_figure(self, title or "What more loops do")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """Return ``HEADS``, and a line of cells for each set of weights; seeds of a recipe share a line, with the
-        smallest and the largest value."""
+        """Return ``HEADS``, and a line of cells for each recipe: the smallest and the largest value of its seeds."""
         return HEADS, [
             [seeds_name(seeds), size_text(seeds[0].sizes), f"{seeds[0].planned:.3g}",
              *(_format_span([fate.exact_after(k) for fate in seeds], share_text) if k <= seeds[0].after[-1] else ""

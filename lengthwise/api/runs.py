@@ -35,14 +35,12 @@ class Run(run.Run):
 
     @property
     def scores(self) -> Scores:
-        """The saved scores, one per size, kind of problems and stopping rule (see ``select_reported_rows``); empty if
-        not evaluated."""
-        names = [field.name for field in fields(Score)]
-        rows: list[dict[str, Any]] = [
-            {"whole_row": None} | row | {"sizes": tuple(row["sizes"])}
-            for row in select_reported_rows(self.rows("scores"))
-        ]
-        return Scores([Score(**{name: row[name] for name in names if name in row}) for row in rows], self.outline)
+        """The saved scores, one per size, kind of problems and stopping rule (see ``select_reported_rows``)."""
+        names, scores = {field.name for field in fields(Score)}, []
+        for row in select_reported_rows(self.rows("scores")):
+            values: dict[str, Any] = {"whole_row": None} | {name: row[name] for name in names & row.keys()}
+            scores.append(Score(**values | {"sizes": tuple(row["sizes"])}))
+        return Scores(scores, self.outline)
 
     def plot(self, title: str | None = None) -> Figure:
         """Plot exact match against length or, before an evaluation, the loss against steps. Raises UsageError if there
@@ -75,10 +73,7 @@ class Run(run.Run):
 
 def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
     """Return a copy of a module with new initial weights, which its parts' ``reset_parameters`` draw; or the module
-    that a function without arguments builds. Torch's generator is seeded by ``seed``, then restored.
-
-    Raises UsageError for a module with weights that no ``reset_parameters`` draws.
-    """
+    that a function builds. Torch's generator is seeded by ``seed``, then restored."""
     with rng.preserve_generators():
         rng.seed_torch(rng.derive_seed(seed, "weights"))
         if not isinstance(module, nn.Module):
@@ -107,14 +102,12 @@ def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
 def train_seeds(
     train: Callable[..., Any], *, recipe: Any, changes: Sequence[str], seed: int | None, seeds: int | None, **named: Any
 ) -> Any:
-    """Train one or several seeds and return their runs. A module, given or built by a function, has other initial
-    weights for each seed."""
+    """Train one or several seeds and return their runs; each seed of a module has other initial weights."""
     if seeds is not None and named["folder"] is not None:
         raise UsageError("folder: each seed has a folder of its own: omit folder or seeds")
     is_own_module = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
-    default_seed = (
-        0 if is_own_module or recipe is None else resolve_recipe(recipe, named["task"]).seed
-    )  # raises if not a recipe
+    # Raises if it is not a recipe.
+    default_seed = 0 if is_own_module or recipe is None else resolve_recipe(recipe, named["task"]).seed
     first = default_seed if seed is None else seed
     runs = []
     for number in range(first, first + (seeds or 1)):
@@ -141,9 +134,8 @@ def resolve_scores(source: object) -> Scores:
 
 
 def pool_by_recipe(things: Sequence[object]) -> PooledComparison | None:
-    """Pool runs, lists of runs and names of shipped weights by recipe. Return None, as there is nothing to pool, unless
-    ``things`` contain a list or the name of shipped weights, or are all runs of which two differ only in their
-    seeds."""
+    """Pool runs, lists of runs and shipped weights by recipe. Return None unless ``things`` contain a list or shipped
+    weights, or are runs of which two differ only in their seeds."""
     shipped = {name for name in list_shipped() if not is_folder(runs_folder() / name)}
     if not any(_is_list(source) or (isinstance(source, str) and source in shipped) for source in things):
         if not all(isinstance(source, run.Run | str | Path) for source in things):

@@ -6,7 +6,7 @@ import itertools
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,12 +30,8 @@ class Gru(nn.Module):
 
     def __init__(self, reads=4, writes=4, wrapped=False):
         super().__init__()
-        self.embedding, self.cell, self.head = (
-            nn.Embedding(reads, 8),
-            nn.GRU(8, 8, batch_first=True),
-            nn.Linear(8, writes),
-        )
-        self.wrapped = wrapped
+        self.embedding, self.cell = nn.Embedding(reads, 8), nn.GRU(8, 8, batch_first=True)
+        self.head, self.wrapped = nn.Linear(8, writes), wrapped
 
     def forward(self, tokens):
         logits = self.head(self.cell(self.embedding(tokens))[0])
@@ -82,8 +78,6 @@ def test_replacing_a_recipe_s_model_clears_chosen_on(folder):
     own = lw.Transformer(width=8, heads=2)
     run = lw.train("looped-parity", "watch.every=0", model=own, folder=folder / "other", **FEW)
     assert run.recipe.model == own and run.recipe.chosen_on.sizes == ()
-    with pytest.raises(lw.UsageError, match=r"^model: Transformer is a model already; give only one$"):
-        lw.train(own, task="parity", model=own, **FEW)
 
 
 # Arguments
@@ -188,14 +182,7 @@ def test_an_integer_for_lengths_starts_at_the_smallest_size(folder):
 
 def test_fields_of_a_recipe_are_keywords(folder):
     run = lw.train("looped-parity", "watch.every=0", "model.width=8", folder=folder / "looped", **FEW, seed=5)
-    recipe = run.recipe
-    assert (recipe.steps, recipe.batch, recipe.seed, recipe.data_seed, recipe.lengths) == (
-        3,
-        4,
-        5,
-        5,
-        lw.Uniform(top=3),
-    )
+    assert run.recipe == run.recipe.change(steps=3, batch=4, seed=5, data_seed=5, lengths=lw.Uniform(top=3))
     spec = lw.train(Frozen(), task=lw.Copy(), folder=folder / "frozen", **FEW)
     assert spec.recipe.name == "frozen-copy"
 
@@ -216,18 +203,14 @@ def test_a_run_has_scores_model_and_plot(run):
     assert isinstance(run.model, lw.Model)
     assert run.plot().axes  # exact match against length
     assert "exact match" in str(run) and run.recipe.name in str(run)
+    unmeasured = lw.train(lw.Transformer(width=8, heads=2), task="copy", **FEW)
+    assert not unmeasured.scores and unmeasured.plot().axes[0].get_yscale() == "log"  # the loss
 
 
 def test_a_run_is_found_by_its_name_among_the_runs(run, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(run.folder.parent))
     assert lw.load(run.folder.name).solve("101").prompt == "101"
     assert lw.evaluate(run.folder.name, [2], samples=2, quiet=True)[0].weights == run.folder.name
-
-
-def test_a_run_that_is_not_measured_draws_its_loss(folder):
-    run = lw.train(lw.Transformer(width=8, heads=2), task="copy", folder=folder / "unmeasured", **FEW)
-    assert not run.scores
-    assert run.plot().axes[0].get_yscale() == "log"
 
 
 def test_scores_convert_to_frames_and_plots(run):
@@ -258,6 +241,9 @@ def test_scores_are_compared(run):
     sums = lw.evaluate("looped-pairs", 6, samples=2, quiet=True)
     with pytest.raises(lw.UsageError, match="parity and addition are different tasks"):
         lw.compare(run, sums)
+    assert lw.compare(str(run.folder), run).rows() == lw.compare(run, run).rows()
+    with pytest.raises(lw.UsageError, match="scores that evaluate returned, runs or their folders, not 3"):
+        lw.compare(run, 3)
 
 
 def test_each_compared_score_has_its_own_line(run):
@@ -265,9 +251,8 @@ def test_each_compared_score_has_its_own_line(run):
     early = lw.evaluate("looped-parity", [8], samples=20, stopping="After(loops=1)", quiet=True)
     both = lw.compare(lw.evaluate("looped-parity", [8], samples=20, quiet=True), early)
     assert both.names == ["looped-parity Oracle", "looped-parity After(loops=1)"]
-    assert [line.get_ydata()[0] for line in both.plot().axes[0].lines if len(line.get_ydata()) == 1] == [
-        row[name] for row in both.rows() for name in both.names
-    ]
+    drawn = [line.get_ydata()[0] for line in both.plot().axes[0].lines if len(line.get_ydata()) == 1]
+    assert drawn == [row[name] for row in both.rows() for name in both.names]
 
 
 def test_scores_by_several_rules_name_the_rules(run):
@@ -290,14 +275,6 @@ def test_a_run_prefers_scores_by_its_own_rule(folder):
         assert stopped.value.code == 0
         assert said in str(run) and str(run).count("3: ") == 1
     assert run.scores.rules == ["After(loops=1)", "Oracle"]
-
-
-def test_runs_are_compared_by_their_folders(run):
-    assert lw.compare(str(run.folder), run).rows() == lw.compare(run, run).rows()
-    with pytest.raises(
-        lw.UsageError, match="compare takes scores that evaluate returned, runs or their folders, not 3"
-    ):
-        lw.compare(run, 3)
 
 
 def test_the_difference_has_newcombe_s_interval():
@@ -344,33 +321,28 @@ def test_lists_have_a_sentence_each_and_are_filtered():
 
 # Invalid arguments
 
+TINY = lw.find("looped-parity", "steps=2", "batch=4", "watch.every=0", "lengths.top=3", "model.width=8")
 WRONG = [
     (lambda: lw.evaluate("looped-pairs", [8.5]), "lengths: 8.5 is not a size"),
     (lambda: lw.evaluate("retran-small", [30, 200]), "at most 128 characters can be drawn, not 200"),
     (lambda: lw.evaluate("looped-pairs", [True]), "lengths: True is not a size"),
     (lambda: lw.evaluate("looped-pairs", 0), "lengths: 0 is not a size"),
-    (lambda: lw.evaluate("looped-pairs", []), "lengths is empty"),
-    (lambda: lw.evaluate("looped-pairs", "8,12"), r"'8,12' is text; write \[8, 12\]"),
-    (lambda: lw.evaluate("looped-pairs", torch.tensor(8)), r"lengths: tensor\(8\) is a tensor; give numbers"),
-    (lambda: lw.evaluate("looped-pairs", torch.tensor([8, 9])), r"lengths: tensor\(\[8, 9\]\) is a tensor"),
+    (lambda: lw.evaluate("looped-pairs", [10**30]), r"lengths: 10+ is not a size"),
+    (lambda: lw.evaluate("looped-pairs", []), "give between 1 and 10,000 sizes"),
+    (lambda: lw.evaluate("looped-pairs", "8,12"), r"'8,12' is neither a size nor a list of sizes, such as \[8, 12\]"),
+    (lambda: lw.evaluate("looped-pairs", torch.tensor([8, 9])), r"lengths: tensor\(8\) is not a size"),
     (lambda: lw.evaluate("looped-pairs", np.array(8)), r"lengths: array\(8\) is neither a size nor a list of sizes"),
-    (lambda: lw.evaluate("looped-pairs", itertools.repeat(8)), "more than 10,000 sizes, or an endless iterator"),
-    (lambda: lw.evaluate("looped-pairs", itertools.count(1)), "more than 10,000 sizes, or an endless iterator"),
+    (lambda: lw.evaluate("looped-pairs", itertools.count(1)), "give between 1 and 10,000 sizes"),
     (lambda: lw.evaluate("looped-pairs", [Unprintable()]), "lengths: a value of type Unprintable is not a size"),
-    (lambda: lw.train("looped-parity", track=5), "track must be a string or a list of strings, not 5"),
-    (lambda: lw.train("looped-parity", track=[["wandb"]]), "track must be a string or a list of strings, not .*"),
-    (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track must be a string or a list of strings"),
-    (lambda: lw.train("looped-parity", folder=5), "give a name or a path, not 5"),
-    (lambda: lw.list_recipes(5), "words must be a string or a list of strings, not .*5.*"),
-    (lambda: lw.list_tasks(["parity"]), "words must be a string or a list of strings, not .*"),
-    (lambda: lw.list_models(b"lstm"), "words must be a string or a list of strings, not .*"),
-    (lambda: lw.style(["page"]).__enter__(), r"width must be 'column' or 'page', not \['page'\]"),
-    (lambda: lw.evaluate("looped-pairs", 3.5), "lengths: 3.5 is neither a size nor a list of sizes"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=2.5), "samples: 2.5 is not a whole number"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=0), "samples must be 1 or more"),
+    (lambda: lw.evaluate("looped-pairs", 8, samples=10**9), "1,000,000,000 problems of a size"),
+    (lambda: lw.evaluate("looped-pairs", 8, seed=10**5000), "seed must be .*, not a value of type int"),
     (lambda: lw.evaluate("looped-pairs", 8, stopping="Orcale"), "did you mean Oracle"),
+    (lambda: lw.evaluate("looped-pairs", 8, stopping=True), "stopping: True is not one of"),
     (lambda: lw.evaluate("looped-pairs", 8, kind="hrad"), "did you mean hard"),
     (lambda: lw.evaluate("looped-pairs", 8, task="parity"), "are for a module"),
+    (lambda: lw.evaluate("looped-pairs", 8, device="nonsense"), "available are: auto, cpu"),
     (lambda: lw.evaluate("loped-pairs", 8), "did you mean looped-pairs"),
     (lambda: lw.evaluate(7, 8), "evaluate takes a run, weights, a name, a folder or a torch module, not 7"),
     (lambda: lw.evaluate(Gru(), 2), "Gru: name the task"),
@@ -379,14 +351,40 @@ WRONG = [
     (lambda: lw.evaluate(Gru(wrapped=True), 2, task="parity"), "but Gru gave dict"),
     (lambda: lw.evaluate(Gru(reads=3), 2, task="parity"), "Gru has too few embeddings for the 4 symbols of parity"),
     (lambda: lw.evaluate(Gru(writes=3), 2, task="parity"), "3 logits per position, but .* writes 4 symbols: 0 1 = "),
+    (lambda: lw.train("looped-parity", track=5), "track must be a string or a list of strings, not 5"),
+    (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track must be a string or a list of strings"),
     (lambda: lw.train(Loose(), task="parity"), "Loose is not a frozen dataclass"),
     (lambda: lw.train(Frozen()), "Frozen: name the task"),
-    (lambda: lw.train(5), "train takes a recipe, its name, a model's configuration or a torch module, not 5"),
+    (lambda: lw.train(Frozen(), task="parity", model=Frozen()), "^model: Frozen is a model already; give only one$"),
+    (lambda: lw.train([]), "train takes a recipe, its name, a model's configuration or a torch module, not "),
+    (lambda: lw.train((), 1, seed=1), "train takes a recipe"),
     (lambda: lw.train("looped-party"), "did you mean looped-parity"),
     (lambda: lw.train("looped-parity", "lr=3"), "write optimizer.rate=3"),
     (lambda: lw.train("looped-parity", steps=0), "steps must be 1 or more"),
+    (lambda: lw.train("looped-parity", matmul="bfloat16"), "matmul: 'bfloat16' is not one of: fp32, tf32, bf16"),
+    (lambda: lw.train_stacked("looped-parity", seeds=2, matmul="bfloat16"), "matmul: 'bfloat16' is not one of"),
+    (lambda: lw.train(TINY, threads=True), "threads: True is not a whole number"),
+    (lambda: lw.train(TINY, folder={}), "give a name or a path, not {}"),
+    (lambda: lw.train(TINY, folder="a\0b"), "give a name or a path"),
+    (lambda: lw.train(TINY, folder="x" * 3000), "not a valid path"),
+    (lambda: lw.list_recipes(5), "words must be a string or a list of strings, not .*5.*"),
+    (lambda: lw.list_tasks(["parity"]), "words must be a string or a list of strings, not .*"),
+    (lambda: lw.list_models(b"lstm"), "words must be a string or a list of strings, not .*"),
+    (lambda: lw.style(["page"]).__enter__(), r"width must be 'column' or 'page', not \['page'\]"),
     (lambda: lw.load("looped-pairs").solve(["1+1"]), "solve takes one prompt as text, not list"),
-    (lambda: lw.load(10**5000), "name weights by a folder or a name, not by a number of thousands of digits"),
+    (lambda: lw.load(10**5000), "name weights by a folder or a name, not by a value of type int"),
+    (lambda: lw.load("looped-pairs", "meta"), "available are: auto, cpu"),
+    (lambda: lw.find(3), "name: 3 is not a word"),
+    (lambda: lw.find("looped-parity", 3), "a change: 3 is not a word"),
+    (lambda: lw.families(b"parity"), "is neither a task nor the name of one"),
+    (lambda: lw.families(lw.Addition(), "nonsense=2"), "nonsense: there is no such field"),
+    (lambda: lw.Recipe.read(None), "not a recipe in JSON"),
+    (lambda: lw.Schedule(shape="cosinus"), "'cosinus' is not one of"),
+    (lambda: lw.AdamW(rate="fast"), "'fast' is not a number"),
+    (lambda: lw.Uniform(top=10**5000), "top must be"),
+    (lambda: replace(TINY, layout="Pear"), "'Pear' is not one of"),
+    (lambda: replace(TINY, objective=object()), "objective: .* is not one of"),
+    (lambda: replace(TINY, objective=10**5000), "objective: a value of type int is not one of"),
 ]  # fmt: skip
 
 
@@ -395,7 +393,7 @@ WRONG = [
 def test_wrong_arguments_are_refused_in_one_line(call, said):
     with pytest.raises(lw.UsageError, match=said) as error:
         call()
-    assert "\n" not in str(error.value)
+    assert str(error.value).isprintable()
 
 
 SCRIPT = """
@@ -412,29 +410,12 @@ def test_a_misspelt_keyword_fails_in_a_type_checker(tmp_path):
     assert (ROOT / "lengthwise" / "py.typed").exists()
     for word, wrong in (("quiet", 0), ("quite", 1)):
         (tmp_path / f"{word}.py").write_text(SCRIPT.format(word=word))
-        command = [
-            Path(sys.executable).with_name("pyrefly"),
-            "check",
-            f"{word}.py",
-            "--preset",
-            "default",
-            "--python-interpreter-path",
-            sys.executable,
-        ]
-        done = subprocess.run(
-            [*command, "--search-path", ROOT], cwd=tmp_path, capture_output=True, text=True, timeout=120
-        )
+        command = [Path(sys.executable).with_name("pyrefly"), "check", f"{word}.py", "--preset", "default"]
+        command += ["--python-interpreter-path", sys.executable, "--search-path", ROOT]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == wrong, done.stdout
         assert ("quite" in done.stdout) == bool(wrong)
 
 
-@pytest.mark.parametrize("train", [lw.train, lambda *words, **more: lw.train_stacked(*words, seeds=2, **more)])
-def test_an_unknown_matmul_precision_is_refused(train):
-    with pytest.raises(lw.UsageError, match="matmul: 'bfloat16' is not one of: fp32, tf32, bf16"):
-        train("looped-parity", "steps=1", matmul="bfloat16", quiet=True)
-
-
 def test_families_of_a_task_take_changes():
-    with pytest.raises(lw.UsageError, match="nonsense"):
-        lw.families(lw.Addition(), "nonsense=2")
     assert lw.families(lw.Addition(), "base=2").keys() == lw.families("addition", "base=2").keys()
