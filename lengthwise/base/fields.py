@@ -19,7 +19,7 @@ import re
 import types
 import typing
 from abc import ABC
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from functools import cache
 from itertools import chain
