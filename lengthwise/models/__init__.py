@@ -13,7 +13,8 @@ from jaxtyping import Float
 from torch import Generator, Tensor, nn
 
 from lengthwise.base.fields import Config
-from lengthwise.base.types import Inputs, UsageError, Vocab
+from lengthwise.base.types import Inputs, Vocab
+from lengthwise.base.types import UsageError as UsageError
 from lengthwise.nn.position import Encoding
 
 Context = Any  # tensors with a first axis of rows, or of 1 if all rows share them; non-tensors; or tuples of these
@@ -95,11 +96,6 @@ class ModelSpec(Config):
         """The configuration that all seeds of a recipe share: itself, unless it identifies weights."""
         return self
 
-    @property
-    def random_offset_count(self) -> int:
-        """The number of its positional encodings that add a random offset to digit positions in training."""
-        return sum(position.moves_digits for position in getattr(self, "positions", ()))
-
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         """Augment the inputs of a training batch, e.g. shift positions; not used at test."""
         return inputs
@@ -123,9 +119,3 @@ class SequenceModel(Model):
 
     def read(self, state: Float[Tensor, "r t d"]) -> Float[Tensor, "r t v"]:
         return self.readout(state)
-
-
-def check_causal(spec: ModelSpec, causal: bool) -> None:
-    """Raise UsageError unless the layout is causal: a model that reads from left to right needs this."""
-    if not causal:
-        raise UsageError(f"{type(spec).__name__} reads from left to right, so it needs a causal layout, e.g. NextToken")

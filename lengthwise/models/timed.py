@@ -39,10 +39,6 @@ class Timed(ModelSpec):
     clock: ModelSpec = Transformer(width=32, positions=(Local(reach=1), Mark()), init_std=0.1, embedding_std=0.3)
     blind: bool = False  # the clock reads all letters and digits as one symbol: T(n) depends on positions only
 
-    @property
-    def random_offset_count(self) -> int:
-        return self.answers.random_offset_count + self.clock.random_offset_count
-
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         return self.clock.vary(self.answers.vary(inputs, generator), generator)
 

@@ -34,10 +34,6 @@ class _ByDigitPosition(Position):
     std: NotNegative = 0.02  # standard deviation of the initial vectors
     start: Literal["random", "sines"] = "random"  # initial vectors: random, or sines of the digit position
 
-    @property
-    def moves_digits(self) -> bool:
-        return self.offset > 1
-
     def build(self, width: int, heads: int) -> Encoding:
         return (_InputTable if self.at == "input" else _AttentionTable)(self, width)
 

@@ -64,11 +64,6 @@ class Position(Config):
     indexed: ClassVar[bool] = False  # True if it encodes ``Inputs.position``, the position in the row
     sees_neighbours_only: ClassVar[bool] = False  # True if attention is then restricted to a position's neighbours
 
-    @property
-    def moves_digits(self) -> bool:
-        """True if ``vary`` adds a random offset to digit positions, which all encodings of digit positions read."""
-        return False
-
     @abstractmethod
     def build(self, width: int, heads: int) -> Encoding:
         """Build the encoding for a model of this width and number of heads."""

@@ -20,7 +20,6 @@ from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.block import Block
 from lengthwise.nn.mixer import AttentionContext, Mixer
 from lengthwise.runners.cpu import claims
-from lengthwise.runners.cpu.transformer import PackedTransformer
 
 
 class Reader(ABC):
@@ -124,8 +123,6 @@ class SteppingReader(Reader):
 
 def build_reader(model: Model, inputs: Inputs) -> Reader | None:
     """Return a model's reader; None if it has none. ``inputs`` must be complete except for the answer's tokens."""
-    if PackedTransformer.find_obstacle(model) is None:
-        return CachedTransformer(model, inputs) if model.causal else None  # type: ignore[arg-type]
     if any(getattr(module, hook) for module in model.modules() for hook in claims.HOOKS):
         return None
     if type(model).step is not Model.step:

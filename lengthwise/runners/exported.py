@@ -168,17 +168,12 @@ def _advance_scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
 def _advance_lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
     """Compute ``LSTMModel.advance`` once."""
 
-    def step(cell: Cell, projected: Tensor, t: Tensor, short: Tensor, long: Tensor) -> tuple[Tensor, ...]:
-        gates, g = (_select_position(projected, t) + cell.recurrent(short)).split(
-            [3 * long.shape[1], long.shape[1]], -1
-        )
-        i, f, o = gates.sigmoid().chunk(3, -1)
-        long = f * long + i * g.tanh()
-        return o * long, cell.short(o * long), long
+    def step(cell: Cell, x: Tensor, t: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        output, states = cell(_select_position(x, t)[:, None], states)
+        return output[:, 0], *states
 
     for cell in model.cells:
-        step_cell = partial(step, cell, cell.input(x))
-        x = cell.out(_scan_positions(step_cell, x, cell.out.in_features, *cell.start(x.shape[0])))
+        x = _scan_positions(partial(step, cell, x), x, x.shape[2], *cell.start(x.shape[0]))
     return x
 
 

@@ -139,34 +139,32 @@ def check_part(part: Config, name: str = "") -> Findings:
 
 def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
     """Check recipes, given by name, against their laws."""
-    findings = Findings()
-    for name, build in recipes.items():
-
-        def has_its_name(name: str = name, build: Callable[[], Recipe] = build) -> None:
-            if (other := build().name) != name:
-                raise Broken(f"it is called {name}, and its name is {other}")
-
-        findings.append(_check(name, "The recipe can be created.", partial(_build, build, Recipe)))
-        if findings[-1].holds:
-            law = "The recipe's function, or its key in a family, has the recipe's name."
-            findings.append(_check(name, law, has_its_name))
-        if findings[-1].holds:
-            findings += check_laws(build(), name, list_laws(Recipe))
-    return findings
-
-
-def _build(build: Callable[[], Any], kind: type) -> None:
-    """Call a function. Raises Broken if it returns something else than a ``kind``."""
-    if not isinstance(found := build(), kind):
-        raise Broken(f"its function must return lw.{kind.__name__}, not {quote_value(found)}")
+    return _check_built(recipes, Recipe, "The recipe can be created.")
 
 
 def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
     """Check studies against their laws."""
+    return _check_built(studies, Study, "The study's function works without arguments.")
+
+
+def _check_built(builders: Mapping[str, Callable[[], Any]], kind: type, law: str) -> Findings:
+    """Check what functions return, given by name, against the laws of its kind."""
     findings = Findings()
-    for name, build in studies.items():
-        law = "The study's function works without arguments."
-        findings.append(_check(name, law, partial(_build, build, Study)))
+    for name, build in builders.items():
+        findings.append(_check(name, law, partial(_build, build, kind)))
+        if findings[-1].holds and kind is Recipe:
+            named = "The recipe's function, or its key in a family, has the recipe's name."
+            findings.append(_check(name, named, partial(_check_name, name, build)))
         if findings[-1].holds:
-            findings += check_laws(build(), name, list_laws(Study))
+            findings += check_laws(build(), name, list_laws(kind))
     return findings
+
+
+def _build(build: Callable[[], Any], kind: type) -> None:
+    if not isinstance(found := build(), kind):
+        raise Broken(f"its function must return lw.{kind.__name__}, not {quote_value(found)}")
+
+
+def _check_name(name: str, build: Callable[[], Recipe]) -> None:
+    if (other := build().name) != name:
+        raise Broken(f"it is called {name}, and its name is {other}")

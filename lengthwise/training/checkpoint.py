@@ -30,44 +30,26 @@ DEFAULT_SURROUNDINGS = {"processes": 1, "stacked": 1, "matmul": "fp32", "compile
 
 
 def validate_state(state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raise ValueError, naming the fault, unless a checkpoint has the form of ``expected``, a checkpoint of the same
-    recipe: tensors of equal shapes and types, and numbers in their ranges."""
-    for name in ("step", "passed", "diverged"):
-        validate(Whole, state.get(name, None if name == "step" else 0), name)
-    validate(Count, state.get("parts", 1), "parts")
-    if not isinstance(state.get("surroundings", {}), dict) or not isinstance(state.get("resumed", []), list):
-        raise ValueError("surroundings must be a dictionary, and resumed a list")
+    """Raise ValueError or KeyError unless a checkpoint's numbers are in their ranges, and its tensors have the names,
+    shapes and types of ``expected``, a checkpoint of the same recipe."""
+    numbers = {"passed": 0, "diverged": 0, "parts": 1, **state}
+    for name in ("step", "passed", "diverged", "parts"):
+        validate(Count if name == "parts" else Whole, numbers[name], name)
     for name in ("wall_s", "cpu_s"):
-        validate(NotNegative, _require_dict(state, "spent").get(name), name)
-    _check_tensors(_require_dict(state, "model"), expected["model"], "model")
-    if (state.get("average") is None) != (expected["average"] is None):
-        raise ValueError("average: present without a moving average in the recipe, or missing with one")
-    if expected["average"] is not None:
-        _check_tensors(_require_dict(state, "average"), expected["average"], "average")
-    for name, value in _require_dict(state, "sums").items():
-        if not _has_same_form(value, expected["sums"].get(name, torch.zeros(()))):  # not logged at every step
-            raise ValueError(f"sums: {name} must have the shape and type of the logged value")
-    best = _require_dict(state, "best")
-    validate(Whole, best.get("step"), "best: step")
-    if type(best.get("merit")) is not float:
+        validate(NotNegative, state["spent"][name], name)
+    best, moments = state["best"], expected["optimizer"]["state"]
+    validate(Whole, best["step"], "best: step")
+    if type(best["merit"]) is not float:
         raise ValueError("best: merit must be a float")
-    if _require_dict(best, "weights"):
+    _check_tensors(state["model"], expected["model"], "model")
+    if expected["average"] is not None:
+        _check_tensors(state["average"], expected["average"], "average")
+    if best["weights"]:
         _check_tensors(best["weights"], expected["model"], "best")
-    optimizer, expected_optimizer = _require_dict(state, "optimizer"), expected["optimizer"]
-    groups, parameter_states = optimizer.get("param_groups"), _require_dict(optimizer, "state")
-    if not isinstance(groups, list) or len(groups) != len(expected_optimizer["param_groups"]):
-        raise ValueError(f"the optimizer's param_groups must be a list of {len(expected_optimizer['param_groups'])}")
-    for group in groups:
-        if not isinstance(group, dict):
-            raise ValueError("the optimizer's param_groups must be dictionaries")
-        validate(Whole, group.get("step", 0), "the optimizer's step")
-    for number, part in parameter_states.items():
-        expected_part = expected_optimizer["state"].get(number)
-        if expected_part is None or not isinstance(part, dict) or part.keys() != expected_part.keys():
-            raise ValueError(f"the optimizer's state of parameter {number} has wrong entries")
-        for name, value in part.items():
-            if not _has_same_form(value, expected_part[name]):
-                raise ValueError(f"the optimizer's {name} of parameter {number} has a wrong shape or type")
+    for number, tensors in state["optimizer"]["state"].items():
+        _check_tensors(tensors, moments[number], f"optimizer: parameter {number}")
+    for name, value in state["sums"].items():  # some values are not logged at every step
+        _check_tensors({name: value}, {name: expected["sums"].get(name, torch.zeros(()))}, "sums")
 
 
 def rename_weights(state: Mapping[str, Any]) -> None:
@@ -83,26 +65,15 @@ def checkpoint_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
     return tree_map_only(Tensor, Tensor.cpu, {**state, "best": {**state["best"], "weights": {}}})
 
 
-def _require_dict(tree: Mapping[str, Any], name: str) -> dict[Any, Any]:
-    if not isinstance(tree.get(name), dict):
-        raise ValueError(f"{name} is missing")
-    return tree[name]
-
-
-def _check_tensors(actual: Mapping[str, Any], expected: Mapping[str, Tensor], entry: str) -> None:
+def _check_tensors(actual: Mapping[str, Any], expected: Mapping[str, Any], entry: str) -> None:
     if actual.keys() != expected.keys():
-        raise ValueError(f"{entry}: its tensors must have the names of the recipe's model")
+        raise ValueError(f"{entry}: its tensors must have the names {', '.join(expected)}"[:200])
     for name, tensor in expected.items():
-        if not _has_same_form(actual[name], tensor):
-            raise ValueError(f"{entry}: {name} must be a tensor of shape {tuple(tensor.shape)} and type {tensor.dtype}")
-
-
-def _has_same_form(actual: Any, expected: Any) -> bool:
-    if not isinstance(expected, Tensor):
-        return type(actual) is type(expected)
-    # Checkpoints are always loaded onto the CPU.
-    is_dense = type(actual) is Tensor and actual.layout == torch.strided and actual.device.type == "cpu"
-    return is_dense and (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+        found, form = actual[name], (tensor.shape, tensor.dtype) if isinstance(tensor, Tensor) else type(tensor)
+        # Checkpoints are always loaded onto the CPU.
+        is_dense = type(found) is Tensor and found.layout == torch.strided and found.device.type == "cpu"
+        if form != ((found.shape, found.dtype) if is_dense else type(found)):
+            raise ValueError(f"{entry}: {name} must be of the form {form}")
 
 
 def continue_from(run: str | Path, recipe: Recipe) -> Recipe:

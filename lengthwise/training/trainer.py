@@ -65,8 +65,6 @@ class Trainer:
             what = f"{recipe.name}: training a model of {count_parameters(recipe):,} parameters"
             estimate_model(recipe, TRAINING_NUMBERS).check(what)
         self.model = recipe.build().to(device).train()  # an external module may be in evaluation mode
-        if recipe.model.random_offset_count > 1:  # the sum of two offsets could exceed every table of positions
-            raise UsageError(f"{recipe.name}: several encodings add random offsets: set offset=1 (none) in all but one")
         if not any(weight.requires_grad for weight in self.model.parameters()):
             raise UsageError(f"{recipe.name}: the model has no trainable weights: set requires_grad in some")
         self.average = EMA(self.model, recipe.ema) if recipe.ema else None

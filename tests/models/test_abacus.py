@@ -11,7 +11,6 @@ from lengthwise.cli.entry import main
 from lengthwise.experiment.data import draw_batch
 from lengthwise.recipes import abacus
 from lengthwise.runners.cpu import choose_runner
-from lengthwise.training.trainer import try_training
 
 LAYER_PARAMETERS = 4 * 1024**2 + 3 * 1024**2 + 4 * 1024  # attention, gated MLP, two norms
 OUTER_PARAMETERS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # digit positions, embedding norm, readout
@@ -71,25 +70,6 @@ def test_digit_positions_beyond_the_training_lengths_are_trained():
         (gradient,) = torch.autograd.grad(logits.square().sum(), model.encodings[0].table.weight)
         seen |= (gradient != 0).any(1)
     assert seen[0] and seen[1:].sum() > 90 and int(seen.nonzero().max()) > 100
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "model.positions=(Abacus,Abacus(at=attention))",
-        "model.positions=(Abacus,Coupling)",
-        "model=Timed(answers=Transformer(positions=(Abacus,)),clock=Transformer(positions=(Coupling,)))",
-    ],
-)
-def test_only_one_encoding_may_offset_digit_positions(change):
-    """Two offsets would add up to positions that exceed both tables."""
-    small = ["model.width=16", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"]
-    with pytest.raises(lw.UsageError, match="set offset=1"):
-        try_training(
-            catalog.recipe("abacus-addition", [change, *small[change.startswith("model=") :]]), torch.device("cpu")
-        )
-    one = ["model.positions=(Abacus(size=160),Coupling(size=160,offset=1))"]
-    try_training(catalog.recipe("abacus-addition", one + small), torch.device("cpu"))
 
 
 def test_the_study_has_its_panels_map_and_stopping_rules():

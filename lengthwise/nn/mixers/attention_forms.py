@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec
+from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec, check_causal
 from lengthwise.nn.mixers.recurrent import exempt_from_decay
 
 
@@ -52,7 +52,7 @@ class ForgettingAttention(MixerSpec):
     j < l ≤ i is added, with f = σ(w x + b) per head. For causal layouts."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
-        _check_causal(self, causal)
+        check_causal(self, causal)
         return ForgettingMixer(width, heads, biases=biases)
 
 
@@ -88,7 +88,7 @@ class StickBreaking(MixerSpec):
     β_ij Π_{j < l ≤ i} (1 − β_il): the nearest keys come first, without a positional encoding. For causal layouts."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
-        _check_causal(self, causal)
+        check_causal(self, causal)
         return StickBreakingMixer(width, heads, biases=biases)
 
 
@@ -114,10 +114,3 @@ def _attention_bias(name: str, context: AttentionContext, key: Float[Tensor, "b 
     if context.bias is not None and context.bias.shape[-1] > key.shape[2]:
         raise UsageError(f"{name} has no blank key: leave out Blank and EarlierHeads")
     return None if context.bias is None else context.bias.to(key.dtype)
-
-
-def _check_causal(spec: MixerSpec, causal: bool) -> None:
-    if not causal:
-        raise UsageError(
-            f"{type(spec).__name__} attends from left to right, so it needs a causal layout, e.g. NextToken"
-        )

@@ -335,16 +335,14 @@ def stack_linear(maps_by_layer: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tens
 
 def stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights and biases "l 1 d" of the layer norms."""
-    norms = {name: [getattr(layer, name) for layer in layers] for name in NORMS}
-    return {
-        name: (
-            torch.stack([norm.weight for norm in norm_layers])[:, None],
-            torch.stack([norm.bias for norm in norm_layers])[:, None],
-        )
-        for name, norm_layers in norms.items()
-    }
+
+    def stack(name: str) -> tuple[Tensor, Tensor]:
+        weights, biases = zip(*(weight_and_bias(getattr(layer, name)) for layer in layers), strict=True)
+        return torch.stack(weights)[:, None], torch.stack(biases)[:, None]
+
+    return {name: stack(name) for name in NORMS}
 
 
-def weight_and_bias(part: nn.Linear) -> tuple[Tensor, Tensor]:
+def weight_and_bias(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
     """Return a layer's weight and bias."""
     return part.weight, part.bias
