@@ -97,9 +97,8 @@ def _slice_context(context: AttentionContext, start: int, stop: int) -> Attentio
     device = context.padding_mask.device
     key_index = torch.arange(stop, device=device)
     if context.bias is None:
-        bias = torch.zeros(1, 1, stop - start, stop, device=device).masked_fill(
-            key_index > key_index[start:, None], -torch.inf
-        )
+        bias = torch.zeros(1, 1, stop - start, stop, device=device)
+        bias = bias.masked_fill(key_index > key_index[start:, None], -torch.inf)
     else:
         if context.bias.shape[-1] > context.bias.shape[-2]:  # the blank is the last column
             key_index = torch.cat([key_index, key_index.new_tensor([context.bias.shape[-1] - 1])])

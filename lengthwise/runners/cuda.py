@@ -93,10 +93,8 @@ def max_product_width(device: torch.device, dtype: torch.dtype, head_width: int)
         for positions in WIDTHS:
             shape = ROWS_TIMES_HEADS // 16, 16, positions, head_width
             kernels = partial(sdpa_kernel, [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
-            fused, products = (
-                _time_attention(device, dtype, shape, kernel) for kernel in (kernels, attend_by_products)
-            )
-            if products > fused:
+            fused = _time_attention(device, dtype, shape, kernels)
+            if _time_attention(device, dtype, shape, attend_by_products) > fused:
                 break
             widths[name] = positions
         with suppress(UsageError):  # if the folder is not writable, the width is measured again next time

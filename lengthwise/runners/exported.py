@@ -93,9 +93,8 @@ def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> to
     shapes = (*({0: rows, 1: positions} for _ in INPUT_NAMES[:-1]), {0: rows})
     try:
         with torch.no_grad(), _explicit_attention():
-            return torch.export.export(
-                Exported(model), graph_inputs(inputs, loops), dynamic_shapes=shapes, strict=False
-            )
+            given = graph_inputs(inputs, loops)
+            return torch.export.export(Exported(model), given, dynamic_shapes=shapes, strict=False)
     except UsageError:
         raise
     except Exception as error:
@@ -115,17 +114,9 @@ def _explicit_attention() -> Iterator[None]:
     """Compute attention as two products and a softmax in a ``with`` block, because torch's own operation has no ONNX
     form within a loop."""
 
-    def attention(
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        attn_mask: Tensor | None = None,
-        dropout_p: float = 0.0,
-        is_causal: bool = False,
-        scale: float | None = None,
-    ) -> Tensor:
-        scores = query @ key.mT / math.sqrt(query.shape[-1]) if scale is None else query @ key.mT * scale
-        if is_causal:
+    def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *_: Any, **options: Any) -> Tensor:
+        scores = query @ key.mT * options.get("scale", query.shape[-1] ** -0.5)
+        if options.get("is_causal"):
             index = torch.arange(query.shape[2])
             scores = scores.masked_fill(index > index[:, None], -torch.inf)
         return (scores if attn_mask is None else scores + attn_mask).softmax(-1) @ value

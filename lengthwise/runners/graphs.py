@@ -85,7 +85,7 @@ class Graphs(Runner):
         kinds = {type(part).__module__ for part in self.model.modules()}
         self.has_user_code = not all(kind.startswith(("lengthwise.", "torch.nn.")) for kind in kinds)
         # True if all passes over equal inputs have equal states after each loop.
-        self.is_deterministic = Compiled.handles_type(self.model) and Compiled.find_obstacle(self.model) is None
+        self.is_deterministic = isinstance(self.model, TransformerModel) and Compiled.find_obstacle(self.model) is None
         self.step_events: deque[torch.cuda.Event] = deque()
         self.reason: str | None = None
 
@@ -162,10 +162,9 @@ class Graphs(Runner):
         inputs = pad_to_bucket(self.model, inputs, BUCKET) if isinstance(self.model, TransformerModel) else inputs
         inputs = inputs._map(Tensor.contiguous)
         tensors = tuple((value.shape, value.dtype) for value in input_tensors(inputs).values())
-        same_positions, has_grad_mask = bool((inputs.position == inputs.position[:1]).all()), grad_mask is not None
-        shape = Shape(
-            self.calls, len(running), no_grad_loops, each, has_grad_mask, bool(running.all()), same_positions, tensors
-        )
+        same_positions = bool((inputs.position == inputs.position[:1]).all())
+        flags = each, grad_mask is not None, bool(running.all()), same_positions
+        shape = Shape(self.calls, len(running), no_grad_loops, *flags, tensors)
         running = running if grad_mask is None else torch.cat([running, grad_mask])
         self.calls += 1
         recording = self.recordings.pop(shape, None) or self._record(shape, inputs, running)

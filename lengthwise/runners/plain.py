@@ -76,15 +76,11 @@ def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
 
     def join(*values: Any) -> Any:
         first = values[0]
-        if isinstance(first, Tensor) and all(
-            len(value) == len(group_rows) for value, group_rows in zip(values, rows, strict=True)
-        ):
+        if isinstance(first, Tensor) and [*map(len, values)] == [*map(len, rows)]:
             return torch.cat(values)[to_device(torch.cat(rows).argsort(), first.device)]
         if all(torch.equal(value, first) if isinstance(value, Tensor) else value == first for value in values):
             return first
-        raise UsageError(
-            "a part of this model's state is shared by all rows: all rows must have run equally many loops"
-        )
+        raise UsageError("all rows must have run equally many loops: they share a part of this model's state")
 
     return tree_map(join, *trees)
 
@@ -108,10 +104,9 @@ class Plain(Runner):
     def carry(
         self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
     ) -> tuple[Logits, State]:
-        halted = self._until_last(inputs, loops, state=state)
-        state = join_rows(
-            [(rows[-left:], select_rows(own_state, slice(-left, None))) for rows, own_state, left in halted]
-        )
+        halted = [(rows[-left:], select_rows(own, slice(-left, None)))
+                  for rows, own, left in self._until_last(inputs, loops, state=state)]  # fmt: skip
+        state = join_rows(halted)
         return take_values(self.model.read(state), *positions.nonzero(as_tuple=True)), state
 
     def _until_last(
@@ -134,9 +129,8 @@ class Plain(Runner):
                 return
             if movements:
                 moved = movements.measure(rows, state)
-            stay = yield Step(
-                k, rows, take_values(self.model.read(state), *positions[rows].nonzero(as_tuple=True)), moved
-            )
+            logits = take_values(self.model.read(state), *positions[rows].nonzero(as_tuple=True))
+            stay = yield Step(k, rows, logits, moved)
 
 
 class Movements:

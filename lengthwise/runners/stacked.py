@@ -8,7 +8,7 @@ most; finished rows keep their state. Neither changes a logit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any
 
@@ -130,9 +130,8 @@ def supervise_together(recorders: Sequence[Recorder], answers: Sequence[Sequence
         # Each model's mean cross-entropy, and its fraction of correct tokens.
         means = [torch.where(is_own, values, 0.0).sum(1) / counts[:, 0] for values in (losses, is_right)]
         for own_logits, labels, *result in zip(logits, targets, *(mean.unbind() for mean in means), strict=True):
-            own_logits.supervision = partial(
-                _reuse_result, labels, tuple(result), getattr(own_logits, "supervision", None)
-            )
+            earlier = getattr(own_logits, "supervision", None)
+            own_logits.supervision = partial(_reuse_result, labels, tuple(result), earlier)
 
 
 def _reuse_result(
@@ -151,16 +150,13 @@ def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[A
     if count := len(queries[0].depths):
         answers = []
         for number in range(count):
-            shorter = [
-                Query(query.inputs, query.loops.clamp(max=query.depths[number]), query.positions) for query in queries
-            ]
+            loops = [query.loops.clamp(max=query.depths[number]) for query in queries]
+            shorter = [replace(query, loops=own, depths=()) for query, own in zip(queries, loops, strict=True)]
             answers.append(compute_answers(models, shorter))
         return [list(model_answers) for model_answers in zip(*answers, strict=True)]
     plan, device = _Plan(queries), get_device(models[0])
-    tensors_of_models = [dict([*model.named_parameters(), *model.named_buffers()]) for model in models]
-    weights = {
-        f"model.{name}": torch.stack([tensors[name] for tensors in tensors_of_models]) for name in tensors_of_models[0]
-    }
+    tensors = [dict([*model.named_parameters(), *model.named_buffers()]) for model in models]
+    weights = {f"model.{name}": torch.stack([own[name] for own in tensors]) for name in tensors[0]}
     versions = [weight._version for weight in weights.values()]
     batch = {name: to_device(value, device) for name, value in plan.tensors.items()}
     unrolled = _Unrolled(models[0], plan)
@@ -234,9 +230,8 @@ class _Plan:
         answers: list[Answer] = [[] for _ in self.queries]
         for k, logits in enumerate(logits_per_loop):
             ran = [order[:count] for order, count in zip(self.order, self.counts[k], strict=True)]
-            index = [
-                query.positions[rows].nonzero(as_tuple=True) for query, rows in zip(self.queries, ran, strict=True)
-            ]
+            pairs = zip(self.queries, ran, strict=True)
+            index = [query.positions[rows].nonzero(as_tuple=True) for query, rows in pairs]
             for answer, rows, model_logits in zip(answers, ran, _select_logits(logits, index), strict=True):
                 answer += [(k + 1, rows, model_logits)] if len(rows) else []
         return answers
@@ -244,9 +239,8 @@ class _Plan:
 
 def join_inputs(parts: Sequence[Inputs]) -> Inputs:
     """Return the rows of all models, "(s b) t"."""
-    return Inputs(
-        **{field.name: pad_and_join([getattr(part, field.name) for part in parts]) for field in fields(Inputs)}
-    )
+    names = [field.name for field in fields(Inputs)]
+    return Inputs(**{name: pad_and_join([getattr(part, name) for part in parts]) for name in names})
 
 
 def pad_and_join(parts: Sequence[Tensor]) -> Tensor:

@@ -99,10 +99,8 @@ class StackedGraphs(Graphs):
         if logits is None:
             return None
         if depths.numel():
-            logits_by_depth = [
-                _select_last_loop(logits, positions, count, loops.clamp(max=depth)) for depth in depths.T
-            ]
-            return [list(model_logits) for model_logits in zip(*logits_by_depth, strict=True)]
+            by_depth = (_select_last_loop(logits, positions, count, loops.clamp(max=depth)) for depth in depths.T)
+            return [list(model_logits) for model_logits in zip(*by_depth, strict=True)]
         if each:
             return _select_all_loops(logits, running, positions, count)
         return _select_last_loop(logits, positions, count)
@@ -200,13 +198,11 @@ def _advance_all(
     caller: _Caller, weights: dict[str, Tensor], state: Tensor, context: TransformerContext, runs: Tensor
 ) -> Float[Tensor, "s b t d"]:
     """Advance the rows that still run by one loop, in all models."""
-
-    return vmap(
-        lambda weights, state, context, runs: torch.where(
-            runs, functional_call(caller, weights, ("advance", state, context)), state
-        ),
-        (0, 0, model_axes(context), 0),
-    )(weights, state, context, runs)
+    advance = vmap(
+        lambda weights, state, context: functional_call(caller, weights, ("advance", state, context)),
+        (0, 0, model_axes(context)),
+    )
+    return torch.where(runs, advance(weights, state, context), state)
 
 
 def model_axes(tree: Any) -> Any:

@@ -40,7 +40,7 @@ class _ReTran(cpu.recurrent.Wave):
 
 def can_advance(model: Model) -> bool:
     """Return whether ``advance`` supports this model."""
-    return any(kind.handles_type(model) and kind.find_obstacle(model) is None for kind in (_LSTM, _ReTran))
+    return any(isinstance(model, kind.kind) and kind.find_obstacle(model) is None for kind in (_LSTM, _ReTran))
 
 
 def advance(

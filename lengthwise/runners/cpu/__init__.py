@@ -64,7 +64,7 @@ def describe_choice(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
         return "Plain: faster runners are turned off"
     if type(chosen := choose_runner(model, kinds)) is not Plain:
         return type(chosen).__name__
-    reasons = (kind.find_obstacle(model) for kind in kinds if kind.handles_type(model))
+    reasons = (kind.find_obstacle(model) for kind in kinds if isinstance(model, kind.kind))
     return f"Plain: {next(reasons, 'no faster runner supports this model')}"
 
 

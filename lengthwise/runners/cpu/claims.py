@@ -41,11 +41,6 @@ class SpecializedRunner(Runner):
     devices: ClassVar[Sequence[str]] = ("cpu",)
 
     @classmethod
-    def handles_type(cls, model: Model) -> bool:
-        """Return whether this runner is for models of this type."""
-        return isinstance(model, cls.kind)
-
-    @classmethod
     def find_obstacle(cls, model: Model) -> str | None:
         """Return the reason why the runner does not support the model; None if it does."""
         return find_obstacle(model, cls.parts, cls.devices)
@@ -65,9 +60,8 @@ def register_types(kinds: PartTypes) -> PartTypes:
     types: PartTypes = {module_type: {} for module_type in COMMON_TYPES} | kinds
     for module_type in types:
         for cls in module_type.__mro__[: module_type.__mro__.index(nn.Module)]:
-            _ORIGINAL_METHODS.setdefault(
-                cls, {name: part for name, part in vars(cls).items() if inspect.isroutine(part)}
-            )
+            methods = {name: part for name, part in vars(cls).items() if inspect.isroutine(part)}
+            _ORIGINAL_METHODS.setdefault(cls, methods)
     return types
 
 
@@ -122,11 +116,5 @@ def _find_changes(module: nn.Module, parts: PartTypes, devices: Sequence[str]) -
 
 
 # All encodings of the package are known.
-register_types(
-    {
-        kind: {}
-        for module in import_folder("nn")
-        for kind in vars(module).values()
-        if isinstance(kind, type) and issubclass(kind, Encoding)
-    }
-)
+_OF_NN = (kind for module in import_folder("nn") for kind in vars(module).values())
+register_types({kind: {} for kind in _OF_NN if isinstance(kind, type) and issubclass(kind, Encoding)})

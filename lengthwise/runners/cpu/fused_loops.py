@@ -25,9 +25,7 @@ from lengthwise.runners.cpu import elementwise, small
 from lengthwise.runners.cpu.packing import select_unique
 from lengthwise.runners.cpu.pattern import block_attention, dropout_probability
 
-MAX_DISTINCT_FRACTION = (
-    0.9  # if a larger fraction of positions is distinct, merging equal ones costs more than it saves
-)
+MAX_DISTINCT_FRACTION = 0.9  # if more positions are distinct, merging equal ones costs more than it saves
 
 
 class Loop(NamedTuple):
@@ -137,13 +135,15 @@ def plan_loops(
 
 def can_fuse(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
     """Return whether these blocks can be fused: they differ only in weights, and all norms have the same ε."""
-    kinds = {(block.post, block.mlp.gated, type(block.mlp.act), block_attention(block).heads) for block in blocks}
-    norms = [*(part for block in blocks for part in (block.norm_mixer, block.norm_mlp)), *([norm] if norm else [])]
-    drops = any(
-        (block.drop.training and block.drop.p) or dropout_probability(block_attention(block)) for block in blocks
+    kinds = {(type(block.mlp.act), block_attention(block).heads) for block in blocks}
+    norms = {part.eps for block in blocks for part in (block.norm_mixer, block.norm_mlp)} | (
+        {norm.eps} if norm else set()
     )
-    is_uniform = len(kinds) == 1 and len({part.eps for part in norms}) == 1
-    return is_uniform and not (blocks[0].post or blocks[0].mlp.gated or drops)
+    for block in blocks:
+        drops = (block.drop.training and block.drop.p) or dropout_probability(block_attention(block))
+        if block.post or block.mlp.gated or drops:
+            return False
+    return len(kinds) == 1 and len(norms) == 1
 
 
 def run_loops(
@@ -159,7 +159,7 @@ def run_loops(
     is x; with ``inject_again``, x is added to the state before each later loop."""
     x = x if state_numbers is None else select_unique(x, first_occurrences(state_numbers).nonzero()[:, 0])
     block, heads = blocks[0], block_attention(blocks[0]).heads
-    settings = _Settings(loops, heads, block.norm_mixer.eps, isinstance(block.mlp.act, nn.ReLU), inject_again)
+    settings = loops, heads, block.norm_mixer.eps, isinstance(block.mlp.act, nn.ReLU), inject_again
 
     def reorder_heads(x: Float[Tensor, "c ..."], parts: int) -> Float[Tensor, "c ..."]:
         """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head), so that a head's positions
@@ -179,14 +179,8 @@ def run_loops(
     return _FusedLoops.apply(x, settings, *parameters, *last)
 
 
-class _Settings(NamedTuple):
-    """The arguments of ``_FusedLoops`` that are not tensors."""
-
-    loops: list[Loop]
-    heads: int
-    eps: float
-    is_relu: bool
-    inject_again: bool
+# The loops' plans, the number of heads, the norms' ε, whether the activation is ReLU, and ``inject_again``.
+_Settings = tuple[list[Loop], int, float, bool, bool]
 
 
 class _Layer(NamedTuple):
@@ -229,19 +223,15 @@ class _FusedLoops(torch.autograd.Function):
                 residual, saved_first = state, [state, *normed, attention_input]
                 # The last block computes only the states that a later loop or the loss reads.
                 if layer is layers[-1] and loop.wanted is not None:
-                    attention_output, residual = (
-                        attention_output.index_select(1, loop.wanted),
-                        residual.index_select(0, loop.wanted),
-                    )
+                    attention_output = attention_output.index_select(1, loop.wanted)
+                    residual = residual.index_select(0, loop.wanted)
                 middle = F.linear(attention_output.T, *layer.out).add_(residual)
                 mlp_input, *normed = torch.native_layer_norm(middle, width, *layer.norm_mlp, eps=eps)
                 wide = F.linear(mlp_input, *layer.widen)
                 active, gate = (wide.relu(), None) if is_relu else elementwise.gelu_forward(wide)
                 state = F.linear(active, *layer.narrow).add_(middle)
-                wide = None if is_relu else wide
-                saved_tensors.append(
-                    [*saved_first, attention_output, middle, *normed, mlp_input, wide, gate, active, *attended]
-                )
+                saved_last = [mlp_input, None if is_relu else wide, gate, active, *attended]
+                saved_tensors.append([*saved_first, attention_output, middle, *normed, *saved_last])
             if norm[0] is not None:
                 unnormalized = state
                 state, *normed = torch.native_layer_norm(unnormalized, width, *norm, eps=eps)
@@ -271,10 +261,8 @@ class _FusedLoops(torch.autograd.Function):
                 x, mean, scale = saved_by_step.pop()
                 to_state = _norm_backward(to_state, x, mean, scale, norm)
             for layer in reversed(layers):
-                x, mean, scale, attention_input, attention_output, middle, mean_again, scale_again, *others = (
-                    saved_by_step.pop()
-                )
-                mlp_input, wide, gate, active, *attended = others
+                x, mean, scale, attention_input, attention_output, *others = saved_by_step.pop()
+                middle, mean_again, scale_again, mlp_input, wide, gate, active, *attended = others
                 _add_linear_gradients(to_state, active, layer.narrow)
                 to_wide = to_state @ layer.narrow[0][0]
                 if is_relu:
@@ -288,9 +276,8 @@ class _FusedLoops(torch.autograd.Function):
                 to_attention_output = layer.out[0][0].T @ to_middle.T
                 wanted = loop.wanted if layer is layers[-1] else None
                 if wanted is not None:
-                    to_attention_output = to_attention_output.new_zeros(len(to_attention_output), len(x)).index_copy_(
-                        1, wanted, to_attention_output
-                    )
+                    zeros = to_attention_output.new_zeros(len(to_attention_output), len(x))
+                    to_attention_output = zeros.index_copy_(1, wanted, to_attention_output)
                 to_projected = _attend_backward(to_attention_output, attended, loop.views, heads).T
                 _add_linear_gradients(to_projected, attention_input, layer.project)
                 to_attention_input = to_projected @ layer.project[0][0]

@@ -74,21 +74,16 @@ class Ragged:
 
     def take(self, rows: slice) -> Ragged:
         """Select contiguous rows."""
-        start, _, _ = rows.indices(len(self.ends))
-        positions = self.packed_positions(rows)
+        start, positions = rows.start or 0, self.packed_positions(rows)
+        index = self.padded_index[positions]
         ends = [end - positions.start for end in self.ends[rows]]
-        return Ragged(
-            ends,
-            self.width,
-            self.padded_index[positions] - start * self.width if start else self.padded_index[positions],
-        )
+        return Ragged(ends, self.width, index - start * self.width if start else index)
 
     def select(self, positions: Int[Tensor, " m"]) -> Ragged:
         """Select packed positions by index, in increasing order."""
         # A row's new end is the number of selected positions before its old end.
-        return Ragged(
-            torch.searchsorted(positions, torch.tensor(self.ends)).tolist(), self.width, self.padded_index[positions]
-        )
+        ends = torch.searchsorted(positions, torch.tensor(self.ends)).tolist()
+        return Ragged(ends, self.width, self.padded_index[positions])
 
     @property
     def is_full(self) -> bool:

@@ -67,15 +67,14 @@ class SparseKeys:
     def from_bias(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> SparseKeys | None:
         """Build the lists from an attention bias, −inf for hidden keys. None if a query sees more than
         ``MAX_KEYS`` keys, or more than ``MAX_KEYS`` queries see a key."""
-        number = (
-            ragged.unpack(torch.arange(1, len(ragged.padded_index) + 1)) - 1
-        )  # index among all positions; −1: padding
+        count = len(ragged.padded_index)
+        number = ragged.unpack(torch.arange(1, count + 1)) - 1  # index among all positions; −1: padding
         padding_mask = number >= 0
         visible = (bias > -torch.inf) & padding_mask[:, None, :, None] & padding_mask[:, None, None]
         max_keys = int(torch.maximum(visible.sum(-1).max(), visible.sum(-2).max()))
         if max_keys > MAX_KEYS:
             return None
-        shape = len(ragged.padded_index), visible.shape[1], max_keys
+        shape = count, visible.shape[1], max_keys
         # One entry per visible pair. ``by_query`` is its index in the lists by query, ``by_key`` in those by key.
         row, head, position, key = visible.nonzero().unbind(1)
         query_index, key_index = number[row, position], number[row, key]
@@ -88,10 +87,8 @@ class SparseKeys:
             order = values.argsort(stable=True)
             return torch.empty_like(values).index_copy(0, order, torch.arange(len(values)) - first)
 
-        by_query, by_key = (
-            (query_index, head, count_earlier_equal(in_row)),
-            (key_index, head, count_earlier_equal(in_key)),
-        )
+        by_query = query_index, head, count_earlier_equal(in_row)
+        by_key = key_index, head, count_earlier_equal(in_key)
 
         def to_table(index: tuple[Tensor, ...], values: Tensor) -> Int[Tensor, "n h k"]:
             return torch.zeros(shape, dtype=torch.long).index_put(index, values)

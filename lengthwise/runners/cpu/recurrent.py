@@ -132,10 +132,8 @@ class Wave(RecurrentRunner):
         if any(part.eps != EPS for part in model.modules() if isinstance(part, nn.LayerNorm)):
             return f"a norm's ε is not {EPS:g}"
         layers = [part for part in model.modules() if isinstance(part, Layer)]
-        kinds = {
-            (layer.heads, layer.dropout, layer.training, *(part.shape for part in layer.parameters()))
-            for layer in layers
-        }
+        shapes = (tuple(part.shape for part in layer.parameters()) for layer in layers)
+        kinds = {(one.heads, one.dropout, one.training, *own) for one, own in zip(layers, shapes, strict=True)}
         return "its layers differ in more than their weights" if len(kinds) > 1 else None
 
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:

@@ -105,9 +105,8 @@ class _AttendSmall(torch.autograd.Function):
         gradient = gradient.permute(0, 2, 3, 1).flatten(0, 1) * inverse_sums
         # Softmax needs Σ_k weight · gradient of the weight, which equals output · gradient of the output.
         mean = (gradient * output).sum(1)[:, :, None]
-        to_parts, scores = attention_gradients(
-            gradient, query, key, value, weights, dropped_weights, dropout_mask, mean
-        )
+        parts = query, key, value, weights, dropped_weights, dropout_mask
+        to_parts, scores = attention_gradients(gradient, *parts, mean)
         to_parts = to_parts.unflatten(1, (rows, heads))
         if turn:
             to_parts[:2] = rotate_pairs(to_parts[:2], turn[0], -turn[1], axis=-2)

@@ -178,22 +178,17 @@ def _final_states(
         inputs = replace(inputs, padding_mask=torch.ones_like(mask), digit_position=digits)
     prepared_batch = _PreparedBatch.build(model, inputs, loops)
     positions = positions[prepared_batch.rows]
-    if (
-        not no_grad_loops
-        and torch.is_grad_enabled()
-        and (fused := _run_fused(model, prepared_batch, positions)) is not None
-    ):
-        finished = prepared_batch.loops.argsort(stable=True)
-        return prepared_batch.rows[finished], fused
+    fuses = torch.is_grad_enabled() and not no_grad_loops
+    if fuses and (fused := _run_fused(model, prepared_batch, positions)) is not None:
+        return prepared_batch.rows[prepared_batch.loops.argsort(stable=True)], fused
     ending = torch.bincount(loops, minlength=int(loops.max()) + 1).tolist()
     ids, states = [], []
     for k, rows, state in _run_loops(model, prepared_batch, no_grad_loops, positions):
         if ending[k]:
-            done = slice(len(rows) - ending[k], None)
+            done = slice(len(rows) - ending[k], len(rows))
             ids.append(rows[done])
-            wanted = positions[len(rows) - ending[k] : len(rows)]
             state = state if ending[k] == len(rows) else state.take(done)
-            states.append(state[wanted])
+            states.append(state[positions[done]])
     return torch.cat(ids), states[0] if len(states) == 1 else torch.cat(states)
 
 
@@ -210,31 +205,22 @@ def _run_loops(
     rows, loops, running, _, x, pattern = prepared_batch
     state = Packed(model.init_state(x.value), x.ragged) if state is None else state
     radius = len(model.blocks) * (pattern.value.shape[-1] // 2) if isinstance(pattern, Band) else None
-    until = (
-        None if positions is None else Packed(x.ragged.pack(_find_last_needed_loop(positions, loops, radius)), x.ragged)
-    )
+    until = None
+    if positions is not None:
+        until = Packed(x.ragged.pack(_find_last_needed_loop(positions, loops, radius)), x.ragged)
     for k, count in enumerate(running, 1):
         if count < len(rows):
             first_rows = slice(count)
-            rows, state, x, pattern = (
-                rows[first_rows],
-                state.take(first_rows),
-                x.take(first_rows),
-                pattern.take(first_rows),
-            )
-            until = None if until is None else until.take(first_rows)
+            rows, state, x = rows[first_rows], state.take(first_rows), x.take(first_rows)
+            pattern, until = pattern.take(first_rows), until and until.take(first_rows)
         wanted = None
         # With a local window, a position that is no longer needed can be dropped from all later loops. Otherwise it
         # stays a key in this loop, and only the part of the last block after attention skips it.
         if until is not None and radius and isinstance(pattern, Band):
             needed = (until.value >= k - 1).nonzero()[:, 0]
             if len(needed) < MAX_NEEDED_FRACTION * len(until.value):
-                state, x, until, pattern = (
-                    state.select(needed),
-                    x.select(needed),
-                    until.select(needed),
-                    pattern.select(needed),
-                )
+                state, x = state.select(needed), x.select(needed)
+                until, pattern = until.select(needed), pattern.select(needed)
         elif until is not None:
             wanted = (until.value >= k).nonzero()[:, 0]
             wanted = wanted if len(wanted) < MAX_NEEDED_FRACTION * len(until.value) else None
