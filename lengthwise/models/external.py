@@ -58,9 +58,8 @@ class ExternalModule(ModelSpec):
                 line = f"{name}.{attribute} = {text}".encode() if text else b""
                 digest.update(line)
                 form.update(line)
-        return ExternalModule(
-            type(module).__name__, digest.hexdigest(), form.hexdigest(), _read_transformers_config(module)
-        )
+        config = _read_transformers_config(module)
+        return ExternalModule(type(module).__name__, digest.hexdigest(), form.hexdigest(), config)
 
     @property
     def spec_without_seed(self) -> ModelSpec:
@@ -80,15 +79,10 @@ class ExternalModule(ModelSpec):
         for module in same_class.values():
             if self.form in ("", ExternalModule.of(module).form):
                 return module
-        if same_class:
-            raise UsageError(
-                f"{', '.join(same_class)} returns {self.name} with other layers or settings than the trained one"
-            )
-        raise UsageError(
-            f"this model is a module {self.name} passed in from Python, which the saved files cannot build: --import a "
-            f"file with a function that returns it, such as def build() -> {self.name}; or, in Python, load "
-            "model.safetensors, whose keys begin with 'module.', into your module, and pass that to lw.evaluate"
-        )
+        if names := ", ".join(same_class):
+            raise UsageError(f"{names} returns {self.name} with other layers or settings than the trained one")
+        fault = f"this model is a module {self.name} passed in from Python, which the saved files cannot build"
+        raise UsageError(f"{fault}: --import a file with a function that returns it, e.g. def build() -> {self.name}")
 
 
 def add_builders(functions: Iterable[Callable[[], nn.Module]]) -> None:

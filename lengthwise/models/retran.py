@@ -85,11 +85,8 @@ class Layer(nn.Module):
         # Dropout's factors of both sublayers' outputs: 1 / (1 − p), or 0.
         factors = F.dropout(x.new_ones(2, *x.shape), probability).split(1, 2)
         first, outputs = self.first.expand(len(x), 1, -1), []
-        keys, values, states = memory or (
-            self._split_heads(self.key(first)),
-            self._split_heads(self.value(first)),
-            self.cell.start(len(x)),
-        )
+        start = *(self._split_heads(part(first)) for part in (self.key, self.value)), self.cell.start(len(x))
+        keys, values, states = memory or start
         queries = _rotate(self._split_heads(self.query(x)), rotations) / math.sqrt(keys.shape[-1])
         parts = (x.split(1, 1), queries.split(1, 1), factors, rotations[0].split(1), rotations[1].split(1))
         for column, query, (mixing, emitting), *rotation in zip(*parts, strict=True):

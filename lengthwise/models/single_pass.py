@@ -40,17 +40,11 @@ class SinglePass(Model):
         is_x_encoder = kind.__module__.partition(".")[0] == "x_transformers" and sees_whole_row
         masks = (*MASKS, "mask") if is_x_encoder else MASKS
         self.mask = next((name for name in masks if name in parameters), None)  # the parameter that takes the mask
-        optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        other_required = [
-            name
-            for name, part in [*parameters.items()][1:]
-            if name != self.mask and part.default is part.empty and part.kind not in optional
-        ]
-        if other_required:
-            raise UsageError(
-                f"a module takes tokens and, optionally, padding_mask or attention_mask, but {kind.__name__}.forward "
-                f"also requires {', '.join(other_required)}"
-            )
+        try:
+            inspect.signature(module.forward).bind(None, **({self.mask: None} if self.mask else {}))
+        except TypeError as error:
+            allowed = "a module takes tokens and, optionally, padding_mask or attention_mask"
+            raise UsageError(f"{allowed}, but {kind.__name__}.forward is {error}") from None
         self.fixed_keywords = {"use_cache": False} if "use_cache" in parameters else {}
         # Without ``targets``, such a module may return the logits of the last position alone, as nanoGPT does.
         self.takes_targets = "targets" in parameters
@@ -91,10 +85,8 @@ class SinglePass(Model):
             returned = str(tuple(output.shape)) if isinstance(output, Tensor) else type(output).__name__
             if hasattr(output, "last_hidden_state"):
                 returned += " without logits: use the class with a head, such as …ForTokenClassification"
-            raise UsageError(
-                f"a module must map tokens {tuple(tokens.shape)} to logits (rows, positions, vocabulary), "
-                f"but {type(self.module).__name__} gave {returned}"
-            )
+            wanted = f"a module must map tokens {tuple(tokens.shape)} to logits (rows, positions, vocabulary)"
+            raise UsageError(f"{wanted}, but {type(self.module).__name__} gave {returned}")
         return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
 
 
@@ -122,7 +114,5 @@ class TooFewPositions(UsageError, IndexError):
 
 def describe_too_few_positions(positions: int, error: Exception) -> str:
     """Return the message for a module that fails on rows of ``positions`` positions."""
-    return (
-        f"fails on rows of {positions} positions ({type(error).__name__}: {error_line(error)}): if its "
-        "position table is shorter, enlarge it, or use shorter problems"
-    )
+    advice = "if its position table is shorter, enlarge it, or use shorter problems"
+    return f"fails on rows of {positions} positions ({type(error).__name__}: {error_line(error)}): {advice}"

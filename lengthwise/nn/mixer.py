@@ -142,19 +142,15 @@ class PlainMixer(Mixer):
         self.module = module
         self.takes_mask = "padding_mask" in inspect.signature(module.forward).parameters
         if not (causal or self.takes_mask):
-            raise UsageError(
-                f"{type(module).__name__}.forward takes no padding_mask: it fits only causal layouts, e.g. NextToken; "
-                "for other layouts, define forward(self, x, padding_mask)"
-            )
+            advice = "it fits only causal layouts; for others, define forward(self, x, padding_mask)"
+            raise UsageError(f"{type(module).__name__}.forward takes no padding_mask: {advice}")
 
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         mixed = self.module(x, padding_mask=context.padding_mask) if self.takes_mask else self.module(x)
         if not isinstance(mixed, Tensor) or mixed.shape != x.shape:
             shape = tuple(mixed.shape) if isinstance(mixed, Tensor) else f"a value of type {type(mixed).__name__}"
-            name = type(self.module).__name__
-            raise UsageError(
-                f"a mixer maps states {tuple(x.shape)} to states of that shape, but {name} returned {shape}"
-            )
+            fault = f"but {type(self.module).__name__} returned {shape}"
+            raise UsageError(f"a mixer maps states {tuple(x.shape)} to states of that shape, {fault}")
         return mixed
 
 

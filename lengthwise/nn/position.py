@@ -105,10 +105,8 @@ class LearnedEncoding(Encoding):
     def check(self, inputs: Inputs) -> None:
         width, size = inputs.position.shape[1], self.table.num_embeddings
         if width > size:
-            raise UsageError(
-                f"a row of {width} positions does not fit the learned table of {size}: "
-                "use shorter problems, or train with a larger Learned(size=…)"
-            )
+            advice = "use shorter problems, or train with a larger Learned(size=…)"
+            raise UsageError(f"a row of {width} positions does not fit the learned table of {size}: {advice}")
 
     def vectors(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         self.check(inputs)
@@ -178,9 +176,8 @@ class Randomized(Position):
     def __post_init__(self) -> None:
         super().__post_init__()
         if isinstance(self.of, Learned) and self.of.size < self.most:
-            raise UsageError(
-                f"Randomized(most={self.most}) needs Learned(size={self.most}) or more, not {self.of.size}"
-            )
+            most = self.most
+            raise UsageError(f"Randomized(most={most}) needs Learned(size={most}) or more, not {self.of.size}")
 
     def build(self, width: int, heads: int) -> Encoding:
         return _Randomized(self.of.build(width, heads), self.most)

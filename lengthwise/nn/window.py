@@ -53,9 +53,7 @@ class _HeadWindow(Position):
     def _last_heads(self, heads: int) -> Bool[Tensor, " h"]:
         """Return a mask of the last ``count`` heads."""
         if self.count > heads:
-            raise UsageError(
-                f"{type(self).__name__}: count must be at most the model's {heads} heads, not {self.count}"
-            )
+            raise UsageError(f"{type(self).__name__}: count must be at most {heads}, the heads, not {self.count}")
         return torch.arange(heads, device="cpu") >= heads - self.count
 
 
@@ -176,18 +174,15 @@ class GridHeads(Position):
 class GridHeadsEncoding(Encoding):
     """The module of ``GridHeads``."""
 
-    heights: Int[Tensor, " n"]  # the lines of a box, by the number of columns of a grid
-
     def __init__(self, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        heights = [max(h for h in range(1, n + 1) if n % h == 0 and h * h <= n) for n in range(1, 100)]
-        self.register_buffer("heights", torch.tensor([1, *heights]), persistent=False)
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "b h t t"]:
         line, column = inputs.line, inputs.position
         columns = column.where(inputs.padding_mask, 0).amax(1, keepdim=True) + 1
-        height = self.heights[columns.clamp(max=len(self.heights) - 1)]
+        lines = torch.arange(1, 11, device=line.device)  # the lines that a box may have
+        height = (lines * (columns % lines == 0) * (lines * lines <= columns)).amax(1, keepdim=True)
         box = line // height * columns + column // (columns // height)
         hidden = [unit[:, :, None] != unit[:, None] for unit in (line, column, box)]
         hidden += [torch.zeros_like(hidden[0])] * (self.heads - 3)

@@ -76,9 +76,7 @@ def ids_are_in_the_vocabulary(layout: Layout) -> None:
         reads, writes = map(len, layout.vocabs(task))
         for name, ids, count in (("tokens", batch.inputs.tokens, reads), ("targets", batch.targets, writes)):
             if int(ids.min()) < 0 or int(ids.max()) >= count:
-                raise Broken(
-                    f"{task.name}: {name} hold ids from {ids.min()} to {ids.max()}, but there are {count} symbols"
-                )
+                raise Broken(f"{task.name}: {name} hold ids from {ids.min()} to {ids.max()} of {count} symbols")
 
 
 def inputs_hide_the_answer(layout: Layout) -> None:

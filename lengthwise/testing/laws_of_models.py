@@ -48,10 +48,7 @@ def evaluation_is_deterministic(runner: Runner) -> None:
     """In evaluation, computing a row twice gives the same logits."""
     inputs = _build_rows_for(runner)
     if not torch.equal(compute_logits(runner, inputs), compute_logits(runner, inputs)):
-        raise Broken(
-            "the same rows got different logits in a second evaluation: use random numbers in training only, and start "
-            "each call from the same state"
-        )
+        raise Broken("a second evaluation of the same rows gave other logits: use random numbers in training only")
 
 
 def outputs_are_logits(runner: Runner) -> None:
@@ -103,10 +100,8 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
             moved = ((after - before).abs().amax(-1) > EFFECT[after.dtype]) & ~later
             if moved.any():
                 number, position = moved.nonzero()[0].tolist()
-                cut = int(cuts[number])
-                raise Broken(
-                    f"in a row of {width}, tokens after position {cut} change the logits at position {position}"
-                )
+                change = f"tokens after position {cuts[number]} change the logits at position {position}"
+                raise Broken(f"in a row of {width}, {change}")
 
 
 def carried_states_continue_a_run(runner: Runner) -> None:
@@ -126,9 +121,7 @@ def carried_states_continue_a_run(runner: Runner) -> None:
         whole = runner.last(inputs, loops + 2, positions)
         whole.square().sum().backward()
         if logits_differ(whole, halves):
-            raise Broken(
-                "loops that continue from a carried state give other logits: the state must hold all that loops need"
-            )
+            raise Broken("loops that continue from a state give other logits: it must hold all that loops need")
         for gradient, (name, weight) in zip(gradients, model.named_parameters(), strict=True):
             if gradient is not None and weight.grad is not None and logits_differ(weight.grad, gradient):
                 raise Broken(f"{name} has a different gradient if loops continue from a carried state")
@@ -199,9 +192,8 @@ def _compare_with_single_rows(runner: Runner, inputs: Inputs, loops: Sequence[in
         alone = compute_logits(runner, row, [loops[i]])
         if logits_differ(together[i, :length], alone[0]):
             copies = row.take(torch.zeros(len(inputs), dtype=torch.long))
-            if length > max(LENGTHS) and logits_differ(
-                compute_logits(runner, copies, [loops[i]] * len(inputs))[:1], alone
-            ):
+            beside = compute_logits(runner, copies, [loops[i]] * len(inputs))[:1]
+            if length > max(LENGTHS) and logits_differ(beside, alone):
                 continue
             raise Broken(f"the logits of a row of {length} tokens change when longer rows are in the batch")
 
@@ -213,9 +205,7 @@ def check_causality(runner: Runner, loop_counts: Sequence[int] = (1, 2)) -> None
         reached = find_influences(runner, _build_rows_for(runner, [10]), loops)
         if (later := reached & ~reached.tril()).any():
             position, token = later.nonzero()[0].tolist()
-            raise Broken(
-                f"after {loops} loops, the token at position {token} changes the logits at position {position}"
-            )
+            raise Broken(f"after {loops} loops, token {token} changes the logits at position {position}")
         if not reached.diagonal().all():
             raise Broken(f"position {int(reached.diagonal().long().argmin())} does not see its own token")
 

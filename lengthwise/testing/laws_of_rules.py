@@ -75,10 +75,8 @@ def check_unrun_loops(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], 
     corrupted = Trace(trace.predictions.where(answered, garbage), ends, confidence, trace.loops, movement)
     chosen, changed = rule.choose(trace, planned), rule.choose(corrupted, planned)
     if not torch.equal(chosen, changed):
-        differing = (
-            f"the choices are {chosen.tolist()}, and {changed.tolist()} with other values in loops that were not run"
-        )
-        raise Broken(f"rows ran {trace.loops.tolist()} loops: {differing}")
+        given = f"rows ran {trace.loops.tolist()} loops"
+        raise Broken(f"{given}: other values after them change the choices {chosen.tolist()} to {changed.tolist()}")
 
 
 def check_independence(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:

@@ -71,9 +71,7 @@ def rows_are_padded_with_zeros(task: Task) -> None:
             if row[torch.arange(row.shape[1]) >= length[:, None]].any():
                 raise Broken(f"{name} {kind} hold other ids than 0 after their ends")
             if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < len(task.symbols):
-                raise Broken(
-                    f"{name} {kind} hold ids from {row.min()} to {row.max()}, but there are {len(task.symbols)} symbols"
-                )
+                raise Broken(f"{name} {kind} hold ids from {row.min()} to {row.max()} of {len(task.symbols)} symbols")
 
 
 def answers_fit_their_slots(task: Task) -> None:
@@ -92,19 +90,15 @@ def some_answer_fills_its_slots(task: Task) -> None:
         rows = (sizes == size).all(1)
         longest = max(int(problems.answer_length[rows].max()) for problems in samples)
         if longest < (slots := int(task.answer_slots(size[None])[0])):
-            raise Broken(
-                f"at size {tuple(size.tolist())} there are {slots} slots, and no answer takes more than {longest}"
-            )
+            raise Broken(f"{slots} slots at size {tuple(size.tolist())}, and no answer takes more than {longest}")
 
 
 def rounds_are_whole_numbers(task: Task) -> None:
     """T(n), the rounds of its algorithm, is a whole number, 1 or more."""
     for name, problems in _draw_all(task):
-        if problems.rounds.dtype != torch.long or int(problems.rounds.min()) < 1:
-            rounds = problems.rounds
-            raise Broken(
-                f"{name} problems have rounds of {rounds.dtype}, from {rounds.min()} up: use torch.long, 1 or more"
-            )
+        rounds = problems.rounds
+        if rounds.dtype != torch.long or int(rounds.min()) < 1:
+            raise Broken(f"rounds of {name} problems are {rounds.dtype}, from {rounds.min()} up: use torch.long from 1")
 
 
 def problems_depend_only_on_the_generator(task: Task) -> None:
@@ -145,10 +139,8 @@ def question_describes_the_task(task: Task) -> None:
     """``question`` describes the task in a sentence, without knowledge of the class."""
     question = task.question
     if len(question) <= 10 or not question.endswith(".") or "\n" in question or "→" in question:
-        raise Broken(
-            f"the question is {question!r}; it must be a sentence on one line, of more than 10 characters, with a full "
-            "stop at its end and without →: the first sentence of the class's docstring, unless `question` is given"
-        )
+        wanted = "a sentence on one line, of more than 10 characters, with a full stop and without →"
+        raise Broken(f"the question, or the class's docstring, is {question!r}; it must be {wanted}")
 
 
 def natural_problems_are_as_requested(task: Task) -> None:
@@ -160,12 +152,9 @@ def natural_problems_are_as_requested(task: Task) -> None:
     pairs = prompts_and_answers(task, problems)
     if pairs != prompts_and_answers(task, again):
         raise Broken("sample_natural gives other problems in a second call with an equally seeded generator")
-    count, smallest, largest = len(pairs), int(problems.sizes.min()), int(problems.sizes.max())
-    if (count, smallest, largest) != (POOL_SIZE, low, high):
-        raise Broken(
-            f"sample_natural, asked for {POOL_SIZE} problems of sizes {low} to {high}, gives {count} of sizes "
-            f"{smallest} to {largest}"
-        )
+    found, wanted = (len(pairs), int(problems.sizes.min()), int(problems.sizes.max())), (POOL_SIZE, low, high)
+    if found != wanted:
+        raise Broken(f"sample_natural gives {found} as number, smallest and largest size, instead of {wanted}")
     for prompt, answer in pairs:
         if (right := task.reference(prompt)) != answer:
             raise Broken(f"the natural problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
@@ -192,10 +181,8 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
     if wrong := [(prompt, answer) for prompt, answer in pairs if task.reference(prompt) != answer]:
         raise Broken(f"enumerate lists {wrong[0][0]!r} with the wrong answer {wrong[0][1]!r}")
     prompts = [prompt for prompt, _ in pairs]
-    drawn = {
-        prompt
-        for prompt, _ in prompts_and_answers(task, task.sample(torch.tensor([size] * POOL_SIZE), stream(0, "every")))
-    }
+    sample = task.sample(torch.tensor([size] * POOL_SIZE), stream(0, "every"))
+    drawn = {prompt for prompt, _ in prompts_and_answers(task, sample)}
     if len(set(prompts)) < len(prompts):
         raise Broken(f"enumerate lists {max(prompts, key=prompts.count)!r} more than once at size {tuple(size)}")
     if missing := drawn - set(prompts):

@@ -150,10 +150,8 @@ class ShardedRunner(Runner):
 
     @property
     def model(self) -> NoReturn:  # type: ignore[override]
-        raise UsageError(
-            "the objective uses runner.model, whose gradient torchrun's processes would add up once for each of them: "
-            "use runner.last or runner.each alone, or train in one process"
-        )
+        fault = "the objective uses runner.model, whose gradient would be added once per process"
+        raise UsageError(f"{fault}: use runner.last or runner.each alone, or train in one process")
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         own_rows = self._rows_of_process(loops)
@@ -176,11 +174,8 @@ class ShardedRunner(Runner):
             order, counts = ran.argsort(), positions[own_rows][ran].sum(1).tolist()
             parts = own.split(counts)
             rows = (loops >= k).nonzero()[:, 0]
-            yield (
-                k,
-                rows,
-                self._join_logits(torch.cat([own[:0], *(parts[i] for i in order.tolist())]), rows, positions[rows]),
-            )
+            in_order = torch.cat([own[:0], *(parts[i] for i in order.tolist())])
+            yield k, rows, self._join_logits(in_order, rows, positions[rows])
 
     def _rows_of_process(self, loops: Int[Tensor, " b"]) -> Int[Tensor, " r"]:
         if len(loops) < self.processes.count:

@@ -152,10 +152,9 @@ def look_up_cost(recipe: Recipe) -> Cost:
     if row := stored_costs().get(recipe.seedless_id):
         return Cost(steps=recipe.steps, **{name: value for name, value in row.items() if name != "recipe"})
     estimate = estimate_training(recipe)
-    seconds = estimate.seconds / recipe.steps
-    return Cost(
-        count_parameters(recipe), estimate.memory, seconds * OPERATIONS_PER_SECOND, seconds, recipe.steps, "estimated"
-    )
+    seconds, memory = estimate.seconds / recipe.steps, estimate.memory
+    operations = seconds * OPERATIONS_PER_SECOND
+    return Cost(count_parameters(recipe), memory, operations, seconds, recipe.steps, "estimated")
 
 
 def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> Cost:

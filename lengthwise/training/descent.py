@@ -29,10 +29,7 @@ def compute_gradients(losses: Iterator[Loss], matmul: Matmul) -> Iterator[Loss]:
             if (loss := next(losses, None)) is None:
                 return
             if not loss.value.requires_grad:
-                raise UsageError(
-                    "the loss depends on no trainable weight: remove detach() or torch.no_grad() from the model or the "
-                    "objective"
-                )
+                raise UsageError("the loss depends on no trainable weight: remove detach() or torch.no_grad()")
             loss.value.backward()
         yield loss
 

@@ -221,9 +221,8 @@ class TrainingProgress:
         """Show a row of metrics."""
         if "exact" in row:
             if row["exact"]:
-                self.exact = "exact match " + " ".join(
-                    f"{size}: {share_text(share)}" for size, share in row["exact"].items()
-                )
+                shares = (f"{size}: {share_text(share)}" for size, share in row["exact"].items())
+                self.exact = f"exact match {' '.join(shares)}"
             return
         length = f"length {row['length']}" if "length" in row else ""
         parts = [f"step {step} of {self.line.total:.0f}", length, loss_text(row), self.exact]

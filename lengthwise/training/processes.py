@@ -106,6 +106,4 @@ def _report_lost_process() -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(
-            f"another process of this training ended or cannot be reached ({reason}); train again"
-        ) from None
+        raise UsageError(f"another process of this training ended ({reason}); train again") from None

@@ -164,9 +164,8 @@ def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmu
     estimate = 3 * len(recipes) * estimate_training(recipes[0]).memory  # with a margin, as it was not requested
     try:
         check_seeds(recipes)
-        return estimate < torch.cuda.mem_get_info(device)[0] and not try_stacked_training(
-            recipes, device, matmul, graphs=True
-        )
+        fits = estimate < torch.cuda.mem_get_info(device)[0]
+        return fits and not try_stacked_training(recipes, device, matmul, graphs=True)
     except UsageError:
         return False
 
@@ -273,9 +272,8 @@ class RecordedSteps:
         log in a single operation."""
         recipe, step = self.trainers[0].recipe, self.trainers[0].step
         averages = [trainer.average if step >= recipe.ema_start else None for trainer in self.trainers]
-        logs_of_descents = self.replayed(
-            [trainer.descent for trainer in self.trainers], recipe.rate_at(step), averages, self.graphs.grads
-        )
+        descents = [trainer.descent for trainer in self.trainers]
+        logs_of_descents = self.replayed(descents, recipe.rate_at(step), averages, self.graphs.grads)
         sums, values = list[Tensor](), list[Tensor]()
         for trainer, average, loss, logs in zip(self.trainers, averages, losses, logs_of_descents, strict=True):
             if average:

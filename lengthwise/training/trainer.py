@@ -109,10 +109,8 @@ class Trainer:
                 return
             except (MemoryError, RuntimeError) as error:
                 if "once_differentiable" in error_text(error) and type(runner) is not Plain:
-                    raise UsageError(
-                        "the objective takes second derivatives, which faster runners do not support: train within "
-                        "lw.plain(), or with LENGTHWISE_PLAIN=1"
-                    ) from error
+                    fault = "the objective takes second derivatives, which faster runners do not support"
+                    raise UsageError(f"{fault}: train within lw.plain(), or with LENGTHWISE_PLAIN=1") from error
                 if not is_out_of_memory(error):
                     raise
                 self.optimizer.zero_grad()
@@ -358,9 +356,8 @@ class Trainer:
         groups = self.optimizer.state_dict()["param_groups"]
         for group, saved in zip(groups, state["optimizer"]["param_groups"], strict=True):  # settings are the recipe's
             group |= {"step": saved["step"]} if "step" in saved else {}
-        parameter_states = tree_map_only(
-            Tensor, lambda own: own.clone(memory_format=torch.contiguous_format), state["optimizer"]["state"]
-        )
+        copy = partial(torch.clone, memory_format=torch.contiguous_format)
+        parameter_states = tree_map_only(Tensor, copy, state["optimizer"]["state"])
         self.optimizer.load_state_dict({"state": parameter_states, "param_groups": groups})
         self.replayed = ReplayedUpdate(self.device)  # earlier captures would change the former state
         self.step, self.validator.best, self.spent = (state[k] for k in ("step", "best", "spent"))

@@ -274,7 +274,7 @@ def build_scripted():
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (WithStyle, "WithStyle.forward also requires style"),
+        (WithStyle, "WithStyle.forward is missing a required argument: .style"),
         (Unfinished, "Unfinished has no forward: define forward"),
         (Fixed, "no trainable weights"),
         (lambda: build_heads().requires_grad_(False), "no trainable weights"),

@@ -68,10 +68,8 @@ class Mamba3Mixer(RecurrentMixer):
         step = F.softplus(step + self.step_bias)
         log_decay = -(rate.clamp(min=0) + 1 / (1 - rate.clamp(max=0))).clamp(min=MIN_RATE) * step
         angle = angle + (step[..., None] * math.pi * turn.tanh()[:, None]).cumsum(2)
-        key, query = (
-            rotate_first_pairs(norm(part)[:, None] + bias, angle)
-            for norm, part, bias in zip(self.norms, keys, self.biases, strict=True)
-        )
+        parts = zip(self.norms, keys, self.biases, strict=True)
+        key, query = (rotate_first_pairs(norm(part)[:, None] + bias, angle) for norm, part, bias in parts)
         value = split_heads(value, self.heads)
         outputs, memory = trapezoidal_attention(query, key, value, log_decay, step, mix.sigmoid(), memory or None)
         mixed = join_heads(outputs + self.skip * value) * F.silu(self.gate(x))
@@ -103,13 +101,10 @@ def trapezoidal_attention(
     v_{t−1}ᵀ, which is linear attention to earlier positions.
     """
     weight = mix * step
-    memory, *last = state or (None, *(torch.zeros_like(part[:, :, :1]) for part in (key, value, weight)))
-    previous = [
-        torch.cat([last_part, part[:, :, :-1]], 2) for last_part, part in zip(last, (key, value, weight), strict=True)
-    ]
-    input_weight = (previous[2] + (1 - mix) * step) * log_decay.exp()
-    outputs, memory = linear_attention(
-        query, previous[0], input_weight[..., None] * previous[1], log_decay, None, memory, chunk
-    )
+    parts = key, value, weight
+    memory, *last = state or (None, *(torch.zeros_like(part[:, :, :1]) for part in parts))
+    before = [torch.cat([own, part[:, :, :-1]], 2) for own, part in zip(last, parts, strict=True)]
+    inputs = ((before[2] + (1 - mix) * step) * log_decay.exp())[..., None] * before[1]
+    outputs, memory = linear_attention(query, before[0], inputs, log_decay, None, memory, chunk)
     outputs = outputs + (weight * (query * key).sum(-1))[..., None] * value
     return outputs, (memory, key[:, :, -1:], value[:, :, -1:], weight[:, :, -1:])

@@ -85,11 +85,8 @@ def exponential_attention(
         largest = torch.maximum(carried, weight.amax(-1)).detach()
         weight, carried = (weight - largest[..., None]).exp(), (carried - largest).exp()[..., None]
         scores = query[:, :, part] @ key[:, :, part].mT * weight
-        numerator_and_norm = scores @ value[:, :, part] + carried * (query[:, :, part] @ state)
-        outputs.append(
-            numerator_and_norm[..., :-1]
-            / torch.maximum(numerator_and_norm[..., -1:].abs(), (-largest).exp()[..., None])
-        )
+        mixed = scores @ value[:, :, part] + carried * (query[:, :, part] @ state)
+        outputs.append(mixed[..., :-1] / torch.maximum(mixed[..., -1:].abs(), (-largest).exp()[..., None]))
         state = carried[:, :, -1:] * state + (key[:, :, part] * weight[:, :, -1, :, None]).mT @ value[:, :, part]
         scale = largest[..., -1]
     return torch.cat(outputs, 2), state, scale
