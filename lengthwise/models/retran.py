@@ -18,9 +18,9 @@ from torch.nn import functional as F
 from lengthwise.base.ranges import Decay, Positive, Size
 from lengthwise.base.types import UsageError, Vocab
 from lengthwise.models import Model, ModelSpec, SequenceModel
+from lengthwise.nn import check_causal
 from lengthwise.nn.input_output import ScaledReadout
 from lengthwise.nn.lstm import Cell
-from lengthwise.nn.mixer import check_causal
 
 
 @dataclass(frozen=True)

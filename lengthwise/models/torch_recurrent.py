@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lengthwise.base.ranges import Decay, Size
 from lengthwise.base.types import Vocab
 from lengthwise.models import Model, ModelSpec, SequenceModel
-from lengthwise.nn.mixer import check_causal
+from lengthwise.nn import check_causal
 
 
 @dataclass(frozen=True)

@@ -160,9 +160,3 @@ def draw_normal(linear: nn.Linear, std: float) -> None:
     nn.init.normal_(linear.weight, std=std)
     if linear.bias is not None:
         nn.init.zeros_(linear.bias)
-
-
-def check_causal(spec: Config, causal: bool) -> None:
-    """Raise UsageError unless the layout is causal: a part that reads from left to right needs this."""
-    if not causal:
-        raise UsageError(f"{type(spec).__name__} reads from left to right, so it needs a causal layout, e.g. NextToken")

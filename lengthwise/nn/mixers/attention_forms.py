@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
+from lengthwise.nn import check_causal
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec, check_causal
+from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import exempt_from_decay
 
 
