@@ -20,7 +20,7 @@ from lengthwise.tasks import SquareGridTask, Task
 
 # Base puzzles, from which symmetries make all others. Each line of ``sudoku.txt`` is the solution of one, with clues
 # as digits and blank cells as letters (a is 1). They are random solutions without all clues that can be removed one
-# after the other, in random order, or first those of one box; version 0.4 of this file has the script.
+# after the other, in random order, or first those of one box; the history of this file has the script.
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # lines and columns of a box
 PARTS: tuple[tuple[Purpose, int], ...] = (("train", 80), ("validation", 90), ("test", 100))  # cumulative percentages

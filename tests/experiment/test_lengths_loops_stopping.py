@@ -34,18 +34,11 @@ def test_log_uniform_sizes_have_probability_inverse_to_size(bottom):
     assert sizes.double().T.corrcoef()[0, 1].abs() < 0.03
 
 
-@given(st.integers(1, 9), st.integers(0, 9), st.integers(1, 3))
-def test_uniform_reaches_both_bounds_and_never_passes_them(bottom, more, axes):
-    sizes = lw.Uniform(bottom + more, bottom).draw(0, 400, axes, lw.stream(0, "x"))
-    assert sizes.shape == (400, axes)
-    assert sorted(sizes.unique().tolist()) == list(range(bottom, bottom + more + 1))
-
-
-@given(st.integers(1, 9), st.integers(0, 4), st.integers(1, 4))
-def test_sizes_in_steps_are_those_between_the_bounds(bottom, count, step):
+@given(st.integers(1, 9), st.integers(0, 4), st.integers(1, 4), st.integers(1, 3))
+def test_sizes_in_steps_are_those_between_the_bounds(bottom, count, step, axes):
     lengths = lw.Uniform(bottom + count * step, bottom, step=step)
-    found = lengths.draw(0, 400, 2, lw.stream(0, "x"))
-    assert found.unique().tolist() == list(range(bottom, lengths.top + 1, step))
+    found = lengths.draw(0, 400, axes, lw.stream(0, "x"))
+    assert found.shape == (400, axes) and found.unique().tolist() == list(range(bottom, lengths.top + 1, step))
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
@@ -57,10 +50,12 @@ def test_one_of_several_sizes_is_as_frequent_as_it_is_named(sizes):
     assert torch.allclose(share, wanted, atol=0.04)
 
 
-def test_uniform_is_uniform_and_its_axes_independent():
-    sizes = lw.Uniform(4).draw(0, 8000, 2, lw.stream(0, "x"))
-    pairs = torch.bincount((sizes[:, 0] - 1) * 4 + sizes[:, 1] - 1, minlength=16) / 8000
-    assert (pairs - 1 / 16).abs().max() < 5 * (1 / 16 / 8000) ** 0.5
+@pytest.mark.parametrize("most", [(4, 4), (2, 4), (2, 2)])
+def test_uniform_sizes_are_uniform_and_their_axes_independent(most):
+    lengths = lw.Uniform(4) if most == (4, 4) else lw.Curriculum(top=4, every=1, most=most)
+    sizes, cells = lengths.draw(9, 8000, 2, lw.stream(0, "x")) - 1, most[0] * most[1]
+    pairs = torch.bincount(sizes[:, 0] * most[1] + sizes[:, 1], minlength=cells) / 8000
+    assert len(pairs) == cells and (pairs - 1 / cells).abs().max() < 5 * (1 / cells / 8000) ** 0.5
 
 
 @pytest.mark.parametrize(("share", "rows", "count"), [(0.5, 10, 5), (1.0, 10, 10), (0.25, 8, 2), (0.0, 8, 0)])
@@ -71,13 +66,10 @@ def test_a_share_of_the_rows_has_the_longest_size_on_every_axis(share, rows, cou
         assert int((sizes == 10**6).all(1).sum()) == int((sizes == 10**6).any(1).sum()) == count
 
 
-def test_rows_of_the_longest_size_stand_anywhere_in_a_batch():
+def test_rows_of_the_longest_size_stand_anywhere_in_a_batch_and_respect_most():
     """The first rows of a batch, which may be hard problems, are no longer than the others."""
     sizes = lw.Uniform(40, longest=0.5).problems(lw.Parity(), 0, 64, lw.stream(0, "x")).sizes[:, 0]
     assert 8 < int((sizes[:32] == 40).sum()) < 24
-
-
-def test_rows_of_the_largest_size_respect_most():
     sizes = lw.Mastery(11, start=5, most=(2, 11), longest=0.5).draw(3, 8, 2, lw.stream(0, "x"))
     assert sizes[:4].tolist() == [[2, 8]] * 4 and sizes.amax(0).tolist() == [2, 8]
 
@@ -112,15 +104,6 @@ def test_an_axis_stops_growing_at_its_most(mores, bottom, further, step):
     assert lengths.tops(len(most)) == tuple(min(top, lengths.top) for top in most)
 
 
-def test_axes_that_stopped_growing_are_uniform_and_independent():
-    sizes = lw.Curriculum(top=4, every=1, most=(2, 4)).draw(9, 8000, 2, lw.stream(0, "x"))
-    pairs = torch.bincount((sizes[:, 0] - 1) * 4 + sizes[:, 1] - 1, minlength=8) / 8000
-    assert (pairs - 1 / 8).abs().max() < 5 * (1 / 8 / 8000) ** 0.5
-    sizes = lw.Curriculum(top=4, every=1, most=(2, 2)).draw(9, 8000, 2, lw.stream(0, "x"))
-    pairs = torch.bincount((sizes[:, 0] - 1) * 2 + sizes[:, 1] - 1, minlength=4) / 8000
-    assert (pairs - 1 / 4).abs().max() < 5 * (1 / 4 / 8000) ** 0.5
-
-
 @given(st.integers(1, 4), st.integers(0, 8), st.integers(1, 3), st.integers(0, 40))
 def test_a_most_that_is_not_reached_does_not_change_the_draw(bottom, further, axes, step):
     """One draw serves all axes, also with a ``most`` that no size reaches yet."""
@@ -136,33 +119,24 @@ def test_a_most_that_is_not_reached_does_not_change_the_draw(bottom, further, ax
     assert lengths.tops(axes) == lw.Uniform(lengths.top).tops(axes) == (lengths.top,) * axes
 
 
-@pytest.mark.parametrize(("most", "axes"), [((2,), 2), ((2, 3), 1), ((2, 3, 4), 2)])
+@pytest.mark.parametrize(("most", "axes"), [((2,), 2), ((2, 3), 1)])
 def test_most_names_every_axis(most, axes):
     lengths = lw.Curriculum(top=5, every=1, most=most)
     for ask in (lengths.tops, lambda axes: lengths.draw(0, 4, axes, lw.stream(0, "x"))):
-        with pytest.raises(
-            lw.UsageError, match=rf"`most` needs the largest size on each of {axes} axes, not \({most[0]}"
-        ):
+        with pytest.raises(lw.UsageError, match=rf"`most` needs the largest size on each of {axes} axes, not \(2"):
             ask(axes)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: lw.Uniform(3, 4),
-        lambda: lw.Uniform(9, 2, step=3),
-        lambda: lw.OneOf(()),
-        lambda: lw.LogUniform(3, 4),
-        lambda: lw.Curriculum(3, 1, start=4),
-        lambda: lw.Curriculum(3, 1, start=1, bottom=2),
-        lambda: lw.Curriculum(3, 1, most=(2, 0)),
-        lambda: lw.Curriculum(3, 1, start=2, bottom=2, most=(1, 3)),
-        lambda: lw.Mastery(3, start=4),
-    ],
-)
-def test_bounds_that_contradict_each_other_are_refused(make):
+CONTRADICTIONS = [(lw.Uniform, (3, 4), {}), (lw.Uniform, (9, 2), {"step": 3}), (lw.OneOf, ((),), {})]
+CONTRADICTIONS += [(lw.LogUniform, (3, 4), {}), (lw.Mastery, (3,), {"start": 4}), (lw.Curriculum, (3, 1), {"start": 4})]
+CONTRADICTIONS += [(lw.Curriculum, (3, 1), {"bottom": 2}), (lw.Curriculum, (3, 1), {"most": (2, 0)})]
+CONTRADICTIONS += [(lw.Curriculum, (3, 1), {"start": 2, "bottom": 2, "most": (1, 3)})]
+
+
+@pytest.mark.parametrize(("kind", "values", "named"), CONTRADICTIONS)
+def test_bounds_that_contradict_each_other_are_refused(kind, values, named):
     with pytest.raises(lw.UsageError):
-        make()
+        kind(*values, **named)
 
 
 # Loops
@@ -244,22 +218,9 @@ def plain(stopping, trace, planned, i):
             return next((k + 1 for k in range(ran) if moved[k] < below), ran)
 
 
-RULES = [
-    Oracle(),
-    Oracle(-2),
-    Oracle(3),
-    After(2),
-    MaxConfidence(),
-    MaxConfidence(per="batch"),
-    Converged(1),
-    Converged(2),
-    Converged(4),
-    Converged(9),
-    Halted(),
-    Halted(more=3),
-    Settled(),
-    Settled(0.3, period=2, most=7),
-]
+RULES = [Oracle(), Oracle(-2), Oracle(3), After(2)]
+READING = [MaxConfidence(), MaxConfidence(per="batch"), *map(Converged, (1, 2, 4, 9)), Halted(), Halted(more=3)]
+READING += [Settled(), Settled(0.3, period=2, most=7)]
 
 
 def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
@@ -272,58 +233,55 @@ def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
     assert AnyLoops().draw(torch.ones(50, dtype=torch.long), lw.stream(0, "any")).min() == 1
 
 
-@pytest.mark.parametrize("stopping", RULES, ids=repr)
+@pytest.mark.parametrize("stopping", [*RULES, *READING], ids=repr)
 @given(drawn=traces())
 def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
     trace, planned = drawn
     wanted = [plain(stopping, trace, planned, i) for i in range(len(planned))]
     assert stopping.choose(trace, planned).tolist() == wanted
+    assert stopping.reads_output == (stopping in READING)
 
 
 def test_the_batch_variant_does_depend_on_neighbours():
     """The published variant chooses one loop for all rows, by the mean over rows."""
-    confidence = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]])
-    predicted, ends = torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long)
-    trace = lw.Trace(predicted, ends, confidence, torch.tensor([2, 2]))
-    assert MaxConfidence(per="batch").choose(trace, torch.tensor([2, 2])).tolist() == [2, 2]
-    assert MaxConfidence().choose(trace, torch.tensor([2, 2])).tolist() == [1, 2]
-    assert MaxConfidence(per="batch").choose(take_row(trace, 0), torch.tensor([2])).tolist() == [1]
+    confidence, loops = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]]), torch.tensor([2, 2])
+    trace = lw.Trace(torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long), confidence, loops)
+    assert MaxConfidence(per="batch").choose(trace, loops).tolist() == [2, 2]
+    assert MaxConfidence().choose(trace, loops).tolist() == [1, 2]
+    assert MaxConfidence(per="batch").choose(take_row(trace, 0), loops[:1]).tolist() == [1]
 
 
 @given(ROUNDS, st.integers(0, 9))
 def test_limits(planned, extra):
     assert Oracle(-extra).limit(planned).tolist() == [max(1, n - extra) for n in planned.tolist()]
     assert After(extra + 1).limit(planned).tolist() == [extra + 1] * len(planned)
-    assert MaxConfidence(extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
-    assert Converged(1, extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
-    assert Halted(extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
+    for kind in (MaxConfidence, Converged, Halted):
+        assert kind(extra=extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
     for rule in (MaxConfidence(most=7), Converged(most=7), Halted(most=7), Settled(most=7)):
         assert rule.limit(planned).tolist() == [7] * len(planned)
 
 
 def test_names_contain_every_setting():
-    names = [rule.name for rule in (*RULES, MaxConfidence(extra=3))]
-    assert len(set(names)) == len(names)
-    assert MaxConfidence(extra=3).name == "MaxConfidence(extra=3)"
+    rules = [*RULES, *READING, MaxConfidence(extra=3)]
+    assert len({rule.name for rule in rules}) == len(rules) and rules[-1].name == "MaxConfidence(extra=3)"
 
 
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (lambda trace: torch.zeros_like(trace.loops), "choose returned loop 0 for a row that ran 3"),
-        (lambda trace: trace.loops + 1, "choose returned loop 4 for a row that ran 3"),
+        (lambda loops: loops * 0, "choose returned loop 0 for a row that ran 3"),
+        (lambda loops: loops + 1, "choose returned loop 4 for a row that ran 3"),
         (
-            lambda trace: trace.loops.float(),
+            lambda loops: loops.float(),
             r"choose must return a torch.long for each of 2 rows, not torch.float32 of \(2,\)",
         ),
-        (lambda trace: trace.loops[:1], r"for each of 2 rows, not torch.int64 of \(1,\)"),
-        (lambda trace: None, "for each of 2 rows, not NoneType"),
+        (lambda loops: loops[:1], r"for each of 2 rows, not torch.int64 of \(1,\)"),
+        (lambda loops: None, "for each of 2 rows, not NoneType"),
     ],
 )
 def test_a_user_s_rule_must_choose_a_loop_that_was_run(found, message, monkeypatch):
-    monkeypatch.setattr(Converged, "choose", lambda self, trace, planned: found(trace))
-    loops = torch.tensor([3, 3])
-    ends = torch.ones(3, 2, dtype=torch.long)
+    monkeypatch.setattr(Converged, "choose", lambda self, trace, planned: found(trace.loops))
+    loops, ends = torch.tensor([3, 3]), torch.ones(3, 2, dtype=torch.long)
     trace = lw.Trace(torch.zeros(3, 2, 1, dtype=torch.long), ends, torch.zeros(3, 2), loops)
     with pytest.raises(lw.UsageError, match=message):
         choose_loops(Converged(), trace, loops, loops)
@@ -333,13 +291,9 @@ def test_a_user_s_rule_must_choose_a_loop_that_was_run(found, message, monkeypat
     ("limit", "message"),
     [
         (lambda planned: planned * 0, "limit gives 0 loops; it must give 1 or more"),
-        (lambda planned: planned - 100, "limit gives -90 loops"),
         (lambda planned: 7, "limit must return a torch.long for each of [12] rows?, not int"),
         (lambda planned: planned * 1.5, "limit must return a torch.long for each of [12] rows?, not torch.float32 of"),
-        (
-            lambda planned: planned.max(),
-            r"limit must return a torch.long for each of [12] rows?, not torch.int64 of \(\)",
-        ),
+        (lambda planned: planned.max(), "limit must return a torch.long for each of [12] rows?, not torch.int64 of"),
     ],
 )
 @pytest.mark.parametrize("rule", [Oracle(), Converged()], ids=str)
@@ -349,15 +303,13 @@ def test_an_invalid_limit_is_refused(rule, limit, message, monkeypatch):
     weights = load("looped-parity")
     recipe = weights.recipe
     batch = recipe.layout.write(recipe.task.sample(torch.tensor([[10], [10]]), lw.stream(0, "rows")), recipe.task)
-    of_rule = rf"^{re.escape(rule.name)}: {message}"
     for work in (
         lambda: list(evaluate(weights, [10], samples=2, stopping=rule)),
         lambda: decode(weights.model, recipe, batch, rule),
         lambda: estimate_evaluation(recipe, [10], 2, [rule]),
     ):
-        with pytest.raises(lw.UsageError, match=of_rule) as error:
+        with pytest.raises(lw.UsageError, match=rf"^{re.escape(rule.name)}: {message}[^\n]*$"):
             work()
-        assert "\n" not in str(error.value)
 
 
 def test_a_rule_chooses_alone_as_beside_others(monkeypatch):
@@ -368,10 +320,6 @@ def test_a_rule_chooses_alone_as_beside_others(monkeypatch):
     (alone,) = evaluate(weights, [10], samples=60, stopping=Oracle())
     beside, _ = evaluate(weights, [10], samples=60, stopping=[Oracle(), After(10)])
     assert alone == beside and alone.loops == 5 and alone.exact < 0.9
-
-
-def test_reads_output_is_set_for_rules_that_read_outputs():
-    assert [rule.reads_output for rule in RULES] == [False] * 4 + [True] * (len(RULES) - 4)
 
 
 def test_a_mastered_maximum_grows_by_one_or_by_a_factor():

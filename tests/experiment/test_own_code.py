@@ -8,11 +8,10 @@ import pickle
 import runpy
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import pytest
 import torch
-from conftest import call_in_fork, command, command_in_fork
+from conftest import call_in_fork, command_in_fork
 from torch import nn
 
 import lengthwise as lw
@@ -61,17 +60,17 @@ class Net(nn.Module):
     def forward(self, tokens):
         return scaled(self.table(tokens))
 '''
-HARMLESS = [
-    ("# a comment\n", ""),
-    ('"""Scale it."""', '"""Another sentence."""'),
-    ("return 0", "return 1"),
-    ("SCALE * x", "SCALE  *  x"),
-]
-CHANGES = [
-    ("SCALE = 1.0", "SCALE = 2.0"),
-    ("SCALE * x", "SCALE + x"),
-    ("Embedding(reads, writes)", "Embedding(reads, writes, 0)"),
-]
+SMALL = ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final", "stopping=Oracle"]
+SMALL += ["layout=NextToken", "families=0", "name=own"]
+SCRIPT = (
+    SOURCE
+    + f"""
+if __name__ == "__main__":
+    print(lw.train(lw.find("looped-copy", *{SMALL!r}).change(model=Scaled()), quiet=True).folder)
+"""
+)
+HARMLESS = [("# a comment\n", ""), ("Scale it.", "Another."), ("return 0", "return 1"), ("SCALE * x", "SCALE  *  x")]
+CHANGES = [("SCALE = 1.0", "SCALE = 2.0"), ("SCALE * x", "SCALE + x"), ("(reads, writes)", "(reads, writes, 0)")]
 
 
 @pytest.fixture
@@ -90,8 +89,7 @@ def write(tmp_path, monkeypatch):
 
 
 def recipe(model):
-    return catalog.recipe("looped-copy", ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final",
-        "stopping=Oracle", "layout=NextToken", "families=0", "name=own"]).change(model=model)  # fmt: skip
+    return catalog.recipe("looped-copy", SMALL).change(model=model)
 
 
 def test_the_package_s_own_parts_have_no_user_code():
@@ -128,22 +126,13 @@ def test_a_run_does_not_continue_with_changed_code(write, old, new, stacked, cap
 def test_weights_of_changed_code_that_do_not_fit_are_explained(write):
     run = train(recipe(write(SOURCE)))
     write(SOURCE.replace("self.table", "self.lookup"))
-    told = (
-        "missing: module.lookup.weight, unexpected: module.table.weight; my_scaled.Net, my_scaled.Scaled changed since "
-        "they were trained: undo the change, or train again"
-    )
     with pytest.raises(lw.UsageError) as error:
         load(run.folder)
     assert str(error.value) == (
-        f"{run.folder}/model.safetensors: these weights do not fit the recipe beside them: {told}"
+        f"{run.folder}/model.safetensors: these weights do not fit the recipe beside them: "
+        "missing: module.lookup.weight, unexpected: module.table.weight; "
+        "my_scaled.Net, my_scaled.Scaled changed since they were trained: undo the change, or train again"
     )
-
-
-AS_SCRIPT = """
-if __name__ == "__main__":
-    changes = {changes!r}
-    print(lw.train(lw.find("looped-copy", *changes).change(model=Scaled()), quiet=True).folder)
-"""
 
 
 def as_script():
@@ -155,10 +144,7 @@ def as_script():
 
 def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path):
     """The order does not matter; a changed file of the same name is other code."""
-    changes = ["steps=4", "batch=4", "watch.every=0", "loops=Constant", "objective=Final", "stopping=Oracle",
-        "layout=NextToken", "families=0", "name=own"]  # fmt: skip
-    script = SOURCE + AS_SCRIPT.format(changes=changes)
-    one = recipe(write(script))
+    one = recipe(write(SCRIPT))
     said = call_in_fork(as_script, tmp_path)
     run = train(one)
     assert str(run.folder) == said.strip()
@@ -167,10 +153,10 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path
     # As an earlier version stored it when the file ran as a script.
     (run.folder / "code.json").write_text(json.dumps(kept).replace("my_scaled", "__main__"))
     assert not run.changed_code()
-    changed = recipe(write(script.replace(*CHANGES[0])))
+    changed = recipe(write(SCRIPT.replace(*CHANGES[0])))
     (run.folder / "code.json").write_text(json.dumps(kept))
     assert run.changed_code(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
-    write(script)
+    write(SCRIPT)
     assert call_in_fork(as_script, tmp_path) == said
 
 
@@ -226,41 +212,41 @@ def test_a_part_may_not_take_the_name_of_one_of_the_package():
     assert torch.is_tensor(lw.find("looped-parity", "model.positions=RoPE").build().readout.weight)
 
 
-MISTAKES = {
-    "def my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', steps=3)\n":
-    "recipe my-parity: TypeError in my_slip.py, line 7: find: got an unexpected keyword argument 'steps'",
-    "def my_parity() -> lw.Recipe:\n    lw.find('looped-parity')\n": "its function must return a recipe, not None",
-
-    "def looped_parity() -> lw.Recipe:\n    return lw.find('looped-parity')\n": "called looped-parity: rename yours",
-    "@dataclass(frozen=True)\nclass Half(lw.Stopping):\n    pass\n\n\ndef my_parity() -> lw.Recipe:\n"
-    "    return lw.find('looped-parity', 'stopping=Half')\n": "stopping: Half lacks the method limit",
-    "@dataclass(frozen=True)\nclass Mix(lw.MixerSpec):\n    def build(self, width, heads, *, dropout, biases):\n"
-    "        pass\n\n\ndef my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'model.mixer=Mix')\n":
-    "Mix.build must return a torch module, not None",
-    "@dataclass(frozen=True)\nclass Bare(lw.Objective):\n    def __call__(self, runner, batch, loops, generator):\n"
-    "        return 1 / 0\n\n\ndef my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'objective=Bare')\n":
-    "ZeroDivisionError in my_slip.py, line 9: division by zero; it uses your own classes: Bare",
-    "@dataclass(frozen=True)\nclass Odd(lw.Parity):\n    def from_rows(self, sizes, rows):\n        return 1 / 0\n\n\n"
-    "def my_parity() -> lw.Recipe:\n    return lw.find('looped-parity', 'task=Odd')\n":
-    "ZeroDivisionError in my_slip.py, line 9: division by zero; it uses your own classes: Odd",
+PART = "@dataclass(frozen=True)\nclass Own({base}):\n    def {method}:\n        {line}\n\n\n"
+MISTAKES = [
+    ("", "return lw.find('looped-parity', steps=3)",
+     "recipe my-parity: TypeError in my_slip.py, line 7: find: got an unexpected keyword argument 'steps'"),
+    ("", "lw.find('looped-parity')", "its function must return a recipe, not None"),
+    (("lw.Stopping", "nothing(self)", "pass"), "stopping=Own", "stopping: Own lacks the method limit"),
+    (("lw.MixerSpec", "build(self, width, heads, *, dropout, biases)", "pass"), "model.mixer=Own",
+     "Own.build must return a torch module, not None"),
+    (("lw.Objective", "__call__(self, runner, batch, loops, generator)", "1 / 0"), "objective=Own",
+     "ZeroDivisionError in my_slip.py, line 9: division by zero; it uses your own classes: Own"),
+    (("lw.Parity", "from_rows(self, sizes, rows)", "1 / 0"), "task=Own",
+     "ZeroDivisionError in my_slip.py, line 9: division by zero; it uses your own classes: Own"),
     # It refuses sizes that are only measured.
-    "@dataclass(frozen=True)\nclass Short(lw.Parity):\n    def answer_slots(self, sizes):\n"
-    "        assert sizes.max() <= 5, str(5)\n        return super().answer_slots(sizes)\n\n\n"
-    "def my_parity() -> lw.Recipe:\n    changes = 'task=Short', 'lengths.top=4', 'watch.every=0'\n"
-    "    return lw.find('looped-parity', *changes)\n":
-    "AssertionError in my_slip.py, line 9: 5; it uses your own classes: Short",
-}  # fmt: skip
+    (("lw.Parity", "answer_slots(self, sizes)", "assert sizes.max() <= 5, str(5); return super().answer_slots(sizes)"),
+     "task=Own lengths.top=4 watch.every=0", "AssertionError in my_slip.py, line 9: 5; it uses your own classes: Own"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "message"), MISTAKES.items(), ids=list(MISTAKES.values()))
-def test_an_error_in_user_code_gives_one_line(text, message, tmp_path):
-    (tmp_path / "my_slip.py").write_text(f"from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n{text}")
-    name = "looped-parity" if "looped_parity" in text else "my-parity"
-    words = ["train", name, "steps=2", "--import", "my_slip"]
-    done = command_in_fork(*words, folder=tmp_path)
+@pytest.mark.parametrize(("part", "body", "message"), MISTAKES, ids=[message for *_, message in MISTAKES])
+def test_an_error_in_user_code_gives_one_line(part, body, message, tmp_path):
+    if part:
+        part = PART.format(**dict(zip(("base", "method", "line"), part, strict=True)))
+        body = f"return lw.find('looped-parity', *{body.split()})"
+    text = f"from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n{part}"
+    (tmp_path / "my_slip.py").write_text(f"{text}def my_parity() -> lw.Recipe:\n    {body}\n")
+    done = command_in_fork("train", "my-parity", "steps=2", "--import", "my_slip", folder=tmp_path)
     *_, last = done.stderr.splitlines()  # an estimate of the time may come first
     assert done.returncode == 2 and message in last and "Traceback" not in done.stderr
     assert not runs_folder().exists()
+
+
+def test_a_recipe_may_not_take_the_name_of_one_of_the_package(tmp_path):
+    (tmp_path / "my_slip.py").write_text("import lengthwise as lw\n\n\ndef looped_parity() -> lw.Recipe:\n    pass\n")
+    done = command_in_fork("train", "looped-parity", "--import", "my_slip", folder=tmp_path)
+    assert done.returncode == 2 and "called looped-parity: rename yours" in done.stderr
 
 
 def test_annotations_may_name_imports_under_type_checking(tmp_path):
@@ -277,7 +263,7 @@ def test_annotations_may_name_imports_under_type_checking(tmp_path):
 
 
 def test_a_derived_recipe_keeps_what_it_was_chosen_on_only_if_it_trains_the_same_weights():
-    shipped = lw.find("looped-parity")
+    shipped, stated = lw.find("looped-parity"), lw.ChosenOn((7,))
     looked = shipped.chosen_on
     assert looked.sizes and shipped.with_seed(5).chosen_on == pickle.loads(pickle.dumps(shipped)).chosen_on == looked
     for changes in (["name=x", "seed=3"], ["watch.every=0"], ["stopping=Settled"]):
@@ -287,17 +273,10 @@ def test_a_derived_recipe_keeps_what_it_was_chosen_on_only_if_it_trains_the_same
     derived = replace(shipped, name="mine", lengths=lw.Curriculum(top=8, every=60))
     assert not derived.chosen_on.sizes and not pickle.loads(pickle.dumps(derived)).chosen_on.sizes
     assert not replace(shipped, steps=10).with_seed(2).chosen_on.sizes
-
-
-def test_a_derived_recipe_may_state_what_it_was_chosen_on():
-    shipped, stated = lw.find("looped-parity"), lw.ChosenOn((7,))
-    derived = [
-        replace(shipped, steps=10, chosen_on=stated),
-        replace(shipped, steps=20, chosen_on=stated),
-        shipped.change(steps=10, chosen_on=stated),
-        shipped.change(["model.width=32", "chosen_on.sizes=(7,)"]),
-    ]
-    assert [recipe.chosen_on.sizes for recipe in derived] == [(7,)] * 4
+    # It may state what it was chosen on.
+    derived = [replace(shipped, steps=steps, chosen_on=stated) for steps in (10, 20)]
+    derived.append(shipped.change(["model.width=32", "chosen_on.sizes=(7,)"]))
+    assert [recipe.chosen_on.sizes for recipe in derived] == [(7,)] * 3
     assert lw.Recipe.read(derived[0].json()) == derived[0]
 
 
@@ -333,14 +312,18 @@ class Odd(BaseException):
         raise RuntimeError
 
 
+ERRORS = {"SystemExit": SystemExit(0), "Odd": Odd(), "ValueError": ValueError()}
+
+
 class Failing(nn.Embedding):
     """A module that fails in training, from the call ``after`` on."""
 
+    after, error = 0, "SystemExit"
+
     def forward(self, tokens):
-        if self.training:
-            self.after -= 1
-            if self.after < 0:
-                raise self.error
+        self.after -= self.training
+        if self.after < 0:
+            raise ERRORS[self.error]
         return super().forward(tokens)
 
 
@@ -353,14 +336,11 @@ class FailingModel(lw.ModelSpec):
 
     def build(self, reads, writes, *, causal):
         found = Failing(len(reads), len(writes))
-        found.after, found.error = (
-            self.after,
-            {"SystemExit": SystemExit(0), "Odd": Odd(), "ValueError": ValueError()}[self.error],
-        )
+        found.after, found.error = self.after, self.error
         return found
 
 
-@pytest.mark.parametrize("error", ["SystemExit", "Odd", "ValueError"])
+@pytest.mark.parametrize("error", ERRORS)
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_model_that_fails_in_any_way_gives_one_line(error, after, tmp_path):
     """Any error in training is reported; a ``SystemExit`` would end the process with status 0."""
@@ -368,57 +348,39 @@ def test_a_model_that_fails_in_any_way_gives_one_line(error, after, tmp_path):
     recipe = recipe.change(model=FailingModel(after, error), layout=lw.NextToken(), loops=lw.Constant(1))
     with pytest.raises(lw.UsageError, match=rf"^looped-parity: {error} in test_own_code.py, line \d+: .*FailingModel$"):
         lw.train(recipe, folder=tmp_path / "run", quiet=True)
-
-
-def test_a_module_that_raises_system_exit_gives_one_line():
-    found = Failing(4, 4)
-    found.after, found.error = 0, SystemExit(0)
     with pytest.raises(lw.UsageError, match=r"SystemExit in test_own_code\.py"):
-        lw.train(found, task="parity", steps=2, batch=2, quiet=True)
+        lw.train(Failing(4, 4), task="parity", steps=2, batch=2, quiet=True)
 
 
-def test_prints_of_user_code_go_to_standard_error(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    Path("chatty.py").write_text(CHATTY, encoding="utf-8")
-    said = command("sample", "chatty", "3", "--count", "2", "--json", "--import", "chatty")
+def test_prints_of_user_code_go_to_standard_error(tmp_path):
+    (tmp_path / "chatty.py").write_text(
+        "from dataclasses import dataclass\nimport lengthwise as lw\n\nprint('at import')\n\n"
+        "@dataclass(frozen=True)\nclass Chatty(lw.Parity):\n    'Parity, aloud.'\n\n"
+        "    def sample(self, sizes, generator):\n        print('at work')\n"
+        "        return super().sample(sizes, generator)\n"
+    )
+    words = ["sample", "chatty", "3", "--count", "2", "--json", "--import", "chatty"]
+    said = command_in_fork(*words, folder=tmp_path)
     assert said.returncode == 0 and len(json.loads(said.stdout)) == 2
     assert "at import" in said.stderr and "at work" in said.stderr
 
 
-CHATTY = """
-from dataclasses import dataclass, replace
-import lengthwise as lw
-
-print("at import")
-
-@dataclass(frozen=True)
-class Chatty(lw.Parity):
-    \"\"\"Parity, aloud.\"\"\"
-
-    def sample(self, sizes, generator):
-        print("at work")
-        return super().sample(sizes, generator)
-"""
-
-
-@dataclass(frozen=True)
-class ReadsMovement(lw.Stopping):
-    """A rule that reads the movement without setting ``needs_movement``."""
-
+class Rule(lw.Stopping):
     def limit(self, planned):
         return planned + 2
+
+
+@dataclass(frozen=True)
+class ReadsMovement(Rule):
+    """A rule that reads the movement without setting ``needs_movement``."""
 
     def done(self, trace, planned):
         return trace.movement[-1, :, 0] < 0.1
 
 
 @dataclass(frozen=True)
-class ReadsEarlierLoops(lw.Stopping):
+class ReadsEarlierLoops(Rule):
     """A rule that compares with the previous loop without setting ``window``."""
-
-    def limit(self, planned):
-        return planned + 2
 
     def done(self, trace, planned):
         return (trace.predictions[-1] == trace.predictions[-2]).all(-1)

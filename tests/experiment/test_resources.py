@@ -22,19 +22,13 @@ def test_estimated_operations_are_within_a_factor_of_ten(name):
     assert 0.1 < estimated / count_operations(recipe, rows=2, n_steps=1) < 10
 
 
-def test_estimates_grow_with_loops():
+def test_estimates_grow_with_loops_and_segments():
     once, looped = (catalog.recipe("looped-parity", [f"loops=Constant(count={count})"]) for count in (1, 20))
     assert resources.estimate_training(looped).seconds == pytest.approx(20 * resources.estimate_training(once).seconds)
     assert resources.estimate_training(looped).memory > 5 * resources.estimate_training(once).memory
-
-
-def test_a_published_recipe_that_a_workstation_holds_is_not_refused():
-    assert resources.estimate_training(catalog.recipe("paper-fop-addition")).memory < 20e9
-
-
-def test_estimated_time_is_proportional_to_segments():
     one, four = (catalog.recipe("looped-sudoku", [f"objective.count={count}"]) for count in (1, 4))
     assert resources.estimate_training(four).seconds == pytest.approx(4 * resources.estimate_training(one).seconds)
+    assert resources.estimate_training(catalog.recipe("paper-fop-addition")).memory < 20e9  # a workstation holds it
 
 
 def test_a_wide_model_is_refused_for_its_memory():

@@ -67,24 +67,18 @@ def test_a_labelled_row_reads_and_writes_symbols_of_its_own():
 
 
 def test_symbols_missing_from_reads_or_writes_are_reported():
-    class _Wrong(_Balanced):
-        writes = ("y",)
-
-    class _Shorter(_Balanced):
-        answers_each_symbol = True
-
-    laws = {law.__name__: law for law in list_laws(_Wrong)}
-    law = laws["symbols_are_in_reads_and_writes"]
+    wrong = type("_Wrong", (_Balanced,), {"writes": ("y",)})()
+    shorter = type("_Shorter", (_Balanced,), {"answers_each_symbol": True})()
+    law = next(law for law in list_laws(_Balanced) if law.__name__ == "symbols_are_in_reads_and_writes")
     law(_Balanced())
-    with pytest.raises(AssertionError, match="not in writes"):
-        law(_Wrong())
-    with pytest.raises(AssertionError, match="not as long"):
-        law(_Shorter())
+    for task, message in ((wrong, "not in writes"), (shorter, "not as long")):
+        with pytest.raises(AssertionError, match=message):
+            law(task)
     assert not [one for one in lw.check(_Balanced()).broken if "starts with _" not in one.failing_case]
     with pytest.raises(lw.UsageError, match="not one of: \\( \\)"):
         _Balanced().parse("(y")
     with pytest.raises(lw.UsageError, match="not as long as its prompt"):
-        lw.Tagged().write(_Shorter().parse("(()"), _Shorter())
+        lw.Tagged().write(shorter.parse("(()"), shorter)
 
 
 def test_tasks_that_do_not_fit_are_refused():
@@ -93,29 +87,14 @@ def test_tasks_that_do_not_fit_are_refused():
             lw.find("looped-parity").change(task=task, layout=layout)
 
 
-class Parities(nn.Module):
-    """A model that computes running parity, inverted at positions from ``wrong_from`` on."""
-
-    def __init__(self, wrong_from=1000):
-        super().__init__()
-        self.wrong_from = wrong_from
-
-    def forward(self, tokens):
-        parity = tokens.cumsum(1) % 2
-        answer = torch.where(torch.arange(tokens.shape[1]) < self.wrong_from, parity, 1 - parity)
-        return 10.0 * nn.functional.one_hot(answer, 2)
-
-
-def test_exact_per_symbol_and_scaled_scores(example):
-    """Exact match counts whole rows, token accuracy each position, and the scaled score is 0 at chance."""
+def test_scaled_scores_are_shown_only_where_there_is_a_chance_level(example):
     task = example.RunningParity()
-    for module, exact, per_token in ((Parities(), 1, 1), (Parities(6), 0, 0.75), (Parities(2), 0, 0.25)):
-        (score,) = lw.evaluate(module, [8], task=task, layout=lw.Tagged(), samples=50)
-        assert (score.exact, score.token_accuracy, score.chance) == (exact, per_token, 0.5)
-        assert score.scaled == score.row()["scaled"] == 2 * per_token - 1
-        assert f"{score.scaled:.3f}" in str(lw.evaluate(module, [8], task=task, layout=lw.Tagged(), samples=50))
+    scores = lw.evaluate(Walker(task.next_state, 2), [8], task=task, layout=lw.Tagged(), samples=50)
+    assert scores[0].scaled == scores[0].row()["scaled"] == -0.5 and "-0.500" in str(scores)
     (plain,) = lw.evaluate("looped-pairs", [2], samples=10)
     assert plain.scaled is None and "scaled" not in plain.row()
+    assert lw.Labelled().chance(_Balanced()) == 0.5 and lw.FullOutput().chance(_Balanced()) is None
+    assert lw.Labelled().chance(type("_Mostly", (_Balanced,), {"chance": 0.75})()) == 0.75
 
 
 class Walker(nn.Module):
@@ -167,15 +146,6 @@ def test_a_tagging_task_goes_from_its_file_to_scores_of_families(name, tmp_path,
         assert row["scaled"] == pytest.approx((row["token_accuracy"] - row["chance"]) / (1 - row["chance"]))
 
 
-def test_a_task_may_define_its_own_chance_level():
-    class _Mostly(_Balanced):
-        chance = 0.75
-
-    assert lw.Labelled().chance(_Balanced()) == 0.5
-    assert lw.Labelled().chance(_Mostly()) == 0.75
-    assert lw.FullOutput().chance(_Mostly()) is None
-
-
 def test_solve_returns_the_confidence_of_each_symbol(example, runs):
     recipe = lw.find("looped-parity", "steps=2", "watch.every=0", "lengths=Uniform(top=4)", "name=tagged")
     run = lw.train(recipe.change(task=example.RunningParity(), layout=lw.Tagged()), quiet=True)
@@ -187,25 +157,11 @@ def test_solve_returns_the_confidence_of_each_symbol(example, runs):
 
 
 @dataclass(frozen=True)
-class _MineAlone(lw.Layout):
+class _MineAlone(lw.Tagged):
     """A user-defined layout that accepts a user-defined task only."""
-
-    causal, decodes, ends = False, False, False
 
     def accepts(self, task):
         return isinstance(task, _Mine)
-
-    def vocabs(self, task):
-        return task.vocab, task.vocab
-
-    def end_id(self, task):
-        return None
-
-    def write(self, problems, task):
-        return lw.Tagged().write(problems, task)
-
-    def answer(self, predicted, task):
-        return predicted
 
 
 @dataclass(frozen=True)
