@@ -1,6 +1,6 @@
 """Families of structured problems have the structure that their names say; laws of tasks check their answers."""
 
-from dataclasses import dataclass
+from itertools import product, zip_longest
 from random import Random
 
 import pytest
@@ -16,7 +16,7 @@ from lengthwise.experiment.data import evaluation_problems
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.bits import COUNTS, BinarySum
 from lengthwise.tasks.expression import Expression, Writer
-from lengthwise.tasks.family import Family, choose_families, draw_mixture
+from lengthwise.tasks.family import choose_families, draw_mixture
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.sudoku import Sudoku
@@ -29,12 +29,8 @@ def family_of(task, name):
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_every_task_of_the_package_has_eight_families_or_more(task):
+def test_tasks_have_eight_families_or_more_and_list_all_problems_of_a_small_size(task):
     assert len(task.families) >= 8
-
-
-@pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_every_problem_of_a_small_size_is_enumerated(task):
     size = [task.smallest] * len(task.axes)
     problems = task.enumerate(size, 3000)
     if isinstance(task, (Maze, Sudoku)):  # too many problems to enumerate, even of small sizes
@@ -58,10 +54,8 @@ def test_a_parsed_problem_has_its_size(task, monkeypatch):
 @pytest.mark.parametrize("task", FORMS, ids=repr)
 def test_problems_of_a_mixture_have_right_answers(task):
     sizes = torch.full((3 * len(task.families), len(task.axes)), 6)
-    problems = draw_mixture(task.families, sizes, lw.stream(0, "mixed"))
-    prompts, answers = texts(task, problems)
-    assert len(prompts) == len(sizes)
-    assert answers == [task.reference(prompt) for prompt in prompts]
+    prompts, answers = texts(task, draw_mixture(task.families, sizes, lw.stream(0, "mixed")))
+    assert len(prompts) == len(sizes) and answers == [task.reference(prompt) for prompt in prompts]
 
 
 def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries():
@@ -90,37 +84,31 @@ def untrained():
     return Weights("untrained", recipe, recipe.build().eval())
 
 
-@pytest.mark.parametrize("size", [30, 31])
-def test_families_that_do_not_fit_a_size_are_not_measured_there(untrained, size):
-    there = {score.problems for score in evaluate_families(untrained, [size], samples=1)}
-    assert {"3-ones", "15-ones"} < there and ("31-ones" in there) == (size >= 31) and "32-ones" not in there
-
-
 def test_a_mixture_has_no_family_of_rows_that_are_too_short_for_it():
     """Otherwise rows of a single symbol would crowd out the others."""
     task, sizes = BinarySum(), torch.full((4000, 1), 6)
     fitting = [family for family in task.families if family.smallest <= 6]
-    assert len(fitting) < len(task.families)
-    found = [
-        draw_mixture(families, sizes, lw.stream(0, "mixed")).prompt.sum(1) == 6 for families in (task.families, fitting)
-    ]
-    assert found[0].float().mean() == pytest.approx(float(found[1].float().mean()), abs=0.03)
-
-
-def test_a_mixture_has_a_family_from_its_smallest_size_on():
-    families = [family_of(BinarySum(), name) for name in ("3-ones", "15-ones")]
-    for size, ones in ((14, {3}), (15, {3, 15})):
+    found = [draw_mixture(families, sizes, lw.stream(0, "mixed")).prompt for families in (task.families, fitting)]
+    full = [float((prompt.sum(1) == 6).double().mean()) for prompt in found]
+    assert len(fitting) < len(task.families) and full[0] == pytest.approx(full[1], abs=0.03)
+    families = [family_of(task, name) for name in ("3-ones", "15-ones")]
+    for size, ones in ((14, {3}), (15, {3, 15})):  # from its smallest size on
         problems = draw_mixture(families, torch.full((50, 1), size), lw.stream(0, "mixed"))
         assert set(problems.prompt.sum(1).tolist()) == ones
 
 
-def test_a_family_is_refused_at_sizes_below_its_smallest(untrained):
+def test_a_family_is_neither_measured_nor_drawn_at_sizes_below_its_smallest(untrained):
+    for size in (30, 31):
+        there = {score.problems for score in evaluate_families(untrained, [size], samples=1)}
+        assert {"3-ones", "15-ones"} < there and ("31-ones" in there) == (size >= 31) and "32-ones" not in there
     with pytest.raises(lw.UsageError, match=r"^binary-sum: its 31-ones problems start at size 31, not 30$"):
         evaluation_problems(untrained.recipe, 30, 5, seed=0, kind="31-ones")
-    with pytest.raises(
-        lw.UsageError, match=r"^family_names: these start at size 31, but training ends at 20: name others$"
+    for names, message in (
+        ('["31-ones","63-ones"]', r"^family_names: these start at size 31, but training ends at 20: name others$"),
+        ('["runz"]', r"binary-sum has no family 'runz' \(did you mean runs\?\)"),
     ):
-        catalog.recipe("short-binary-sum", ['family_names=["31-ones","63-ones"]'])
+        with pytest.raises(lw.UsageError, match=message):
+            catalog.recipe("short-binary-sum", [f"family_names={names}"])
 
 
 def digits(task, name, size, count=200):
@@ -129,61 +117,54 @@ def digits(task, name, size, count=200):
     return [tuple(int(number) for number in prompt.split("+")) for prompt in prompts]
 
 
+def columns(first, second):
+    """Return the totals of a sum's columns, from the lowest."""
+    return [int(a) + int(b) for a, b in zip_longest(str(first)[::-1], str(second)[::-1], fillvalue="0")]
+
+
 def test_families_of_sums_are_what_their_names_say():
-    task = lw.Addition(equal_lengths=True, leading_zeros=True)
-    top = 10**7 - 1
-    assert set(digits(task, "all-highest", [7])) == {(top, top)}
-    assert all(first + second == top for first, second in digits(task, "complement", [7]))
-    assert all(first + second == top + 1 for first, second in digits(task, "complement-and-one", [7]))
-    assert all(first == second for first, second in digits(task, "twice", [7]))
-    assert all(0 in pair for pair in digits(task, "zeros", [7]))
+    task, top = lw.Addition(equal_lengths=True, leading_zeros=True), 10**7 - 1
+    powers = {10**k + more for k in range(7) for more in (-1, 0, 1)} | {top}
+    for name, holds in {
+        "all-highest": lambda a, b: a == b == top,
+        "complement": lambda a, b: a + b == top,
+        "complement-and-one": lambda a, b: a + b == top + 1,
+        "interrupted-carry": lambda a, b: a + b != top + 1,
+        "twice": lambda a, b: a == b,
+        "zeros": lambda a, b: 0 in (a, b),
+        "powers": lambda a, b: {a, b} <= powers,
+        "every-column-carries": lambda a, b: min(columns(a, b)) >= 10 and len(columns(a, b)) == 7,
+        "no-column-carries": lambda a, b: max(columns(a, b)) < 10,
+    }.items():
+        assert all(holds(*pair) for pair in digits(task, name, [7])), name
     assert {first + second == top + 1 for first, second in digits(task, "highest-and-one", [7])} == {True, False}
-    assert sum(first + second == top + 1 for first, second in digits(task, "interrupted-carry", [7])) == 0
-    powers = {10**k + more for k in range(7) for more in (-1, 0, 1)}
-    assert {number for pair in digits(task, "powers", [7]) for number in pair} <= powers | {10**7 - 1}
-    for first, second in digits(task, "every-column-carries", [7]):
-        assert all(int(a) + int(b) >= 10 for a, b in zip(f"{first:07}", f"{second:07}", strict=True))
-    for first, second in digits(task, "no-column-carries", [7]):
-        assert all(int(a) + int(b) < 10 for a, b in zip(f"{first:07}", f"{second:07}", strict=True))
 
 
 @pytest.mark.parametrize("size", [(2, 2), (4, 4), (6, 3)], ids=repr)
 def test_families_of_sums_without_leading_zeros_are_what_their_names_say(size):
     task, top = lw.Addition(order="most"), 10 ** max(size)
-    for name in ("no-column-carries", "every-column-carries"):
-        for first, second in digits(task, name, size, 1000):
-            columns = [int(a) + int(b) for a, b in zip(str(first)[::-1], str(second)[::-1], strict=False)]
-            assert all((total > 9) == (name == "every-column-carries") for total in columns)
-    assert all(first + second < top for first, second in digits(task, "no-column-carries", size, 1000))
-    assert all(first + second != top for first, second in digits(task, "interrupted-carry", size, 1000))
-    for pair in digits(task, "palindrome", size, 1000):
-        assert [str(number)[::-1] for number in pair] == [str(number) for number in pair]
-    assert all(len(set(str(number))) == 1 for pair in digits(task, "one-symbol", size) for number in pair)
-    if size[0] == size[1]:
-        assert all(str(first) == str(second)[::-1] for first, second in digits(task, "mirrored", size, 1000))
+    for name, holds in {
+        "no-column-carries": lambda a, b: a + b < top and max(columns(a, b)) < 10,
+        "every-column-carries": lambda a, b: min(columns(a, b)[: min(size)]) > 9,
+        "interrupted-carry": lambda a, b: a + b != top,
+        "palindrome": lambda *pair: all(str(number)[::-1] == str(number) for number in pair),
+        "one-symbol": lambda *pair: all(len(set(str(number))) == 1 for number in pair),
+        "mirrored": lambda a, b: size[0] != size[1] or str(a) == str(b)[::-1],
+    }.items():
+        assert all(holds(*pair) for pair in digits(task, name, size, 1000)), name
 
 
 def test_carry_chains_come_with_and_without_an_entering_carry():
     """Half of the chains are entered by a carry; rows with and without one look alike, with equally long chains."""
     task = lw.Addition(equal_lengths=True, leading_zeros=True)
-    rows = digits(task, "carry-chain", [12], 400)
-
-    def runs(carried):
-        """Return the lengths of runs of 3 columns or more that add up to 9, entered by a carry or not."""
-        found = []
-        for first, second in rows:
-            columns = [int(a) + int(b) for a, b in zip(f"{first:012}"[::-1], f"{second:012}"[::-1], strict=True)]
-            ends = [i for i in range(12) if columns[i] == 9 and (i == 0 or columns[i - 1] != 9)]
-            for start in ends:
-                length = next((j for j in range(start, 12) if columns[j] != 9), 12) - start
-                enters = start > 0 and (first % 10**start + second % 10**start) >= 10**start
-                if enters == carried and length > 2:
-                    found.append(length)
-        return found
-
-    entered, alone = runs(True), runs(False)
-    assert min(len(entered), len(alone)) > 60  # of 400 rows
-    assert max(entered) > 9 and max(alone) > 9
+    lengths = {True: [], False: []}  # of runs of 3 columns or more that add up to 9, entered by a carry or not
+    for first, second in digits(task, "carry-chain", [12], 400):
+        totals = (columns(first, second) + [0] * 12)[:12]
+        for start in (i for i in range(12) if totals[i] == 9 and (i == 0 or totals[i - 1] != 9)):
+            length = next((j for j in range(start, 12) if totals[j] != 9), 12) - start
+            if length > 2:
+                lengths[first % 10**start + second % 10**start >= 10**start].append(length)
+    assert all(len(found) > 60 and max(found) > 9 for found in lengths.values())
 
 
 def test_doubled_rows_and_those_with_one_changed_bit_differ_in_parity():
@@ -202,6 +183,12 @@ def test_expressions_of_families_are_structured():
         assert all(set(row) <= set("0123456789+") for row in rows)
     rows = texts(task, family_of(task, "nested-left").sample(torch.tensor([[43]] * 20), lw.stream(0)))[0]
     assert all(row.startswith("((((((((((") for row in rows)
+    for size, seed in product((3, 4, 5, 6, 9, 12), range(100)):
+        text = Writer(size, Random(seed)).nearly_cancelling()
+        one, other = text.split("-") if size % 2 else text[1:].split("+")
+        assert len(text) == size and one[:-1] == other[:-1] and one != other
+        text = Writer(size, Random(seed)).signs()
+        assert len(text) == size and {factor.strip("-") for factor in text.split("*")} == {"1"}
 
 
 @pytest.mark.parametrize("size", range(7, 40))
@@ -214,57 +201,27 @@ def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write, siz
         assert len(text) == size and text.count("(") == text.count(")") == depth, text
 
 
-def test_lists_longer_than_the_range_of_numbers_stay_in_order():
-    sizes = torch.tensor([[12, 1]] * 20)
-    for name, order in (("ascending", 1), ("descending", -1)):
-        for row in texts(Sorting(), family_of(Sorting(), name).sample(sizes, lw.stream(0)))[0]:
-            numbers = [int(part.split(":")[1]) for part in row.split(",")][::order]
-            assert numbers == sorted(numbers)
-
-
-def test_an_unknown_family_is_refused_with_a_suggestion():
-    with pytest.raises(lw.UsageError, match=r"^parity has no family 'onesymbol' \(did you mean one-symbol\?\)"):
-        family_of(lw.Parity(), "onesymbol")
-
-
-@dataclass(frozen=True)
-class _Unary(lw.Copy):
-    symbols = ("x",)
-
-
 def test_a_task_of_one_symbol_has_one_family_and_can_be_attacked():
+    unary = type("_Unary", (lw.Copy,), {"symbols": ("x",)})
     small = ["model.width=8", "model.layers=1", "family_names=()", "families=0"]
-    recipe = catalog.recipe("looped-copy", small).change([], task=_Unary())
-    assert [family.name for family in recipe.task.families] == ["one-symbol"]
+    recipe = catalog.recipe("looped-copy", small).change([], task=unary())
+    assert [(family.name, family.about) for family in recipe.task.families] == [
+        ("one-symbol", "One symbol throughout.")
+    ]
     found = attack(Weights("untrained", recipe, recipe.build().eval()), [3, 5], tries=200)
     assert found["tries"] == 5  # x to xxxxx
 
 
-def test_a_family_is_named_after_its_function():
-    def all_alike(sizes, generator):
-        """All
-        alike."""
-
-    family = Family.from_function(all_alike, all_alike)
-    assert (family.name, family.about) == ("all-alike", "All alike.")
-
-
-@pytest.mark.parametrize("size", [3, 4, 5, 6, 9, 12])
-def test_expressions_that_nearly_cancel_do_not_and_signs_are_signs(size):
-    for seed in range(100):
-        text = Writer(size, Random(seed)).nearly_cancelling()
-        one, other = text.split("-") if size % 2 else text[1:].split("+")
-        assert len(text) == size and one[:-1] == other[:-1] and one != other
-        text = Writer(size, Random(seed)).signs()
-        assert len(text) == size and {factor.strip("-") for factor in text.split("*")} == {"1"}
-
-
-@pytest.mark.parametrize(("name", "holds"), [("neighbours", lambda n: n == [*range(n[0], n[0] + len(n))]),
-                                             ("odd-one-out", lambda n: len(set(n)) == 2)])  # fmt: skip
-def test_short_lists_in_a_batch_with_long_ones_fit_their_family(name, holds):
-    task = Sorting()
-    (family,) = (one for one in task.families if one.name == name)
-    problems = family.sample(torch.tensor([[3, 4], [20, 4], [5, 2]] * 50), lw.stream(0, name))
-    for row in range(len(problems)):
-        text = task.to_text(problems.prompt[row, : problems.prompt_length[row]])
-        assert holds(sorted(int(part.split(":")[1]) for part in text.split(",")))
+@pytest.mark.parametrize(
+    ("name", "sizes", "holds"),
+    [
+        ("neighbours", [[3, 4], [20, 4], [5, 2]], lambda n: sorted(n) == [*range(min(n), min(n) + len(n))]),
+        ("odd-one-out", [[3, 4], [20, 4], [5, 2]], lambda n: len(set(n)) == 2),
+        ("ascending", [[12, 1]], lambda n: n == sorted(n)),  # longer than the range of numbers
+        ("descending", [[12, 1]], lambda n: n == sorted(n)[::-1]),
+    ],
+)
+def test_lists_of_any_length_in_one_batch_fit_their_family(name, sizes, holds):
+    problems = family_of(Sorting(), name).sample(torch.tensor(sizes * 50), lw.stream(0, name))
+    for row, length in zip(problems.prompt, problems.prompt_length, strict=True):
+        assert holds([int(part.split(":")[1]) for part in Sorting().to_text(row[:length]).split(",")])

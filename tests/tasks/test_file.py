@@ -4,6 +4,7 @@ import csv
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -75,28 +76,27 @@ def test_splits_are_disjoint_and_cover_all_problems(bits):
 @pytest.mark.parametrize("source", [None, lw.Finite(rows=300)], ids=["fresh", "fixed"])
 def test_training_validation_and_tests_share_no_prompt(bits, source):
     recipe = small(bits, watch=lw.Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {}))
-    trained = data.fixed_set(bits, recipe.lengths, source) if source else None
-    steps = [data._draw_step_problems(recipe, step, step) for step in range(60)] if not source else [trained]
-    train = {prompt for problems in steps for prompt, _ in prompts_and_answers(bits, problems)}
-    validation = {p for p, _ in prompts_and_answers(bits, data.validation_problems(recipe, 200))}
-    validation |= {p for p, _ in prompts_and_answers(bits, data.evaluation_problems(recipe, 8, 100, seed=0, step=3))}
-    test = {
-        p
-        for size in (7, 8, 10)
-        for p, _ in prompts_and_answers(bits, data.evaluation_problems(recipe, size, 100, seed=0))
-    }
-    test |= {p for p, _ in prompts_and_answers(bits, data.evaluation_problems(recipe, 9, 100, seed=0, kind="natural"))}
-    test |= {p for p, _ in prompts_and_answers(bits, all_problems(recipe, (8,)))}  # as families measure short sizes
-    assert len(train) > 200 and len(validation) > 50 and len(test) > 50
-    assert not train & validation and not train & test and not validation & test
+    draw = partial(data.evaluation_problems, recipe, seed=0)
+    if source:
+        train = [data.fixed_set(bits, recipe.lengths, source)]
+    else:
+        train = [data._draw_step_problems(recipe, step, step) for step in range(60)]
+    validation = [data.validation_problems(recipe, 200), draw(8, 100, step=3)]
+    test = [*(draw(size, 100) for size in (7, 8, 10)), draw(9, 100, kind="natural")]
+    test.append(all_problems(recipe, (8,)))  # as families measure short sizes
+    prompts = [{p for part in parts for p, _ in prompts_and_answers(bits, part)} for parts in (train, validation, test)]
+    assert len(prompts[0]) > 200 and min(map(len, prompts)) > 50 and sum(map(len, prompts)) == len(set.union(*prompts))
 
 
-def test_evaluation_repeats_no_problem_before_it_drew_all(bits):
+def test_no_problem_is_repeated_before_all_were_drawn_or_attacked(bits):
     there = len(bits.part("test").enumerate([9], 1000))
-    problems = data.evaluation_problems(small(bits), 9, there, seed=0)
-    assert len({p for p, _ in prompts_and_answers(bits, problems)}) == there
-    more = data.evaluation_problems(small(bits), 9, 3 * there, seed=0)
-    assert len({p for p, _ in prompts_and_answers(bits, more)}) == there
+    for count in (there, 3 * there):
+        problems = data.evaluation_problems(small(bits), 9, count, seed=0)
+        assert len({p for p, _ in prompts_and_answers(bits, problems)}) == there
+    recipe = small(bits)
+    found = attack(lw.Weights("own", recipe, recipe.build()), tries=10_000)
+    tests = sum(len(bits.part("test").enumerate([size], 1000)) for size in range(1, 11))
+    assert found["tries"] == tests and {row["origin"] for row in found["origins"]} == {"every"}
 
 
 @given(st.sets(st.integers(1, 40), min_size=1), st.lists(st.integers(1, 50), min_size=1, max_size=30))
@@ -146,14 +146,14 @@ def test_every_fault_is_named_by_its_line(tmp_path):
     faults = list_errors(path)
     assert [fault.partition(":")[0] for fault in faults] == [f"line {number}" for number in range(2, 11)]
     assert "another answer, size, rounds or split in line 1" in faults[4]
-    with pytest.raises(lw.UsageError, match=r"bad.jsonl: line 2: not JSON"):
-        lw.File(str(path))
-    path.write_bytes(b'{"prompt": "1", "answer": "1"}\n\xff\n')
-    with pytest.raises(lw.UsageError, match="line 2: not UTF-8"):
-        lw.File(str(path))
-    path.write_bytes(b"\n")
-    with pytest.raises(lw.UsageError, match="no problems in it"):
-        lw.File(str(path))
+    for content, message in (
+        ("\n".join(lines).encode(), r"bad.jsonl: line 2: not JSON"),
+        (b'{"prompt": "1", "answer": "1"}\n\xff\n', "line 2: not UTF-8"),
+        (b"\n", "no problems in it"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(lw.UsageError, match=message):
+            lw.File(str(path))
 
 
 def test_csv_json_lines_and_rows_in_memory_give_equal_problems(tmp_path):
@@ -164,11 +164,8 @@ def test_csv_json_lines_and_rows_in_memory_give_equal_problems(tmp_path):
         writer.writeheader()
         writer.writerows(rows)
     table = lw.File(str(tmp_path / "rows.csv"))
-    every = [task.enumerate([3], 100) for task in (lines, table)]
-    assert (
-        prompts_and_answers(lines, every[0]) == prompts_and_answers(table, every[1])
-        and every[1].rounds.tolist() == [7] * 24
-    )
+    one, other = (task.enumerate([3], 100) for task in (lines, table))
+    assert prompts_and_answers(lines, one) == prompts_and_answers(table, other) and other.rounds.tolist() == [7] * 24
     (tmp_path / "bad.csv").write_text("prompt,answer,size\n1,1,1\n0,0,x\n", encoding="utf-8")
     with pytest.raises(lw.UsageError, match=r"bad.csv: line 3: size must be a whole number"):
         lw.File(str(tmp_path / "bad.csv"))
@@ -176,14 +173,11 @@ def test_csv_json_lines_and_rows_in_memory_give_equal_problems(tmp_path):
 
 def test_a_data_set_is_read_with_its_splits(tmp_path):
     datasets = pytest.importorskip("datasets")
-    rows = list(parities([4, 5]))
     datasets.disable_progress_bars()
-    one = datasets.Dataset.from_list(rows)
+    one = datasets.Dataset.from_list(list(parities([4, 5])))
     one.save_to_disk(str(tmp_path / "one"))
-    task = lw.File(str(tmp_path / "one"))
-    assert (
-        len(task.enumerate([5], 100)) == 32 and lw.File.of(one, tmp_path / "kept.jsonl").enumerate([5], 100) is not None
-    )
+    for task in (lw.File(str(tmp_path / "one")), lw.File.of(one, tmp_path / "kept.jsonl")):
+        assert len(task.enumerate([5], 100)) == 32
     both = datasets.DatasetDict({"train": one.select(range(40)), "test": one.select(range(40, 48))})
     both.save_to_disk(str(tmp_path / "both"))
     split = lw.File(str(tmp_path / "both"))
@@ -218,7 +212,7 @@ def turns(tmp_path_factory):
     return lw.File(str(path), words=True)
 
 
-def test_words_are_parsed_and_formatted_with_spaces(turns):
+def test_words_are_parsed_and_formatted_with_spaces(turns, tmp_path):
     assert turns.reads == ("left", "right", "u") and turns.writes == ("east", "north", "south", "west")
     problem = turns.parse("  left   left u ")
     assert problem.prompt_length.tolist() == problem.sizes[:, 0].tolist() == [3]
@@ -229,9 +223,7 @@ def test_words_are_parsed_and_formatted_with_spaces(turns):
     recipe = small(turns, layout=lw.Tagged())
     answer = lw.Solver(lw.Weights("own", recipe, recipe.build())).solve("left u")
     assert answer.right == "west east" and set(answer.text.split()) <= set(turns.writes)
-
-
-def test_words_of_one_letter_are_words_too(tmp_path):
+    # Words of one letter are words too.
     task = lw.File.of([{"prompt": "a b", "answer": "b a"}, {"prompt": "b", "answer": "b"}], tmp_path / "letters.jsonl")
     task = replace(task, words=True)
     assert task.symbols == ("a", "b") and task.format(task.parse("a b").answer[0]) == "b a"
@@ -327,28 +319,18 @@ def test_a_prompt_that_is_not_in_the_file_is_answered_without_a_right_answer(tmp
 
 
 @pytest.mark.parametrize("count", [128, 200, 40_000])
-@pytest.mark.parametrize("source", [None, lw.Finite(rows=20)], ids=["fresh", "fixed"])
-def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count, source):
+def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count):
     known = [chr(code) for code in range(0x3400, 0x20000) if chr(code).isprintable()][:count]
     rows = [{"prompt": "".join(known[i : i + 50]), "answer": known[i], "size": 8} for i in range(0, count, 50)]
     rows += [{"prompt": known[i] + known[0], "answer": known[-1], "size": 7} for i in range(100)]
     task = lw.File.of(rows, tmp_path / "symbols.jsonl")
     assert len(task.symbols) == count
-    recipe = small(task, **({"source": source} if source else {}))
-    trainee = try_training(recipe, CPU)
-    batch, _ = data.draw_batch(recipe, 0)
-    assert int(batch.inputs.tokens.max()) < count + 2
-    written = data.fixed_set(task, recipe.lengths, source) if source else data._draw_step_problems(recipe, 0, 0)
-    assert prompts_and_answers(task, written)[0] in {(row["prompt"], row["answer"]) for row in rows}
-    (score,) = evaluate(lw.Weights("own", recipe, trainee.model), [7], samples=5)
+    recipe = small(task)
+    assert int(data.draw_batch(recipe, 0)[0].inputs.tokens.max()) < count + 2
+    drawn = prompts_and_answers(task, data._draw_step_problems(recipe, 0, 0))
+    assert {*drawn} <= {(row["prompt"], row["answer"]) for row in rows}
+    (score,) = evaluate(lw.Weights("own", recipe, try_training(recipe, CPU).model), [7], samples=5)
     assert score.count == 5
-
-
-def test_a_search_for_failures_tries_each_test_problem_once(bits):
-    recipe = small(bits)
-    found = attack(lw.Weights("own", recipe, recipe.build()), tries=10_000)
-    tests = sum(len(bits.part("test").enumerate([size], 1000)) for size in range(1, 11))
-    assert found["tries"] == tests and {row["origin"] for row in found["origins"]} == {"every"}
 
 
 def test_check_counts_words_where_symbols_are_words(tmp_path, capsys):

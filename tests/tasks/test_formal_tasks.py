@@ -76,19 +76,10 @@ def test_words_with_their_inverses_end_where_they_began():
 
 
 def test_words_over_two_elements_are_running_parities():
-    task = GroupWords("Z2", each=True)
-    problems = task.sample(torch.full((20, 1), 9), lw.stream(0))
-    bits = problems.prompt
-    assert torch.equal(problems.answer, bits.cumsum(1) % 2)
-    last = GroupWords("Z2", each=False).from_rows(problems.sizes, bits)
-    assert torch.equal(last.answer, lw.Parity().from_rows(problems.sizes, bits).answer)
-    assert lw.Tagged().accepts(task) and not lw.Tagged().accepts(GroupWords("Z2", each=False))
-    assert lw.Labelled().accepts(GroupWords("Z2", each=False))
-
-
-def test_even_pairs_are_words_with_equal_ends():
-    problems = EvenPairs(each=True).sample(torch.full((50, 1), 9), lw.stream(0))
-    assert torch.equal(problems.answer == 1, problems.prompt == problems.prompt[:, :1])
+    problems = GroupWords("Z2").sample(torch.full((20, 1), 9), lw.stream(0))
+    assert torch.equal(problems.answer, problems.prompt.cumsum(1) % 2)
+    for each in (True, False):
+        assert lw.Tagged().accepts(GroupWords("Z2", each)) == each != lw.Labelled().accepts(GroupWords("Z2", each))
 
 
 def test_blocks_of_each_family_are_in_the_language_or_not():
@@ -119,13 +110,11 @@ def test_arithmetic_is_nested_in_the_form_of_its_family():
     assert all(word.startswith("(((((") and "((" not in word[5:] for word, _ in drawn(task, "left-nested", 6))
     assert all(word.endswith(")))))") and "))" not in word[:-5] for word, _ in drawn(task, "right-nested", 6))
     assert all(word[0] + word[6] + word[12] == "(" + word[6] + ")" for word, _ in drawn(task, "balanced", 4))
-    middle = re.compile(r"\(\d.\(\(\d.\(\(\d.\d\).\d\)\).\d\)\)")
+    middle = r"\(\d.\(\(\d.\(\(\d.\d\).\d\)\).\d\)\)"
     assert all(re.fullmatch(middle, word) for word, _ in drawn(task, "nested-from-both-ends", 6))
-    uniform = {
-        re.sub(r"[-+*]", ".", re.sub(r"\d", "1", word))
-        for word, _ in prompts_and_answers(task, task.sample(torch.full((500, 1), 4), lw.stream(0)))
-    }
-    assert len(uniform) == 5  # all binary trees of four leaves, the fourth Catalan number
+    uniform = prompts_and_answers(task, task.sample(torch.full((500, 1), 4), lw.stream(0)))
+    # All binary trees of four leaves, the fourth Catalan number.
+    assert len({re.sub(r"[-+*]", ".", re.sub(r"\d", "1", word)) for word, _ in uniform}) == 5
 
 
 def test_equations_have_one_solution_and_x_at_any_position():
@@ -141,11 +130,8 @@ def test_a_stack_is_written_from_its_top():
     assert prompts_and_answers(task, task.parse("abb-A")) == [("abb-A", "aba")]
     assert {answer for word, answer in drawn(task, "pops", 8) if word.count("-") >= 4} == {"."}
     assert all(answer == word[::-1] for word, answer in drawn(task, "no-actions", 8))
-    lengths = {
-        len(re.match("[ab]+", word)[0])
-        for word, _ in prompts_and_answers(task, task.sample(torch.full((300, 1), 6), lw.stream(0)))
-    }
-    assert lengths == {1, 2, 3, 4, 5, 6}
+    uniform = prompts_and_answers(task, task.sample(torch.full((300, 1), 6), lw.stream(0)))
+    assert {len(re.match("[ab]+", word)[0]) for word, _ in uniform} == {1, 2, 3, 4, 5, 6}
 
 
 def test_roots_of_squares_and_of_one_less():

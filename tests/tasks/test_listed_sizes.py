@@ -19,16 +19,8 @@ def blocks():
 
 
 def recipe(lengths, task, **changes):
-    small = [
-        "model.width=8",
-        "model.heads=1",
-        "model.positions=RoPE",
-        "batch=16",
-        "steps=4",
-        "watch.every=2",
-        "watch.count=4",
-    ]
-    found = lw.find("looped-parity", *small)
+    small = "model.width=8 model.heads=1 model.positions=RoPE batch=16 steps=4 watch.every=2 watch.count=4"
+    found = lw.find("looped-parity", *small.split())
     return found.change(task=task, layout=lw.Tagged(), lengths=lengths, name="blocks", **changes)
 
 
@@ -45,19 +37,11 @@ def test_sizes_that_do_not_ascend_are_refused(blocks, sizes):
         type("_Wrong", (blocks.Blocks,), {"listed_sizes": sizes})
 
 
-@pytest.mark.parametrize(
-    "lengths",
-    [
-        lw.Uniform(top=20),
-        lw.Uniform(top=20, longest=0.5),
-        lw.OneOf(sizes=(4, 13)),
-        lw.LogUniform(top=20),
-        lw.Curriculum(top=20, every=1),
-        lw.Mastery(top=20, every=1, least=0.0),
-        lw.Natural(top=20, bottom=3),
-    ],
-    ids=repr,
-)
+LENGTHS = [lw.Uniform(top=20), lw.Uniform(top=20, longest=0.5), lw.OneOf(sizes=(4, 13)), lw.LogUniform(top=20)]
+LENGTHS += [lw.Curriculum(top=20, every=1), lw.Mastery(top=20, every=1, least=0.0), lw.Natural(top=20, bottom=3)]
+
+
+@pytest.mark.parametrize("lengths", LENGTHS, ids=repr)
 @pytest.mark.parametrize("name", ["Blocks", "FewBlocks"])
 def test_training_draws_the_listed_sizes_up_to_the_largest(blocks, lengths, name):
     task = getattr(blocks, name)()
