@@ -25,26 +25,25 @@ def test_a_panel_keeps_its_name_and_a_single_panel_needs_none():
     assert lw.Study("One", PANELS[:1]).panels[0].name == ""
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [({"title": "Batch of 4"}, "two panels have the title"), ({"name": "Batch-of-4"}, "two panels have the name"),
-     ({"name": "a/b"}, "is not a folder name"), ({"title": "…"}, "is not a folder name")],
-)  # fmt: skip
-def test_panels_that_would_write_into_one_folder_are_refused(changes, said):
-    with pytest.raises(lw.UsageError, match=said):
-        lw.Study("Two", (PANELS[0], replace(PANELS[1], **changes)))
+ONE, OTHER = PANELS
+REFUSED = [
+    ({"title": "Batch of 4"}, "two panels have the title"), ({"name": "Batch-of-4"}, "two panels have the name"),
+    ({"name": "a/b"}, "name='a/b' is not a folder name"), ({"title": "…"}, "name='' is not a folder name"),
+    ({"title": "Again", "recipes": ONE.recipes}, "two recipes have the name 'tiny-4'"),
+    ({"recipes": ()}, "panel 'Batch of 8' has no recipes"), ({"sizes": ()}, "panel 'Batch of 8' has no sizes"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("panels", "said"),
-    [((), "it has no panels"), ((replace(PANELS[0], recipes=()),), "panel 'Batch of 4' has no recipes"),
-     ((replace(PANELS[0], sizes=()),), "panel 'Batch of 4' has no sizes"),
-     ((PANELS[0], replace(PANELS[0], title="Again")), "two recipes have the name 'tiny-4'")],
-)  # fmt: skip
-def test_a_study_that_cannot_be_measured_is_refused(panels, said):
+@pytest.mark.parametrize(("changes", "said"), REFUSED)
+def test_a_study_that_cannot_be_measured_or_written_is_refused(changes, said):
     with pytest.raises(lw.UsageError, match=f"^study 'Two': {said}"):
-        lw.Study("Two", panels)
-    assert lw.Study("Map", (replace(PANELS[0], sizes=(), grid=(4, 4)),)).panels
+        lw.Study("Two", (ONE, replace(OTHER, **changes)))
+
+
+def test_a_study_needs_panels_and_a_grid_serves_as_sizes():
+    with pytest.raises(lw.UsageError, match="it has no panels"):
+        lw.Study("Two", ())
+    assert lw.Study("Map", (replace(ONE, sizes=(), grid=(4, 4)),)).panels
 
 
 @pytest.mark.parametrize(

@@ -18,38 +18,25 @@ import lengthwise as lw
 from torch import nn
 
 
-class Mean(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.value = nn.Linear(width, width)
-
-    def forward(self, x):
-        return self.value(x).cumsum(1) / x.new_ones(x.shape[1], 1).cumsum(0)
-
-
 @dataclass(frozen=True)
-class MeanOfAll(lw.MixerSpec):
-    '''A mean over all earlier positions.'''
-
+class LinearAlone(lw.MixerSpec):
     def build(self, width, heads):
-        return Mean(width)
+        return nn.Linear(width, width)
 
 
 @dataclass(frozen=True)
 class Swapped(lw.Parity):
-    '''A task of one's own.'''
+    pass
 """
 
 
-def test_architectures_have_about_as_many_parameters():
-    for task in TASKS:
-        counts = [sum(p.numel() for p in formal_recipe(task, name).build().parameters()) for name in ARCHITECTURES]
-        assert max(counts) < 1.1 * min(counts)
-
-
-def test_words_of_all_tasks_have_about_forty_symbols_and_one_curriculum():
+def test_all_tasks_and_architectures_have_one_protocol():
+    """Models are equally large, words have about forty symbols, and the curriculum is the same."""
     for task, (problems, _, symbols) in TASKS.items():
-        lengths = formal_recipe(task, "lstm").lengths
+        recipes = [formal_recipe(task, name) for name in ARCHITECTURES]
+        counts = [sum(p.numel() for p in recipe.build().parameters()) for recipe in recipes]
+        assert max(counts) < 1.1 * min(counts)
+        lengths = recipes[0].lengths
         assert 38 <= symbols * lengths.top <= 40 and lengths.grow == 1.5 and lengths.start >= problems.smallest
     study = catalog.study("formal")
     assert study.matrix and [panel.name for panel in study.panels] == [*TASKS]
@@ -61,10 +48,10 @@ def test_words_of_all_tasks_have_about_forty_symbols_and_one_curriculum():
 def test_a_user_s_mixer_and_task_are_a_row_and_a_column(tmp_path, monkeypatch):
     (tmp_path / "my_parts.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
-    words = ["--mixer", "MeanOfAll", "--tasks", "parity,Swapped", "--import", "my_parts", "--dry-run", "--json"]
+    words = ["--mixer", "LinearAlone", "--tasks", "parity,Swapped", "--import", "my_parts", "--dry-run", "--json"]
     done = command("reproduce", "formal", *words)
     assert done.returncode == 0, done.stderr
-    assert "formal-parity-mean-of-all" in done.stdout and "formal-swapped-mean-of-all" in done.stdout
+    assert "formal-parity-linear-alone" in done.stdout and "formal-swapped-linear-alone" in done.stdout
 
 
 @pytest.mark.parametrize(("task", "top"), [("ModularArithmetic", 20), ("Sorting", 7), ("FlippedCopy", 40), ("Maze", 2)])
