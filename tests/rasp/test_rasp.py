@@ -1,5 +1,7 @@
 """RASP operations equal plain loops, programs solve their tasks, and the checker refuses forbidden programs."""
 
+import operator
+import re
 from functools import partial
 from itertools import product, starmap
 
@@ -46,13 +48,7 @@ from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.strings import Copy, UniqueSet
 
-RELATIONS = {
-    "==": lambda a, b: a == b,
-    "<": lambda a, b: a < b,
-    "<=": lambda a, b: a <= b,
-    ">": lambda a, b: a > b,
-    ">=": lambda a, b: a >= b,
-}
+RELATIONS = {"==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 WIDTHS = st.tuples(st.integers(1, 3), st.integers(1, 6))
 SYMBOLS = st.lists(st.sampled_from(["a", "b", "c", "7", None, True, False]), min_size=1, max_size=4, unique=True)
 MARKS = st.sampled_from([(False, True), (True, False), (True,), (False,)])
@@ -128,21 +124,13 @@ def test_each_applies_a_table_of_symbols(drawn, data):
 
 
 @given(place_lists(2), st.sampled_from(sorted(RELATIONS)))
-def test_compare_before_and_after(drawn, relation):
+def test_places_are_compared_selected_and_moved(drawn, relation):
     one, other = map(Places, drawn)
-    wanted = [
-        [RELATIONS[relation](a, b) for a, b in zip(*pair, strict=True)]
-        for pair in zip(read(one), read(other), strict=True)
-    ]
-    assert read(compare(one, other, relation)) == wanted
+    pairs = [list(zip(*pair, strict=True)) for pair in zip(read(one), read(other), strict=True)]
+    assert read(compare(one, other, relation)) == [[RELATIONS[relation](a, b) for a, b in row] for row in pairs]
     assert read(before(one)) == [[a - 1 for a in row] for row in read(one)]
     assert read(after(one)) == [[a + 1 for a in row] for row in read(one)]
-
-
-@given(rows(1))
-def test_places_are_counted_from_0(drawn):
-    row = SymbolSequence(*drawn[0])
-    assert read(positions(row)) == [list(range(len(symbols))) for symbols in read(row)]
+    assert read(select(one, other, relation)) == selected(read(one), read(other), RELATIONS[relation])
 
 
 def selected(keys, queries, related):
@@ -153,22 +141,14 @@ def selected(keys, queries, related):
     ]
 
 
-@given(place_lists(2), st.sampled_from(sorted(RELATIONS)))
-def test_select_by_places(drawn, relation):
-    keys, queries = map(Places, drawn)
-    wanted = selected(read(keys), read(queries), RELATIONS[relation])
-    assert read(select(keys, queries, relation)) == wanted
-    if relation == "==":
-        assert read(select(keys, queries)) == wanted
-
-
 @given(rows(2))
-def test_select_by_symbols(drawn):
+def test_symbols_are_selected_and_counted_from_0(drawn):
     keys, queries = starmap(SymbolSequence, drawn)
     for related in (lambda key, query: (key, query) == ("a", "b"), lambda key, _: key, lambda _, query: query is None):
         wanted = selected(read(keys), read(queries), lambda k, q, related=related: bool(related(k, q)))
         assert read(select(keys, queries, related)) == wanted
-    assert read(select(keys, queries)) == selected(read(keys), read(queries), lambda k, q: k == q)
+    assert read(select(keys, queries)) == selected(read(keys), read(queries), operator.eq)
+    assert read(positions(keys)) == [list(range(len(symbols))) for symbols in read(keys)]
 
 
 @given(selector_parts(3))
@@ -183,17 +163,13 @@ def test_both_and_count(drawn):
 @given(selector_parts(1), st.sampled_from(["a", "z", None, False]), st.sampled_from(["max", "min"]))
 def test_aggregate(drawn, default, how):
     selector, row, where = Selector(drawn[0][0]), SymbolSequence(*drawn[1]), Places(drawn[2])
-    choose = max if how == "max" else min
 
     def best(values, key, default):
-        held = zip(read(selector), values, strict=True)
-        return [
-            [
-                choose((v for v, look in zip(value, looks, strict=True) if look), key=key, default=default)
-                for looks in row
-            ]
-            for row, value in held
-        ]
+        choose, found = max if how == "max" else min, []
+        for rows, value in zip(read(selector), values, strict=True):
+            chosen = [[v for v, look in zip(value, looks, strict=True) if look] for looks in rows]
+            found.append([choose(some, key=key, default=default) for some in chosen])
+        return found
 
     found = aggregate(selector, row, default, how)
     assert read(found) == best(read(row), row.alphabet.index, default)
@@ -278,12 +254,15 @@ def triples(draw):
 
 @every_operation
 @given(drawn=triples())
-def test_operations_are_causal(operation, drawn):
+def test_operations_are_causal_and_do_not_depend_on_other_rows(operation, drawn):
     one, other, keep = list(starmap(SymbolSequence, drawn[0])), list(starmap(SymbolSequence, drawn[1])), drawn[2]
-    assert prefix(operation(*one), keep) == prefix(operation(*other), keep)
+    together = operation(*one)
+    assert prefix(together, keep) == prefix(operation(*other), keep)
     if keep:
         shorter = operation(*[SymbolSequence(row.alphabet, row.ids[:, :keep]) for row in one])
-        assert prefix(shorter, keep) == prefix(operation(*one), keep)
+        assert prefix(shorter, keep) == prefix(together, keep)
+    for i, row in enumerate(read(together)):
+        assert read(operation(*[SymbolSequence(part.alphabet, part.ids[i : i + 1]) for part in one])) == [row]
 
 
 @every_operation
@@ -299,17 +278,6 @@ def test_operations_without_symbols_give_the_same_calls_and_alphabets(operation,
     if isinstance(concrete, SymbolSequence):
         assert empty.alphabet == concrete.alphabet
     assert not any(isinstance(value, torch.Tensor) for value in vars(empty).values())
-
-
-@every_operation
-@given(drawn=triples())
-def test_operations_do_not_depend_on_other_rows(operation, drawn):
-    together = read(operation(*starmap(SymbolSequence, drawn[0])))
-    for i in range(len(together)):
-        assert (
-            read(operation(*[SymbolSequence(symbols, ids[i : i + 1]) for symbols, ids in drawn[0]]))
-            == together[i : i + 1]
-        )
 
 
 # Programs
@@ -365,31 +333,20 @@ def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, no_sha
             assert execution.is_right.all(), f"length {n}"
             assert torch.equal(runner.rounds(problems.sizes), problems.rounds)
             assert {len(execution.states) - 1} == set(problems.rounds.tolist())
+            if n > 5:
+                continue
+            for said, row in zip(read(execution.output), read(execution.row), strict=True):
+                start = row.index("=")
+                written, _, _ = "".join(map(str, said[start:])).partition(END)
+                assert written == task.reference("".join(row[:start]))
 
 
 @every_program
 def test_one_round_fewer_does_not_solve_the_problem(task):
     """Products 2 × n are an exception: they have n + 2 places and T = 2n."""
-    problems = problems_of(task, 9, 200)[0]
     runner = find_program(task)
-    execution = execute(runner, problems)
-    early = read(runner.finish(execution.states[-2], execution.row))
-    late = read(execution.output)
-    assert any(one != other for one, other in zip(early, late, strict=True))
-
-
-@every_program
-def test_the_reference_solution_is_scored_as_right(task):
-    """The answer is read from the ``=`` to the first end and compared symbol by symbol."""
-    for n in (1, 2, 5):
-        for problems in problems_of(task, n, 40):
-            execution = execute(find_program(task), problems)
-            for i, (said, row) in enumerate(zip(read(execution.output), read(execution.row), strict=True)):
-                start = row.index("=")
-                written, _, _ = "".join(map(str, said[start:])).partition(END)
-                assert written == task.reference("".join(row[:start]))
-                assert execution.answer_slots[i].tolist().index(True) == start
-                assert int(execution.loss_mask[i].sum()) == len(written) + 1
+    execution = execute(runner, problems_of(task, 9, 200)[0])
+    assert read(runner.finish(execution.states[-2], execution.row)) != read(execution.output)
 
 
 @pytest.mark.parametrize(
@@ -436,38 +393,24 @@ def test_programs_are_causal_on_any_row(task, seed, keep):
     assert all(part.ids is None for part in empty)
 
 
-def test_problems_of_different_rounds_are_not_run_together():
-    parts = [fresh_problems(lw.Parity(), (n,), 2, seed=0) for n in (3, 5)]
-    with pytest.raises(ValueError, match=r"same number of rounds, not \[3, 5\]"):
-        execute(find_program(lw.Parity()), lw.Problems.join(parts))
-
-
 # Tasks without a program
 
 
-def test_the_error_for_a_task_without_a_program_lists_those_with_one(monkeypatch):
-    monkeypatch.delitem(PROGRAMS, lw.Parity)
-    with pytest.raises(lw.UsageError) as error:
-        find_program(lw.Parity())
-    assert str(error.value) == (
-        "parity has no n-RASP-L program; these have: copy, addition, binary-sum, multiplication, unique-set"
-    )
-
-
-@pytest.mark.parametrize(("equal_lengths", "leading_zeros"), [(False, False), (True, False), (False, True)])
-def test_addition_has_a_program_only_for_its_published_form(equal_lengths, leading_zeros):
-    with pytest.raises(lw.UsageError, match="needs equal_lengths=true leading_zeros=true"):
-        find_program(lw.Addition(2, "most", equal_lengths, leading_zeros))
-
-
-@pytest.mark.parametrize("text", ["101*11", "1*1"])
-def test_multiplication_takes_one_or_two_bits(text):
-    problems = Multiplication().parse(text)
-    if text == "1*1":
-        assert execute(find_program(Multiplication()), problems).is_right.all()
-        return
+def test_tasks_and_problems_without_a_program_are_refused(monkeypatch):
+    for options in ((False, False), (True, False), (False, True)):
+        with pytest.raises(lw.UsageError, match="needs equal_lengths=true leading_zeros=true"):
+            find_program(lw.Addition(2, "most", *options))
+    product = find_program(Multiplication())
+    assert execute(product, Multiplication().parse("1*1")).is_right.all()
     with pytest.raises(lw.UsageError, match="supports 1 or 2 bits times n, not 3"):
-        execute(find_program(Multiplication()), problems)
+        execute(product, Multiplication().parse("101*11"))
+    parts = [fresh_problems(lw.Parity(), (n,), 2, seed=0) for n in (3, 5)]
+    with pytest.raises(ValueError, match=r"same number of rounds, not \[3, 5\]"):
+        execute(find_program(lw.Parity()), lw.Problems.join(parts))
+    monkeypatch.delitem(PROGRAMS, lw.Parity)
+    known = "copy, addition, binary-sum, multiplication, unique-set"
+    with pytest.raises(lw.UsageError, match=f"^parity has no n-RASP-L program; these have: {known}$"):
+        find_program(lw.Parity())
 
 
 # The checker
@@ -483,222 +426,124 @@ def test_every_program_is_allowed(task):
 class Honest(Program):
     """An allowed program that does nothing; each forbidden one below differs from it in one thing."""
 
+    done = 0  # rounds
+
     def prepare(self, row):
         return {"row": row, "where": positions(row), "count": count(select(row, row))}
 
     def step(self, state, row):
-        return state
+        self.done += 1
+        return state | self.change(state, row)
+
+    def change(self, state, row):
+        return {}
 
     def finish(self, state, row):
         return state["row"]
 
 
-def test_doing_nothing_is_allowed():
+def assert_refused(said, **methods):
+    """Check that a program with these methods is refused in one line."""
+    with pytest.raises(Forbidden, match=f"^Cheat: [^\n]*{re.escape(said)}[^\n]*$"):
+        check_program(type("Cheat", (Honest,), methods)(lw.Parity()))
+
+
+# Forbidden operations of a step, on the row and the positions, and the errors that they give.
+OPAQUE = "no arithmetic, tests or indexing on"
+FORBIDDEN = {
+    f"{OPAQUE} Places": [
+        "where + 1", "1 + where", "where + where", "where - where", "1 - where", "where * 2", "2 * where", "-where",
+        "where // 2", "where / 2", "where % 2", "where < where", "where[-1]", "'abc'[where]", "int(where)",
+        "float(where)", "row if where else shift(row, None)",
+    ],
+    f"{OPAQUE} SymbolSequence": [
+        "row >= row", "row & row", "row | row", "row ^ row", "~row", "row[0]", "row[1:]", "len(row)", "list(row)",
+        "'1' in row", "row if row else shift(row, None)", "row if not row else shift(row, None)",
+        "row if compare(where, where, '<') else shift(row, None)",
+    ],
+    f"{OPAQUE} Selector": ["row if select(row, row) else shift(row, None)"],
+    "reads the data of rows": [
+        "row if row.ids[0, 0] else shift(row, None)", "row if row.ids.shape[1] > 9 else shift(row, None)",
+        "row if int(where.numbers.max()) > 9 else shift(row, None)", "row if select(row, row).chosen.any() else row",
+        "SymbolSequence(row.alphabet, torch.flip(row.ids, [1]))", "where**2",
+    ],
+    "symbols have no order": ["count(select(row, row, '<'))"],
+    "compared only by == < <= > >=": [
+        "compare(where, where, '!=')", "count(select(where, where, lambda k, q: k == 2 * q))",
+        "count(select(where, where, '!='))",
+    ],
+    "symbols can be compared only with symbols": ["count(select(row, where))", "count(select(where, row))"],
+    "marks must be True or False": ["seen(row)", "latest(row, row, None)"],
+    "16384 combinations of symbols; at most 10000 are allowed": ["each(lambda *s: s[0], *[row] * 7)"],
+    "a state must be a dict of rows and places": ["3", "select(row, row)", "[row]"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("said", "text"), [(said, text) for said, texts in FORBIDDEN.items() for text in texts])
+def test_forbidden_operations_are_refused_in_every_method(said, text):
+    def act(row, where):
+        return eval(text, globals() | {"row": row, "where": where})
+
+    assert_refused(
+        said,
+        prepare=lambda self, row: Honest.prepare(self, row) | {"more": row},
+        step=lambda self, state, row: state | {"more": act(row, state["where"])},
+    )
+    if said != "a state must be a dict of rows and places":
+        assert_refused(said, prepare=lambda self, row: (act(row, positions(row)), {})[1])
+        assert_refused(said, finish=lambda self, state, row: act(row, state["where"]))
+
+
+def flip(state, is_on):
+    turn = {"0": "1", "1": "0"} if is_on else {}
+    return {"row": each(lambda s: turn.get(s, s), state["row"])}
+
+
+def flip_where(steers):
+    return lambda self, state, row: flip(state, row.ids is not None and steers(row.ids))
+
+
+CHEATS = [
+    ("may not count its rounds", lambda self, state, row: {"row": shift(state["row"], "0")} if self.done > 3 else {}),
+    # The operation and its alphabet are the same, only the table differs.
+    ("may not count its rounds", lambda self, state, row: flip(state, self.done > 3)),
+    ("may not count its rounds", lambda self, state, row: flip(state, self.done > 20)),
+    ("operations differ between rows", flip_where(lambda ids: ids.shape[1] > 5)),
+    ("operations differ between rows", flip_where(lambda ids: (ids == 1).any())),
+]
+
+
+@pytest.mark.parametrize(("said", "change"), CHEATS)
+def test_operations_may_depend_on_neither_rounds_nor_length_nor_data(said, change):
     check_program(Honest(lw.Parity()))
+    assert_refused(said, change=change)
 
 
-# Forbidden operations of a step, on the row and the state's parts
-STEPS = {
-    "add to a place": lambda row, where: where + 1,
-    "add a place": lambda row, where: 1 + where,
-    "add places": lambda row, where: where + where,
-    "subtract": lambda row, where: where - where,
-    "subtract from": lambda row, where: 1 - where,
-    "multiply": lambda row, where: where * 2,
-    "multiply by a place": lambda row, where: 2 * where,
-    "negate": lambda row, where: -where,
-    "halve": lambda row, where: where // 2,
-    "divide": lambda row, where: where / 2,
-    "parity of a place": lambda row, where: where % 2,
-    "power": lambda row, where: where**2,
-    "order of places": lambda row, where: where < where,
-    "order of rows": lambda row, where: row >= row,
-    "and": lambda row, where: row & row,
-    "or": lambda row, where: row | row,
-    "exclusive or": lambda row, where: row ^ row,
-    "not": lambda row, where: ~row,
-    "index": lambda row, where: row[0],
-    "slice": lambda row, where: row[1:],
-    "index places": lambda row, where: where[-1],
-    "use a place as an index": lambda row, where: "abc"[where],
-    "length": lambda row, where: len(row),
-    "whole number": lambda row, where: int(where),
-    "number": lambda row, where: float(where),
-    "iterate": lambda row, where: list(row),
-    "membership": lambda row, where: "1" in row,
-    "branch on symbols": lambda row, where: row if row else shift(row, None),
-    "branch on places": lambda row, where: row if where else shift(row, None),
-    "branch on a selector": lambda row, where: row if select(row, row) else shift(row, None),
-    "branch on a comparison": lambda row, where: row if compare(where, where, "<") else shift(row, None),
-    "not of symbols": lambda row, where: row if not row else shift(row, None),
-    "look at the data": lambda row, where: row if row.ids[0, 0] else shift(row, None),
-    "look at the length": lambda row, where: row if row.ids.shape[1] > 9 else shift(row, None),
-    "look at a place": lambda row, where: row if int(where.numbers.max()) > 9 else shift(row, None),
-    "look at a selector": lambda row, where: row if select(row, row).chosen.any() else shift(row, None),
-    "reverse": lambda row, where: SymbolSequence(row.alphabet, torch.flip(row.ids, [1])),
-    "order of symbols": lambda row, where: count(select(row, row, "<")),
-    "unknown comparison": lambda row, where: compare(where, where, "!="),
-    "unknown selection": lambda row, where: count(select(where, where, "!=")),
-    "a function of places": lambda row, where: count(select(where, where, lambda k, q: k == 2 * q)),
-    "symbols with places": lambda row, where: count(select(row, where)),
-    "places with symbols": lambda row, where: count(select(where, row)),
-    "marks that are none": lambda row, where: seen(row),
-    "latest of marks that are none": lambda row, where: latest(row, row, None),
-    "a map of too many": lambda row, where: each(lambda *s: s[0], *[row] * 7),
-    "a number in the state": lambda row, where: 3,
-    "a selector in the state": lambda row, where: select(row, row),
-    "a list in the state": lambda row, where: [row],
-}
-SAID = {
-    "add to a place": "no arithmetic, tests or indexing on Places",
-    "index": "no arithmetic, tests or indexing on SymbolSequence",
-    "branch on a selector": "no arithmetic, tests or indexing on Selector",
-    "look at the data": "reads the data of rows",
-    "order of symbols": "symbols have no order",
-    "unknown comparison": "compared only by == < <= > >=",
-    "symbols with places": "symbols can be compared only with symbols, and places only with places",
-    "marks that are none": "marks must be True or False",
-    "a map of too many": "16384 combinations of symbols; at most 10000 are allowed",
-    "a number in the state": "a state must be a dict of rows and places",
-}
-
-
-def refused(cheat):
-    with pytest.raises(Forbidden) as error:
-        check_program(cheat)
-    said = str(error.value)
-    assert said.startswith(f"{type(cheat).__name__}: ")
-    assert "\n" not in said
-    return said
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_forbidden_operations_are_refused_in_every_method(name):
-    class Cheat(Honest):
-        def step(self, state, row):
-            return state | {"more": STEPS[name](row, state["where"])}
-
-        def prepare(self, row):
-            return super().prepare(row) | {"more": row}
-
-    assert SAID.get(name, "") in refused(Cheat(lw.Parity()))
-    if "in the state" in name:
-        return
-
-    class Early(Honest):
-        def prepare(self, row):
-            STEPS[name](row, positions(row))
-            return super().prepare(row)
-
-    class Late(Honest):
-        def finish(self, state, row):
-            STEPS[name](row, state["where"])
-            return row
-
-    assert refused(Early(lw.Parity())).partition(": ")[2] == refused(Late(lw.Parity())).partition(": ")[2]
-
-
-def test_rounds_may_not_be_counted():
-    class Counter(Honest):
-        done = 0
-
-        def step(self, state, row):
-            self.done += 1
-            return state | ({"row": shift(state["row"], "0")} if self.done > 3 else {})
-
-    assert "may not count its rounds" in refused(Counter(lw.Parity()))
-
-
-@pytest.mark.parametrize("since", [1, 3, 20])
-def test_a_table_may_not_change_between_rounds(since):
-    """The operation and its alphabet are the same, only the function differs."""
-
-    class Switch(Honest):
-        done = 0
-
-        def step(self, state, row):
-            self.done += 1
-            turn = {"0": "1", "1": "0"} if self.done > since else {}
-            return state | {"row": each(lambda s: turn.get(s, s), state["row"])}
-
-    assert refused(Switch(lw.Parity()))
-
-
-@pytest.mark.parametrize("steers", [lambda ids: ids.shape[1] > 5, lambda ids: bool((ids == 1).any())])
-def test_control_flow_may_not_depend_on_length_or_data(steers):
-    class Branching(Honest):
-        def step(self, state, row):
-            steered = row.ids is not None and steers(row.ids)
-            return state | {"row": shift(state["row"], "1" if steered else "0")}
-
-    assert "operations differ between rows" in refused(Branching(lw.Parity()))
-
-
-def test_a_state_must_reach_finitely_many_alphabets():
-    class Endless(Honest):
-        def prepare(self, row):
-            return {"count": each(lambda _: 0, row)}
-
-        def step(self, state, row):
-            return {"count": each(lambda n: n + 1, state["count"])}
-
-        def finish(self, state, row):
-            return row
-
-    assert "still growing" in refused(Endless(lw.Parity()))
-
-
-@pytest.mark.parametrize(("most", "allowed"), [(4, True), (40, False)])
-def test_a_state_closes_within_a_few_steps(most, allowed):
+@pytest.mark.parametrize(("most", "is_allowed"), [(4, True), (40, False), (10**9, False)])
+def test_a_state_closes_within_a_few_steps(most, is_allowed):
     """A bounded count has one more symbol after each step until it reaches its limit."""
-
-    class Bounded(Honest):
-        def prepare(self, row):
-            return {"count": each(lambda _: 0, row)}
-
-        def step(self, state, row):
-            return {"count": each(lambda n, s: min(n + (s == "1"), most), state["count"], row)}
-
-        def finish(self, state, row):
-            return row
-
-    if allowed:
-        check_program(Bounded(lw.Parity()))
+    methods = {
+        "prepare": lambda self, row: {"count": each(lambda _: 0, row)},
+        "step": lambda self, state, row: {"count": each(lambda n, s: min(n + (s == "1"), most), state["count"], row)},
+        "finish": lambda self, state, row: row,
+    }
+    if is_allowed:
+        check_program(type("Bounded", (Honest,), methods)(lw.Parity()))
     else:
-        assert "still growing" in refused(Bounded(lw.Parity()))
+        assert_refused("still growing", **methods)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [lambda state, row: state | {"new": row}, lambda state, row: {"row": row}, lambda state, row: {}],
-    ids=["more", "fewer", "none"],
-)
-def test_a_state_keeps_its_parts(change):
-    class Cheat(Honest):
-        def step(self, state, row):
-            return change(state, row)
-
-    assert "the state changes its parts: row, where, count became" in refused(Cheat(lw.Parity()))
-
-
-@pytest.mark.parametrize(
-    "end", [lambda row: positions(row), lambda row: select(row, row), lambda row: "1", lambda row: {"row": row}]
-)
-def test_a_program_finishes_with_a_row(end):
-    class Cheat(Honest):
-        def finish(self, state, row):
-            return end(row)
-
-    assert "finish must return a row of symbols" in refused(Cheat(lw.Parity()))
+def test_a_state_keeps_its_parts_and_a_program_finishes_with_a_row():
+    for change in (lambda self, state, row: state | {"new": row}, lambda self, state, row: {"row": row}):
+        assert_refused("the state changes its parts: row, where, count became", step=change)
+    for end in (positions, lambda row: select(row, row), lambda row: "1", lambda row: {"row": row}):
+        assert_refused("finish must return a row of symbols", finish=lambda self, state, row, end=end: end(row))
 
 
 def test_other_errors_of_a_program_are_raised_unchanged():
-    class Broken(Honest):
-        def step(self, state, row):
-            return {"row": state["nowhere"]}
-
+    broken = type("Broken", (Honest,), {"change": lambda self, state, row: state["nowhere"]})
     with pytest.raises(KeyError):
-        check_program(Broken(lw.Parity()))
+        check_program(broken(lw.Parity()))
 
 
 # Formatting
@@ -706,18 +551,11 @@ def test_other_errors_of_a_program_are_raised_unchanged():
 
 def test_rounds_of_parity_are_formatted():
     execution = execute(find_program(lw.Parity()), lw.Parity().parse("1011"))
-    assert format_rounds(execution) == [
-        {"bits": "1011··", "answer": "····0·"},
-        {"bits": "·1011·", "answer": "····1·"},
-        {"bits": "··1011", "answer": "····0·"},
-        {"bits": "···101", "answer": "····0·"},
-        {"bits": "····10", "answer": "····1·"},
-    ]
-    assert format_state(execution.row) == "1011=$"
-    assert format_state(execution.output) == "$$$$1$"
+    bits = ["1011··", "·1011·", "··1011", "···101", "····10"]
+    answers = ["····0·", "····1·", "····0·", "····0·", "····1·"]
+    wanted = [{"bits": row, "answer": answer} for row, answer in zip(bits, answers, strict=True)]
+    assert format_rounds(execution) == wanted
+    assert (format_state(execution.row), format_state(execution.output)) == ("1011=$", "$$$$1$")
     assert format_answer(execution, lw.Parity()) == "1"
-
-
-def test_the_first_row_of_a_state_is_formatted_with_places_as_numbers():
     assert format_state(Places(torch.tensor([[-1, 0, 10], [5, 5, 5]]))) == "-1 0 10"
     assert format_state(SymbolSequence((None, True, False, "a"), torch.tensor([[0, 1, 2, 3], [1, 1, 1, 1]]))) == "·^·a"
