@@ -397,8 +397,8 @@ def test_a_stored_name_cannot_lead_out_of_the_results_folder(stored, cli):
 
 
 def test_a_short_fuzzing_campaign_finds_no_fault(stored):
-    """Fuzzed commands show no fault; ``python -m tests.torture.fuzz`` runs the long campaign."""
-    assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play(stored, number, 0)] == []
+    """Fuzzed commands show no fault; ``make torture`` runs the long campaign."""
+    assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play_input(stored, number, 0)] == []
 
 
 def test_recipes_without_shipped_weights_ask_for_training_first(cli):

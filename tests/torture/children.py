@@ -6,7 +6,7 @@ like any process; what it cannot show is what happens while Python and torch are
 
 from __future__ import annotations
 
-import contextlib
+import importlib
 import os
 import select
 import signal
@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest import mock
 
 PATIENCE = 120.0  # seconds after which a process counts as hanging
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -32,10 +31,11 @@ class Child:
         self.number, self.said, self.code = number, said, None
         self._ended = os.pidfd_open(number)
 
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send the process a signal, unless it has ended."""
+    def kill(self) -> None:
+        """Kill the process, unless it has ended, and wait for its end."""
         if self.poll() is None:
-            os.kill(self.number, number)
+            os.kill(self.number, signal.SIGKILL)
+        self.wait()
 
     def poll(self) -> int | None:
         """Return the exit status, or minus the signal that ended the process; None while it runs."""
@@ -59,15 +59,10 @@ def fresh(words: Sequence[object], place: Path) -> Child:
     """Start a new interpreter that works in ``place``."""
     said = _said(place)
     with said.with_suffix(".out").open("wb") as out, said.with_suffix(".err").open("wb") as errors:
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
+        command = [sys.executable, "-P", "-m", "lengthwise", *map(str, words)]
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "lengthwise", *map(str, words)],
-            cwd=place,
-            env=_environment(),
-            start_new_session=True,
-            preexec_fn=_reset_signals,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=errors,
+            command, cwd=place, env=_environment(), start_new_session=True, preexec_fn=_reset_signals, **streams
         )
     process.returncode = 0  # ``Child`` waits for the process
     return Child(process.pid, said)
@@ -86,19 +81,10 @@ def fork(words: Sequence[object], place: Path, before: Callable[[], None] | None
         _become(words)
         (before or (lambda: None))()
 
+    for verb in ("train", "reproduce", "ask"):  # imported here, so that forks find them loaded
+        importlib.import_module(f"lengthwise.cli.{verb}")
     said = _said(place)
     return Child(_fork_and_run(work, words), said)
-
-
-def inside(words: Sequence[object], place: Path) -> int:
-    """Run the command in this process, so that later forks find its imports loaded."""
-    with contextlib.ExitStack() as stack:
-        nothing = stack.enter_context(open(os.devnull, "w", encoding="utf-8"))
-        for context in (contextlib.redirect_stdout(nothing), contextlib.redirect_stderr(nothing)):
-            stack.enter_context(context)
-        stack.enter_context(contextlib.chdir(place))
-        stack.enter_context(mock.patch.dict(os.environ, _environment()))
-        return _call_main(words)
 
 
 def _said(place: Path) -> Path:

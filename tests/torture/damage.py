@@ -60,9 +60,8 @@ def doubled(path: Path, draw: random.Random) -> None:
 
 
 def blank(path: Path, draw: random.Random) -> None:
-    path.write_bytes(
-        draw.choice([b"", b"\n", b"\0" * 64, b"\xff\xfe\n", b"[" * 100_000, b"{}\n", b"null\n", b"9" * 5000])
-    )
+    contents = [b"", b"\n", b"\0" * 64, b"\xff\xfe\n", b"[" * 100_000, b"{}\n", b"null\n", b"9" * 5000]
+    path.write_bytes(draw.choice(contents))
 
 
 def other(path: Path, draw: random.Random) -> None:
@@ -138,14 +137,6 @@ def _paths(tree: Any, limit: int = 400) -> list[tuple[Any, ...]]:
 
 
 def _retensored(tensor: torch.Tensor, draw: random.Random) -> torch.Tensor:
-    return draw.choice(
-        [
-            tensor.new_zeros(1000, 3),
-            tensor.new_zeros(()).expand(tensor.shape),
-            tensor.double(),
-            tensor.to(torch.complex64),
-            tensor.new_full(tensor.shape, float("nan")) if tensor.is_floating_point() else tensor,
-            tensor.flatten()[:1],
-            torch.zeros(3).to_sparse(),
-        ]
-    )
+    shapes = [tensor.new_zeros(1000, 3), tensor.new_zeros(()).expand(tensor.shape), tensor.flatten()[:1]]
+    types = [tensor.double(), tensor.to(torch.complex64), torch.zeros(3).to_sparse()]
+    return draw.choice([*shapes, *types, *[torch.full_like(tensor, float("nan"))] * tensor.is_floating_point()])

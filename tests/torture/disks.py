@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +21,11 @@ from .children import Child, fork, orphans
 from .kills import undisturbed
 from .runs import RECIPES, complaints, differences, kept, study, training
 
-KINDS = ("full", "study-full", "read-only", "limit", "quota", "failing", "vanishing", "log-vanishing")
-
 
 def plan(times: float) -> list[str]:
     """Return the names of the cases."""
     names = [*RECIPES]
-    return [f"{kind}-{names[n % len(names)]}-{n}" for n in range(max(1, round(3 * times))) for kind in KINDS]
+    return [f"{kind}-{names[n % len(names)]}-{n}" for n in range(max(1, round(3 * times))) for kind in FAILING]
 
 
 def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
@@ -36,18 +35,8 @@ def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
     right, seconds = undisturbed(what, place.parent.parent)
     place.mkdir(parents=True)
     words = study(place) if what == "study" else training(what)
-    failing = {
-        "full": _full,
-        "study-full": _full,
-        "read-only": _read_only,
-        "limit": _limit,
-        "quota": lambda *rest: _refusing(errno.EDQUOT, *rest),
-        "failing": lambda *rest: _refusing(errno.EIO, *rest),
-        "vanishing": lambda *rest: _vanishing("runs", *rest),
-        "log-vanishing": lambda *rest: _vanishing("runs/*/metrics.jsonl", *rest),
-    }[kind]
     try:
-        child = failing(words, place, seconds, draw)
+        child = FAILING[kind](words, place, seconds, draw)
         faults = complaints(child, [0, 2])
         faults += [f"process {left} lived on" for left in orphans(place)]
         _grow(place / "runs")
@@ -88,7 +77,6 @@ def _read_only(words: list[str], place: Path, seconds: float, draw: random.Rando
     first = fork(words, place)
     first.wait(draw.uniform(0, seconds))
     first.kill()
-    first.wait()
     subprocess.run(["mount", "-o", "remount,ro", place / "runs"], check=True)
     return fork(words, place)
 
@@ -121,3 +109,10 @@ def _vanishing(what: str, words: list[str], place: Path, seconds: float, draw: r
     for path in place.glob(what):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return child
+
+
+FAILING = {
+    "full": _full, "study-full": _full, "read-only": _read_only, "limit": _limit,
+    "quota": partial(_refusing, errno.EDQUOT), "failing": partial(_refusing, errno.EIO),
+    "vanishing": partial(_vanishing, "runs"), "log-vanishing": partial(_vanishing, "runs/*/metrics.jsonl"),
+}  # fmt: skip

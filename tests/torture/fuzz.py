@@ -1,27 +1,21 @@
 """Hostile input: Python calls, overrides, command lines and damaged files, many in one process, each from a seed.
 
-    python -m tests.torture.fuzz --inputs N --seed S [--only I]
-
 Whatever is put in, there is a result or one clean line; no code of it runs, nothing is left half written.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import dataclasses
 import io
-import json
 import os
 import random
 import re
 import shutil
-import sys
 import tempfile
 import time
 import traceback
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -34,6 +28,7 @@ from lengthwise.ask.inquiry import Inquiry, InquiryRun
 from lengthwise.base.errors import quote_value
 from lengthwise.base.fields import encode
 from lengthwise.cli import entry
+from lengthwise.cli.parser import verb_parsers
 from lengthwise.evaluation.attack import measure_anatomy
 from lengthwise.evaluation.depth import measure_depths
 from lengthwise.experiment.recipe import Recipe
@@ -41,6 +36,7 @@ from lengthwise.training.loop import Trainer, train, try_training
 
 from .damage import ESCAPES, spoil
 
+INPUTS = 250  # in a case
 LONGEST = 20.0  # limit of processor time for an input, in seconds
 PROGRESS = re.compile(r"\d (s|min|h) (so far|left)\b|done in \d")  # lines of the progress display
 TINY = ("steps=2", "batch=4", "watch.every=0", "lengths=Uniform(top=3)")
@@ -116,6 +112,20 @@ def _runs(folder: Path) -> tuple[Path, Path, Path]:
     return done.folder, begun.folder, asked.folder
 
 
+def plan(times: float) -> list[str]:
+    """Return the names of the cases."""
+    return [str(number) for number in range(max(1, round(8 * times)))]
+
+
+def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
+    """Run one case of ``INPUTS`` inputs."""
+    torch.set_num_threads(1)
+    seed = draw.randrange(10**6)
+    with Place.made() as made:
+        faults = [f"seed {seed}: {fault}" for number in range(INPUTS) for fault in play_input(made, number, seed)]
+    return {"inputs": INPUTS, "faults": faults}
+
+
 # Inputs: a name and an action
 
 
@@ -162,31 +172,18 @@ def calls(place: Place, draw: random.Random) -> Input:
     measured = some(lengths=[1], samples=2, kind="uniform", families=False, seed=0, device="cpu", stopping=None)
     trained = some(folder=place.folder / "runs" / "called", device="cpu", threads=1, save_every=60.0, quiet=True)
     weights, prompt, text = draw.choice([place.done, place.done, any_()]), any_(), any_()
-    return draw.choice(
-        [
-            (f"{kind.__name__} {quote_value(chosen)}", lambda: kind(**(dict.fromkeys(needed, 1) | chosen))),
-            (
-                f"replace {name}={quote_value(given, max_length=300)}",
-                lambda: dataclasses.replace(_base(), **{name: given}),
-            ),
-            (f"evaluate {quote_value(measured, max_length=300)}", lambda: lw.evaluate(weights, **measured)),
-            (f"train {quote_value(trained, max_length=300)}", lambda: lw.train(_base(), **trained)),
-            (
-                f"train {quote_value(text, max_length=300)} {quote_value(prompt, max_length=300)}",
-                lambda: lw.train(text, prompt),
-            ),
-            (
-                f"load {quote_value(weights, max_length=300)} {quote_value(prompt, max_length=300)}",
-                lambda: lw.load(weights).solve(prompt),
-            ),
-            (
-                f"find {quote_value(text, max_length=300)} {quote_value(prompt, max_length=300)}",
-                lambda: lw.find(text, prompt),
-            ),
-            (f"families {quote_value(text, max_length=300)}", lambda: lw.families(text)),
-            (f"read {quote_value(text, max_length=300)}", lambda: Recipe.read(text)),
-        ]
-    )
+    verb, given_values, act = draw.choice([
+        (kind.__name__, [chosen], lambda: kind(**(dict.fromkeys(needed, 1) | chosen))),
+        (f"replace {name}", [given], lambda: dataclasses.replace(_base(), **{name: given})),
+        ("evaluate", [measured], lambda: lw.evaluate(weights, **measured)),
+        ("train", [trained], lambda: lw.train(_base(), **trained)),
+        ("train", [text, prompt], lambda: lw.train(text, prompt)),
+        ("load", [weights, prompt], lambda: lw.load(weights).solve(prompt)),
+        ("find", [text, prompt], lambda: lw.find(text, prompt)),
+        ("families", [text], lambda: lw.families(text)),
+        ("read", [text], lambda: Recipe.read(text)),
+    ])  # fmt: skip
+    return " ".join([verb, *(quote_value(value, max_length=300) for value in given_values)]), act
 
 
 def commands(place: Place, draw: random.Random) -> Input:
@@ -204,7 +201,8 @@ def commands(place: Place, draw: random.Random) -> Input:
         "rasp": ["parity", "101"],
         "report": [str(place.done)],
     }.get(verb, [])
-    options = [flag for action in _options(verb) for flag in action.option_strings if flag not in HEAVY]
+    actions = verbs[verb]._actions if verb in (verbs := verb_parsers(entry.build_parser())) else []
+    options = [flag for action in actions for flag in action.option_strings if flag not in HEAVY]
     for _ in range(draw.choice([0, 1, 1, 2, 3])):
         value = draw.choice(WORDS)
         match draw.randrange(4):
@@ -223,27 +221,20 @@ def commands(place: Place, draw: random.Random) -> Input:
 HEAVY = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start processes, take long, or print pages
 
 
-def _options(verb: str) -> list[argparse.Action]:
-    (verbs,) = [action.choices for action in entry.build_parser()._actions if action.dest == "verb"]
-    return verbs[verb]._actions if verb in verbs else []
-
-
 def files(place: Place, draw: random.Random) -> Input:
     """Return a damaged folder and a call that reads it."""
     target, fault = place.spoilt(draw)
-    command = draw.choice(
-        [
-            ["report", str(target), "--out", str(place.folder / "out")],
-            ["report", str(place.asked), str(place.done), str(target), "--out", str(place.folder / "out")],
-            ["report", str(target), "--stopping", "--samples", "4", "--lengths", "2"],
-            ["evaluate", str(target), "--lengths", "1", "--samples", "4", "--anatomy"],
-            ["solve", str(target), "101"],
-            ["train", str(target), "--lengths", "1", "--samples", "4", "--quiet"],
-            ["train", str(target), "--lengths", "1", "--samples", "4", "--quiet"],
-            ["show", str(target)],
-            ["list"],
-        ]
-    )  # fmt: skip
+    few, out = ["--lengths", "1", "--samples", "4"], ["--out", str(place.folder / "out")]
+    command = draw.choice([
+        ["report", str(target), *out],
+        ["report", str(place.asked), str(place.done), str(target), *out],
+        ["report", str(target), "--stopping", "--samples", "4", "--lengths", "2"],
+        ["evaluate", str(target), *few, "--anatomy"],
+        ["solve", str(target), "101"],
+        *[["train", str(target), *few, "--quiet"]] * 2,
+        ["show", str(target)],
+        ["list"],
+    ])  # fmt: skip
     return f"{fault}; lengthwise {command}", lambda: entry.main(command)
 
 
@@ -253,7 +244,7 @@ GENERATORS = (*[overrides] * 4, *[calls] * 4, commands, files)  # cheap ones mor
 # Checking results
 
 
-def play(place: Place, number: int, seed: int) -> list[str]:
+def play_input(place: Place, number: int, seed: int) -> list[str]:
     """Run one input and return what is wrong with its result."""
     draw = random.Random(f"{seed}/{number}")
     name, act = draw.choice(GENERATORS)(place, draw)
@@ -305,28 +296,3 @@ def _tidy(place: Place, before: set[str]) -> None:
     for path in sorted(place.state() - before, reverse=True):
         shutil.rmtree(path, ignore_errors=True)
         Path(path).unlink(missing_ok=True)
-
-
-def main() -> int:
-    """Run this many inputs; return 1 if one of them has a fault."""
-    parser = argparse.ArgumentParser(prog="fuzz", description=__doc__)
-    parser.add_argument("--inputs", type=int, default=1000, metavar="N")
-    parser.add_argument("--seed", type=int, default=0, metavar="S")
-    parser.add_argument("--only", type=int, metavar="I", help="one input alone, by its number")
-    args = parser.parse_args()
-    torch.set_num_threads(1)
-    counts: Counter[str] = Counter()
-    with Place.made() as place:
-        for number in range(args.inputs) if args.only is None else [args.only]:
-            faults = play(place, number, args.seed)
-            counts += Counter(inputs=1, faults=len(faults))
-            for fault in faults:
-                print(fault, flush=True)
-            if number % 100 == 99:
-                print(f"{number + 1} of {args.inputs}", file=sys.stderr, flush=True)
-    print(json.dumps(counts))
-    return int(counts["faults"] > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -11,12 +11,11 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from .children import Child, children_of, fork, fresh, inside, orphans
+from .children import Child, children_of, fork, fresh, orphans
 from .runs import RECIPES, complaints, differences, kept, study, training
 
 
@@ -36,18 +35,13 @@ def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
     for _ in range(3 if what == "study" or how else 5):
         if "fresh" in how:
             child, until = fresh(words, place), 4 * seconds
-        else:
-            child, until = _forked(words, place, draw), 1.1 * seconds
+        else:  # every other one kills itself at one of its file operations, between which files are torn
+            operation = round(math.exp(draw.uniform(0, 7))) if draw.random() < 0.5 else 0
+            child, until = fork(words, place, partial(_dies_at, operation)), 1.1 * seconds
         kills += _killed(child, draw, until, one_inside="child" in how)
         faults += [f"process {number} lived on" for number in orphans(place)]
     faults += complaints(fork(words, place), [0])
     return {"kills": kills, "faults": faults + differences(kept(place), right)}
-
-
-def _forked(words: Sequence[str], place: Path, draw: random.Random) -> Child:
-    """Every other one kills itself at one of its file operations: between any two of them is where files are torn."""
-    operation = round(math.exp(draw.uniform(0, 7))) if draw.random() < 0.5 else 0
-    return fork(words, place, (lambda: _dies_at(operation)) if operation else None)
 
 
 def _dies_at(operation: int) -> None:
@@ -71,24 +65,17 @@ def _killed(child: Child, draw: random.Random, seconds: float, *, one_inside: bo
             child.wait()
             return 1
         child.kill()
-        child.wait()
     return int(child.code == -signal.SIGKILL)
 
 
 @cache
 def undisturbed(what: str, folder: Path) -> tuple[dict[str, Any], float]:
-    """Return what an undisturbed run stores, and its seconds. It runs here, so that forks find its imports loaded."""
-    seconds = 0.0
-    for turn in ("first", "second"):
-        place = folder / f"undisturbed-{what}-{turn}-{os.getpid()}" / "work"
-        place.mkdir(parents=True)
-        words = study(place) if what == "study" else training(what)
-        start = time.monotonic()
-        if turn == "first" and what != "study":
-            inside(words, place)
-            continue
-        child = fork(words, place)
-        if child.wait() != 0:
-            raise RuntimeError(f"an undisturbed {what} fails: {child.errors}")
-        seconds = time.monotonic() - start
-    return kept(place), seconds
+    """Return what an undisturbed run stores, and its seconds."""
+    place = folder / f"undisturbed-{what}-{os.getpid()}" / "work"
+    place.mkdir(parents=True)
+    words = study(place) if what == "study" else training(what)
+    start = time.monotonic()
+    child = fork(words, place)
+    if child.wait() != 0:
+        raise RuntimeError(f"an undisturbed {what} fails: {child.errors}")
+    return kept(place), time.monotonic() - start

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .children import Child, fork, orphans
+from .children import fork, orphans
 from .kills import undisturbed
 from .runs import RECIPES, complaints, differences, kept, training
 
@@ -31,20 +31,15 @@ def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
         time.sleep(draw.uniform(0, seconds))
         for child in first:
             child.kill()
-            child.wait()
-    racers = []
+    racers, faults = [], list[str]()
     for _ in range(AT_ONCE):
         racers.append(fork(words, place))
         time.sleep(draw.choice([0, 0, 0.02]))
-    faults = [fault for one in racers for fault in _wrong(one, waits=kind == "waiting")]
+    for one in racers:  # one that lost the race must name the winner, and a later one be silent
+        lost = bool(one.wait()) and kind != "waiting"
+        faults += complaints(one, [2] if lost else [0])
+        faults += [f"it says: {one.errors}"] * (lost and "works on this run" not in one.errors)
     if all(one.code for one in racers):
         faults.append("none of them trained")
     faults += [f"process {left} lived on" for left in orphans(place)]
     return {"racers": AT_ONCE, "faults": [*faults, *differences(kept(place), right)]}
-
-
-def _wrong(child: Child, *, waits: bool) -> list[str]:
-    """Return complaints: a process that lost the race must name the winner, and a later one be silent."""
-    if not child.wait() or waits:
-        return complaints(child, [0])
-    return complaints(child, [2]) + ([] if "works on this run" in child.errors else [f"it says: {child.errors}"])

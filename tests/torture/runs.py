@@ -13,15 +13,8 @@ from typing import Any
 from .children import Child
 
 SMALL = ["model.width=8", "batch=4", "watch.count=4"]
-PARITY = [
-    *SMALL,
-    "model.heads=2",
-    "lengths=Curriculum(top=4,every=10)",
-    "watch.every=15",
-    "watch.sizes=(4,)",
-    "steps=45",
-]
 SUMS = [*SMALL, "model.heads=2", "watch.every=15", "watch.sizes=(2,)", "steps=45"]
+PARITY = [*SUMS, "lengths=Curriculum(top=4,every=10)", "watch.sizes=(4,)"]
 WORDS = ["batch=8", "source.rows=128", "lengths.top=14", "watch.every=8", "watch.validation=16", "steps=20"]
 
 # A recipe for each way in which a training keeps something: a moving average, the best weights, a fixed set, dropout,
@@ -67,7 +60,8 @@ def study(place: Path, *options: str) -> list[str]:
 # Comparison
 
 TIMES = {"wall_s", "cpu_s"}
-NAMED_BY_PROCESS = re.compile(r"^\.(lock|owner)$")  # they name the process, not the run
+# Files that name a process, not the run; and temporary ones of killed processes, which a write minutes later removes.
+NAMED_BY_PROCESS = re.compile(r"\.(lock|owner|.*\.lengthwise-[0-9a-f]{16})")
 
 
 def kept(place: Path) -> dict[str, Any]:
@@ -75,7 +69,7 @@ def kept(place: Path) -> dict[str, Any]:
     the bytes of weights, rows, and the names of all other files."""
     found: dict[str, Any] = {}
     for path in sorted(place.rglob("*")):
-        if path.is_file() and not NAMED_BY_PROCESS.match(path.name) and "__pycache__" not in path.parts:
+        if path.is_file() and not NAMED_BY_PROCESS.fullmatch(path.name) and "__pycache__" not in path.parts:
             found[str(path.relative_to(place))] = _content(path)
     return found
 

@@ -25,13 +25,9 @@ WHOM = ("train", "parent", "child", "reproduce", "ask")
 
 def plan(times: float) -> list[str]:
     """Return the names of the cases: target, signal and moment."""
-    every = [f"{target}-{number.name}-{when}" for target in WHOM for number in STOPS for when in ("early", "later")]
-    return [
-        f"{name}-{n}"
-        for n in range(max(1, round(times)))
-        for name in every
-        if name.split("-")[::2] != ["child", "early"]
-    ]
+    every = [(target, number.name, when) for target in WHOM for number in STOPS for when in ("early", "later")]
+    possible = ["-".join(case) for case in every if case[::2] != ("child", "early")]
+    return [f"{name}-{n}" for n in range(max(1, round(times))) for name in possible]
 
 
 def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
@@ -57,7 +53,6 @@ def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
     finally:
         if server:
             server.child.kill()
-            server.child.wait()
     return {"signals": 1, "faults": faults}
 
 
@@ -65,19 +60,8 @@ def _words(target: str, place: Path, server: Endpoint | None) -> list[str]:
     if target == "reproduce":
         return study(place)
     if server:
-        asked = [
-            "ask",
-            "parity",
-            "--endpoint",
-            server.address,
-            "--model",
-            "none",
-            "--lengths",
-            "4,5",
-            "--samples",
-            "12",
-        ]
-        return [*asked, "--concurrency", "2", "--quiet"]
+        asked = ["ask", "parity", "--endpoint", server.address, "--model", "none", "--lengths", "4,5"]
+        return [*asked, "--samples", "12", "--concurrency", "2", "--quiet"]
     return training("looped", *(["--seeds", "2", "--jobs", "2"] if target != "train" else []))
 
 
