@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -54,17 +53,6 @@ PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 """
 RECIPE = ["steps=400", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
 TRAIN = ["--lengths", "4", "--samples", "5", "--save-every", "0.3", "--quiet"]
-SWEPT = [
-    "steps=30",
-    "lengths=Uniform(top=4)",
-    "watch.every=0",
-    "keep=last",
-    "--samples",
-    "20",
-    "--seeds",
-    "2",
-    "--quiet",
-]
 SMALL = ["steps=30", "lengths=Uniform(top=4)", "watch.every=0", "keep=last"]
 SLURM = "Slurm(partition=main,minutes=30)"
 
@@ -125,15 +113,13 @@ def wait_for_exit(process, seconds):
     return process.returncode
 
 
-def expected_weights(tmp_path, seed):
-    """Return the weights of an undisturbed run."""
-    recipe = lw.find("looped-parity", *RECIPE)
-    run = lw.train(replace(recipe, seed=seed, data_seed=seed), folder=tmp_path / f"undisturbed-{seed}", quiet=True)
-    return (run.folder / "model.safetensors").read_bytes()
-
-
-def trained(runs):
-    return {lw.Run.open(path.parent).recipe.seed: path.parent for path in runs.glob("*/config.json")}
+def assert_undisturbed(runs, tmp_path, count):
+    """Assert that there are ``count`` runs, with the weights of undisturbed ones."""
+    folders = [path.parent for path in runs.glob("*/config.json")]
+    assert sorted(lw.Run.open(folder).recipe.seed for folder in folders) == list(range(count))
+    for folder in folders:
+        run = lw.train(lw.Run.open(folder).recipe, folder=tmp_path / folder.name, quiet=True)
+        assert (folder / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
 
 
 def jobs(state="RUNNING", node=""):
@@ -156,34 +142,32 @@ def test_runs_survive_a_killed_node_a_lost_job_and_a_preemption(cluster, runs, t
     crash("n2", cluster)
     assert wait_for_exit(watching, 1500) == 0
     assert not jobs() and not jobs("PENDING")
-    folders = trained(runs)
-    assert sorted(folders) == list(range(12))
-    for seed, folder in folders.items():
-        assert (folder / "model.safetensors").read_bytes() == expected_weights(tmp_path, seed)
+    assert_undisturbed(runs, tmp_path, 12)
     logs = "".join(path.read_text() for path in (runs / ".slurm").glob("*_log.*"))
     assert "preempted" in logs
     output("slurmd", "-N", "n2")
     wait_until(lambda: output("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
 
 
+def kill_processes(file, *marks):
+    """Kill every process whose ``file`` in /proc contains one of the marks."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if any(mark.encode() in (process / file).read_bytes() for mark in marks):
+                os.kill(int(process.name), signal.SIGKILL)
+
+
 def crash(node, cluster):
     """Kill all processes of a node, Slurm's own first, so that none reports the end of another."""
-    own = [f"slurmstepd: [{job}.".encode() for job in output("squeue", "-h", "-w", node, "-o", "%A").split()]
+    own = [f"slurmstepd: [{job}." for job in output("squeue", "-h", "-w", node, "-o", "%A").split()]
     kill(cluster / f"slurmd-{node}.pid", signal.SIGKILL)
-    for marks, name in ((own, "cmdline"), ([f"SLURMD_NODENAME={node}\0".encode()], "environ")):
-        for process in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):
-                if any(mark in (process / name).read_bytes() for mark in marks):
-                    os.kill(int(process.name), signal.SIGKILL)
+    kill_processes("cmdline", *own)
+    kill_processes("environ", f"SLURMD_NODENAME={node}\0")
 
 
 def lose(job):
     """Kill all processes of a job, so that Slurm counts it as failed."""
-    mark = f"SLURM_JOB_ID={output('squeue', '-h', '-j', job, '-o', '%A').strip()}\0".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if mark in (process / "environ").read_bytes():
-                os.kill(int(process.name), signal.SIGKILL)
+    kill_processes("environ", f"SLURM_JOB_ID={output('squeue', '-h', '-j', job, '-o', '%A').strip()}\0")
 
 
 @on_a_cluster
@@ -194,10 +178,8 @@ def test_an_interrupt_leaves_no_job_and_the_same_command_resumes(cluster, runs, 
     watching.send_signal(signal.SIGINT)
     assert wait_for_exit(watching, 120) == 130
     wait_until(lambda: not (jobs() or jobs("PENDING") or jobs("COMPLETING")))
-    again = start_watching("--seeds", "3")
-    assert wait_for_exit(again, 300) == 0
-    for seed, folder in trained(runs).items():
-        assert (folder / "model.safetensors").read_bytes() == expected_weights(tmp_path, seed)
+    assert wait_for_exit(start_watching("--seeds", "3"), 300) == 0
+    assert_undisturbed(runs, tmp_path, 3)
 
 
 # Ray
@@ -246,10 +228,8 @@ def test_runs_survive_a_lost_node_and_a_killed_training_on_ray(nodes, runs, tmp_
     os.kill(next(number for number in trainings(runs) if number not in there), signal.SIGKILL)
     nodes.remove_node(nodes.second, allow_graceful=False)
     assert wait_for_exit(watching, 900) == 0
-    folders = trained(runs)
-    assert sorted(folders) == list(range(12)) and not trainings(runs)
-    for seed, folder in folders.items():
-        assert (folder / "model.safetensors").read_bytes() == expected_weights(tmp_path, seed)
+    assert not trainings(runs)
+    assert_undisturbed(runs, tmp_path, 12)
 
 
 @on_a_cluster
@@ -263,8 +243,7 @@ def test_an_interrupt_leaves_no_training_on_ray(nodes, runs, tmp_path):
     assert wait_for_exit(watching, 120) == 130
     wait_until(lambda: not trainings(runs), 20)
     assert wait_for_exit(start_watching("--seeds", "6", on=on), 300) == 0
-    for seed, folder in trained(runs).items():
-        assert (folder / "model.safetensors").read_bytes() == expected_weights(tmp_path, seed)
+    assert_undisturbed(runs, tmp_path, 6)
 
 
 # Sweeps

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import lengthwise as lw
 from lengthwise.base.errors import UsageError
-from lengthwise.cli import entry, options
+from lengthwise.cli import options
 from lengthwise.cli.shared import TrainingOptions
 from lengthwise.jobs import launchers, pool, ray_cluster, slurm
 from lengthwise.jobs.pool import JobPool, summarize_runs
@@ -25,14 +25,14 @@ from lengthwise.jobs.pool import JobPool, summarize_runs
 SMALL = ["steps=2", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
 
 
-def test_missing_slurm_is_reported_in_one_line(monkeypatch, tmp_path):
+def test_missing_engines_are_reported_in_one_line(monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
+    monkeypatch.setitem(sys.modules, "ray", FakeRay())
     with pytest.raises(UsageError, match="sbatch and srun are not installed"):
         slurm.Slurm().executor(1)
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(UsageError, match=r"pip install 'lengthwise\[slurm\]'"):
-        slurm.Slurm().executor(1)
+    with pytest.raises(UsageError, match=r"no cluster answers \(nobody is there\)"):
+        ray_cluster.Ray(address="nowhere:1").executor(1)
 
 
 class Clock:
@@ -112,12 +112,8 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
     monkeypatch.setattr(ray_cluster, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(ray_cluster, "COMMAND", (sys.executable, "-c"))
     executor = ray_cluster.Ray(gpus=0.25, retries=2).executor(1)
-    assert ray.given == {
-        "num_cpus": 1,
-        "num_gpus": 0.25,
-        "max_retries": 2,
-        "retry_exceptions": [ray_cluster.TrainingKilled],
-    }
+    retried = {"max_retries": 2, "retry_exceptions": [ray_cluster.TrainingKilled]}
+    assert ray.given == {"num_cpus": 1, "num_gpus": 0.25} | retried
     ends = ["pass", "import sys; sys.exit('lengthwise: it is hot')", "import os; os.kill(os.getpid(), 9)", "never"]
     jobs = executor.submit([[end] for end in ends])
     assert [job.is_done() for job in jobs] == [True, True, True, False]
@@ -127,15 +123,6 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
     assert ray.cancelled == ["task 3"] and not ray.tasks
     print("and now")
     assert capsys.readouterr().out == "and now\n"
-
-
-def test_missing_ray_is_reported_in_one_line(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", FakeRay())
-    with pytest.raises(UsageError, match=r"no cluster answers \(nobody is there\)"):
-        ray_cluster.Ray(address="nowhere:1").executor(1)
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match=r"pip install 'lengthwise\[ray\]'"):
-        ray_cluster.Ray().executor(1)
 
 
 @pytest.mark.usefixtures("no_type_checks")
@@ -195,23 +182,15 @@ def test_a_forecast_names_the_fastest_engine(monkeypatch, tmp_path):
 # The interface of launchers
 
 
-class FakeJob(launchers.Job):
-    """A job that ends, with or without a failure, after it was polled some times."""
+class FakeEngine(launchers.Executor):
+    """A launcher and its executor; each command's job ends after it was polled some times, with or without a reason."""
 
-    def __init__(self, looks, reason=""):
-        self.looks, self.reason = looks, reason
+    def __init__(self, *ends):
+        self.ends, self.submitted, self.stopped, self.most = iter(ends), [], None, 0
 
-    def is_done(self):
-        self.looks -= 1
-        return self.looks < 0
-
-    def read_failure(self):
-        return self.reason
-
-
-class FakeExecutor(launchers.Executor):
-    def __init__(self, jobs, made):
-        self.jobs, self.made, self.submitted, self.stopped, self.most = jobs, iter(made), [], None, 0
+    def executor(self, jobs):
+        self.jobs = jobs
+        return self
 
     def free_slots(self, running):
         self.most = max(self.most, running)
@@ -219,19 +198,14 @@ class FakeExecutor(launchers.Executor):
 
     def submit(self, commands):
         self.submitted += commands
-        return [next(self.made) for _ in commands]
+        return [self.job(*next(self.ends)) for _ in commands]
+
+    def job(self, polls, reason=""):
+        left = iter([False] * polls)
+        return Namespace(is_done=lambda: next(left, True), read_failure=lambda: reason)
 
     def shutdown(self, running):
         self.stopped = list(running)
-
-
-class FakeEngine:
-    def __init__(self, *made):
-        self.made = made
-
-    def executor(self, jobs):
-        self.last = FakeExecutor(jobs, self.made)
-        return self.last
 
 
 @pytest.mark.usefixtures("no_type_checks")
@@ -239,14 +213,14 @@ def test_a_job_pool_fills_free_slots_and_reports_failures():
     """Each command runs once; a failure stops no other and gives its reason; remaining jobs are stopped at the end."""
     recipe = lw.find("looped-parity", *SMALL)
     found = [lw.Run.of(replace(recipe, seed=seed)) for seed in range(5)]
-    engine = FakeEngine(FakeJob(1), FakeJob(0, "it is hot"), FakeJob(3), FakeJob(0), FakeJob(99))
+    engine = FakeEngine((1,), (0, "it is hot"), (3,), (0,), (99,))
     with JobPool(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, launcher=engine) as fleet:
-        while len(engine.last.submitted) < 5 or len(fleet.running) > 1:
+        while len(engine.submitted) < 5 or len(fleet.running) > 1:
             assert fleet.poll()
-        assert engine.last.stopped is None
-    assert [words[1] for words in engine.last.submitted] == [str(run.folder) for run in found]
-    assert all(words[0] == "train" and "--seed" in words for words in engine.last.submitted)
-    assert engine.last.most == 2 and len(engine.last.stopped) == 1
+        assert engine.stopped is None
+    assert [words[1] for words in engine.submitted] == [str(run.folder) for run in found]
+    assert all(words[0] == "train" and "--seed" in words for words in engine.submitted)
+    assert engine.most == 2 and len(engine.stopped) == 1
     assert fleet.failed == {found[1].folder: "it is hot"}
     assert json.loads((found[1].folder / "failed.json").read_text())["reason"] == "it is hot"
     fleet.failed = {run.folder: f"{run.folder}: it is hot" for run in found[:2]}
@@ -261,53 +235,37 @@ def test_the_seeds_of_a_recipe_may_be_one_command():
     recipes = [lw.find("looped-parity", *SMALL), lw.find("looped-parity", *SMALL, "batch=5")]
     found = [lw.Run.of(replace(recipe, seed=seed)) for recipe in recipes for seed in (3, 4)]
     (found[0].folder / "model.safetensors").touch()
-    engine = FakeEngine(FakeJob(0, "it is hot"), FakeJob(0))
+    engine = FakeEngine((0, "it is hot"), (0,))
     with JobPool(found, lambda run: [run.recipe.name], jobs=1, launcher=engine, stack=True) as fleet:
         assert fleet.poll() and fleet.poll() and not fleet.poll()
     words = [["train", str(run.folder), "--seed", "3", "--seeds", "2", "--stack", "--quiet", run.recipe.name]
              for run in (found[0], found[2])]  # fmt: skip
-    assert engine.last.submitted == words
+    assert engine.submitted == words
     assert fleet.failed == {found[1].folder: "it is hot"}
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
+def test_launchers_are_parsed_from_text(runs):
+    for text, found in (
         ("local", launchers.Local()),
         ("slurm", slurm.Slurm()),
         ("Slurm(gpus=1, leave=true)", slurm.Slurm(gpus=1, leave=True)),
         ("Ray(address='127.0.0.1:6379', gpus=0.25)", ray_cluster.Ray("127.0.0.1:6379", gpus=0.25)),
-    ],
+    ):
+        assert options.parse_launcher(TrainingOptions(on=text)) == found
+    for text in ("cloud", "Slurm(minutes=0)", "Slurm(minutes=4)", "Slurm(nodes=3)", "Oracle", "0.5"):
+        with pytest.raises(UsageError, match=r"--on|minutes"):
+            options.parse_launcher(TrainingOptions(on=text))
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["train looped-parity --seeds 2", "sweep looped-parity model.width=8,16", "reproduce looped --tasks parity"],
 )
-def test_launchers_are_parsed_from_text(text, found):
-    assert options.parse_launcher(TrainingOptions(on=text)) == found
-
-
-@pytest.mark.parametrize("text", ["cloud", "Slurm(minutes=0)", "Slurm(minutes=4)", "Slurm(nodes=3)", "Oracle"])
-def test_a_wrong_engine_is_refused(text):
-    with pytest.raises(UsageError, match=r"--on|minutes"):
-        options.parse_launcher(TrainingOptions(on=text))
-
-
-def test_a_wrong_engine_leaves_no_folder(runs):
-    done = command("train", "looped-parity", *SMALL, "--on", "0.5")
-    assert "--on" in done.stderr and not runs.exists()
-
-
-ASKED = [
-    ["train", "looped-parity", "--seeds", "2", *SMALL],
-    ["sweep", "looped-parity", "model.width=8,16"],
-    ["reproduce", "looped", "--tasks", "parity"],
-]
-
-
-@pytest.mark.parametrize("words", ASKED, ids=lambda words: words[0])
 @pytest.mark.parametrize("engine", ["slurm", "ray"])
-def test_an_unavailable_engine_leaves_no_folder(words, engine, runs, monkeypatch, capsys, tmp_path):
+def test_an_unavailable_engine_leaves_no_folder(words, engine, runs, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "submitit", None)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(SystemExit) as stopped:
-        entry.main([*words, "--on", engine])
-    assert stopped.value.code == 2 and f"lengthwise[{engine}]" in capsys.readouterr().err
+    done = command(*words.split(), "--on", engine)
+    assert done.returncode == 2 and f"lengthwise[{engine}]" in done.stderr
     assert not runs.exists() and not [*tmp_path.iterdir()]
