@@ -77,18 +77,13 @@ def level(module: str) -> int:
     raise AssertionError(f"the folder {folder(module)} has no level: add it to LEVELS and to docs/draw_architecture.py")
 
 
-def test_imports_between_folders_point_down():
+def test_imports_between_folders_point_down_and_have_no_cycles_inside_a_folder():
+    graph = {}
     for module, path in modules().items():
-        others = {name for name in imports(path) if folder(name) != folder(module)}
-        above = {name for name in others if level(name) >= level(module)}
+        own = {name for name in imports(path) if folder(name) == folder(module)}
+        above = {name for name in imports(path) - own if level(name) >= level(module)}
         assert not above, f"{module} imports {above}, which are not on a lower level"
-
-
-def test_no_import_cycles_inside_a_folder():
-    graph = {
-        module: {other for other in imports(path) - {module} if folder(other) == folder(module)}
-        for module, path in modules().items()
-    }
+        graph[module] = own - {module}
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
@@ -111,29 +106,18 @@ def test_imports_are_statements():
 
 
 # Modules that all commands share.
-SHARED = {
-    "cli",
-    "cli.entry",
-    "cli.forecast",
-    "cli.measurements",
-    "cli.options",
-    "cli.console",
-    "cli.shared",
-    "cli.parser",
-}
+SHARED_NAMES = ("entry", "forecast", "measurements", "options", "console", "shared", "parser")
+SHARED = {"cli", *(f"cli.{name}" for name in SHARED_NAMES)}
 
 
-def test_no_command_imports_another():
-    for module in (name for name in modules() if folder(name) == "cli"):
-        assert {name for name in imports(modules()[module]) if folder(name) == "cli"} <= SHARED - {module}, module
+def test_each_command_is_one_file_and_imports_no_other():
+    from lengthwise.cli.parser import VERBS
 
-
-def test_each_command_is_one_file():
-    from lengthwise.cli.entry import build_parser
-
-    (verbs,) = [action.choices for action in build_parser()._actions if action.dest == "verb"]
-    assert {f"cli.{name}" for name in verbs} == {name for name in modules() if folder(name) == "cli"} - SHARED
-    for name in verbs:
+    files = {name for name in modules() if folder(name) == "cli"}
+    assert {f"cli.{name}" for name in VERBS} == files - SHARED
+    for name in files:
+        assert {other for other in imports(modules()[name]) if folder(other) == "cli"} <= SHARED - {name}, name
+    for name in VERBS:
         assert callable(importlib.import_module(f"lengthwise.cli.{name}").run)
 
 
@@ -144,19 +128,12 @@ def test_reports_import_only_what_reads_files():
         assert {name for name in imports(modules()[module]) if folder(name) != "report"} <= readers, module
 
 
-def test_the_package_has_few_top_level_folders():
-    """The package has at most 26 folders and files at its top level."""
+def test_the_package_has_few_folders_and_imports_between_them():
+    """At most 26 folders and files at the top level; at most 100 pairs of them are connected by imports, and none in
+    both directions."""
     assert len({folder(module) for module in modules()}) <= 26
-
-
-def test_folders_have_few_imports_between_them():
-    """At most 100 pairs of top-level folders are connected by imports, and none in both directions."""
-    arrows = {
-        (folder(module), folder(other))
-        for module, path in modules().items()
-        for other in imports(path)
-        if folder(other) != folder(module)
-    }
+    pairs = {(folder(module), folder(other)) for module, path in modules().items() for other in imports(path)}
+    arrows = {(low, high) for low, high in pairs if low != high}
     assert len(arrows) <= 100
     assert not {(low, high) for high, low in arrows} & arrows, "two folders import each other"
 
@@ -181,12 +158,9 @@ def test_the_code_of_a_model_is_short(module, most):
 
 
 def test_functions_and_files_are_short():
-    lengths = [
-        node.end_lineno - node.lineno + 1
-        for path in modules().values()
-        for node in nodes(path)
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-    ]
+    every = [node for path in modules().values() for node in nodes(path)]
+    functions = [node for node in every if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    lengths = [node.end_lineno - node.lineno + 1 for node in functions]
     assert statistics.median(lengths) <= 8 and max(lengths) <= 65
     assert max(len(path.read_text().splitlines()) for path in modules().values()) <= 400
 
@@ -249,36 +223,29 @@ def test_python_interface_names_exist():
 
 # Functions that change files, in addition to ``open`` with a writing mode.
 WRITES = {
-    "write_text", "write_bytes", "mkdir", "makedirs", "touch", "unlink", "remove", "rmdir", "removedirs", "rename",
-    "renames", "symlink", "symlink_to", "link", "hardlink_to", "chmod", "rmtree", "copy2", "copyfile",
-    "copytree", "move", "mkstemp", "mkdtemp", "NamedTemporaryFile", "tofile", "savez", "save_file", "FileIO",
+    "write_text", "write_bytes", "mkdir", "makedirs", "touch", "unlink", "rmdir", "removedirs", "rename", "renames",
+    "symlink", "symlink_to", "link", "hardlink_to", "chmod", "rmtree", "copy2", "copyfile", "copytree", "mkstemp",
+    "mkdtemp", "NamedTemporaryFile", "tofile", "savez", "save_file", "FileIO",
 }  # fmt: skip
+OF_MODULES = {"remove", "copy", "move"}  # write as functions of modules, not as methods of lists
 OWNERS = {"files", "os", "shutil", "Path", "path", "tempfile"}
 
 
 def writes(path):
     """Yield the calls of a file that write files by other means than ``base.files``."""
-    for node in nodes(path):
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        mode = [one.value for one in [*node.args, *(word.value for word in node.keywords)]
-                if isinstance(one, ast.Constant) and isinstance(one.value, str)]  # fmt: skip
-        opens = name in ("open", "fdopen") and any(
-            set(text) & set("wax+") and set(text) <= set("wxabrt+") for text in mode
-        )
+    for node in (node for node in nodes(path) if isinstance(node, ast.Call)):
+        is_method = isinstance(node.func, ast.Attribute)
+        name = node.func.attr if is_method else getattr(node.func, "id", "")
+        owner = getattr(node.func.value, "id", "") if is_method else ""
+        texts = [one.value for one in [*node.args, *(word.value for word in node.keywords)]
+                 if isinstance(one, ast.Constant) and isinstance(one.value, str)]  # fmt: skip
+        modes = [text for text in texts if set(text) & set("wax+") and set(text) <= set("wxabrt+")]
         # A path's ``replace`` takes one argument, a text's two.
-        replaces = (
-            name == "replace" and isinstance(node.func, ast.Attribute) and len(node.args) == 1 and not node.keywords
+        replaces = name == "replace" and is_method and len(node.args) == 1 and not node.keywords
+        of_module = (name in OF_MODULES and owner in OWNERS) or (
+            owner == "os" and name in ("open", "replace", "truncate")
         )
-        owner = isinstance(node.func, ast.Attribute) and isinstance(node.func.value, ast.Name) and node.func.value.id
-        lists = name in ("remove", "copy", "move") and owner not in OWNERS
-        if (
-            opens
-            or replaces
-            or (owner == "os" and name in ("open", "replace", "truncate"))
-            or (name in WRITES and not lists)
-        ):
+        if replaces or of_module or name in WRITES or (name in ("open", "fdopen") and modes):
             yield f"{path.relative_to(PACKAGE)}:{node.lineno} {name}"
 
 
@@ -292,8 +259,5 @@ def test_one_module_writes_files():
 
 def test_no_test_imports_another():
     """Test files share helpers through ``tests/support``."""
-    tests = Path(__file__).parent
-    found = [
-        path.name for path in tests.rglob("test_*.py") if re.search(r"^(from|import) test_", path.read_text(), re.M)
-    ]
-    assert found == []
+    for path in Path(__file__).parent.rglob("test_*.py"):
+        assert not re.search(r"^(from|import) test_", path.read_text(), re.M), path

@@ -53,8 +53,3 @@ def test_stored_costs_are_those_of_the_recipes():
         price = cost.look_up_cost(recipe)
         assert (price.parameters, price.steps) == (count_parameters(recipe), recipe.steps)
         assert price.operations == pytest.approx(cost.count_operations(recipe, recipe.batch, n_steps=2), rel=0.02)
-
-
-def test_measure_without_dry_run_is_refused():
-    done = command("reproduce", "pairs", "--measure")
-    assert done.returncode == 2 and "--dry-run" in done.stderr and done.stderr.count("\n") == 1

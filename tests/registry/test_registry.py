@@ -19,7 +19,6 @@ from lengthwise.evaluation.families import weights_digest
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.recipes.pairs import looped_pairs
-from lengthwise.registry import import_folder
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
 from lengthwise.runs.run import Run, load
 from lengthwise.testing.laws import list_laws
@@ -44,11 +43,10 @@ def test_every_recipe():
 
 def kinds(one):
     """Return a recipe's kinds of parts, the options of these that are not numbers, and which features it uses."""
-    parts = one.task, one.layout, one.model, one.lengths, one.loops, one.objective, one.source, one.optimizer
     used = {f"{name} {bool(getattr(one, name))}" for name in ("ema", "hard", "families", "patience", "watch", "clip")}
-    return used | {one.keep, one.accumulate > 1}.union(
-        *(choices(part, type(part)) for part in (*parts, one.schedule, one.stopping))
-    )
+    names = ("task", "layout", "model", "lengths", "loops", "objective", "source", "optimizer", "schedule", "stopping")
+    parts = [getattr(one, name) for name in names]
+    return used.union([one.keep, one.accumulate > 1], *(choices(part, type(part)) for part in parts))
 
 
 FORMS = sorted(RECIPES if LONG else covering({name: kinds(build()) for name, build in RECIPES.items()}))
@@ -72,15 +70,10 @@ def test_every_study_keeps_the_laws(name, law):
 
 def test_no_recipe_hides_another():
     """Families are found whatever their functions' names, and no recipe's name is given twice."""
-    members = [
-        name
-        for module in import_folder("recipes")
-        for family in catalog._find_functions([module], dict[str, Recipe]).values()
-        for name in family()
-    ]
-    assert len(members) == len(set(members))
-    assert set(members) <= set(catalog.recipes())
-    assert {"paper-abacus-8x2", "paper-ntp-copy", "looped-pairs"} <= set(catalog.recipes())
+    families = [family for file in catalog.family_members().values() for family in file.values()]
+    members = [name for family in families for name in family]
+    assert len(members) == len(set(members)) and set(members) <= set(RECIPES)
+    assert {"paper-abacus-8x2", "paper-ntp-copy", "looped-pairs"} <= set(RECIPES)
 
 
 # These may see other problems: our own models, not among the compared methods, and an ablation of the curriculum.
@@ -96,11 +89,22 @@ def test_recipes_that_are_compared_see_the_same_problems():
             assert len(alike) <= 1
 
 
-def test_an_unknown_choice_of_a_study_is_refused_with_the_known_ones():
-    with pytest.raises(lw.UsageError, match=r"^the study pairs has no --tasks$"):
-        catalog.study("pairs", tasks="parity")
-    with pytest.raises(lw.UsageError, match=r"^the study looped has no --size; it has --tasks, --methods, --scale$"):
-        catalog.study("looped", size="3")
+def test_unknown_names_and_choices_are_refused_with_known_ones():
+    for find, error in (
+        (lambda: catalog.study("pairs", tasks="parity"), r"^the study pairs has no --tasks$"),
+        (
+            lambda: catalog.study("looped", size="3"),
+            r"^the study looped has no --size; it has --tasks, --methods, --scale$",
+        ),
+        (lambda: catalog.study("nothing"), "is not one of: "),
+        (lambda: catalog.task("nothing"), "is not one of: "),
+        (
+            lambda: catalog.recipe("loped-pairs"),
+            r"not one of the \d+ that `lengthwise list` has \(did you mean looped-pairs",
+        ),
+    ):
+        with pytest.raises(lw.UsageError, match=error):
+            find()
 
 
 FAMILY = '''
@@ -131,9 +135,7 @@ def test_a_family_s_members_are_recipes_by_name(tmp_path, monkeypatch):
     found = catalog.recipes()
     assert set(found) - shipped_ones == {"our-0", "our-1", "our-2"}
     assert found["our-2"].__doc__ == "Several of a kind."
-    assert catalog.recipe("our-2", ["steps=7"]) == replace(
-        catalog.recipe("looped-parity"), name="our-2", seed=2, steps=7
-    )
+    assert catalog.recipe("our-2", ["steps=7"]) == catalog.recipe("looped-parity", ["name=our-2", "seed=2", "steps=7"])
     with pytest.raises(lw.UsageError, match="did you mean our-1"):
         catalog.recipe("our-1x")
 
@@ -148,18 +150,20 @@ def test_a_study_names_the_sizes_that_chose_its_recipes():
     notes = catalog.study("pairs").notes
     assert notes == "Chosen: looped-pairs, standard-pairs on 8, 12, 16, 24; other sizes are only reported."
     assert catalog.study("controls").notes.startswith("Nothing was chosen by these figures.")
-    for name in catalog.studies():
-        study = catalog.study(name)
-        for recipe in study.recipes:
-            assert (
-                not recipe.chosen_on.sizes or ", ".join(map(str, dict.fromkeys(recipe.chosen_on.sizes))) in study.notes
-            )
+    for study in map(catalog.study, catalog.studies()):
+        for sizes in (dict.fromkeys(recipe.chosen_on.sizes) for recipe in study.recipes):
+            assert ", ".join(map(str, sizes)) in study.notes
 
 
 @pytest.mark.parametrize("name", list_shipped())
 def test_shipped_weights_reach_their_stored_scores(name):
-    weights = load(name)
-    rows = [row for row in Run.open(SHIPPED / name).rows("scores") if row["problems"] == "uniform"]
+    """Their files hold the sizes that chose the recipe; all scores are on sealed problems and name these weights, or
+    none."""
+    weights, stored = load(name), Run.open(SHIPPED / name).rows("scores")
+    assert weights.recipe.chosen_on == catalog.recipe(name).chosen_on
+    assert RunFolder(SHIPPED / name).outline == build_outline(weights.recipe)  # quoted by model cards
+    assert {row.get("sealed") for row in stored} in ({None}, {weights_digest(weights.model.state_dict())})
+    rows = [row for row in stored if row["problems"] == "uniform"]
     claimed = {tuple(row["sizes"]): row for row in rows if row["stopping"] == weights.recipe.stopping.name}
     top = weights.recipe.sizes(weights.recipe.lengths.top)
     sizes = [top, min((size for size in claimed if size > top), default=top)]
@@ -170,16 +174,6 @@ def test_shipped_weights_reach_their_stored_scores(name):
     assert lw.Solver(weights)
 
 
-@pytest.mark.parametrize("name", list_shipped())
-def test_the_files_of_shipped_weights_agree(name):
-    """They hold the sizes that chose the recipe; all scores are on sealed problems and name these weights, or none."""
-    weights = load(name)
-    assert weights.recipe.chosen_on == catalog.recipe(name).chosen_on
-    assert RunFolder(SHIPPED / name).outline == build_outline(weights.recipe)  # quoted by model cards
-    sealed = {row.get("sealed") for row in Run.open(SHIPPED / name).rows("scores")}
-    assert sealed in ({None}, {weights_digest(weights.model.state_dict())})
-
-
 def test_shipped_pairs_answer_long_sums():
     solver = lw.Solver(load("looped-pairs"))
     assert solver.solve("4821973650128839+9178026349871162").text == "14000000000000001"
@@ -188,26 +182,12 @@ def test_shipped_pairs_answer_long_sums():
     assert solver.solve("0+0").text == "0"
 
 
-def test_unknown_names_are_refused_with_similar_ones():
-    for find in (catalog.study, catalog.task):
-        with pytest.raises(lw.UsageError, match="is not one of: "):
-            find("nothing")
-    with pytest.raises(
-        lw.UsageError, match=r"is not one of the \d+ that `lengthwise list` has \(did you mean looped-pairs\?"
-    ):
-        catalog.recipe("loped-pairs")
-
-
-def test_cost_grows_with_the_model():
+def test_cost_grows_with_the_model_and_the_lengths():
+    """Mastery is estimated to cost as much as growing lengths."""
     small, large = (
         measure_cost(catalog.recipe("looped-parity", [f"model.width={w}", "steps=100"]), 1) for w in (16, 64)
     )
-    assert small.parameters < large.parameters
-    assert small.operations < large.operations
-    assert large.minutes > 0
-
-
-def test_mastery_is_estimated_to_cost_as_much_as_growing_lengths():
+    assert small.parameters < large.parameters and small.operations < large.operations and large.minutes > 0
     recipe = catalog.recipe("looped-parity", ["model.width=16", "steps=100"])
     kinds = lw.Uniform(1), lw.Mastery(20), lw.Uniform(20, bottom=20)
     short, grown, long = (count_operations(replace(recipe, lengths=lengths)) for lengths in kinds)
@@ -259,9 +239,6 @@ def test_a_bare_size_stands_for_all_axes_but_those_kept_short(size, top, data):
     kept = min(size, short) if short < top else size
     assert replace(sums, lengths=lw.Curriculum(top, 5, most=(short, top))).sizes(size) == (kept, size)
     assert replace(sums, lengths=lw.Curriculum(top, 5, most=(top + 9, short))).sizes(size) == (size, kept)
-
-
-def test_multiplication_is_measured_beyond_its_training_lengths():
-    recipe = catalog.recipe("paper-fop-loop-adaptive-multiplication")
-    assert [recipe.sizes(size) for size in (1, 2, 11, 15)] == [(1, 1), (2, 2), (2, 11), (2, 15)]
-    assert recipe.lengths.tops(2) == (2, 11)
+    products = catalog.recipe("paper-fop-loop-adaptive-multiplication")
+    assert [products.sizes(size) for size in (1, 2, 11, 15)] == [(1, 1), (2, 2), (2, 11), (2, 15)]
+    assert products.lengths.tops(2) == (2, 11)
