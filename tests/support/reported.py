@@ -10,19 +10,8 @@ TOP = 8
 
 
 def recipe(name="looped-parity", seed=0, task=None, **changes):
-    part = lw.Recipe(
-        name,
-        task or lw.Parity(),
-        lw.FullOutput(),
-        lw.Uniform(TOP),
-        lw.PerRound(),
-        lw.Transformer(width=8, heads=1),
-        lw.Final(),
-        steps=100,
-        seed=seed,
-        data_seed=seed,
-    )
-    return replace(part, **changes)
+    parts = lw.FullOutput(), lw.Uniform(TOP), lw.PerRound(), lw.Transformer(width=8, heads=1), lw.Final()
+    return replace(lw.Recipe(name, task or lw.Parity(), *parts, steps=100, seed=seed, data_seed=seed), **changes)
 
 
 def scored(part, *scores, folder=None):

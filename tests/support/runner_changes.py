@@ -35,6 +35,11 @@ class OwnModel(TransformerModel):
         return -super().advance(state, context)
 
 
+def named(name, change):
+    change.__name__ = name
+    return change
+
+
 def replace_class(kind):
     """Return a change that gives the model's parts this subclass of their class."""
 
@@ -43,49 +48,30 @@ def replace_class(kind):
             if type(module) in kind.__mro__[1:2]:
                 module.__class__ = kind
 
-    change.__name__ = kind.__name__
-    return change
+    return named(kind.__name__, change)
 
 
 def hooked(register):
+    """Return a change that registers a hook: of every module, or of one of the model."""
+
     def change(model, patch):
-        getattr(model.blocks[0].mlp.narrow, register)(lambda *_: None)
-
-    change.__name__ = register
-    return change
-
-
-def hooked_everywhere(register):
-    def change(model, patch):
-        handle = getattr(hooks, register)(lambda *_: None)
+        registrar = hooks if hasattr(hooks, register) else model.blocks[0].mlp.narrow
+        handle = getattr(registrar, register)(lambda *_: None)
         patch.callback(handle.remove)
 
-    change.__name__ = register
-    return change
+    return named(register, change)
 
 
 def patched(owner, name):
-    """Return a change that wraps a method of a class, for all of its instances."""
+    """Return a change that wraps a method of a class, for all of its instances, or of the part at a path."""
 
     def change(model, patch):
-        before = getattr(owner, name)
-        setattr(owner, name, lambda *given, **named: before(*given, **named))
-        patch.callback(lambda: setattr(owner, name, before))
-
-    change.__name__ = f"{owner.__name__}.{name}"
-    return change
-
-
-def own(path, name):
-    """Return a change that wraps a method of one instance."""
-
-    def change(model, patch):
-        part = model.get_submodule(path)
+        part = model.get_submodule(owner) if isinstance(owner, str) else owner
         before = getattr(part, name)
         setattr(part, name, lambda *given, **named: before(*given, **named))
+        patch.callback(lambda: setattr(part, name, before))
 
-    change.__name__ = f"{path}.{name}"
-    return change
+    return named(f"{getattr(owner, '__name__', owner)}.{name}", change)
 
 
 def parametrized(model, patch):
@@ -104,14 +90,6 @@ def another_readout(model, patch):
     model.readout = nn.Sequential(nn.Tanh(), model.readout)
 
 
-def half(model, patch):
-    model.half()
-
-
-def bfloat(model, patch):
-    model.bfloat16()
-
-
 def autocast(model, patch):
     patch.enter_context(torch.autocast("cpu", torch.bfloat16))
 
@@ -119,15 +97,16 @@ def autocast(model, patch):
 CHANGES = [
     *map(replace_class, [DoubledBlock, OwnAttention, OwnMLP, OwnModel]),
     *map(hooked, ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
-                  "register_full_backward_pre_hook"]),
-    *map(hooked_everywhere, ["register_module_forward_hook", "register_module_forward_pre_hook",
-                             "register_module_full_backward_hook", "register_module_full_backward_pre_hook"]),
+                  "register_full_backward_pre_hook", "register_module_forward_hook",
+                  "register_module_forward_pre_hook", "register_module_full_backward_hook",
+                  "register_module_full_backward_pre_hook"]),
     *(patched(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "attend"),
                                   (MLP, "forward"), (nn.LayerNorm, "forward"), (TransformerModel, "advance"),
                                   (TransformerModel, "embed"), (TransformerModel, "init_state"),
-                                  (InputInjection, "forward"), (LocalEncoding, "attention_bias"),
-                                  (Encoding, "keys")]),
-    *(own(*part) for part in [("blocks.0", "forward"), ("blocks.0.mixer", "attend"), ("norm", "forward"),
-                              ("", "advance"), ("", "read"), ("", "embed_tokens"), ("encodings.0", "attention_bias")]),
-    parametrized, weight_normed, another_activation, another_readout, half, bfloat, autocast,
+                                  (InputInjection, "forward"), (LocalEncoding, "attention_bias"), (Encoding, "keys"),
+                                  ("blocks.0", "forward"), ("blocks.0.mixer", "attend"), ("norm", "forward"),
+                                  ("", "advance"), ("", "read"), ("", "embed_tokens"),
+                                  ("encodings.0", "attention_bias")]),
+    parametrized, weight_normed, another_activation, another_readout, autocast,
+    named("half", lambda model, patch: model.half()), named("bfloat", lambda model, patch: model.bfloat16()),
 ]  # fmt: skip

@@ -16,18 +16,11 @@ from lengthwise.testing.laws import list_laws
 ADDITIONS = [
     lw.Addition(base, order, equal_lengths, leading_zeros)
     for base, order, equal_lengths, leading_zeros in [
-        (10, "most", False, False),
-        (10, "least", False, False),
-        (10, "most", True, False),
-        (10, "least", True, True),
-        (10, "most", False, True),
-        (2, "least", True, True),
-        (2, "most", False, False),
-        (3, "least", False, True),
-        (7, "most", True, True),
-        (9, "least", True, False),
+        (10, "most", False, False), (10, "least", False, False), (10, "most", True, False), (10, "least", True, True),
+        (10, "most", False, True), (2, "least", True, True), (2, "most", False, False), (3, "least", False, True),
+        (7, "most", True, True), (9, "least", True, False),
     ]
-]
+]  # fmt: skip
 # Further tasks are held to the same laws in their default configuration.
 import_parts()
 DECIMAL = Multiplication(10, "least", "least", False)

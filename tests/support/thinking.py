@@ -42,15 +42,9 @@ def reference(weights, prompt):
         tokens[0, at] = said[: len(at)]
         batch = replace(batch, inputs=replace(batch.inputs, tokens=tokens))
     logs = Plain(model).last(batch.inputs, torch.tensor([answer.loops]), batch.answer_slots).log_softmax(-1)
-    return {
-        "prompt": prompt,
-        "text": answer.text,
-        "right": answer.correct,
-        "loops": answer.loops,
-        "logs": logs.tolist(),
-        "stops": _stops(model, recipe, batch),
-        "states": _states(recipe.task, problems),
-    }
+    found = {"prompt": prompt, "text": answer.text, "right": answer.correct, "loops": answer.loops}
+    found |= {"logs": logs.tolist(), "stops": _stops(model, recipe, batch)}
+    return found | {"states": _states(recipe.task, problems)}
 
 
 def _stops(model, recipe, batch):
@@ -58,10 +52,8 @@ def _stops(model, recipe, batch):
     that stopping rules do not apply to."""
     if recipe.layout.decodes or not recipe.loops.adapts:
         return {}
-    found = {
-        type(rule).__name__: [int(one.loops)]
-        for rule, one in zip(RULES, predict_by_rules(model, recipe, batch, RULES), strict=True)
-    }
+    answers = zip(RULES, predict_by_rules(model, recipe, batch, RULES), strict=True)
+    found = {type(rule).__name__: [int(one.loops)] for rule, one in answers}
     limit = lw.MaxConfidence().limit(recipe.loops.planned(batch.rounds))
     sure = trace_loops(model, batch, limit, recipe.layout.end_id(recipe.task)).confidence[:, 0]
     return found | {"MaxConfidence": (1 + (sure > sure.max() - CLEAR).nonzero()[:, 0]).tolist()}
@@ -82,8 +74,5 @@ def ran(execution):
 
 
 def symbols(part):
-    return (
-        [part.alphabet[i] for i in part.ids[0].tolist()]
-        if isinstance(part, SymbolSequence)
-        else part.numbers[0].tolist()
-    )
+    is_symbols = isinstance(part, SymbolSequence)
+    return [part.alphabet[i] for i in part.ids[0].tolist()] if is_symbols else part.numbers[0].tolist()

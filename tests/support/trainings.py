@@ -20,24 +20,11 @@ PLAIN = lw.Recipe(
     "plain", lw.Parity(), lw.FullOutput(), lw.Uniform(4), PerRound(), MODEL, lw.Final(), steps=13, batch=6
 )
 RICH = lw.Recipe(
-    "rich",
-    lw.Addition(3, "least"),
-    lw.Pairs(),
-    lw.Uniform(4, longest=0.5),
-    ExtraLoops(1, 2),
-    replace(MODEL, dropout=0.2, positions=(lw.Local(1),)),
-    lw.Progressive(truncated=True),
-    steps=15,
-    batch=6,
-    optimizer=lw.AdamW(5e-3),
-    schedule=lw.Schedule("cosine", warmup=0.2),
-    ema=0.8,
-    ema_start=3,
-    hard=0.3,
-    stopping=lw.MaxConfidence(extra=1),
-    watch=lw.Watch(every=4, sizes=(1, 2), count=10),
-    keep="best",
-)
+    "rich", lw.Addition(3, "least"), lw.Pairs(), lw.Uniform(4, longest=0.5), ExtraLoops(1, 2),
+    replace(MODEL, dropout=0.2, positions=(lw.Local(1),)), lw.Progressive(truncated=True), steps=15, batch=6,
+    optimizer=lw.AdamW(5e-3), schedule=lw.Schedule("cosine", warmup=0.2), ema=0.8, ema_start=3, hard=0.3,
+    stopping=lw.MaxConfidence(extra=1), watch=lw.Watch(every=4, sizes=(1, 2), count=10), keep="best",
+)  # fmt: skip
 LARGE = replace(PLAIN, name="large", optimizer=lw.LAMB(5e-3), schedule=lw.Schedule("exponential", floor=0.05))
 SEGMENTED = replace(
     PLAIN,
