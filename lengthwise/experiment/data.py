@@ -189,9 +189,7 @@ def _check_ids(task: Task, problems: Problems) -> None:
     top = len(task.symbols) - 1
     for name, ids in (("a prompt", problems.prompt), ("an answer", problems.answer)):
         if (wrong := (ids < 0) | (ids > top)).any():
-            raise UsageError(
-                f"{task.name}: the id {int(ids[wrong][0])} in {name} is not one of its symbols, 0 to {top}"
-            )
+            raise UsageError(f"{task.name}: {name} holds the id {int(ids[wrong][0])}; its symbols are 0 to {top}")
 
 
 def get_sampler(task: Task, kind: Kind) -> Sampler:

@@ -51,11 +51,11 @@ def hash_user_code(recipe: Config, model: nn.Module) -> dict[str, str]:
 def changed_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[str, str]) -> list[str]:
     """Return the names of classes whose code differs between two results of ``hash_user_code``. Module names are
     ignored: a file may be run as a script or imported."""
-    old_code, new_code = (
-        {(name.rpartition(".")[2], code) for name, code in hashes.items()} for hashes in (old_hashes, new_hashes)
-    )
-    items = [*old_hashes.items(), *new_hashes.items()]
-    return sorted({name for name, code in items if (name.rpartition(".")[2], code) not in old_code & new_code})
+    changed = set[str]()
+    for hashes, others in ((old_hashes, new_hashes), (new_hashes, old_hashes)):
+        known = {(name.rpartition(".")[2], code) for name, code in others.items()}
+        changed |= {name for name, code in hashes.items() if (name.rpartition(".")[2], code) not in known}
+    return sorted(changed)
 
 
 def runs_foreign_code(recipe: Config, model: nn.Module) -> bool:

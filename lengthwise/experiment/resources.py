@@ -42,9 +42,8 @@ class ResourceEstimate:
     def check(self, description: str) -> None:
         """Raise UsageError if this machine lacks the memory, or the work would take more than a century."""
         if self.memory > (limit := available_memory()):
-            raise UsageError(
-                f"{description} takes about {bytes_text(self.memory)} of memory; this machine has {bytes_text(limit)}"
-            )
+            needed = f"{description} takes about {bytes_text(self.memory)} of memory"
+            raise UsageError(f"{needed}; this machine has {bytes_text(limit)}")
         if self.seconds > 100 * YEAR:
             raise UsageError(f"{description} takes about {duration_text(self.seconds)}")
 

@@ -4,9 +4,8 @@ A ``SymbolSequence`` holds a symbol of a small alphabet at each position. ``Plac
 position; these numbers can be compared and changed by one, but no other arithmetic on them is allowed. Every operation
 is causal: its result at a position depends only on that position and earlier ones.
 
-The core operations are ``each``, ``positions``, ``before``, ``after``, ``compare``, ``select``, ``both``, ``aggregate``
-and ``count``. ``shift``, ``seen`` and ``latest`` can be defined in terms of them; they are implemented directly, in
-time linear in the row's length, and tests compare them with their definitions.
+``shift``, ``seen`` and ``latest`` can be defined in terms of the core operations. They are implemented directly, in
+time linear in the row's length; tests compare them with their definitions.
 
 An abstract row has an alphabet but no symbols. Operations on it compute only the alphabets of their results, so a run
 on abstract rows shows all operations of a program, for any input and length.
@@ -126,8 +125,9 @@ def each(function: Callable[..., Symbol], *rows: SymbolSequence) -> Recorded[Sym
     """
     combinations = list(product(*(row.alphabet for row in rows)))
     if len(combinations) > MAX_COMBINATIONS:
-        limit = f"at most {MAX_COMBINATIONS} are allowed"
-        raise Forbidden(f"a map has {len(combinations)} combinations of symbols; {limit}")
+        raise Forbidden(
+            f"a map has {len(combinations)} combinations of symbols; at most {MAX_COMBINATIONS} are allowed"
+        )
     results = [function(*symbols) for symbols in combinations]
     alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
     position = {symbol: i for i, symbol in enumerate(alphabet)}
@@ -162,10 +162,10 @@ def after(places: Places) -> Recorded[Places]:
 @_operation
 def compare(left: Places, right: Places, relation: str) -> Recorded[SymbolSequence]:
     """Return True where ``left relation right`` holds; ``relation`` is ==, <, <=, > or >=."""
-    compared, has_data = _get_comparison(relation), left.numbers is not None and right.numbers is not None
-    return SymbolSequence((False, True), compared(left.numbers, right.numbers).long() if has_data else None), {
-        "relation": relation
-    }
+    compared, facts = _get_comparison(relation), {"relation": relation}
+    if left.numbers is None or right.numbers is None:
+        return SymbolSequence((False, True), None), facts
+    return SymbolSequence((False, True), compared(left.numbers, right.numbers).long()), facts
 
 
 _RELATIONS = {"==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
@@ -222,11 +222,8 @@ def aggregate(
     if isinstance(values, SymbolSequence):
         values = _extend_alphabet(values, default)
         facts["symbols"] = values.alphabet
-        result, data, fallback = (
-            functools.partial(SymbolSequence, values.alphabet),
-            values.ids,
-            values.alphabet.index(default),
-        )
+        result, data = functools.partial(SymbolSequence, values.alphabet), values.ids
+        fallback = values.alphabet.index(default)
     else:
         result, data, fallback = Places, values.numbers, -1
     if selector.chosen is None or data is None:

@@ -89,10 +89,9 @@ MAX_GROWING_STEPS = 8  # number of steps after which a state's alphabets must st
 def check_program(program: Program) -> None:
     """Raise Forbidden, with a one-line message, if a program does something that n-RASP-L does not allow.
 
-    The program runs on abstract rows, so it cannot read data or length, and its operations are recorded with their
-    tables and defaults. Every step must execute the same operations, and the alphabets of its state must stop growing
-    after ``MAX_GROWING_STEPS`` steps. On rows with symbols, of two lengths, the program must execute the same
-    operations again.
+    The program runs on abstract rows, so it cannot read data or length. Every step must execute the same operations,
+    and the alphabets of its state must stop growing after ``MAX_GROWING_STEPS`` steps. On rows with symbols, of two
+    lengths, the program must execute the same operations again.
     """
     alphabet = input_alphabet(program.task)
     try:
@@ -125,11 +124,8 @@ def _record_run(program: Program, row: SymbolSequence, steps: int) -> tuple[list
             raise Forbidden(f"the state's alphabet is still growing after {number} steps")
         previous = step_operations[-1] if step_operations else operations
         # Tables depend on alphabets, so they may change while alphabets grow.
-        if has_grown:
-            is_same = [operation[0] for operation in operations] == [operation[0] for operation in previous]
-        else:
-            is_same = operations == previous
-        if not is_same:
+        compared = [[name if has_grown else (name, *facts) for name, *facts in part] for part in (operations, previous)]
+        if compared[0] != compared[1]:
             raise Forbidden("the step's operations differ between rounds: it may not count its rounds")
         step_operations.append(operations)
         has_grown, state = grows, following

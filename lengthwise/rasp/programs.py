@@ -161,8 +161,7 @@ class MultiplicationProgram(Program):
 
     def __init__(self, task: Multiplication) -> None:
         if task != Multiplication():
-            supported = "the task as published: binary, with leading zeros"
-            raise UsageError(f"the multiplication program supports only {supported}")
+            raise UsageError("the multiplication program supports only the published task: binary, with leading zeros")
         super().__init__(task)
 
     def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
@@ -187,6 +186,9 @@ class MultiplicationProgram(Program):
         def add(mark: bool, low: bool, high: bool, bit: bool, lower: bool, carry: bool) -> int:
             return mark * (low * bit + high * lower + carry)
 
+        def write(mark: bool, column: int, digit: str) -> str:
+            return str(column % 2) if mark else digit
+
         passing, carry = shift(state["second"], False), shift(state["carry"], False)
         columns = each(add, state["mark"], state["low"], state["high"], passing, state["second"], carry)
         return {
@@ -195,9 +197,7 @@ class MultiplicationProgram(Program):
             "high": state["high"],
             "mark": shift(state["mark"], False),
             "carry": each(lambda column: column >= 2, columns),
-            "product": each(
-                lambda mark, column, digit: str(column % 2) if mark else digit, state["mark"], columns, state["product"]
-            ),
+            "product": each(write, state["mark"], columns, state["product"]),
         }
 
     def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:

@@ -56,9 +56,7 @@ class Task(Config):
         super().__init_subclass__(**keywords)
         if isinstance(listed := vars(cls).get("listed_sizes"), Sequence):
             if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
-                raise UsageError(
-                    f"{cls.__name__}.listed_sizes must be ascending sizes from 1 up, e.g. range(3, 300, 3)"
-                )
+                raise UsageError(f"{cls.__name__}.listed_sizes must be ascending sizes from 1 up: range(3, 300, 3)")
             cls.smallest, cls.largest = listed[0], listed[-1]
 
     @property

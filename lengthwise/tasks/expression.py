@@ -45,10 +45,8 @@ class Writer(NamedTuple):
         if self.size % 2 == 0:
             index = self.rng.randrange(count)
             numbers[index] = (numbers[index] if numbers[index] != "0" else "1") + digit()
-        between = [
-            operators[index % len(operators)] if operators else self.rng.choice("+-*") for index in range(count - 1)
-        ]
-        return numbers[0] + "".join(operator + number for operator, number in zip(between, numbers[1:], strict=True))
+        cycle = itertools.cycle(operators) if operators else iter(lambda: self.rng.choice("+-*"), "")
+        return numbers[0] + "".join(operator + number for number, operator in zip(numbers[1:], cycle, strict=False))
 
     def write_nested(self, nest: Callable[[int], str], level_length: int) -> str:
         """Write the largest ``nest(depth)`` that leaves 0 or at least 2 characters, and fill these with terms. A level

@@ -183,7 +183,7 @@ class _Counted(Mirrored):
 
 def test_an_id_that_is_no_symbol_is_named_before_training():
     recipe = replace(RECIPE, task=_Counted(), source=Fresh())
-    message = r"^_counted: the id 5 in an answer is not one of its symbols, 0 to 3$"
+    message = r"^_counted: an answer holds the id 5; its symbols are 0 to 3$"
     assert len(data.evaluation_problems(recipe, 3, 4, seed=0)) == 4
     with pytest.raises(lw.UsageError, match=message):
         data.check_problems(recipe, [3, 5])
