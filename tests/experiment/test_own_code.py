@@ -5,6 +5,7 @@ import importlib
 import io
 import json
 import pickle
+import re
 import runpy
 import sys
 from dataclasses import dataclass, replace
@@ -236,30 +237,14 @@ def test_an_error_in_user_code_gives_one_line(part, body, message, tmp_path):
         part = PART.format(**dict(zip(("base", "method", "line"), part, strict=True)))
         body = f"return lw.find('looped-parity', *{body.split()})"
     text = f"from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n{part}"
-    (tmp_path / "my_slip.py").write_text(f"{text}def my_parity() -> lw.Recipe:\n    {body}\n")
-    done = command_in_fork("train", "my-parity", "steps=2", "--import", "my_slip", folder=tmp_path)
-    *_, last = done.stderr.splitlines()  # an estimate of the time may come first
-    assert done.returncode == 2 and message in last and "Traceback" not in done.stderr
-    assert not runs_folder().exists()
-
-
-def test_a_recipe_may_not_take_the_name_of_one_of_the_package(tmp_path):
-    (tmp_path / "my_slip.py").write_text("import lengthwise as lw\n\n\ndef looped_parity() -> lw.Recipe:\n    pass\n")
-    done = command_in_fork("train", "looped-parity", "--import", "my_slip", folder=tmp_path)
-    assert done.returncode == 2 and "called looped-parity: rename yours" in done.stderr
-
-
-def test_annotations_may_name_imports_under_type_checking(tmp_path):
-    (tmp_path / "my_helped.py").write_text(
-        "from __future__ import annotations\n\nfrom typing import TYPE_CHECKING\n\nimport lengthwise as lw\n\n"
-        "if TYPE_CHECKING:\n    from pathlib import Path\n\n\n"
-        "def helper(path: Path = None) -> Path:\n    return path\n\n\n"
-        "def my_parity(path: Path = None) -> lw.Recipe:\n    return lw.find('looped-parity', 'name=my-parity')\n"
-    )
-    words = ["show", "my-parity", "--import", "my_helped", "--json"]
-    done = command_in_fork(*words, folder=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert json.loads(done.stdout)["recipe"]["name"] == "my-parity"
+    text += f"def my_parity() -> lw.Recipe:\n    {body}\n"
+    for name, said in (("my_parity", message), ("looped_parity", "called looped-parity: rename yours")):
+        (tmp_path / "my_slip.py").write_text(text.replace("my_parity", name))
+        words = ["train", name.replace("_", "-"), "steps=2", "--import", "my_slip"]
+        done = command_in_fork(*words, folder=tmp_path)
+        *_, last = done.stderr.splitlines()  # an estimate of the time may come first
+        assert done.returncode == 2 and said in last and "Traceback" not in done.stderr
+        assert not runs_folder().exists()
 
 
 def test_a_derived_recipe_keeps_what_it_was_chosen_on_only_if_it_trains_the_same_weights():
@@ -293,16 +278,6 @@ def test_batch_normalization_is_refused():
     reads, writes = lw.NextToken().vocabs(task)
     with pytest.raises(lw.UsageError, match="reads other rows in training: BatchNorm1d normalizes over the batch"):
         lw.train(Normed(len(reads), len(writes)), task=task, steps=2, quiet=True)
-
-
-def test_an_own_module_may_be_written_in_any_encoding_that_it_names(tmp_path):
-    model = '"""Ein größeres Modell."""\n\n    gain: float = 1.0  # Verstärkung\n'
-    source = "# -*- coding: latin-1 -*-" + SOURCE.replace('"""A model."""\n', model)
-    (tmp_path / "latin_model.py").write_bytes(source.encode("latin-1"))
-    shown = command_in_fork("show", "Scaled", "--import", "latin_model", folder=tmp_path)
-    assert shown.returncode == 0, shown.stderr
-    assert "Ein größeres Modell." in shown.stdout
-    assert "Verstärkung" in shown.stdout
 
 
 class Odd(BaseException):
@@ -352,50 +327,63 @@ def test_a_model_that_fails_in_any_way_gives_one_line(error, after, tmp_path):
         lw.train(Failing(4, 4), task="parity", steps=2, batch=2, quiet=True)
 
 
-def test_prints_of_user_code_go_to_standard_error(tmp_path):
-    (tmp_path / "chatty.py").write_text(
-        "from dataclasses import dataclass\nimport lengthwise as lw\n\nprint('at import')\n\n"
-        "@dataclass(frozen=True)\nclass Chatty(lw.Parity):\n    'Parity, aloud.'\n\n"
-        "    def sample(self, sizes, generator):\n        print('at work')\n"
-        "        return super().sample(sizes, generator)\n"
+CHATTY = """# -*- coding: latin-1 -*-
+from __future__ import annotations
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+import lengthwise as lw
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+print('at import')
+
+@dataclass(frozen=True)
+class Chatty(lw.Parity):
+    'Größere Parität.'
+
+    gain: float = 1.0  # Verstärkung
+
+    def sample(self, sizes, generator):
+        print('at work')
+        return super().sample(sizes, generator)
+
+def my_parity(path: Path = None) -> lw.Recipe:
+    return lw.find('looped-parity', 'name=my-parity')
+"""
+
+
+def test_a_module_may_print_have_any_encoding_and_import_types_for_annotations_only(tmp_path):
+    (tmp_path / "chatty.py").write_bytes(CHATTY.encode("latin-1"))
+    sampled, shown, listed = (
+        command_in_fork(*words.split(), "--import", "chatty", folder=tmp_path)
+        for words in ("sample chatty 3 --count 2 --json", "show my-parity --json", "show Chatty")
     )
-    words = ["sample", "chatty", "3", "--count", "2", "--json", "--import", "chatty"]
-    said = command_in_fork(*words, folder=tmp_path)
-    assert said.returncode == 0 and len(json.loads(said.stdout)) == 2
-    assert "at import" in said.stderr and "at work" in said.stderr
+    assert (sampled.returncode, shown.returncode, listed.returncode) == (0, 0, 0), sampled.stderr + shown.stderr
+    assert len(json.loads(sampled.stdout)) == 2 and json.loads(shown.stdout)["recipe"]["name"] == "my-parity"
+    assert "at import" in sampled.stderr and "at work" in sampled.stderr  # prints leave standard output to the result
+    assert "Größere Parität." in listed.stdout and "Verstärkung" in listed.stdout
 
 
-class Rule(lw.Stopping):
+@dataclass(frozen=True)
+class Mistaken(lw.Stopping):
+    """A rule that raises in ``limit``, or reads what it has not requested: the movement, or the loop before."""
+
+    reads: str = "nothing"
+
     def limit(self, planned):
-        return planned + 2
-
-
-@dataclass(frozen=True)
-class ReadsMovement(Rule):
-    """A rule that reads the movement without setting ``needs_movement``."""
+        return planned + ({}["extra"] if self.reads == "nothing" else 2)
 
     def done(self, trace, planned):
-        return trace.movement[-1, :, 0] < 0.1
-
-
-@dataclass(frozen=True)
-class ReadsEarlierLoops(Rule):
-    """A rule that compares with the previous loop without setting ``window``."""
-
-    def done(self, trace, planned):
+        if self.reads == "movement":
+            return trace.movement[-1, :, 0] < 0.1
         return (trace.predictions[-1] == trace.predictions[-2]).all(-1)
 
 
-@dataclass(frozen=True)
-class FailsAtItsLimit(lw.Stopping):
-    """A rule that raises in ``limit``."""
-
-    def limit(self, planned):
-        return planned + {}["extra"]
-
-
-@pytest.mark.parametrize("rule", [ReadsMovement(), ReadsEarlierLoops(), FailsAtItsLimit()])
-def test_an_error_in_a_user_s_rule_gives_one_line_and_breaks_a_law(rule):
-    with pytest.raises(lw.UsageError, match=rf"^{rule.name}: \w+Error in test_own_code.py, line \d+: .*"):
+@pytest.mark.parametrize("reads", ["nothing", "movement", "earlier"])
+def test_an_error_in_a_user_s_rule_gives_one_line_and_breaks_a_law(reads):
+    rule = Mistaken(reads)
+    message = rf"^{re.escape(rule.name)}: \w+Error in test_own_code.py, line \d+: .*"
+    with pytest.raises(lw.UsageError, match=message):
         lw.evaluate("looped-parity", 4, samples=4, stopping=rule, quiet=True)
-    assert lw.check(rule).broken
+    assert any("Error in test_own_code.py" in one.failing_case for one in lw.check(rule).broken)
