@@ -28,18 +28,12 @@ def own():
     return Weights("mine", recipe, recipe.build().eval())
 
 
-@pytest.mark.parametrize(
-    ("weights", "prompt"),
-    [
-        (lambda: load("looped-maze"), MAZE),
-        (lambda: load("looped-sudoku"), SUDOKU),
-        (lambda: load("looped-prefix-sum"), "1011000101"),
-        (own, "10110"),
-    ],
-    ids=["grid", "grid-that-does-not-settle", "row", "own"],
-)
-def test_a_recording_is_what_the_model_does(weights, prompt):
-    weights = weights()
+PROMPTS = {"looped-maze": MAZE, "looped-sudoku": SUDOKU, "looped-prefix-sum": "1011000101", "own": "10110"}
+
+
+@pytest.mark.parametrize(("name", "prompt"), PROMPTS.items())
+def test_a_recording_is_what_the_model_does(name, prompt):
+    weights = own() if name == "own" else load(name)
     found, solved = depth.record_problem(weights, prompt), lw.Solver(weights).solve(prompt)
     batch = weights.recipe.layout.write(weights.recipe.task.parse(prompt), weights.recipe.task)
     assert len(found["loops"]) == found["stop"] + depth.LOOPS_AFTER_STOP and found["stop"] == solved.loops
