@@ -17,8 +17,6 @@ from lengthwise.base.rng import derive_seed
 from lengthwise.base.score_rows import Sizes, group_by, size_text
 from lengthwise.base.types import Problems, Score
 from lengthwise.evaluation.scores import (
-    OnProgress,
-    RowResults,
     Watch,
     build_score,
     evaluate,
@@ -61,11 +59,15 @@ def evaluate_families(
         groups = _problems_by_family(recipe, size, samples, chosen, seed, bool(names))
         if not groups:
             continue
-        problems = list(groups.values())
-        if all(rule.together == 1 for rule in rules):
-            results = _results_of_distinct(weights, problems, rules, on_progress)
+        if all(rule.together == 1 for rule in rules):  # repeated problems, as small families have, are answered once
+            problems = Problems.join([*groups.values()])
+            _, inverse = hash_prompts(problems).unique(return_inverse=True)
+            first = torch.full((int(inverse.max()) + 1,), len(problems))
+            first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
+            distinct = results_of_groups(weights.model, recipe, [problems.take(first)], rules, on_progress)
+            results = [rule_results.take(inverse) for rule_results in distinct]
         else:
-            results = results_of_groups(weights.model, recipe, problems, rules, on_progress)
+            results = results_of_groups(weights.model, recipe, [*groups.values()], rules, on_progress)
         for rule, rule_results in zip(rules, results, strict=True):
             start = 0
             for name, group in groups.items():
@@ -123,18 +125,6 @@ def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> P
         return None
     problems = select_part(effective_source(recipe.task, recipe.source), "test", problems)
     return problems if len(problems) else None
-
-
-def _results_of_distinct(
-    weights: Weights, groups: Sequence[Problems], rules: Sequence[Stopping], on_progress: OnProgress
-) -> list[RowResults]:
-    """Return ``results_of_groups`` of one group. Repeated problems, as small families have, are answered once."""
-    problems = Problems.join(groups)
-    _, inverse = hash_prompts(problems).unique(return_inverse=True)
-    first = torch.full((int(inverse.max()) + 1,), len(problems))
-    first.scatter_reduce_(0, inverse, torch.arange(len(problems)), "amin")
-    results = results_of_groups(weights.model, weights.recipe, [problems.take(first)], rules, on_progress)
-    return [rule_results.take(inverse) for rule_results in results]
 
 
 def sizes_without_scores(

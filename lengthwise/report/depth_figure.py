@@ -45,7 +45,11 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
         # A cross-entropy that rounds to 0 has no logarithm; draw it at about float32's resolution.
         unsure = [max(1e-8, -confidence) for confidence in row["confidence"]]
         for axes, values in ((above, row["exact"]), (below, unsure)):
-            _mark_chosen_loops(axes, row["chosen"])
+            for name, chosen in row["chosen"].items():  # where each rule stops: the mean, and the middle 80 %
+                _, colour, dash = RULES[name]
+                axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label="_")
+                if chosen["high"] > chosen["low"]:
+                    axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
             axes.tick_params(color=FAINT)
             axes.plot(range(1, len(values) + 1), values, color=COLOURS[0], zorder=3, clip_on=False, label="_")
         above.set_title(f"length {size_text(row['sizes'])}", fontsize=8)
@@ -57,15 +61,6 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
     rules = [rule for name, rule in RULES.items() if any(name in row["chosen"] for row in rows)]
     add_legend(figure, [LineStyle(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
     return fix_layout(figure, title, width)
-
-
-def _mark_chosen_loops(axes: Axes, chosen_by_rule: dict[str, Any]) -> None:
-    """Mark where each rule stops: a line at the mean loop, and a shade over the middle 80 % of problems."""
-    for name, chosen in chosen_by_rule.items():
-        _, colour, dash = RULES[name]
-        axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label="_")
-        if chosen["high"] > chosen["low"]:
-            axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
 
 
 @style()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any, cast
 
 from matplotlib.axes import Axes
@@ -40,9 +41,8 @@ class LineStyle:
 
 
 def line_style(number: int, version: int | None = None, **fields: Any) -> LineStyle:
-    """Return the style of line ``number``, counted from 0; no two numbers share both colour and dash. For a line drawn
-    in several versions, such as one per set of problems, ``version`` numbers the versions, which share a colour and
-    differ in dash; ``number`` is then below seven."""
+    """Return the style of line ``number``, counted from 0; no two numbers share both colour and dash. The versions of a
+    line, such as one per set of problems, share a colour and differ in dash; ``number`` is then below seven."""
     turn = number // len(COLOURS)
     marker = MARKERS[(number + turn) % len(MARKERS)]
     if version is None:
@@ -59,21 +59,16 @@ def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
     if len(different) < 2:
         return "", list(labels)
     words = [label.split("-") for label in different]
-    front = _count_common_words(words)
-    back = _count_common_words([label[front:][::-1] for label in words])
+    front, back = (
+        len([*takewhile(lambda group: len({*group}) == 1, zip(*sequences, strict=False))])
+        for sequences in (words, [label[::-1] for label in words])
+    )
     while any(len(label) <= front + back for label in words):  # keep at least one word of each
         front, back = (front, back - 1) if back else (front - 1, back)
     rest = {"-".join(label): "-".join(label[front : len(label) - back]) for label in words}
     head = "".join(f"{word}-" for word in words[0][:front])
     tail = "".join(f"-{word}" for word in words[0][len(words[0]) - back :])
     return (f"full names: {head}…{tail}" if head or tail else ""), [rest[label] for label in labels]
-
-
-def _count_common_words(words: Sequence[Sequence[str]]) -> int:
-    return next(
-        (i for i, group in enumerate(zip(*words, strict=False)) if len(set(group)) > 1),
-        min(map(len, words)),
-    )
 
 
 def name_lines(

@@ -35,12 +35,8 @@ OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
 def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
     """Return a row per architecture, task and size: the means over seeds of exact match on uniform problems and on the
     worst family, whether all seeds are fitted (exact match .99 at the training length), the cost, and what a paper
-    reports.
-
-    An architecture is named by a model's mixers, or its kind, with the fields in which models of this kind differ. The
-    layout is part of a task's name, since an output at every position is a different supervision than one at the end.
-    Raises UsageError without scores.
-    """
+    reports. The layout is part of a task's name, since an output at every position is a different supervision than one
+    at the end. Raises UsageError without scores."""
     measured = [run for run in runs if run.rows("scores")]
     if not measured:
         raise UsageError("there is no matrix to draw: evaluate a run first")
@@ -249,7 +245,9 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
         for y in range(len(architectures)):
             axes.add_patch(Rectangle((x, y), 1, 1, fill=False, edgecolor="white", linewidth=2.5))
     axes.set(xlim=(0, len(tasks)), ylim=(len(architectures), 0))
-    headings = [_wrap_heading(task, HEADING_LENGTH // len(tasks)) for task in tasks]
+    headings = [task.replace(", ", "\n") for task in tasks]
+    if max(map(len, tasks)) > HEADING_LENGTH // len(tasks):  # also split the names of classes between their words
+        headings = [re.sub("(?<=[a-z])(?=[A-Z])", "\n", heading) for heading in headings]
     axes.set_xticks([x + 0.5 for x in range(len(tasks))], headings, fontsize=6.5)
     axes.set_yticks([y + 0.5 for y in range(len(architectures))], architectures, fontsize=7)
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
@@ -265,10 +263,3 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     )
     axes.set_xlabel(caption + sizes_text, fontsize=6.5)
     return fix_layout(figure, title or "Exact match", width)
-
-
-def _wrap_heading(task: str, length: int) -> str:
-    """Return a task's name with its layout on a line of its own. A class's name of more than ``length`` characters is
-    also split between its words."""
-    name, *layout = task.split(", ")
-    return "\n".join([re.sub("(?<=[a-z])(?=[A-Z])", "\n", name) if len(name) > length else name, *layout])

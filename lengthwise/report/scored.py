@@ -103,14 +103,10 @@ class Scores(PrintedTable, list[Score]):
 
 
 class Comparison(PrintedTable):
-    """Several scores side by side, at the sizes and on the problems that all were measured on. If scores are under
-    several stopping rules, only the recipe's own rule is compared.
-
-    Raises UsageError for scores of different tasks. Equal names are distinguished by seeds or stopping rules.
-
-    ``difference`` is exact match of the last minus that of the first, with Newcombe's 95 % interval (see
-    ``newcombe_interval``). The interval covers the sampling of problems, but not the spread between training seeds.
-    """
+    """Several scores side by side, at the sizes and on the problems that all were measured on; of several stopping
+    rules, only the recipe's own is compared. ``difference`` is exact match of the last minus that of the first, with
+    Newcombe's 95 % interval (see ``newcombe_interval``), which covers the sampling of problems, but not the spread
+    between training seeds. Raises UsageError for scores of different tasks."""
 
     title_above = False
 
@@ -275,11 +271,9 @@ class Difference:
 
 
 class PooledComparison(PrintedTable):
-    """Mean exact match of several recipes over their seeds, on uniform problems and on the worst family.
-
-    A band spans the worst to the best seed, or the 95 % interval of a single seed. Each recipe's means are compared
-    with those of the first (see ``Difference``). Raises UsageError without scores, or for runs of different tasks.
-    """
+    """Mean exact match of several recipes over their seeds, on uniform problems and on the worst family, with bands
+    from the worst to the best seed, or the 95 % interval of a single seed. Each recipe's means are compared with those
+    of the first (see ``Difference``). Raises UsageError without scores, or for runs of different tasks."""
 
     title_above = False
 

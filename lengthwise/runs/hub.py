@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
@@ -60,7 +60,15 @@ def download_weights(text: str) -> Path:
         with suppress(ConnectionError, *_http_errors()[1:]):
             api = hub.HfApi(endpoint=endpoint)
             info = api.model_info(address.repository, revision=address.revision, files_metadata=True)
-            digests = _list_digests(address, info)
+            files = {file.rfilename: file for file in info.siblings or [] if file.rfilename in FILES}
+            for name in REQUIRED_FILES:
+                if name not in files:
+                    raise UsageError(f"{address}: there is no {name}, so these are not weights of Lengthwise")
+            for name, file in files.items():
+                if (file.size or 0) > MAX_FILE_BYTES:
+                    size = f"its {name} has {file.size / 1e9:,.0f} GB"
+                    raise UsageError(f"{address}: {size}; the limit is {MAX_FILE_BYTES / 1e9:.0f} GB")
+                digests[name] = file.lfs.sha256 if file.lfs else file.blob_id
         options = {"revision": address.revision, "allow_patterns": FILES, "max_workers": 1, "endpoint": endpoint}
         folder = Path(hub.snapshot_download(address.repository, **options, local_files_only=not digests))
     damaged = []
@@ -76,20 +84,6 @@ def download_weights(text: str) -> Path:
     if damaged:
         raise UsageError(f"{address}: damaged download: {', '.join(damaged)}; try again")
     return folder
-
-
-def _list_digests(address: HubAddress, info: Any) -> dict[str, str]:
-    """Return the digests of a repository's ``FILES``, by name, from the Hub's information about it. Raises UsageError
-    if a required file is missing or a file is too large."""
-    files = {file.rfilename: file for file in info.siblings or [] if file.rfilename in FILES}
-    for name in REQUIRED_FILES:
-        if name not in files:
-            raise UsageError(f"{address}: there is no {name}, so these are not weights of Lengthwise")
-    for name, file in files.items():
-        if (file.size or 0) > MAX_FILE_BYTES:
-            size = f"its {name} has {file.size / 1e9:,.0f} GB"
-            raise UsageError(f"{address}: {size}; the limit is {MAX_FILE_BYTES / 1e9:.0f} GB")
-    return {name: file.lfs.sha256 if file.lfs else file.blob_id for name, file in files.items()}
 
 
 def push_weights(folder: Path, text: str, card: str, *, private: bool = False) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lengthwise import __version__
@@ -187,16 +187,10 @@ def _charts_by_seed(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
             for size, share in row.get("exact", {}).items():
                 watched.append({"seed": seed, "size": size, "step": row["step"], "exact": share})
         for row in select_reported_rows(anatomy_rows([run])):
-            features += [{"seed": seed, **point} for point in _list_feature_points(row)]
+            for name, part in ((name, part) for name, parts in row["by"].items() for part in parts):
+                point = {"size": size_text(row["sizes"]), "trait": name, "middle": (part["low"] + part["high"]) / 2}
+                features.append({"seed": seed} | point | {"exact": part["exact"], "count": part["count"]})
     return {"loss": loss, "watched": watched, "traits": features}
-
-
-def _list_feature_points(row: Row) -> Iterator[Row]:
-    """Yield the points of an anatomy's chart: exact match of each group of problems against a difficulty feature."""
-    for feature, parts in row["by"].items():
-        for part in parts:
-            point = {"size": size_text(row["sizes"]), "trait": feature, "middle": (part["low"] + part["high"]) / 2}
-            yield point | {"exact": part["exact"], "count": part["count"]}
 
 
 def table_rows(

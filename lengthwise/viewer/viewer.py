@@ -116,7 +116,14 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
     obstacle = find_export_obstacle(model.recipe, sum(part.numel() for part in model.model.parameters()))
     if not obstacle:
         listed, searched = _list_examples(model, tries or TRIES, problems, multiples=(1, 2))
-        return export_model(model) | {"examples": _solve_examples(model, listed), "searched": searched}
+        solver, examples = Solver(model), []
+        for prompt, origin in listed.items():
+            try:
+                examples.append({"prompt": prompt, "origin": origin, "right": solver.solve(prompt).correct})
+            except UsageError:  # it does not fit the model's position table
+                if origin == READER_ORIGIN:
+                    raise
+        return export_model(model) | {"examples": examples, "searched": searched}
     if reason := depth.find_recording_obstacle(model.recipe):
         neither = f"a page can neither run this model ({obstacle}) nor show a recording ({reason})"
         raise UsageError(f"{model.recipe.name}: {neither}")
@@ -128,19 +135,6 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
         for recording in recorded["recordings"]
     ]
     return recorded | {"examples": examples, "searched": searched}
-
-
-def _solve_examples(model: Weights, origins: dict[str, str]) -> list[dict[str, Any]]:
-    """Return each prompt of ``origins`` with its origin and whether the model solves it. Prompts that do not fit the
-    model's position table are left out, unless they are the reader's own."""
-    solver, examples = Solver(model), []
-    for prompt, origin in origins.items():
-        try:
-            examples.append({"prompt": prompt, "origin": origin, "right": solver.solve(prompt).correct})
-        except UsageError:
-            if origin == READER_ORIGIN:
-                raise
-    return examples
 
 
 # Examples
