@@ -10,7 +10,6 @@ from typing import Any, cast
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patches import ConnectionPatch
 from matplotlib.transforms import ScaledTranslation
 
 from lengthwise.report.style import COLOURS, DASHES, FAINT, MARKERS, Dash, Width
@@ -74,9 +73,8 @@ def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
 def name_lines(
     axes: Axes, styles: Sequence[LineStyle], ends: Sequence[tuple[float, float]], width: Width, heading: str = ""
 ) -> None:
-    """Write each line's name to the right of the axes, as close to its end as space permits; a thin line connects them
-    if they are apart. ``ends`` are in data coordinates, within the axes. In a column-wide figure the names form a
-    legend below."""
+    """Write each line's name to the right of the axes, as close to its end as space permits. ``ends`` are in data
+    coordinates, within the axes. In a column-wide figure the names form a legend below."""
     figure = cast(Figure, axes.figure)
     if width == "column":
         add_legend(figure, styles, columns=2, heading=heading)
@@ -106,11 +104,6 @@ def name_lines(
         name.set_parse_math(False)  # a name may contain $
         if style.note:
             axes.text(0.6, -NOTE, style.note, transform=beside, va="center_baseline", fontsize=6, color=FAINT)
-        ends_near_edge = ends[number][0] > 0.85 * axes.get_xlim()[1]
-        if ends_near_edge and abs(place_height - wanted_heights[number]) * height > ROW / 2:
-            joint = ConnectionPatch(ends[number], (0.13, 0), axes.transData, beside, color=style.colour, linewidth=0.4)
-            joint.set_in_layout(False)
-            axes.add_artist(joint)
     if heading:
         place = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
         axes.annotate(heading, (1, max([1.0, *heights])), (11.5, 10), fontsize=7, color=FAINT, **place)

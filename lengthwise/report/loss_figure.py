@@ -229,14 +229,9 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
         axes.margins(x=0.12)
         _label_log_axis(axes.xaxis, [row["parameters"] for row in rows], EngFormatter(sep=""))
     _label_log_axis(right.yaxis, [row["validation_loss"] for row in rows], StrMethodFormatter("{x:g}"))
-    joined = len({row["parameters"] for row in rows}) > len(kinds)  # otherwise only marks are drawn
-    legend_styles = [
-        numbers_of_style if joined or not numbers_of_style.marker else replace(numbers_of_style, dash="")
-        for numbers_of_style in styles
-    ]
-    legend_styles.append(LineStyle("within the training lengths", FAINT, "o", ""))
-    legend_styles.append(LineStyle("beyond", FAINT, "o", "", hollow=True))
-    add_legend(figure, legend_styles, columns=6)
+    styles.append(LineStyle("within the training lengths", FAINT, "o", ""))
+    styles.append(LineStyle("beyond", FAINT, "o", "", hollow=True))
+    add_legend(figure, styles, columns=6)
     return fix_layout(figure, "Accuracy and loss against size", width)
 
 

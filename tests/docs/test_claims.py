@@ -43,12 +43,9 @@ def test_baselines_are_judged_by_all_problems_if_those_were_scored():
     [
         (">=", "good", [0.99, 0.97, 0.96], "agrees"),
         (">=", "good", [0.5, 0.6, 0.7], "disagrees"),
-        (">=", "good", [0.99, 0.97], "undecided (2 seeds agree)"),
         ("<=", "good", [0.99, 0.97], "undecided (2 seeds disagree)"),
-        (">=", "good", [0.99, 0.6], "undecided (1 of 2 seeds agree)"),
         (">=", "good", [0.99, 0.6, 0.99], "undecided (2 of 3 seeds agree)"),
         (">=", "good", [0.99], "undecided (one seed agrees)"),
-        ("<=", "good", [0.99], "undecided (one seed disagrees)"),
         ("<=", "weak", [0.5, 0.5], "undecided (not fitted: 0.531 at 20)"),
         (">=", "weak", [0.5, 0.5], "undecided (not fitted: 0.531 at 20)"),
         (">=", "weak", [0.99, 0.99, 0.99], "agrees"),
@@ -66,14 +63,11 @@ def test_the_verdict_on_a_claim_with_a_bound(sign, recipe, shares, expected):
         ("good", [0.9, 0.8, 0.8], {"fine": [0.7] * 3, "weak": [0.1] * 3}, "agrees (1 of 2 others not fitted)"),
         ("good", [0.9, 0.8, 0.8], {"weak": [0.7, 0.6, 0.6]}, "better, none fitted"),
         ("good", [0.9, 0.8], {"weak": [0.7, 0.6]}, "undecided (2 seeds agree: no other fitted)"),
-        ("good", [0.9], {"weak": [0.7]}, "undecided (one seed agrees: no other fitted)"),
         ("good", [0.9, 0.8], {"fine": [0.85, 0.6]}, "undecided (seeds overlap)"),
         ("good", [0.5, 0.4, 0.4], {"fine": [0.7, 0.6, 0.6]}, "disagrees"),
         ("good", [0.5, 0.4, 0.4], {"fine": [0.7, 0.6]}, "undecided (2 seeds disagree)"),
         ("weak", [0.5, 0.4], {"fine": [0.7, 0.6]}, "undecided (not fitted: 0.531 at 20)"),
-        ("good", [0.9], {"fine": [0.7]}, "undecided (one seed agrees)"),
         ("good", [0.9], {"fine": [0.7], "weak": [0.1]}, "undecided (one seed agrees: 1 of 2 others not fitted)"),
-        ("good", [0.5], {"fine": [0.7, 0.8]}, "undecided (one seed disagrees)"),
         ("good", [0.5], {"fine": []}, "not measured"),
     ],
 )
@@ -123,7 +117,7 @@ def test_a_verdict_needs_three_seeds_and_a_recipe_chosen_near_its_training_lengt
         assert all(size <= 1.3 * outline.top for size in outline.looked_at)
 
 
-@pytest.mark.parametrize("system", ["looped", "abacus", "notebook", "retran"])
-def test_each_main_result_of_a_paper_ends_in_a_command(system):
-    lines = headline("docs/claims.toml", system).splitlines()[2:-2]
-    assert lines and all(re.search(r"\| `lengthwise [^`]+` \|$", line) for line in lines)
+def test_each_main_result_of_a_paper_ends_in_a_command():
+    for system in ("looped", "abacus", "notebook", "retran"):
+        lines = headline("docs/claims.toml", system).splitlines()[2:-2]
+        assert lines and all(re.search(r"\| `lengthwise [^`]+` \|$", line) for line in lines)

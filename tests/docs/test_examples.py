@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import lengthwise as lw
 import lengthwise.api
 from lengthwise.api import catalog
 from lengthwise.cli import entry
@@ -101,16 +102,11 @@ def test_an_example_s_recipes_and_studies_are_found_from_the_command_line(name):
         assert shell("reproduce", study, "--import", name, "--dry-run") == 0
 
 
-def test_own_stopping_works_from_the_command_line(here):
-    words = ["--import", "own_stopping", "--stopping", "Confident(least=0.999)", "--lengths", "2", "--samples", "4"]
-    assert shell("evaluate", "looped-binary-sum", *words) == 0
-
-
 def test_own_stopping_stops_at_the_first_confident_loop(here):
     from own_stopping import Confident
 
-    import lengthwise as lw
-
+    words = ["--import", "own_stopping", "--stopping", "Confident(least=0.999)", "--lengths", "2", "--samples", "4"]
+    assert shell("evaluate", "looped-binary-sum", *words) == 0
     confidence = torch.tensor([[0.5, 0.999, 0.2], [0.995, 0.1, 0.3], [0.999, 0.1, 0.999]]).log()
     nothing = torch.zeros(3, 3, 1, dtype=torch.long)
     trace = lw.Trace(nothing, nothing[..., 0], confidence, torch.tensor([3, 3, 2]))
@@ -119,23 +115,9 @@ def test_own_stopping_stops_at_the_first_confident_loop(here):
     assert Confident(extra=4).limit(planned).tolist() == [5, 5, 5]
 
 
-def test_own_model_learns_and_answers(here):
-    from own_model import gru_parity
-
-    import lengthwise as lw
-
-    done = lw.train(gru_parity(), "steps=150", "batch=16", "lengths=Uniform(top=2)", "watch.every=0")
-    scores = lw.evaluate(done, [1, 2], samples=50)
-    assert [score.sizes for score in scores] == [(1,), (2,)]
-    assert scores[0].exact == 1.0  # one bit is its own parity
-    assert lw.load(done).solve("1").text == "1"
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_own_position_tells_left_from_right(causal, here):
     from own_position import Octaves
-
-    import lengthwise as lw
 
     encoding = Octaves(count=3).build(8, 2)
     encoding.scores.data.copy_(torch.arange(-3.0, 4.0).expand(2, 7))

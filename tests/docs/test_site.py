@@ -41,9 +41,8 @@ def test_the_navigation_has_every_page_and_every_folder_of_results(site):
     assert len(shown) == len(set(shown))
     pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]}
     assert pages <= set(shown)
-    assert {f"{path.parent.relative_to(ROOT)}/README.md" for path in (ROOT / "results").rglob("figures.json")} <= set(
-        shown
-    )
+    folders = {path.parent.relative_to(ROOT) for path in (ROOT / "results").rglob("figures.json")}
+    assert {f"{folder}/README.md" for folder in folders} <= set(shown)
     assert {f"notebooks/{path.stem}.md" for path in notebooks.sources()} <= set(shown)
     assert gallery.INDEX in shown
 
@@ -51,10 +50,8 @@ def test_the_navigation_has_every_page_and_every_folder_of_results(site):
 def test_links_lead_to_pages_of_the_site(site, tmp_path):
     """Links to pages stay, links to sources and folders lead to their pages and READMEs, code blocks stay unchanged."""
     mirror = site("mirror").Mirror(tmp_path, {"docs/a.md": "", "notebooks/README.md": ""})
-    text = (
-        "[a](a.md#b) [p](../lengthwise/rows.toml) [n](../notebooks) [x](https://x.org)\n\n```\n[n](../notebooks)\n```\n"
-    )
-    linked = mirror.linked(text.replace("rows.toml", "base/rows.py"), "docs/page.md")
+    text = "[a](a.md#b) [p](../lengthwise/base/rows.py) [n](../notebooks) [x](https://x.org)\n\n"
+    linked = mirror.linked(f"{text}```\n[n](../notebooks)\n```\n", "docs/page.md")
     assert linked.startswith("[a](a.md#b) [p](../lengthwise/base/rows.py.md) [n](../notebooks/README.md) [x](https")
     assert linked.endswith("```\n[n](../notebooks)\n```\n")
     assert "import" in (tmp_path / "lengthwise/base/rows.py.md").read_text()

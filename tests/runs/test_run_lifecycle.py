@@ -4,17 +4,15 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from io import StringIO
 
 import pytest
 import torch
+from conftest import command
 from small_runs import SMALL
 
 from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.base.files import json_text, write
-from lengthwise.cli import entry
 from lengthwise.experiment.optim import AdamW
 from lengthwise.experiment.recipe import Watch
 from lengthwise.report import curves, name_curves
@@ -31,14 +29,6 @@ def strict(text):
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
 
-def run_command(*words):
-    """Run a command in this process; return its exit status, standard output and standard error."""
-    out, errors = StringIO(), StringIO()
-    with redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
-        entry.main([*map(str, words)])
-    return ended.value.code, out.getvalue(), errors.getvalue()
-
-
 # Divergence
 
 
@@ -49,14 +39,13 @@ def test_training_may_go_on_after_divergence_and_rows_have_null():
     assert rows[-1]["perplexity"] == {"101": None}
     assert strict((run.folder / "about.json").read_text())["diverged"] == 10
     assert run.diverged
-    code, out, errors = run_command("solve", run.folder, "101", "--json")
-    assert (code, errors) == (0, "")
-    assert strict(out)["confidence"] is None
+    done = command("solve", run.folder, "101", "--json")
+    assert (done.returncode, done.stderr) == (0, "") and strict(done.stdout)["confidence"] is None
 
 
 def test_a_diverged_seed_is_marked_in_every_table():
     tame = train(SMALL)
-    run_command("evaluate", tame.folder, "--lengths", "3", "--samples", "4", "--uniform-only")
+    command("evaluate", tame.folder, "--lengths", "3", "--samples", "4", "--uniform-only")
     with pytest.raises(Diverged):
         train(WILD)
     assert Run.of(WILD).diverged
@@ -108,9 +97,9 @@ def test_a_pipe_in_a_folder_is_refused(name):
     run = Run.of(SMALL)
     (run.folder / name).unlink(missing_ok=True)
     os.mkfifo(run.folder / name)
-    code, _, errors = run_command("train", run.folder, "--quiet", "--lengths", "2", "--samples", "2")
-    assert code == 2
-    assert errors.count("\n") == 1 and f"{name}: not a regular file" in errors
+    done = command("train", run.folder, "--quiet", "--lengths", "2", "--samples", "2")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and f"{name}: not a regular file" in done.stderr
 
 
 def test_the_next_write_removes_the_file_of_a_killed_writer(tmp_path):
@@ -131,8 +120,8 @@ files.write(pathlib.Path({str(tmp_path / "a")!r}), b"")
 def test_repeated_measurements_are_not_stored_twice():
     run = train(SMALL)
     for _ in range(2):
-        code, _, errors = run_command("evaluate", run.folder, "--lengths", "2,3", "--samples", "4", "--anatomy")
-        assert (code, errors) == (0, "")
+        done = command("evaluate", run.folder, "--lengths", "2,3", "--samples", "4", "--anatomy")
+        assert (done.returncode, done.stderr) == (0, "")
         rows = [(run.folder / f"{name}.jsonl").read_text().splitlines() for name in ("scores", "anatomy")]
     assert all(len(part) == len({*part}) for part in rows)
     assert len(rows[1]) == 2

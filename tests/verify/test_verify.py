@@ -2,10 +2,9 @@
 
 import json
 import random
-import re
 import shutil
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,11 +13,11 @@ from half_trained import NEXT, PAIRS, half_trained
 from torch import nn
 
 import lengthwise as lw
+from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import Diverged
 from lengthwise.base.files import write_json
 from lengthwise.base.progress import ProgressLine
 from lengthwise.cli import verify as verbs_verify
-from lengthwise.cli.entry import main
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.runs.folder import SHIPPED, list_shipped
@@ -85,17 +84,16 @@ def test_a_partly_trained_model_is_not_exposed(monkeypatch):
     assert found["parameters"] == sum(value.numel() for value in weights.model.parameters())
 
 
-def test_a_batch_wise_rule_is_not_attacked():
+def test_a_model_is_verified_without_an_attack_if_there_can_be_none():
+    """A rule for batches is not attacked, nor is a model with a short table of positions."""
     weights = half_trained(PAIRS)
     many = replace(weights.recipe, stopping=lw.MaxConfidence(per="batch"))
-    found = verdicts(replace(weights, recipe=many))
-    assert found["attack"]["verdict"] == "open" and "needs a batch of problems" in found["attack"]["told"]
-
-
-def test_a_model_with_a_short_table_of_positions_is_verified_without_an_attack():
-    recipe = replace(SPOKEN, model=lw.Transformer(width=8, heads=1, positions=(lw.Learned(10),)), lengths=lw.Uniform(6))
-    found = verdicts(Weights("short", recipe, recipe.build()), sizes=(7,), seconds=5.0)
-    assert found["attack"]["verdict"] == "open" and "does not fit" in found["attack"]["told"]
+    short = replace(SPOKEN, model=lw.Transformer(width=8, heads=1, positions=(lw.Learned(10),)), lengths=lw.Uniform(6))
+    for found, why in (
+        (verdicts(replace(weights, recipe=many)), "needs a batch of problems"),
+        (verdicts(Weights("short", short, short.build()), sizes=(7,), seconds=5.0), "does not fit"),
+    ):
+        assert found["attack"]["verdict"] == "open" and why in found["attack"]["told"]
 
 
 @pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed"), ((3, 3), "passed"), ((2, 5), "passed")])
@@ -104,11 +102,15 @@ def test_a_size_beyond_training_on_one_axis_is_beyond(size, verdict):
     assert verification._check_training(recipe, [size], Claims()).verdict == verdict
 
 
-def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch, capsys):
+def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(verbs_verify, "verify", lambda *_, **__: pytest.fail("it measures"))
-    with pytest.raises(SystemExit) as stopped:
-        main(["verify", "looped-parity", "--out", str(tmp_path)])
-    assert stopped.value.code == 2 and "that is a folder; name a file in it" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    for out, said in (
+        (tmp_path, "that is a folder"),
+        (tmp_path / "file" / "x", "cannot be written"),
+    ):
+        done = command("verify", "looped-parity", "--out", out)
+        assert (done.returncode, done.stdout) == (2, "") and said in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_operations_are_those_of_matrix_products():
@@ -178,18 +180,12 @@ class LookUp(Honest):
         return self.said(tokens, self.table[torch.stack(numbers, 1)].round().long().clamp(0, 1))
 
 
-def test_an_answer_from_code_is_exposed():
-    found = exposed(spoof(HandCoded()))
-    assert found >= {"depends on its weights", "recipe track"}
-
-
-def test_code_that_watches_its_weights_is_exposed():
-    module = WeightWatching()
-    assert exposed(spoof(module)) >= {"robust to rounding", "recipe track"}
-
-
-def test_random_answers_are_exposed():
-    assert "deterministic" in exposed(spoof(Unstable()))
+@pytest.mark.parametrize(
+    ("module", "wrong"),
+    [(HandCoded, "depends on its weights"), (WeightWatching, "robust to rounding"), (Unstable, "deterministic")],
+)
+def test_answers_from_code_are_exposed(module, wrong):
+    assert exposed(spoof(module())) >= {wrong, "recipe track"}
 
 
 def test_a_lookup_table_is_exposed_beyond_its_length():
@@ -235,10 +231,7 @@ def test_edited_files_are_exposed(tmp_path, pairs):
         "steps 60 is claimed, but the recipe says 6000",
     ]
     write_json(folder / "about.json", about)
-    row = claim(400, recipe=pairs.recipe)
-    names = ["task", "stopping", "problems", "count", "exact", "token_accuracy", "loops", "low", "high"]
-    text = ",".join(['"' + str(row[name]) + '"' for name in names])
-    (folder / "scores.csv").write_text(f"weights,sizes,{','.join(names)}\nx,400,{text}\n")
+    write_csv(folder / "scores.csv", [claim(400, recipe=pairs.recipe)])
     assert max(row["sizes"][0] for row in read_claims(folder).rows) == 400
 
 
@@ -246,17 +239,14 @@ def test_edited_files_are_exposed(tmp_path, pairs):
 
 
 def test_the_score_needs_every_family_and_every_smaller_size():
-    def row(size, exact, problems="uniform", count=400):
-        return asdict(lw.Score("t", "w", "s", problems, (size,), count, exact, exact, exact, 1.0)) | claim(1) | {
-            "sizes": [size], "problems": problems, "low": exact if count == 400 else 0.5, "exact": exact}  # fmt: skip
+    def row(size, exact, problems="uniform", low=None):
+        return claim(size, exact, problems=problems, low=exact if low is None else low)
 
     assert longest_certain_size([row(8, 1.0), row(16, 1.0)]) == (16,)
     assert longest_certain_size([row(8, 1.0), row(16, 1.0), row(16, 0.98, "runs")]) == (8,)
     assert longest_certain_size([row(8, 1.0), row(12, 0.9), row(16, 1.0)]) == (8,)
-    assert longest_certain_size([row(2, 1.0, "every", 4), row(8, 1.0)]) == (8,), (
-        "all problems of a size leave nothing to chance"
-    )
-    assert longest_certain_size([row(2, 0.75, "every", 4), row(8, 1.0)]) is None
+    assert longest_certain_size([row(2, 1.0, "every", 0.5), row(8, 1.0)]) == (8,)  # nothing is left to chance
+    assert longest_certain_size([row(2, 0.75, "every", 0.5), row(8, 1.0)]) is None
 
 
 def test_a_size_that_takes_too_long_is_left_out():
@@ -341,10 +331,3 @@ def test_global_generators_are_left_as_they_were():
     before = torch.get_rng_state(), random.getstate()
     count_changed_answers(weights, weights.recipe.task.parse("1+1"))
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
-
-
-def test_nothing_is_measured_if_the_record_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    done = command("verify", "looped-parity", "--out", tmp_path / "file" / "record.json", "--minutes", "60")
-    assert done.returncode == 2 and done.stdout == ""
-    assert re.fullmatch(rf"lengthwise: {tmp_path}/file: cannot be written to \([^)]+\)\n", done.stderr)
