@@ -178,17 +178,10 @@ def build_score(
     row for each problem."""
     recipe, answers = weights.recipe, list[dict[str, Any]]()
     for i, (prompt, wanted) in enumerate(iterate_texts(recipe.task, problems) if rows else ()):
-        text = answer_text(recipe, results.symbols[i, : int(results.slots[i])])
-        about = {
-            "sizes": list(sizes),
-            "problems": kind,
-            "stopping": rule.name,
-            "prompt": prompt,
-            "right_answer": wanted,
-        }
-        right, loops = bool(results.counts[i, 0]), int(results.counts[i, 4])
-        confidence = round(float(results.confidence[i]), 6)
-        answers.append(about | {"answer": text, "right": right, "loops": loops, "confidence": confidence})
+        row = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
+        row["answer"] = answer_text(recipe, results.symbols[i, : int(results.slots[i])])
+        row |= {"right": bool(results.counts[i, 0]), "loops": int(results.counts[i, 4])}
+        answers.append(row | {"confidence": round(float(results.confidence[i]), 6)})
     exact, whole_row, tokens, total, loops, at_limit, ran, final = results.counts.sum(0).tolist()
     digest = hashlib.blake2b(hash_prompts(problems).numpy().tobytes(), digest_size=8).digest()
     return Score(
@@ -267,17 +260,13 @@ def results_of_groups(
         positions = min(CACHE_POSITIONS, MAX_POSITIONS) if cached else positions_at_once(model)
         for rows, batch in split_batches(recipe, problems, positions, batch_rows=max(r.together for r in chosen)):
             for rule, predicted in zip(chosen, predict_by_rules(model, recipe, batch, chosen), strict=True):
-                results[rule].append(_batch_results(model, recipe, batch, rule, predicted))
+                columns, slots = row_counts(recipe, batch, predicted), batch.answer_slots.sum(1)
+                if recipe.task.final_after:
+                    columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predicted, columns[:, 0] > 0)
+                results[rule].append(RowResults(columns, predicted.symbols.int(), slots, predicted.confidence))
             if on_progress:
                 on_progress(min(1.0, rows.stop / len(problems)))
     return [RowResults.join(results[rule]) for rule in rules]
-
-
-def _batch_results(model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predictions: Predictions) -> RowResults:
-    columns = row_counts(recipe, batch, predictions)
-    if recipe.task.final_after:
-        columns[:, -1] = _is_final_part_right(model, recipe, batch, rule, predictions, columns[:, 0] > 0)
-    return RowResults(columns, predictions.symbols.int(), batch.answer_slots.sum(1), predictions.confidence)
 
 
 def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:
@@ -359,12 +348,8 @@ def trace_answers(
     model.eval()
     end = recipe.layout.end_id(recipe.task)
     traces = [trace_loops(model, batch.take(part), limit[part], end) for part in _split_rows(*batch.targets.shape)]
-    traced = Trace(
-        torch.cat([part.predictions for part in traces], 1),
-        torch.cat([part.ends for part in traces], 1),
-        torch.cat([part.confidence for part in traces], 1),
-        torch.cat([part.loops for part in traces]),
-    )
+    joined = (torch.cat([getattr(part, name) for part in traces], 1) for name in ("predictions", "ends", "confidence"))
+    traced = Trace(*joined, limit)
     right_symbols = gather_slots(batch.targets, batch.answer_slots)
     ignored = ~answer_mask(right_symbols, batch.answer_slots, end)
     return traced, ((traced.predictions == right_symbols) | ignored).all(-1)

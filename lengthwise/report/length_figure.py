@@ -14,7 +14,7 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import size_text
-from lengthwise.report import WORST, Curve, all_curves, curves, rule_text, warnings_by_recipe
+from lengthwise.report import WORST, Curve, curves, rule_text, warnings_by_recipe
 from lengthwise.report.lines import MARKS, LineStyle, add_legend, line_style, name_lines, shorten_labels
 from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.style import (
@@ -30,7 +30,7 @@ from lengthwise.report.style import (
     style,
     wrap_title,
 )
-from lengthwise.runs.folder import InquiryFolder, RunFolder
+from lengthwise.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -44,28 +44,19 @@ class Plot:
     seeds_only: bool = False  # bands are drawn for curves of several seeds only
 
 
-def score_figure(
-    runs: Sequence[RunFolder],
-    title: str | None = None,
-    *,
-    inquiries: Sequence[InquiryFolder] = (),
-    strong: str | None = None,
-    width: Width = "page",
-) -> Drawing:
-    """Draw the scores of runs and of the language models in ``inquiries``: exact match against length, with uniform
-    problems and the worst family as separate lines. If all scores of two axes are at unequal sizes (see
-    ``length_figure``), draw a heat map of a single recipe instead. ``title`` is by default the task; ``strong`` is the
-    recipe to highlight; ``width``: a "column" or a "page" of a paper. Raises UsageError without scores, or if a heat
-    map would show several recipes."""
-    title = title or default_title([folder.outline for folder in [*runs, *inquiries]])
-    lines, rows = all_curves(runs, inquiries) if inquiries else curves(runs), label_scores(runs)
-    if rows and not any(curve.diagonal() for curve in lines):
-        if len({curve.label for curve in lines}) > 1:
-            raise UsageError(
-                "no sizes are equal on all axes, and a heat map shows a single recipe: draw each recipe separately"
-            )
-        return heat_map(rows, runs[0].outline.tops, title, width=width)
-    return length_figure(choose_curves(lines), title, strong=strong, width=width)
+def score_figure(runs: Sequence[RunFolder], title: str | None = None, *, width: Width = "page") -> Drawing:
+    """Draw exact match of runs against length, with uniform problems and the worst family as separate lines; or a heat
+    map of a single recipe, if all scores of two axes are at unequal sizes (see ``length_figure``). ``title`` is by
+    default the task. Raises UsageError without scores, or if a heat map would show several recipes."""
+    title = title or default_title([run.outline for run in runs])
+    lines, rows = curves(runs), label_scores(runs)
+    if any(curve.diagonal() for curve in lines):
+        return length_figure(choose_curves(lines), title, width=width)
+    if len({curve.label for curve in lines}) > 1:
+        raise UsageError(
+            "no sizes are equal on all axes, and a heat map shows a single recipe: draw each recipe separately"
+        )
+    return heat_map(rows, runs[0].outline.tops, title, width=width)
 
 
 def default_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
@@ -88,13 +79,9 @@ def length_figure(
     curves: Sequence[Curve], title: str | None = None, *, strong: str | None = None, width: Width = "page"
 ) -> Drawing:
     """Draw exact match against length, a line per curve, the training range shaded; ``strong`` is the recipe to
-    highlight.
-
-    A line is the mean over seeds; its band spans the worst to the best seed, or the 95 % interval of a single seed
-    (among few lines); the axis label says which. With two
-    axes, sizes are those equal on both; an axis with a smaller training limit stays at it. Many curves are split over
-    several panels (see ``split_panels``). Raises UsageError if no curve has such sizes.
-    """
+    highlight. A line is the mean over seeds; its band spans the worst to the best seed, or the 95 % interval of a
+    single seed (among few lines). With two axes, sizes are those equal on both; an axis with a smaller training limit
+    stays at it. Many curves are split over several panels. Raises UsageError if no curve has such sizes."""
     curves = [curve for curve in curves if curve.diagonal()]
     if not curves:
         raise UsageError("no scores to plot against length: evaluate a run first (pairs of sizes make a heat map)")
@@ -233,12 +220,9 @@ def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> 
 
 
 def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]:
-    """Return the panels, and a heading with the words that all recipe names share. ``strong`` is the recipe to
-    highlight.
-
-    There is one panel unless there are more pairs of recipe and stopping rule than colours: then one per recipe if
-    recipes have several rules, otherwise one per set of problems if there are several.
-    """
+    """Return the panels, and a heading with the words that all recipe names share. There is one panel unless there are
+    more pairs of recipe and stopping rule than colours: then one per recipe if recipes have several rules, otherwise
+    one per set of problems if there are several."""
     heading, labels = shorten_labels([curve.label for curve in curves])
     short_labels = dict(zip((curve.label for curve in curves), labels, strict=True))
     kinds, split = {(curve.label, curve.stopping) for curve in curves}, ""

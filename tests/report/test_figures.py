@@ -141,7 +141,7 @@ def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
 
 def test_the_highlighted_recipe_has_a_wider_line():
     runs = [scored(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
-    (axes,) = score_figure(runs, strong="some-ours").axes
+    (axes,) = length_figure(curves(runs), strong="some-ours").axes
     assert lines_of(axes)["ours"].get_linewidth() > lines_of(axes)["other"].get_linewidth()
 
 
