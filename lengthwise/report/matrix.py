@@ -18,7 +18,7 @@ from rich.text import Text
 
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import MATRIX_TIMES
+from lengthwise.base.results import MATRIX_TIMES, RunOutline
 from lengthwise.base.score_rows import SOLVED, Row, share_text, training_length_rows, uniform_rows_by_size, worst_rows
 from lengthwise.report import own_scores
 from lengthwise.report.sheet import FittedTable
@@ -44,30 +44,18 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
     layouts = [str(config["layout"]["kind"]).lower() for config in configs]
     tasks = map(", ".join, zip(label_differing_fields([config["task"] for config in configs]), layouts, strict=True))
     labels = list(zip(name_architectures(configs), tasks, strict=True))
-    recipes: dict[tuple[str, str], dict[str, RunFolder]] = {}
+    recipes: dict[tuple[str, str], dict[str, RunOutline]] = {}  # by label: the outline of each recipe's first run
     for run, label in zip(measured, labels, strict=True):
-        recipes.setdefault(label, {}).setdefault(run.outline.seedless_id, run)
-    suffixes = {label: _distinguish_recipes(first_runs) for label, first_runs in recipes.items()}
+        recipes.setdefault(label, {}).setdefault(run.outline.seedless_id, run.outline)
     cells: dict[tuple[str, str], list[RunFolder]] = {}
-    for run, label in zip(measured, labels, strict=True):
-        architecture, task = label
-        cells.setdefault((architecture + suffixes[label][run.outline.seedless_id], task), []).append(run)
+    for run, (architecture, task) in zip(measured, labels, strict=True):
+        first = recipes[architecture, task][run.outline.seedless_id]
+        suffix = f" ({first.name}-{first.id})" if len(recipes[architecture, task]) > 1 else ""
+        cells.setdefault((architecture + suffix, task), []).append(run)
     rows_of_cells = []
     for (architecture, task), group in cells.items():
         rows_of_cells += [{"architecture": architecture, "task": task} | row for row in _summarize_cell(group)]
     return rows_of_cells
-
-
-def _distinguish_recipes(first_runs: Mapping[str, RunFolder]) -> dict[str, str]:
-    """Return a suffix for each recipe of one label, given its first run: none for a single recipe, else the name, with
-    the steps or the run's id where needed. Such recipes differ in other fields, and are not seeds of one recipe."""
-    if len(first_runs) == 1:
-        return dict.fromkeys(first_runs, "")
-    names = {key: run.outline.name for key, run in first_runs.items()}
-    steps = {key: f"{name}, {first_runs[key].config()['steps']} steps" for key, name in names.items()}
-    ids = {key: f"{name}-{first_runs[key].outline.id}" for key, name in names.items()}
-    distinct = next(texts for texts in (names, steps, ids) if len({*texts.values()}) == len(texts))
-    return {key: f" ({text})" for key, text in distinct.items()}
 
 
 def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
