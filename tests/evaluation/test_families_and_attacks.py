@@ -9,14 +9,13 @@ from random import Random
 
 import pytest
 import torch
-from conftest import LONG, Crash
+from conftest import LONG, Crash, command
 from half_trained import NEXT, PAIRS, PARITY, SUMS, half_trained
 from reported import recipe, scored
 from rich.console import Console
 
 import lengthwise as lw
 from lengthwise.base.score_rows import select_reported_rows
-from lengthwise.cli.entry import main
 from lengthwise.evaluation import attack as attacking
 from lengthwise.evaluation import families
 from lengthwise.evaluation.answers import predict_by_rules
@@ -229,15 +228,10 @@ def test_an_attack_ends_near_its_limit_however_slow_the_model(monkeypatch):
     assert 1 <= found["tries"] <= 20 and time.monotonic() - start < 4
 
 
-def test_an_attack_that_has_no_time_for_one_problem_is_refused_with_an_estimate(capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(["attack", "looped-pairs", "--seconds", "1", "--lengths", "2000"])
-    assert stopped.value.code == 2
+def test_an_attack_that_has_no_time_for_one_problem_is_refused_with_an_estimate():
+    done = command("attack", "looped-pairs", "--seconds", "1", "--lengths", "2000")
     line = r"lengthwise: one problem of size 2000 takes about \d+ s: allow more than 1 s, or attack shorter problems\n"
-    assert re.fullmatch(line, capsys.readouterr().err)
-
-
-def test_an_attack_needs_time():
+    assert done.returncode == 2 and re.fullmatch(line, done.stderr)
     with pytest.raises(lw.UsageError, match="seconds above 0"):
         attack(half_trained(PARITY), seconds=0)
 
@@ -262,14 +256,10 @@ def two_families(**changes):
 def test_the_worst_family_is_a_line_beside_uniform_problems():
     lines = curves([two_families()])
     assert [line.problems for line in lines] == ["uniform", WORST]
-    points = {point.sizes: (point.mean, point.families) for point in lines[1].points()}
-    assert points[16,] == (0.995, ("palindrome",))
-    assert points[24,] == (0.5, ("runs",))
-    shown = render(score_table(lines))
-    assert "worst family palindrome at 16; runs at 24" in " ".join(shown.split())
+    points = {point.length: (point.mean, point.families) for point in lines[1].points()}
+    assert (points[16], points[24]) == ((0.995, ("palindrome",)), (0.5, ("runs",)))
+    assert "worst family palindrome at 16; runs at 24" in " ".join(render(score_table(lines)).split())
     assert name_curves(lines)[1] == "looped-parity, worst family"
-    styles = [line.get_linestyle() for line in length_figure(lines).axes[0].get_lines() if len(line.get_xdata()) >= 3]
-    assert {"-", "--"} <= set(styles)
 
 
 def test_the_longest_length_needs_the_worst_family_too():
@@ -308,16 +298,14 @@ def test_the_longest_solved_length_ends_before_a_failure():
 
 def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere():
     runs = [scored(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)), scored(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY))]
-    lines, said = curves(runs), "not fitted: 0.600 at 8"
-    assert name_curves(lines) == [f"looped-parity, {said}", "other"]
-    shown = " ".join(render(score_table(lines)).split())
-    assert "not fitted:" in shown
-    assert said in " ".join(render(summary_table(summary_rows("p", lines, (16,)))).split())
-    texts = [text.get_text() for text in length_figure(lines).axes[0].texts]
-    assert any(said in text for text in texts)
-    first, second = score_card(runs)
-    assert (first["fit"], second["fit"]) == (0.6, 1.0)
-    assert said in " ".join(render(card_table([first, second]), width=200).split())
+    lines, said, cards = curves(runs), "not fitted: 0.600 at 8", score_card(runs)
+    assert name_curves(lines) == [f"looped-parity, {said}", "other"] and [card["fit"] for card in cards] == [0.6, 1.0]
+    for table in (score_table(lines), summary_table(summary_rows("p", lines, (16,))), card_table(cards)):
+        assert said in " ".join(render(table, width=200).split())
+    assert any(said in text.get_text() for text in length_figure(lines).axes[0].texts)
+    close = [scored(recipe("c", seed=seed), (8, exact, MANY)) for seed, exact in enumerate((0.98, 0.99, 1.0))]
+    assert name_curves(curves(close)) == ["c"]  # a mean of exactly the bound
+    assert name_curves(curves(close[:2])) == ["c, not fitted: 0.985 at 8"]
 
 
 def test_tables_of_families_name_the_worst_and_count_the_rest():
@@ -406,7 +394,7 @@ def test_family_scores_are_stored_size_by_size(monkeypatch):
 
     monkeypatch.setattr(Folder, "append_new", dying)
     with pytest.raises(Crash):
-        main(["evaluate", str(run.folder), "--families", "--lengths", "8,9", "--samples", "20", "--quiet"])
+        command("evaluate", run.folder, "--families", "--lengths", "8,9", "--samples", "20", "--quiet")
     assert {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] == "palindrome"} == {(8,)}
 
 
@@ -441,28 +429,27 @@ def test_sealed_scores_are_reported_instead_of_others():
 # The command line
 
 
-def said(capsys, *words):
-    with pytest.raises(SystemExit) as ended:
-        main(list(words))
-    assert ended.value.code == 0
-    return capsys.readouterr().out
+def said(*words):
+    done = command(*words)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
-def test_evaluate_shows_families_unless_uniform_only(capsys):
+def test_evaluate_shows_families_unless_uniform_only():
     words = ["evaluate", "looped-parity", "--lengths", "13", "--samples", "20", "--json"]
-    rows = json.loads(said(capsys, *words))
+    rows = json.loads(said(*words))
     assert {row["problems"] for row in rows if row["sizes"] == [13]} == {"uniform", *lw.families("parity")}
     assert {row["problems"] for row in rows if row["sizes"] == [3]} == {"every"}
-    assert [row["problems"] for row in json.loads(said(capsys, *words, "--uniform-only"))] == ["uniform"]
-    assert [row["problems"] for row in json.loads(said(capsys, *words, "--family", "runs"))] == ["runs"]
-    assert "worst family" in said(capsys, *words[:-1])
-    assert "palindrome" in said(capsys, *words[:-1], "--families")
+    assert [row["problems"] for row in json.loads(said(*words, "--uniform-only"))] == ["uniform"]
+    assert [row["problems"] for row in json.loads(said(*words, "--family", "runs"))] == ["runs"]
+    assert "worst family" in said(*words[:-1])
+    assert "palindrome" in said(*words[:-1], "--families")
 
 
-def test_the_worst_family_stands_beside_uniform_problems_by_the_same_rule(capsys):
+def test_the_worst_family_stands_beside_uniform_problems_by_the_same_rule():
     words = ["evaluate", "looped-pairs", "--lengths", "8", "--samples", "20"]
     rules = ["--stopping", "Oracle", "--stopping", "After(loops=1)", "--stopping", "MaxConfidence(per=batch)"]
-    rows = [line.split() for line in said(capsys, *words, *rules).splitlines()]
+    rows = [line.split() for line in said(*words, *rules).splitlines()]
     assert ["▪8", "1.000", "all-highest", "1.000", "0", "of", "24"] in rows
     (uniform,) = lw.evaluate("looped-pairs", 8, samples=20, stopping="After(loops=1)", quiet=True)
     assert [row[1] for row in rows if row[:1] == ["▪8"] and "of" in row] == ["1.000", f"{uniform.exact:.3f}"]
@@ -470,18 +457,18 @@ def test_the_worst_family_stands_beside_uniform_problems_by_the_same_rule(capsys
     assert titles == [["Oracle"], ["After(loops=1)"]]
 
 
-def test_families_of_the_interface_are_measured_by_the_rules_of_the_command(capsys):
+def test_families_of_the_interface_are_measured_by_the_rules_of_the_command():
     rules = ["Oracle", "MaxConfidence(per=batch)", "After(loops=1)"]
     scores = lw.evaluate("looped-parity", 9, samples=20, stopping=rules, families=True, quiet=True)
     assert [score.stopping for score in scores if score.problems == "runs"] == ["Oracle", "After(loops=1)"]
     words = ["evaluate", "looped-parity", "--lengths", "9", "--samples", "20", "--json"]
-    rows = json.loads(said(capsys, *words, *(word for rule in rules for word in ("--stopping", rule))))
+    rows = json.loads(said(*words, *(word for rule in rules for word in ("--stopping", rule))))
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "After(loops=1)"]
 
 
-def family_rows(capsys, options, *, recipe="looped-parity", few=FEW):
+def family_rows(options, *, recipe="looped-parity", few=FEW):
     """Train by the command line with ``options``; return the run's scores."""
-    said(capsys, "train", recipe, *few, "--quiet", *options.split())
+    said("train", recipe, *few, "--quiet", *options.split())
     return Run.locate(lw.find(recipe, *few)).rows("scores")
 
 
@@ -489,36 +476,36 @@ def of_runs(rows, name):
     return [row[name] for row in rows if row["problems"] == "runs"]
 
 
-def test_more_problems_are_measured_of_families_too(capsys):
+def test_more_problems_are_measured_of_families_too():
     for samples in (20, 200, 200):
-        rows = family_rows(capsys, f"--families --lengths 12 --samples {samples}")
+        rows = family_rows(f"--families --lengths 12 --samples {samples}")
     assert of_runs(rows, "count") == [2, 20]
 
 
 @pytest.mark.parametrize(("sizes", "measured"), [("3x4,8x3,9x1", [[3, 4], [8, 3]]), ("1-3x2-4,3", [[3, 3]])])
-def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measured, capsys):
+def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measured):
     few = ["steps=2", "batch=2", "lengths.top=4", "watch.every=0"]
-    rows = family_rows(capsys, f"--families --lengths {sizes} --samples 10", recipe="abacus-addition", few=few)
+    rows = family_rows(f"--families --lengths {sizes} --samples 10", recipe="abacus-addition", few=few)
     assert of_runs(rows, "sizes") == measured
 
 
-def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others(capsys):
-    family_rows(capsys, "--lengths 12 --samples 20")
+def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others():
+    family_rows("--lengths 12 --samples 20")
     run = Run.locate(lw.find("looped-parity", *FEW))
-    said(capsys, "evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
+    said("evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
     assert [row["problems"] for row in run.rows("scores")] == ["uniform", "runs"]
-    rows = family_rows(capsys, "--lengths 12 --samples 20 --families")
+    rows = family_rows("--lengths 12 --samples 20 --families")
     families = {row["problems"] for row in rows if row["sizes"] == [12] and "family" not in row}
     assert families == {"uniform", *lw.families("parity")}
 
 
-def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time(capsys):
+def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time():
     further = " --stopping Converged() --stopping MaxConfidence(per=batch)"
     for rules in ("", further, further):
-        rows = family_rows(capsys, f"--families --lengths 12 --samples 20{rules}")
+        rows = family_rows(f"--families --lengths 12 --samples 20{rules}")
     assert of_runs(rows, "stopping") == ["Oracle", "Converged"]
     few = [*FEW, "stopping=MaxConfidence(per=batch)"]  # there is no other rule
-    rows = family_rows(capsys, "--families --lengths 12 --samples 20", few=few)
+    rows = family_rows("--families --lengths 12 --samples 20", few=few)
     assert of_runs(rows, "stopping") == ["MaxConfidence(per=batch)"]
 
 
@@ -536,16 +523,10 @@ def test_an_attack_that_also_tries_training_problems_proves_nothing():
     assert not attacking.has_tried_all(parity.change(source=_FirstIsOne()), [4], 15)
 
 
-def test_attack_from_the_command_line(capsys):
+def test_attack_from_the_command_line():
     words = ["attack", "looped-parity", "--lengths", "6", "--tries", "40"]
-    assert "nothing found (not a proof" in said(capsys, *words)
-    proven = " ".join(said(capsys, "attack", "looped-parity", "--lengths", "4").split())
+    assert "nothing found (not a proof" in said(*words)
+    proven = " ".join(said("attack", "looped-parity", "--lengths", "4").split())
     assert "0 of 30 tries fail (0.000): proven for these sizes, since all of their problems" in proven
-    found = json.loads(said(capsys, *words, "--json"))
+    found = json.loads(said(*words, "--json"))
     assert (found["failed"], found["shortest"]) == (0, [])
-
-
-def test_a_mean_of_exactly_the_bound_is_fitted():
-    runs = [scored(replace(recipe(), seed=seed), (8, exact, MANY)) for seed, exact in enumerate((0.98, 0.99, 1.0))]
-    assert name_curves(curves(runs)) == ["looped-parity"]
-    assert name_curves(curves(runs[:2])) == ["looped-parity, not fitted: 0.985 at 8"]
