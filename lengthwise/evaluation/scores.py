@@ -348,8 +348,9 @@ def trace_answers(
     model.eval()
     end = recipe.layout.end_id(recipe.task)
     traces = [trace_loops(model, batch.take(part), limit[part], end) for part in _split_rows(*batch.targets.shape)]
-    joined = (torch.cat([getattr(part, name) for part in traces], 1) for name in ("predictions", "ends", "confidence"))
-    traced = Trace(*joined, limit)
+    parts = zip(*((part.predictions, part.ends, part.confidence) for part in traces), strict=True)
+    predictions, ends, confidence = (torch.cat(part, 1) for part in parts)
+    traced = Trace(predictions, ends, confidence, limit)
     right_symbols = gather_slots(batch.targets, batch.answer_slots)
     ignored = ~answer_mask(right_symbols, batch.answer_slots, end)
     return traced, ((traced.predictions == right_symbols) | ignored).all(-1)

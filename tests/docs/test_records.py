@@ -4,7 +4,6 @@ import json
 import re
 import tomllib
 
-import fill
 import pytest
 from conftest import command
 from fillers import records
@@ -21,11 +20,6 @@ def test_a_record_is_complete_and_its_group_is_on_the_page(record):
     records.validate_record(record)
     assert re.fullmatch(r"https://(arxiv\.org/abs/\d{4}\.\d{4,5}|github\.com/[\w-]+/[\w-]+)", record["source"])
     assert f"<!-- fill: records docs/records.toml {record['group']} -->" in PAGE
-
-
-def test_the_page_is_up_to_date():
-    assert fill.filled(PAGE) == PAGE, "run `make docs`"
-    assert len(RECORDS) >= 20 and sum("ours" in record for record in RECORDS) >= 8
 
 
 @pytest.mark.parametrize("missing", sorted(records.REQUIRED | records.OURS))
