@@ -59,46 +59,56 @@ class _Reverse(lw.SequenceTask):
         return sizes[:, 0]
 
 
-class _CopiesLongRows(_Reverse):
-    def reference(self, prompt):
-        return prompt if len(prompt) > 4 else prompt[::-1]
+@dataclass(frozen=True)
+class _Wrong(_Reverse):
+    """A task that is wrong in one way."""
 
+    how: str = ""
 
-class _Longer(_Reverse):
     def sample(self, sizes, generator):
-        return super().sample(sizes + 1, generator)
+        if self.how == "global":
+            rows = torch.randint(1, 9, (len(sizes), int(sizes.max()))).tril(int(sizes.min()) - 1)
+            return self.from_rows(sizes, rows)
+        return super().sample(sizes + (self.how == "longer"), generator)
 
-
-class _Unpadded(_Reverse):
     def from_rows(self, sizes, rows):
         found = super().from_rows(sizes, rows)
-        return replace(found, answer=found.answer + (torch.arange(rows.shape[1]) >= sizes[:, :1]))
+        match self.how:
+            case "unpadded":
+                return replace(found, answer=found.answer + (torch.arange(rows.shape[1]) >= sizes[:, :1]))
+            case "wide":
+                return replace(found, answer=nn.functional.pad(found.answer, (0, 1)))
+            case "silent":
+                return replace(found, answer=found.answer * 0, answer_length=found.answer_length * 0)
+            case "roundless":
+                return replace(found, rounds=sizes[:, 0] - 1)
+        return found
 
+    def reference(self, prompt):
+        return prompt if self.how == "copies" and len(prompt) > 4 else prompt[::-1]
 
-class _Tight(_Reverse):
     def answer_slots(self, sizes):
-        return (sizes[:, 0] - 1).clamp(min=1)
+        return (sizes[:, 0] + {"tight": -1, "roomy": 1}.get(self.how, 0)).clamp(min=1)
+
+    def parse(self, text):
+        if self.how == "lenient":
+            text = "".join(one for one in text if one in self.symbols) or "0"
+        return super().parse(text[::-1] if self.how == "misread" else text)
+
+    def sample_natural(self, count, low, high, generator):
+        return super().sample_natural(count, low, low if self.how == "shallow" else high, generator)
+
+    def enumerate(self, size, most):
+        return lw.Problems.join([super().enumerate(size, most)] * (2 if self.how == "twice" else 1))
+
+    @property
+    def families(self):
+        name = {"name": "uniform"} if self.how == "nameless" else {}
+        return [replace(family, **name) for family in super().families]
 
 
 class _Digitless(_Reverse):
     writes = tuple("01234")
-
-
-class _Roomy(_Reverse):
-    def answer_slots(self, sizes):
-        return sizes[:, 0] + 1
-
-
-class _Wide(_Reverse):
-    def from_rows(self, sizes, rows):
-        found = super().from_rows(sizes, rows)
-        return replace(found, answer=nn.functional.pad(found.answer, (0, 1)))
-
-
-class _Silent(_Reverse):
-    def from_rows(self, sizes, rows):
-        found = super().from_rows(sizes, rows)
-        return replace(found, answer=found.answer * 0, answer_length=found.answer_length * 0)
 
 
 class _Unary(_Reverse):
@@ -107,44 +117,8 @@ class _Unary(_Reverse):
     symbols = ("x",)
 
 
-class _Roundless(_Reverse):
-    def from_rows(self, sizes, rows):
-        return replace(super().from_rows(sizes, rows), rounds=sizes[:, 0] - 1)
-
-
-class _Global(_Reverse):
-    def sample(self, sizes, generator):
-        return self.from_rows(sizes, torch.randint(1, 9, (len(sizes), int(sizes.max()))).tril(int(sizes.min()) - 1))
-
-
-class _Misread(_Reverse):
-    def parse(self, text):
-        return super().parse(text[::-1])
-
-
-class _Lenient(_Reverse):
-    def parse(self, text):
-        return super().parse("".join(one for one in text if one in self.symbols) or "0")
-
-
 class _Mute(_Reverse):
     """Digits → digits"""
-
-
-class _Shallow(_Reverse):
-    def sample_natural(self, count, low, high, generator):
-        return super().sample_natural(count, low, low, generator)
-
-
-class _Nameless(_Reverse):
-    @property
-    def families(self):
-        return [replace(family, name="uniform") for family in super().families]
-
-
-class _Twice(_Reverse):
-    def enumerate(self, size, most):
-        return lw.Problems.join([super().enumerate(size, most)] * 2)
 
 
 @dataclass(frozen=True)
@@ -172,24 +146,34 @@ class Fine(nn.Module):
         return self.readout(self.mix(x, padding_mask))
 
 
-class Batched(Fine):
+class Wrong(Fine):
+    """A module whose positions are combined wrongly, in the way that the name of its subclass says."""
+
     def mix(self, x, padding_mask):
-        return x + x.sum(0)
+        match type(self).__name__:
+            case "Batched":
+                return x + x.sum(0)
+            case "First":
+                return x + x[0, 0]
+            case "Ahead":
+                return x + nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
+            case "Noisy":
+                return x + torch.randn_like(x)
+            case "Endless":
+                return x * (torch.nan if x.shape[1] > 100 else 1.0)
+        if x.shape[1] > 100:
+            raise RuntimeError("too long")
+        return x
+
+
+Batched, First, Ahead, Noisy, Endless, Failing = (
+    type(name, (Wrong,), {}) for name in ("Batched", "First", "Ahead", "Noisy", "Endless", "Failing")
+)
 
 
 class Padded(Fine):
     def forward(self, tokens, padding_mask):
         return self.readout(self.embedding(tokens).flip(1).cumsum(1).flip(1))
-
-
-class First(Fine):
-    def mix(self, x, padding_mask):
-        return x + x[0, 0]
-
-
-class Ahead(Fine):
-    def mix(self, x, padding_mask):
-        return x + nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
 
 
 class Idle(Fine):
@@ -204,39 +188,13 @@ class Unseeded(Fine):
         nn.init.normal_(self.readout.weight, generator=torch.Generator().manual_seed(next(SEEDS)))
 
 
-class Noisy(Fine):
-    def mix(self, x, padding_mask):
-        return x + torch.randn_like(x)
-
-
-class Endless(Fine):
-    def mix(self, x, padding_mask):
-        return x * (torch.nan if x.shape[1] > 100 else 1.0)
-
-
-class Failing(Fine):
-    def mix(self, x, padding_mask):
-        if x.shape[1] > 100:
-            raise RuntimeError("too long")
-        return x
-
-
-class Short(Fine):
-    def __init__(self, reads, writes):
-        super().__init__(reads, writes)
-        self.position = nn.Embedding(20, 8)
-
-    def mix(self, x, padding_mask):
-        return x + self.position(torch.arange(x.shape[1]))
-
-
 class Normalized(Fine):
     def forward(self, tokens, padding_mask):
         return super().forward(tokens, padding_mask).softmax(-1)
 
 
 SEEDS = iter(range(1000))
-KINDS = Fine, Batched, Padded, First, Ahead, Idle, Unseeded, Noisy, Endless, Failing, Short, Normalized
+KINDS = Fine, Batched, Padded, First, Ahead, Idle, Unseeded, Noisy, Endless, Failing, Normalized
 MODULES = {cls.__name__: cls for cls in KINDS}
 
 
@@ -323,23 +281,34 @@ class _Reads(lw.FullOutput):
         return super().answer(predicted, task).flip(0)
 
 
-class _Crowded(lw.FullOutput):
+@dataclass(frozen=True)
+class _Written(lw.FullOutput):
+    """A layout that writes rows wrongly in one way."""
+
+    how: str = ""
+
     def write(self, problems, task):
         batch = super().write(problems, task)
-        return replace(batch, answer_slots=batch.answer_slots & ~batch.loss_mask)
-
-
-class _Strange(lw.FullOutput):
-    def write(self, problems, task):
-        batch = super().write(problems, task)
-        return replace(batch, targets=batch.targets + len(self.vocabs(task)[1]))
-
-
-class _Telling(lw.FullOutput):
-    def write(self, problems, task):
-        batch = super().write(problems, task)
-        tokens = batch.inputs.tokens.where(~batch.answer_slots, batch.targets)
-        return replace(batch, inputs=replace(batch.inputs, tokens=tokens))
+        inputs, slots = batch.inputs, batch.answer_slots
+        match self.how:
+            case "crowded":
+                return replace(batch, answer_slots=slots & ~batch.loss_mask)
+            case "strange":
+                return replace(batch, targets=batch.targets + len(self.vocabs(task)[1]))
+            case "telling":
+                return replace(batch, inputs=replace(inputs, tokens=inputs.tokens.where(~slots, batch.targets)))
+            case "fitted":
+                return replace(batch, answer_slots=batch.loss_mask)
+            case "centred":
+                position = inputs.position - batch.targets.shape[1] // 2
+                return replace(batch, inputs=replace(inputs, position=position))
+            case "hurried":
+                return replace(batch, rounds=problems.rounds - 1)
+        if len(batch) > 1:  # narrow: a batch of several rows is cut to a single column
+            inputs = replace(inputs, **{name: value[:, :1] for name, value in vars(inputs).items()})
+            cut = {name: getattr(batch, name)[:, :1] for name in ("targets", "loss_mask", "answer_slots")}
+            batch = replace(batch, inputs=inputs, **cut)
+        return batch
 
 
 class _Early(lw.NextToken):
@@ -347,36 +316,6 @@ class _Early(lw.NextToken):
         batch = super().write(problems, task)
         tokens = batch.inputs.tokens.where(~batch.loss_mask, batch.targets)
         return replace(batch, inputs=replace(batch.inputs, tokens=tokens))
-
-
-class _Fitted(lw.FullOutput):
-    def write(self, problems, task):
-        batch = super().write(problems, task)
-        return replace(batch, answer_slots=batch.loss_mask)
-
-
-class _Centred(lw.FullOutput):
-    def write(self, problems, task):
-        batch = super().write(problems, task)
-        position = batch.inputs.position - batch.targets.shape[1] // 2
-        return replace(batch, inputs=replace(batch.inputs, position=position))
-
-
-class _Narrow(lw.FullOutput):
-    """A layout that cuts a batch of several rows to a single column."""
-
-    def write(self, problems, task):
-        batch = super().write(problems, task)
-        if len(batch) == 1:
-            return batch
-        inputs = replace(batch.inputs, **{name: value[:, :1] for name, value in vars(batch.inputs).items()})
-        cut = {name: getattr(batch, name)[:, :1] for name in ("targets", "loss_mask", "answer_slots")}
-        return replace(batch, inputs=inputs, **cut)
-
-
-class _Hurried(lw.FullOutput):
-    def write(self, problems, task):
-        return replace(super().write(problems, task), rounds=problems.rounds - 1)
 
 
 class _Picky(lw.FullOutput):
@@ -490,20 +429,20 @@ LAW_BREAKERS = {
     "it_is_equal_after_json": _Rounded(),
     "it_is_frozen": _Loose(),
     "it_has_a_docstring": _Unsaid(),
-    "every_answer_is_right": _CopiesLongRows(),
-    "problems_have_requested_sizes": _Longer(),
+    "every_answer_is_right": _Wrong(how="copies"),
+    "problems_have_requested_sizes": _Wrong(how="longer"),
     "symbols_are_in_reads_and_writes": _Digitless(),
-    "rows_are_padded_with_zeros": _Unpadded(),
-    "answers_fit_their_slots": _Tight(),
-    "some_answer_fills_its_slots": _Roomy(),
-    "rounds_are_whole_numbers": _Roundless(),
-    "problems_depend_only_on_the_generator": _Global(),
-    "typed_prompts_are_parsed": _Misread(),
-    "other_text_is_rejected": _Lenient(),
+    "rows_are_padded_with_zeros": _Wrong(how="unpadded"),
+    "answers_fit_their_slots": _Wrong(how="tight"),
+    "some_answer_fills_its_slots": _Wrong(how="roomy"),
+    "rounds_are_whole_numbers": _Wrong(how="roundless"),
+    "problems_depend_only_on_the_generator": _Wrong(how="global"),
+    "typed_prompts_are_parsed": _Wrong(how="misread"),
+    "other_text_is_rejected": _Wrong(how="lenient"),
     "question_describes_the_task": _Mute(),
-    "natural_problems_are_as_requested": _Shallow(),
-    "families_are_named": _Nameless(),
-    "enumerate_lists_every_problem_once": _Twice(),
+    "natural_problems_are_as_requested": _Wrong(how="shallow"),
+    "families_are_named": _Wrong(how="nameless"),
+    "enumerate_lists_every_problem_once": _Wrong(how="twice"),
     "outputs_are_logits": _Spec("Normalized"),
     "logits_do_not_depend_on_other_rows": _Spec("Batched"),
     "padding_is_ignored": _Spec("Padded"),
@@ -529,12 +468,12 @@ LAW_BREAKERS = {
     "gradients_are_finite_and_not_all_zero": _Flat(),
     "accepts_some_task": _Picky(),
     "targets_are_the_answer": _Reads(),
-    "masks_lie_inside_rows": _Crowded(),
-    "ids_are_in_the_vocabulary": _Strange(),
-    "inputs_hide_the_answer": _Telling(),
-    "slots_do_not_depend_on_the_answer": _Fitted(),
-    "rows_do_not_depend_on_the_batch": _Centred(),
-    "rounds_and_sizes_do_not_change": _Hurried(),
+    "masks_lie_inside_rows": _Written(how="crowded"),
+    "ids_are_in_the_vocabulary": _Written(how="strange"),
+    "inputs_hide_the_answer": _Written(how="telling"),
+    "slots_do_not_depend_on_the_answer": _Written(how="fitted"),
+    "rows_do_not_depend_on_the_batch": _Written(how="centred"),
+    "rounds_and_sizes_do_not_change": _Written(how="hurried"),
     "purposes_do_not_depend_on_other_problems": _ByTurns(),
     "it_uses_its_rate": _Steep(),
     "its_state_dict_is_complete": _Forgetful(),
@@ -551,9 +490,13 @@ def test_each_law_detects_a_part_that_breaks_it(law):
 
 
 TOLD = [
-    ("rows_are_padded_with_zeros", _Wide(), "6 columns have lengths 1 to 5: the longest must fill the last column"),
-    ("rows_are_padded_with_zeros", _Silent(), "uniform answers are all empty"),
-    ("rows_do_not_depend_on_the_batch", _Narrow(), "] beside others"),
+    (
+        "rows_are_padded_with_zeros",
+        _Wrong(how="wide"),
+        "6 columns have lengths 1 to 5: the longest must fill the last column",
+    ),
+    ("rows_are_padded_with_zeros", _Wrong(how="silent"), "uniform answers are all empty"),
+    ("rows_do_not_depend_on_the_batch", _Written(how="narrow"), "] beside others"),
     ("inputs_hide_the_answer", _Early(), "a different answer changes tokens at position"),
     ("long_rows_have_finite_logits", _Spec("Failing"), "RuntimeError in test_laws.py, line "),
     ("the_loss_is_a_number", _NoSteps(), "steps yields no loss"),
@@ -641,7 +584,7 @@ def test_a_dependence_beyond_the_first_chunk_of_a_row_is_found():
 
 
 def test_findings_print_as_a_table():
-    found = lw.check(_Roomy())
+    found = lw.check(_Wrong(how="roomy"))
     assert isinstance(found, Findings)
     assert f"{len(found.broken)} of {len(found)} laws are broken" in str(found)
     assert "slots at size (1,), and no answer" in " ".join(str(found).split()) and "<table>" in found._repr_html_()
