@@ -27,6 +27,15 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+import torch
+
+import lengthwise as lw
+from lengthwise.api import catalog
+from lengthwise.cli.entry import main as command
+from lengthwise.evaluation.answers import respond
+from lengthwise.experiment.data import draw_batch
+from lengthwise.runs.folder import list_shipped
+
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PROMPTS = 1000  # for each shipped model
@@ -34,44 +43,11 @@ TRAINED_STEPS, TRAINED_BATCH = 20, 4
 LARGEST = {"layers": 4, "width": 64}  # limits of the models that are trained
 TEXT_KEPT = 8000  # characters of output that are kept as text; longer ones as a digest
 
-# The only imports from inside the package. Change them here when files move.
-
-
-def batch_of(recipe: Any, step: int) -> Any:
-    """Return the training batch of a step."""
-    from lengthwise.experiment.data import draw_batch
-
-    return draw_batch(recipe, step)[0]
-
-
-def predicted_answers(weights: Any, problems: Any) -> Any:
-    """Return predicted symbols and loops of problems, by the recipe's own stopping rule."""
-    from lengthwise.evaluation.answers import respond
-
-    return respond(weights.model, weights.recipe, problems, weights.recipe.stopping)
-
-
-def shipped_names() -> list[str]:
-    """Return the names of all shipped weights."""
-    from lengthwise.runs.folder import list_shipped
-
-    return sorted(list_shipped())
-
-
-def recipe_names() -> list[str]:
-    """Return the names of all recipes."""
-    from lengthwise.api import catalog
-
-    return list(catalog.recipes())
-
-
 # Digests
 
 
 def digest(*parts: Any) -> str:
     """Return 12 hexadecimal digits for tensors, texts and numbers."""
-    import torch
-
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, torch.Tensor):
@@ -87,24 +63,19 @@ def digest(*parts: Any) -> str:
 
 def recipe_ids() -> dict[str, str]:
     """Return the id of every recipe by its name."""
-    import lengthwise as lw
-
-    return {name: lw.find(name).id for name in recipe_names()}
+    return {name: lw.find(name).id for name in catalog.recipes()}
 
 
 def batches() -> dict[str, str]:
     """Return a digest of the first and the last training batch of every recipe."""
-    import lengthwise as lw
-
     found = {}
-    for name in recipe_names():
+    for name in catalog.recipes():
         recipe = lw.find(name)
         rows = min(recipe.batch, 64)
-        if recipe.batch > rows:
-            recipe = recipe.change(batch=rows)
+        recipe = recipe.change(batch=rows) if recipe.batch > rows else recipe
         parts = []
         for step in (0, recipe.steps - 1):
-            one = batch_of(recipe, step)
+            one = draw_batch(recipe, step)[0]
             inputs = one.inputs
             parts += [inputs.tokens, inputs.position, inputs.digit_position, inputs.padding_mask]
             parts += [one.targets, one.loss_mask, one.answer_slots, one.rounds, one.sizes]
@@ -114,11 +85,9 @@ def batches() -> dict[str, str]:
 
 def training() -> dict[str, list[Any]]:
     """Return digest and norm of every recipe's weights after a few steps, by the plain and by the chosen runner."""
-    import lengthwise as lw
-
     found: dict[str, list[Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for number, name in enumerate(recipe_names(), 1):
+        for number, name in enumerate(catalog.recipes(), 1):
             with lw.plain():
                 plain = _trained(name, Path(folder) / f"{name}-plain")
             found[name] = [*plain, *_trained(name, Path(folder) / name)]
@@ -132,10 +101,6 @@ def _trained(name: str, folder: Path) -> tuple[str, float]:
 
     Large models are made smaller: training all of them takes hours.
     """
-    import torch
-
-    import lengthwise as lw
-
     model = lw.find(name).model
     smaller = [f"model.{field}={most}" for field, most in LARGEST.items() if getattr(model, field, 0) > most]
     changes = [f"steps={TRAINED_STEPS}", f"batch={TRAINED_BATCH}", *smaller]
@@ -147,12 +112,8 @@ def _trained(name: str, folder: Path) -> tuple[str, float]:
 
 def answers() -> dict[str, dict[str, Any]]:
     """Return digests of the answers of all shipped weights to ``PROMPTS`` problems each, one per hundred."""
-    import torch
-
-    import lengthwise as lw
-
     found = {}
-    for name in shipped_names():
+    for name in sorted(list_shipped()):
         weights = lw.load(name).weights
         recipe = weights.recipe
         task, top = recipe.task, recipe.lengths.top
@@ -163,7 +124,7 @@ def answers() -> dict[str, dict[str, Any]]:
             size = task.smallest + number * (beyond - task.smallest) // (PROMPTS // 100 - 1)
             sizes = torch.tensor([[task.nearest_size(one) for one in recipe.sizes(size)]] * 100)
             problems = task.sample(sizes, draw)
-            said = predicted_answers(weights, problems)
+            said = respond(weights.model, recipe, problems, recipe.stopping)
             hundreds.append(digest(problems.prompt, said.symbols, said.loops))
             parts.append(round(float(said.confidence.mean()), 3))
             loops += float(said.loops.double().mean())
@@ -237,9 +198,6 @@ MASKED_KEYS = re.compile(
 
 def commands() -> dict[str, Any]:
     """Return what every command prints, with its exit status; times, paths and versions are masked."""
-    import lengthwise as lw
-
-    lw.load  # noqa: B018 (imports torch once, before the copies)
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "own_part.py").write_text(OWN_PART)
@@ -271,8 +229,6 @@ def _printed(line: str, folder: str) -> Any:
 
 def _run_command(words: list[str], folder: str, outputs: list[Path]) -> NoReturn:
     """Run a command and leave the process."""
-    from lengthwise.cli.entry import main as command
-
     os.chdir(folder)
     sys.path.insert(0, folder)
     os.environ.update(COLUMNS="100", NO_COLOR="1")

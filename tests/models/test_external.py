@@ -54,17 +54,6 @@ def weights_of(run):
     return {name: value.tolist() for name, value in run.model.state_dict().items()}
 
 
-def test_modules_that_differ_only_in_a_plain_attribute_are_separate_runs():
-    one, two = (lw.train(build_heads(heads), **FEW) for heads in (1, 2))
-    assert one.folder != two.folder and weights_of(one) != weights_of(two)
-    layers = [build_heads() for _ in range(2)]
-    for layer, heads in zip(layers, (2, 4), strict=True):
-        torch.manual_seed(0)
-        layer.add_module("torchs", nn.TransformerEncoderLayer(8, heads))
-    one, two = map(lw.models.external.ExternalModule.of, layers)
-    assert one != two
-
-
 @dataclass
 class Config:
     gain: object

@@ -44,7 +44,6 @@ from lengthwise.nn.window import Blank, CoupledHeads, EarlierHeads, Local, Local
 from lengthwise.objectives import Final
 from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.plain import Plain, unroll
-from lengthwise.runners.plain import select_rows as take_rows
 from lengthwise.testing.laws import check_part
 from lengthwise.testing.laws_of_models import (
     find_influences,
@@ -570,16 +569,6 @@ def test_rows_run_exactly_their_own_loops(loops):
     assert sum(model.took) == 2 * sum(loops)
     for k, rows, found in Plain(model).each(inputs, counts, inputs.padding_mask):
         assert found.tolist() == [[row, k] for row in rows.tolist()]
-
-
-def test_taking_rows_keeps_what_all_rows_share():
-    shared = torch.arange(3)[None]
-    tensor, (kept, nothing), context = take_rows(
-        (torch.arange(4), (shared, None), lw.AttentionContext(torch.ones(4, 2) > 0, True)), slice(2)
-    )
-    assert tensor.tolist() == [0, 1]
-    assert kept is shared and nothing is None
-    assert isinstance(context, lw.AttentionContext) and context.padding_mask.shape == (2, 2) and context.causal
 
 
 @every_model

@@ -290,16 +290,6 @@ def test_a_users_own_encoding_runs_plainly():
     assert cpu.describe_choice(model) == "Plain: encodings.0 is of an unknown type, OwnBias"
 
 
-@pytest.mark.parametrize("spec", [BASE, lw.ReTran(4, 5, 1, 2), lw.LSTM(4, 5, 2)], ids=lambda spec: type(spec).__name__)
-def test_a_hook_on_any_part_makes_the_model_run_plainly(spec):
-    model = spec.build(READS, WRITES, causal=True)
-    for name, module in model.named_modules():
-        handle = module.register_forward_hook(lambda *_: None)
-        assert cpu.describe_choice(model) == f"Plain: {name or 'the model'} has hooks or methods of its own"
-        handle.remove()
-        assert not cpu.describe_choice(model).startswith("Plain")
-
-
 @given(st.data())
 def test_a_state_is_needed_as_long_as_the_nearest_selected_position_asks_for_it(data):
     width, radius = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 3))
