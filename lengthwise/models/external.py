@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import functools
 import hashlib
 import inspect
 import json
 import logging
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from types import ModuleType
+from types import ModuleType, NoneType
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -25,7 +22,7 @@ from lengthwise.base.files import error_line
 from lengthwise.base.types import UsageError, Vocab
 from lengthwise.models import Model, ModelSpec
 
-PLAIN_TYPES = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device
+PLAIN_TYPES = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # torch's own attributes of every module, such as "training"
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {}  # functions of imported files that return a module, by name
 _MODULES: dict[str, nn.Module] = {}  # copies of modules, by digest, kept until the process ends
@@ -132,21 +129,26 @@ def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.bla
 
 
 def _list_contents(value: Any) -> dict[str, Any]:
-    """Return an object's attributes, sorted by name. Private attributes may be caches, so they are left out unless they
-    are of ``PLAIN_TYPES`` and the object's class is not torch's."""
-    if dataclasses.is_dataclass(value):
-        contents = {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value)}
+    """Return an object's attributes, sorted by name, and numbered values that ``pickle`` would keep. Private attributes
+    may be caches, so they are left out unless they are of ``PLAIN_TYPES`` and the object's class is not torch's."""
+    if isinstance(value, nn.Module):
+        contents = {name: part for name, part in vars(value).items() if name not in MODULE_ATTRIBUTES}
     else:
-        slots_by_class = (vars(kind).get("__slots__", ()) for kind in type(value).__mro__)
-        slots = [name for names in slots_by_class for name in ([names] if isinstance(names, str) else names)]
-        contents = {name: getattr(value, name) for name in slots if hasattr(value, name)}
-        contents |= getattr(value, "__dict__", {})
+        try:
+            _, arguments, state, *_ = *value.__reduce_ex__(2), None
+        except TypeError:  # such as a lock
+            arguments, state = (), getattr(value, "__dict__", None)
+        parts = [*arguments, *(state if isinstance(state, tuple) else [state])]
+        contents = {
+            str(number): part for number, part in enumerate(parts) if not isinstance(part, dict | type | NoneType)
+        }
+        for part in parts:
+            contents |= {str(name): own for name, own in part.items()} if isinstance(part, dict) else {}
     plain = () if type(value).__module__.startswith("torch.") else PLAIN_TYPES
     return {
         name: part
         for name, part in sorted(contents.items())
-        if not (isinstance(value, nn.Module) and name in MODULE_ATTRIBUTES)
-        and (not name.startswith("_") or isinstance(part, plain))
+        if (not name.startswith("_") or isinstance(part, plain))
         and not isinstance(inspect.getattr_static(type(value), name, None), functools.cached_property)
     }
 
@@ -165,40 +167,22 @@ def _describe_value(value: Any, seen: dict[int, int], depth: int = 0) -> str:
         return value.__name__ if isinstance(value, ModuleType) else value.name
     if hasattr(value, "__qualname__") or depth > 8:
         return getattr(value, "__qualname__", "")
-    if isinstance(value, Tensor):
-        return _describe_tensor(value)
+    if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta:
+        numbers = tensor_bytes(value.resolve_conj().resolve_neg())
+        return f"{value.dtype}{list(value.shape)} {hashlib.blake2b(numbers, digest_size=8).hexdigest()}"
     if isinstance(value, nn.Module):
         return f"{type(value).__qualname__} {_hash_weights(value).hexdigest()}"
-    if isinstance(value, np.ndarray | np.generic):
-        numbers = parts(value.ravel()) if value.dtype.hasobject else hashlib.blake2b(value.tobytes()).hexdigest()
-        return f"{value.dtype}{list(value.shape)} {numbers}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(parts(value))}]"
     if isinstance(value, set | frozenset):
         return f"{{{', '.join(sorted(parts(value)))}}}"
     if isinstance(value, dict):
         return f"{{{', '.join(map(': '.join, zip(parts(value), parts(value.values()), strict=True)))}}}"
-    if isinstance(value, functools.partial):
-        return f"partial{parts([value.func, value.args, value.keywords])}"
-    if isinstance(value, os.PathLike):
-        return repr(os.fspath(value))
     if id(value) in seen:
         return f"{type(value).__qualname__} {seen[id(value)]}"
     seen[id(value)] = len(seen)
     contents = _list_contents(value)
     return f"{type(value).__qualname__}{_describe_value(contents, seen, depth + 1)}" if contents else ""
-
-
-def _describe_tensor(tensor: Tensor) -> str:
-    if tensor.is_sparse:
-        sparse = tensor.detach().coalesce()
-        return f"sparse{list(sparse.shape)} {_describe_tensor(sparse.indices())} {_describe_tensor(sparse.values())}"
-    if tensor.layout is not torch.strided:
-        return f"{tensor.layout} {_describe_tensor(tensor.detach().to_sparse_coo())}"
-    if tensor.is_meta:
-        return f"{tensor.dtype}{list(tensor.shape)}"
-    numbers = tensor_bytes(tensor.resolve_conj().resolve_neg())
-    return f"{tensor.dtype}{list(tensor.shape)} {hashlib.blake2b(numbers, digest_size=8).hexdigest()}"
 
 
 def tensor_bytes(tensor: Tensor) -> bytes:
