@@ -11,11 +11,9 @@ from lengthwise.base.files import to_path
 from lengthwise.base.formatting import format_ranges
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.study import Study
-from lengthwise.tasks import Task
 from lengthwise.tasks.file import File
 from lengthwise.tasks.problem_file import PARTS, choose_form, list_errors, to_text
 from lengthwise.testing.laws import Findings, check_classes, check_part, check_recipes, check_studies
-from lengthwise.testing.laws_of_tasks import suggest_writes
 from lengthwise.training.arithmetic import computation_settings
 
 
@@ -60,15 +58,6 @@ def _check_module(module: ModuleType) -> Findings:
         advice = "a part is a dataclass that subclasses e.g. lw.Task"
         raise UsageError(f"{module.__name__}: defines no part, recipe or study; {advice}")
     return Findings([*check_classes(parts), *check_recipes(recipes), *check_studies(studies)])
-
-
-def list_hints(module: ModuleType, found: Findings) -> list[str]:
-    """Return hints at fields that the tasks of a checked module could state; none for tasks that break laws."""
-    broken = {finding.part for finding in found.broken}
-    parts, _, _ = catalog.find_definitions(module)
-    tasks = [kind for kind in parts if issubclass(kind, Task) and kind.__name__ not in broken]
-    hints = {kind.__name__: suggest_writes(kind()) for kind in tasks}
-    return [f"{name}: {hint}" for name, hint in hints.items() if hint]
 
 
 def describe_file(name: str, *, words: bool = False, grid: bool = False) -> tuple[list[str], list[tuple[str, str]]]:

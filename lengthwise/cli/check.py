@@ -9,9 +9,9 @@ from typing import Any
 
 from rich.text import Text
 
-from lengthwise.api.checking import Findings, check, describe_file, list_hints
+from lengthwise.api.checking import Findings, check, describe_file
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import print_result, show_elapsed, warn
+from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.entry import is_problem_file
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.report.sheet import FittedTable
@@ -50,8 +50,6 @@ def run(args: Options) -> int:
         "found": [asdict(finding) for finding in findings],
     }
     print_result(args, result, table, "", findings.summary if broken else f"all {len(findings)} laws hold")
-    for hint in [hint for name in names for hint in list_hints(sys.modules[name], findings)]:
-        warn(hint)
     return 1 if broken else 0
 
 

@@ -189,20 +189,6 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
         raise Broken(f"enumerate lists {len(prompts)} problems of size {tuple(size)}, without {min(missing)!r}")
 
 
-# A hint; it is not a law
-
-
-def suggest_writes(task: Task) -> str:
-    """Return a hint at ``writes`` if answers never use half of the symbols or more, else ""."""
-    pairs = [pair for _, problems in _draw_all(task) for pair in prompts_and_answers(task, problems)]
-    used = {symbol for _, answer in pairs for symbol in task.vocab.split(answer)}
-    if task.writes or 2 * len(used) > len(task.symbols):
-        return ""
-    listed = tuple(symbol for symbol in task.symbols if symbol in used)
-    stated = f"writes = {listed}" if len(listed) <= 10 else "them as `writes`"
-    return f"answers use {len(listed)} of {len(task.symbols)} symbols; if they never use others, state {stated}"
-
-
 # Drawing problems
 
 

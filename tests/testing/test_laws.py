@@ -625,17 +625,6 @@ def test_the_command_checks_modules_and_reports_broken_laws(tmp_path):
     assert done.stdout.rstrip().endswith("laws are broken")
 
 
-def test_a_task_whose_answers_use_few_symbols_gets_a_hint(tmp_path):
-    (tmp_path / "few.py").write_text(
-        "from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n@dataclass(frozen=True)\n"
-        'class Few(lw.Parity):\n    """Say whether the number of ones is odd."""\n\n'
-        "    symbols, reads = tuple('01ab'), tuple('01')\n"
-    )
-    done = command("few", "--quiet", here=tmp_path)
-    hint = "answers use 2 of 4 symbols; if they never use others, state writes = ('0', '1')"
-    assert (done.returncode, done.stderr) == (0, f"lengthwise: Few: {hint}\n")
-
-
 def test_laws_broken_for_the_same_cause_are_reported_once():
     told = [("Own", "One.", ""), ("Own", "Two.", "no build"), ("Own", "Three.", "none"), ("Own", "Four.", "no build")]
     found = Findings(Finding(part, law, not cause, cause) for part, law, cause in told)
