@@ -83,11 +83,6 @@ class Mixer(nn.Module, ABC):
         is None before the first position. Without ``step``, decoding computes the whole row again for every symbol."""
         raise NotImplementedError
 
-    @property
-    def decodes(self) -> bool:
-        """True if the mixer can continue from earlier positions, by a cache or by ``step``."""
-        return self.caches or type(self).step is not Mixer.step
-
     def initialise(self, std: float, out_std: float) -> None:
         """Initialize the weights as the transformer requires: from N(0, std²), and from N(0, out_std²) for the layer
         whose output is added to the residual stream. By default the weights stay as built."""

@@ -55,11 +55,6 @@ class Cache:
         self._keep(state)
         return mixed
 
-    @property
-    def length(self) -> int:
-        """The number of earlier positions in a call of attention."""
-        return 0 if (earlier := self.last()) is None else earlier[0].shape[2]
-
     def last(self) -> Any:
         """Return this call's entry; None before the first positions are stored."""
         return self.entries[self.next_call] if self.next_call < len(self.entries) else None
@@ -129,5 +124,7 @@ def build_reader(model: Model, inputs: Inputs) -> Reader | None:
     # A causal transformer of the package's blocks whose mixers can all decode.
     if type(model) is not TransformerModel or not model.causal or not model.blocks:
         return None
-    can_decode = all(type(block) is Block and block.mixer.decodes for block in model.blocks)
-    return CachedTransformer(model, inputs) if can_decode else None
+    for block in model.blocks:
+        if type(block) is not Block or not (block.mixer.caches or type(block.mixer).step is not Mixer.step):
+            return None
+    return CachedTransformer(model, inputs)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from functools import partial
@@ -194,11 +194,14 @@ class Graphs(Runner):
 
     def publish_gradients(self, weight_numbers: list[int]) -> None:
         """Set these weights' gradients to the buffers. Gradients that the objective itself has added are kept."""
-        for number in weight_numbers:
-            weight, gradient = self.weights[number], self.gradients[number]
+        for weight, gradient in (pair for number in weight_numbers for pair in self.gradients_of(number)):
             if weight.grad is not None and weight.grad is not gradient:
                 gradient.add_(weight.grad)
             weight.grad = gradient
+
+    def gradients_of(self, number: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """Return the parameters of a weight, with their gradients in the buffers."""
+        return [(self.weights[number], self.gradients[number])]
 
     def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         """Return a function that computes a pass's output from its inputs and the rows that run in each loop."""

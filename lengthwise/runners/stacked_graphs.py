@@ -7,7 +7,7 @@ are one batch "(s b)", the first model's rows first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -105,14 +105,10 @@ class StackedGraphs(Graphs):
             return _select_all_loops(logits, running, positions, count)
         return _select_last_loop(logits, positions, count)
 
-    def publish_gradients(self, weight_numbers: list[int]) -> None:
-        for number in weight_numbers:
-            if number not in self.views:
-                self.views[number] = [*self.gradients[number].unbind()]
-            for weight, gradient in zip(self.parameters[number], self.views[number], strict=True):
-                if weight.grad is not None and weight.grad is not gradient:
-                    gradient.add_(weight.grad)
-                weight.grad = gradient
+    def gradients_of(self, number: int) -> Iterable[tuple[Tensor, Tensor]]:
+        if number not in self.views:
+            self.views[number] = [*self.gradients[number].unbind()]
+        return zip(self.parameters[number], self.views[number], strict=True)
 
     def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         caller, count, compiles = _Caller(self.models[0]), len(self.models), self.compiles

@@ -27,6 +27,7 @@ from lengthwise.testing.laws_of_models import SMALL, add_noise
 from lengthwise.testing.laws_of_parts import Broken
 
 TRACES = 100
+GARBAGE = 7  # stands in loops that were not run
 ROUNDS = torch.arange(1, 31).repeat(4)
 STEPS = (0, 1, 10, 1000, 100_000)
 TASK, LAYOUT = Addition(3), FullOutput()
@@ -45,46 +46,31 @@ def chosen_loop_was_run(rule: Stopping) -> None:
     """The chosen loop was run: it is 1 to ``trace.loops`` if the rule reads outputs, else 1 to the rule's limit."""
     for trace, planned in draw_traces():
         given = trace if rule.needs_movement else replace(trace, movement=None)  # as in an evaluation
-        check_chosen_loop_ran(rule, given, planned)
+        choose_loops(rule, given, planned, given.loops if rule.reads_output else loop_limits(rule, planned))
 
 
 def loops_not_run_are_ignored(rule: Stopping) -> None:
     """Values after a row's last loop, or after an answer's end, do not affect the rule's choice."""
     for trace, planned in draw_traces():
-        check_unrun_loops(rule, trace, planned, garbage=7)
+        longest, _, width = trace.predictions.shape
+        ran = torch.arange(longest)[:, None] < trace.loops
+        answered = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
+        ends, confidence = trace.ends.where(ran, GARBAGE), trace.confidence.where(ran, float(GARBAGE))
+        movement = None if trace.movement is None else trace.movement.where(ran[..., None], -1.0)
+        corrupted = Trace(trace.predictions.where(answered, GARBAGE), ends, confidence, trace.loops, movement)
+        chosen, changed = rule.choose(trace, planned), rule.choose(corrupted, planned)
+        if not torch.equal(chosen, changed):
+            given = f"rows ran {trace.loops.tolist()} loops"
+            raise Broken(f"{given}: other values after them change the choices {chosen.tolist()} to {changed.tolist()}")
 
 
 def choices_do_not_depend_on_other_rows(rule: Stopping) -> None:
     """A row's choice does not depend on other rows, unless the rule sets ``together``."""
     for trace, planned in draw_traces() if rule.together == 1 else ():
-        check_independence(rule, trace, planned)
-
-
-def check_chosen_loop_ran(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
-    """Raise UsageError if the rule chooses a loop that was not run."""
-    choose_loops(rule, trace, planned, trace.loops if rule.reads_output else loop_limits(rule, planned))
-
-
-def check_unrun_loops(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], garbage: int) -> None:
-    """Raise Broken if ``garbage`` in loops that were not run, or after answers' ends, changes a choice."""
-    longest, _, width = trace.predictions.shape
-    ran = torch.arange(longest)[:, None] < trace.loops
-    answered = ran[..., None] & (torch.arange(width) < trace.ends[..., None])
-    ends, confidence = trace.ends.where(ran, garbage), trace.confidence.where(ran, float(garbage))
-    movement = None if trace.movement is None else trace.movement.where(ran[..., None], float(garbage - 8))
-    corrupted = Trace(trace.predictions.where(answered, garbage), ends, confidence, trace.loops, movement)
-    chosen, changed = rule.choose(trace, planned), rule.choose(corrupted, planned)
-    if not torch.equal(chosen, changed):
-        given = f"rows ran {trace.loops.tolist()} loops"
-        raise Broken(f"{given}: other values after them change the choices {chosen.tolist()} to {changed.tolist()}")
-
-
-def check_independence(rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]) -> None:
-    """Raise Broken if a row's choice depends on other rows."""
-    together = rule.choose(trace, planned).tolist()
-    alone = [int(rule.choose(take_row(trace, i), planned[i : i + 1])) for i in range(len(planned))]
-    if together != alone:
-        raise Broken(f"rows that stop after {alone} loops alone stop after {together} loops in one batch")
+        together = rule.choose(trace, planned).tolist()
+        alone = [int(rule.choose(take_row(trace, i), planned[i : i + 1])) for i in range(len(planned))]
+        if together != alone:
+            raise Broken(f"rows that stop after {alone} loops alone stop after {together} loops in one batch")
 
 
 def draw_traces() -> Iterator[Example]:

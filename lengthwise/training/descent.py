@@ -45,14 +45,9 @@ class EMA(AveragedModel):
         super().__init__(model)
         self.move = get_ema_multi_avg_fn(decay)
 
-    def update_parameters(self, model: nn.Module) -> None:
-        """Update the average; buffers and integers are copied."""
-        self.move_towards(model)
-        self.n_averaged += 1
-
     @torch.no_grad()
     def move_towards(self, model: nn.Module) -> None:
-        """Update the average, but not ``n_averaged``, the number of updates."""
+        """Update the average, but not ``n_averaged``, the number of updates. Buffers and integers are copied."""
         started = bool(self.n_averaged)
         moving: list[tuple[Tensor, Tensor]] = []
         own_tensors = chain(self.module.parameters(), self.module.buffers())

@@ -58,14 +58,12 @@ def test_operations_are_counted_alike_whatever_computes_attention(kernel):
 
 
 def settings():
-    """Return torch's settings of matrix products, of cuDNN, and the newer ones of each backend."""
     cudnn = torch.backends.cudnn
     parts = torch.backends.cuda.matmul, *(getattr(cudnn, name, None) for name in ("conv", "rnn"))
     return torch.get_float32_matmul_precision(), cudnn.allow_tf32, [getattr(one, "fp32_precision", 0) for one in parts]
 
 
 def test_only_steps_are_taken_in_tf32():
-    """TF32 is used in steps only, not in evaluation between them, and the user's settings are restored."""
     first = settings()
     with computation_settings(1):  # which restores the settings
         torch.set_float32_matmul_precision("high")
@@ -109,8 +107,6 @@ def test_the_newer_settings_of_precision_are_left_as_they_were():
 
 
 class Few(nn.Module):
-    """A module with embeddings of three symbols that counts its calls."""
-
     asked = 0
 
     def __init__(self):
@@ -123,7 +119,6 @@ class Few(nn.Module):
 
 
 def test_an_unknown_symbol_does_not_reach_a_gpu(monkeypatch):
-    """An unknown symbol is refused before it reaches a GPU, where it would break all later computations."""
     module = Few()
     monkeypatch.setattr(causality, "get_device", lambda model: CUDA)
     with pytest.raises(UsageError, match="has too few embeddings for the"):
@@ -201,7 +196,6 @@ def test_measurements_after_training_use_its_device(monkeypatch):
 
 
 def test_the_moving_average_copies_integers_and_buffers():
-    """The moving average copies integer weights and buffers instead of averaging them."""
     model = nn.Linear(2, 2)
     model.count = nn.Parameter(torch.tensor([3]), requires_grad=False)
     model.register_buffer("seen", torch.tensor([0.0]))
@@ -210,7 +204,8 @@ def test_the_moving_average_copies_integers_and_buffers():
     for number in range(2):
         model.count.data += 1
         model.seen += 1
-        average.update_parameters(model)
+        average.move_towards(model)
+        average.n_averaged += 1
         assert average.module.count.tolist() == [4 + number] and average.module.seen.tolist() == [1 + number]
         model.weight.data.zero_()
     torch.testing.assert_close(average.module.weight.detach(), first / 2)

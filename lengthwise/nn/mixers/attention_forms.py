@@ -38,7 +38,7 @@ class ScalableAttention(SoftmaxAttention):
     ) -> Float[Tensor, "b t h e"]:
         query, key, value = projected.unbind(2)
         if context.causal:
-            before = 0 if cache is None else cache.length
+            before = 0 if cache is None or cache.last() is None else cache.last()[0].shape[2]
             count = torch.arange(before + 1, before + query.shape[1] + 1, device=query.device)[None]
         else:
             count = context.padding_mask.sum(1, keepdim=True)
