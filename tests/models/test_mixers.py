@@ -53,8 +53,6 @@ MODULES_BY_NAME = {one.__name__: one for one in (Mean, Peeking, Pair, Masked)}
 
 @dataclass(frozen=True)
 class _Plain(MixerSpec):
-    """A mixer specification that builds a plain module by name."""
-
     of: str = "Mean"
 
     def build(self, width, heads):
@@ -63,8 +61,6 @@ class _Plain(MixerSpec):
 
 @dataclass(frozen=True)
 class _Numbered(MixerSpec):
-    """A mixer specification that receives the number of its layer."""
-
     def build(self, width, heads, *, layer, **_):
         module = Mean(width)
         module.layer = layer
@@ -146,8 +142,6 @@ def test_parameters_may_be_exempt_from_weight_decay(optimizer):
 
 
 class Sum(Mixer):
-    """A mixer that returns the sum of the positions so far; ``step`` continues it."""
-
     def __init__(self, wrong=0.0):
         super().__init__()
         self.scale, self.wrong = nn.Parameter(torch.ones(8)), wrong
@@ -162,8 +156,6 @@ class Sum(Mixer):
 
 @dataclass(frozen=True)
 class _Sums(MixerSpec):
-    """A specification of a mixer with a state."""
-
     wrong: float = 0.0
 
     def build(self, width, heads, *, causal):

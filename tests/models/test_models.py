@@ -89,7 +89,6 @@ def test_several_windows_are_intersected(further, causal, run):
 
 @causal_and_full
 def test_heads_that_are_not_local_see_all_positions(causal, run):
-    """If all heads are local, the window limits the model; with one other head, every position has an influence."""
     distance = torch.arange(9)[:, None] - torch.arange(9)
     allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
     for count, wanted in ((2, distance.abs() <= 1), (1, distance.abs() <= 9)):
@@ -219,7 +218,6 @@ def test_fire_as_published(length):
 
 
 def test_fire_with_different_positions_per_row():
-    """Each row's bias equals that of the row alone."""
     torch.manual_seed(0)
     encoding, inputs = FIRE().build(8, 2), some([6, 6])
     inputs = replace(inputs, position=torch.stack([torch.arange(6), 3 * torch.arange(6)]))
@@ -314,7 +312,6 @@ def test_randomized_positions_increase_and_cover_the_range():
 
 @pytest.mark.parametrize("inner", [Blank(), EarlierHeads(1), LocalHeads(1)], ids=repr)
 def test_randomized_keeps_the_other_properties_of_its_encoding(inner):
-    """Blank keys and tied heads do not depend on positions and are passed through."""
     own, randomized = inner.build(8, 2), Randomized(inner, 20).build(8, 2)
     assert randomized.attends == own.attends
     for name in ("blank", "tied_heads"):
@@ -548,14 +545,12 @@ LOOP_LISTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 
 
 def numbered_rows(loops):
-    """Return rows whose single token is their own number."""
     name = torch.arange(len(loops))[:, None]
     return lw.Inputs(name, name, name, torch.ones_like(name, dtype=torch.bool))
 
 
 @given(LOOP_LISTS)
 def test_rows_run_exactly_their_own_loops(loops):
-    """Each loop yields the rows that run it, and ``last`` returns them in the batch's order."""
     model, inputs, counts = LoopCounter(), numbered_rows(loops), torch.tensor(loops)
     yielded = 0
     for k, rows, (name, (count, all_alike)) in unroll(model, inputs, counts):

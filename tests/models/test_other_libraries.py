@@ -111,7 +111,6 @@ def test_modules_are_trained_and_measured_without_a_wrapper(build, layout, runs)
 
 @for_each(MODULES)
 def test_padding_changes_nothing(build, layout):
-    """A row gets the same logits alone and beside a longer one, whatever stands in its padding."""
     model = SinglePass(built(build)).eval()
     tokens = torch.randint(SYMBOLS, (1, 5))
     beside = nn.functional.pad(tokens, (0, 4), value=1).repeat(2, 1)

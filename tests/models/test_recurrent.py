@@ -136,7 +136,6 @@ def test_invalid_settings_are_refused(wrong):
 
 
 def attend(query, keys, values, heads):
-    """Compute attention of one position "d" to the positions before it, head by head."""
     found = []
     for head in range(heads):
         own = slice(head * len(query) // heads, (head + 1) * len(query) // heads)

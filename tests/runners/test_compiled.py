@@ -56,7 +56,6 @@ def traced(no_type_checks, monkeypatch):
 
 @pytest.fixture
 def inductor(no_type_checks):
-    """Compile with torch's real compiler, and reset it afterwards."""
     yield
     torch._dynamo.reset()
 
@@ -157,7 +156,6 @@ def test_unsupported_models_are_declined_with_a_reason(spec, reason):
 
 
 def tiny_recipe(**changes):
-    """Return a recipe of four steps."""
     return replace(PLAIN, steps=4, model=replace(PLAIN.model, dropout=0.0, positions=(Mark(),)), **changes)
 
 

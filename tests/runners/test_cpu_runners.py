@@ -169,7 +169,6 @@ def test_the_plain_context_turns_fast_runners_off():
 
 
 def training_loss(runner):
-    """Return the loss of a batch of three rows in training mode."""
     batch = RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows")), RECIPE.task)
     runner.model.train()
     return lw.Final()(runner, batch, RECIPE.loops.planned(batch.rounds), lw.stream(0, "x")).value
@@ -277,8 +276,6 @@ def logits_and_gradients(runner, inputs):
 
 
 class OwnBias(type(Abacus().build(4, 1))):
-    """A user's own encoding, a subclass of one of the package's."""
-
     def vectors(self, inputs):
         return -super().vectors(inputs)
 
@@ -354,7 +351,6 @@ def test_positions_are_dropped_once_they_are_no_longer_needed(positions, wanted,
     "name", ["fop-loop-adaptive-parity", "looped-addition", "looped-binary-sum", "paper-fop-loop-adaptive-parity"]
 )
 def test_a_training_step_equals_the_plain_one(name):
-    """Loss and gradients are equal at the recipe's full width."""
     recipe = replace(catalog.recipe(name), lengths=lw.Uniform(6), batch=12)
     model = recipe.build().double()
     batch, loops = data.draw_batch(recipe, 3)

@@ -50,7 +50,6 @@ def assert_equal(weights, run, *, within=None, sizes=((3, 1, 0), (8, 3, 1), (13,
 
 
 def run_by_onnxruntime(data):
-    """Return a session and a function from a graph's inputs to its logits."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 3, 1
     session = onnxruntime.InferenceSession(data, options)
@@ -117,8 +116,6 @@ def test_explicit_attention_equals_torch_s(spec):
 
 
 class Recurrent(nn.Module):
-    """A user's own module with torch's GRU."""
-
     def __init__(self):
         super().__init__()
         self.embed, self.mix = nn.Embedding(8, 4), nn.GRU(4, 8, batch_first=True)

@@ -107,7 +107,6 @@ def test_the_same_symbols_at_other_positions_differ():
 
 
 def test_large_scores_do_not_overflow():
-    """They are computed with the library's softmax, since powers of two would overflow."""
     model = build()
     with torch.no_grad():
         model.blocks[0].mixer.project.weight.mul_(300)

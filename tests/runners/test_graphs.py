@@ -41,7 +41,6 @@ ALL = [*dict.fromkeys([*FORMS, *EVERY])] if LONG else [*FEW, *VARIED[:8]]
 
 
 def deterministic_model(spec, causal):
-    """Return a model in training mode without dropout and noise."""
     draws = {field.name for field in fields(spec)} & {"dropout", "noise"}
     return copy.deepcopy(built(replace(spec, **dict.fromkeys(draws, 0.0)), causal)).train()
 
@@ -73,7 +72,6 @@ def test_recorded_passes_equal_the_plain_runner(spec, causal):
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", NAMES if LONG else covering({name: parts_of(name) for name in NAMES}))
 def test_many_steps_give_the_same_weights(name):
-    """Clipping, the optimizer and the moving average are replayed from the second step on too."""
     recipe, many = replace(small(name), steps=20, clip=0.5), 20 if LONG else 6
     with torch.random.fork_rng([]):
         steps = [Trainer(recipe, torch.device("cpu"), graphs=graphs) for graphs in (True, False)]
@@ -101,7 +99,6 @@ def test_rows_with_other_positions_have_another_recording():
 
 
 def test_weights_that_a_pass_does_not_use_have_no_gradient():
-    """Their gradient is None as in the plain runner, so the optimizer leaves them unchanged."""
     model, inputs = deterministic_model(BASE, True), some(LENGTHS)
     model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
     runner = Graphs(Plain(model))
@@ -110,8 +107,6 @@ def test_weights_that_a_pass_does_not_use_have_no_gradient():
 
 
 class UserModule(nn.Module):
-    """A user's own module."""
-
     def __init__(self, act=None):
         super().__init__()
         self.table, self.out, self.act = nn.Embedding(20, 8), nn.Linear(8, 20), act or (lambda module, x: x.tanh())
@@ -122,8 +117,6 @@ class UserModule(nn.Module):
 
 
 class BatchDependent(TransformerModel):
-    """A model that reads its batch on the host."""
-
     def embed(self, inputs):
         inputs.host.tokens.sum()
         return super().embed(inputs)
@@ -209,7 +202,6 @@ def test_bf16_gradients_are_close_to_those_in_float32(name):
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("bf16", [False, True][: 1 + LONG])
 def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
-    """It is used with weights in float32 and with weights rounded to bfloat16."""
     monkeypatch.setattr(graphs, "BACKEND", "aot_eager")
     torch._dynamo.reset()
     recipe = small("looped-parity")

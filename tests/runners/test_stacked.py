@@ -194,7 +194,6 @@ STUDY = ["reproduce", "pairs", "--stack", "--samples", 4, "--jobs", 2, "--quiet"
 
 
 def use_tiny_study(monkeypatch, recipe):
-    """Replace the study by one of this recipe alone, and draw no figures."""
     study = lw.Study("Tiny", (lw.Panel("Tiny", (recipe,), sizes=(3,)),))
     monkeypatch.setattr(catalog, "study", lambda *_, **__: study)
     monkeypatch.setattr(reproduce, "_publish", lambda *_: 0)
@@ -202,7 +201,6 @@ def use_tiny_study(monkeypatch, recipe):
 
 @pytest.mark.usefixtures("jobs_in_process", "no_type_checks")
 def test_a_study_stacks_its_seeds_and_resumes_to_the_bit(monkeypatch, tmp_path):
-    """A study that is stopped and run again ends with the same weights."""
     recipe = replace(PLAIN, steps=3)
     use_tiny_study(monkeypatch, recipe)
     stop_stack_after(monkeypatch, 2)
@@ -245,16 +243,12 @@ class _CountingModule(nn.Module):
 
 @dataclass(frozen=True)
 class Counting(lw.ModelSpec):
-    """A module that changes a buffer."""
-
     def build(self, reads, writes, *, causal):
         return _CountingModule(len(writes))
 
 
 @dataclass(frozen=True)
 class LogitDependent(lw.Final):
-    """An objective whose second call depends on the logits of the first."""
-
     def __call__(self, runner, batch, loops, generator):
         more = bool(runner.last(batch.inputs, loops, batch.loss_mask).any())
         return super().__call__(runner, batch, loops + more, generator)

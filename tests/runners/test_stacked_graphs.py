@@ -106,7 +106,6 @@ RECIPES = [*map(small, NAMES), DETERMINISTIC, LARGE, MASTERED]
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_many_steps_give_the_same_weights(recipe):
-    """Clipping, optimizers and moving averages are replayed together."""
     recipe = replace(recipe, steps=STEPS, clip=0.5, ema=0.9, ema_start=3)
     stacks = [[Trainer(one, CPU) for one in seeds(recipe, 3)] for _ in range(2)]
     steps = RecordedSteps(stacks[0])

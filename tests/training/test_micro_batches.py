@@ -35,7 +35,6 @@ CPU = torch.device("cpu")
 
 
 def exhaust_memory(*_, **__):
-    """Raise the error of torch's CPU allocator."""
     torch.empty(2**50)
 
 
@@ -48,8 +47,6 @@ def raise_python(*_, **__):
 
 
 class TwoRowMemory(Plain):
-    """A runner that runs out of memory above two rows."""
-
     def _held(self, loops):
         if len(loops) > 2:
             exhaust_memory()
@@ -65,7 +62,6 @@ class TwoRowMemory(Plain):
 
 @pytest.mark.parametrize("name", ["ntp-pause-parity", "gpt-small"])
 def test_the_runners_for_a_cpu_run_in_parts(name):
-    """The CPU runners train in parts, as when a checkpoint from a GPU with too little memory resumes here."""
     recipe = catalog.recipe(name, ["batch=4", "source=Fresh", "watch.every=0", "keep=last", "model.dropout=0"])
     whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     parted.parts = 2
@@ -78,7 +74,6 @@ def test_the_runners_for_a_cpu_run_in_parts(name):
 
 @pytest.mark.parametrize("name", RECIPES if LONG else ["every"])
 def test_training_in_parts_gives_the_same_weights(name, monkeypatch):
-    """Training in parts gives the same weights and sums in float64, with every objective."""
     recipe, steps = RECIPES[name]
     whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     for trainee in (whole, parted):
@@ -98,7 +93,6 @@ def test_training_in_parts_gives_the_same_weights(name, monkeypatch):
 
 
 def test_parts_keep_less_memory_for_backpropagation():
-    """With parts, what backpropagation keeps of a batch is little more than its logits."""
     rows, loops = data.draw_batch(replace(PLAIN, batch=16), 0)
     model, kept = PLAIN.build(), []
     for runner in (Plain(model), MicroBatches(Plain(model), 4)):

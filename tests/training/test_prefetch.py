@@ -78,7 +78,6 @@ def test_all_but_the_first_are_drawn_by_one_thread(drawn):
 
 @pytest.mark.parametrize("recipe", [MASTERED, RICH] if LONG else [MASTERED], ids=lambda recipe: recipe.name)
 def test_stopped_and_resumed_equals_unbroken_to_the_bit(recipe, monkeypatch, drawn):
-    """A stopped and resumed training ends as an unbroken one, though exams are passed after batches are drawn."""
     stop_at(monkeypatch, [3, 4], lambda: os.kill(os.getpid(), signal.SIGTERM))
     for _ in range(2):
         with pytest.raises(Interrupted):
@@ -100,7 +99,6 @@ def test_a_batch_from_before_an_exam_is_never_used(drawn):
 
 
 def test_an_error_while_drawing_is_raised_where_the_batch_is_needed(monkeypatch, drawn):
-    """An error while drawing is raised at the step that needs the batch; training resumes from the checkpoint."""
     draw = data.draw_batch
 
     def failing(recipe, step, *, exams_passed=None):

@@ -39,8 +39,6 @@ def _generators_of_each_process(monkeypatch):
 
 
 class Thread(Processes):
-    """A thread that stands in for a process and exchanges values through a shared list."""
-
     def __init__(self, rank, count, box, barrier):
         super().__init__(rank, count)
         self.box, self.barrier = box, barrier
@@ -140,8 +138,6 @@ def test_too_few_rows_are_refused():
 
 @dataclass(frozen=True)
 class Penalised(lw.Final):
-    """An objective that adds a penalty on the weights."""
-
     def __call__(self, runner, batch, loops, generator):
         loss = super().__call__(runner, batch, loops, generator)
         return lw.Loss(loss.value + sum(weight.square().sum() for weight in runner.model.parameters()), loss.logs)

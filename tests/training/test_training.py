@@ -165,7 +165,6 @@ def test_a_fixed_set_that_leaves_no_validation_problems_is_refused_before_traini
 
 @pytest.mark.parametrize("kind", ["Abacus", "Coupling"])
 def test_digit_positions_beyond_the_table_are_refused_before_training(kind):
-    """A table is refused that is too small for the longest number at the largest offset."""
     words = [f"model.positions=({kind}(offset=100),)", "watch.every=0", "keep=last"]
     recipe = catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=20,every=300)"])
     try_training(recipe, torch.device("cpu"))
@@ -181,7 +180,6 @@ def test_a_moving_average_that_has_not_started_is_not_used():
 
 
 def test_watching_measures_the_weights_that_are_kept():
-    """Watching measures the moving average, which after 15 steps with decay 0.8 is far from the current weights."""
     watch = lw.Watch(every=RICH.steps, sizes=(2,), count=40, probes=("12+21",), validation=40)
     run = train(replace(RICH, keep="last", watch=watch))
     *_, row = run.rows("metrics")
@@ -230,7 +228,6 @@ def test_watching_changes_no_weight():
 
 
 def test_probes_are_watched():
-    """The perplexity of the right answers to probe prompts is logged; an invalid probe is refused at once."""
     watched = replace(PLAIN, steps=12, watch=lw.Watch(3, (2,), 5, probes=("1", "10")))
     run = train(watched)
     rows = [row for row in run.rows("metrics") if "perplexity" in row]
@@ -368,7 +365,6 @@ HALF = replace(PLAIN, ema=0.5)
 
 @cache
 def half_way():
-    """Return the state of a run after five steps."""
     trainee = training.Trainer(HALF, torch.device("cpu"))
     for _ in range(5):
         trainee.advance()
@@ -494,7 +490,6 @@ def test_a_folder_with_another_recipe_is_refused(tmp_path):
 
 @pytest.mark.parametrize("operation", ["replace", "fsync"])
 def test_a_full_disk_gives_one_line_and_no_partial_file(operation, monkeypatch):
-    """The disk is full at each session's third write; once there is space, the run ends as an unbroken one."""
     recipe, times, original = replace(RICH, steps=6), [], getattr(os, operation)
 
     def full(*arguments):

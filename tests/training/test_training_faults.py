@@ -50,7 +50,6 @@ def wait_until(condition, seconds=90):
 
 
 def alive(number):
-    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -109,7 +108,6 @@ def test_stop_signals_act_as_ctrl_c(number):
 
 
 def test_signals_and_races_cause_no_faults(tmp_path):
-    """A few cases of ``make torture`` show no faults."""
     cases = [(signal_cases, "parent-SIGTERM-later-0"), (races, "killed-looped-0")]
     for campaign, case in cases[: 1 + LONG]:
         assert campaign.play(case, Random(0), tmp_path / case / "work")["faults"] == []
