@@ -68,16 +68,10 @@ def _find_recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recip
     recipes = _find_functions(modules, Recipe)
     for module in modules:  # one by one: two modules' family functions may share a name, though their recipes do not
         for family in _find_functions([module], dict[str, Recipe]).values():
-            recipes |= {name: _wrap_recipe(recipe, family.__doc__) for name, recipe in family().items()}
+            for name, recipe in family().items():
+                recipes[name] = partial(recipe.change)  # a function that returns it
+                recipes[name].__doc__ = family.__doc__
     return recipes
-
-
-def _wrap_recipe(recipe: Recipe, about: str | None) -> Callable[[], Recipe]:
-    def build_recipe() -> Recipe:
-        return recipe
-
-    build_recipe.__doc__ = about
-    return build_recipe
 
 
 _OWN_RECIPES: dict[str, Callable[[], Recipe]] = {}

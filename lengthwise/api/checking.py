@@ -38,7 +38,11 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
 def _check_thing(thing: object) -> Findings:
     """Test one argument of ``check``."""
     if isinstance(thing, ModuleType):
-        return _check_module(thing)
+        parts, recipes, studies = catalog.find_definitions(thing)
+        if not (parts or recipes or studies):
+            advice = "a part is a dataclass that subclasses e.g. lw.Task"
+            raise UsageError(f"{thing.__name__}: defines no part, recipe or study; {advice}")
+        return Findings([*check_classes(parts), *check_recipes(recipes), *check_studies(studies)])
     if isinstance(thing, Recipe):
         return check_recipes({thing.name: lambda: thing})
     if isinstance(thing, Study):
@@ -49,15 +53,6 @@ def _check_thing(thing: object) -> Findings:
         return check_part(thing)
     kinds = "parts, recipes, studies, classes of parts and modules"
     raise UsageError(f"check takes {kinds}, not {type(thing).__name__}")
-
-
-def _check_module(module: ModuleType) -> Findings:
-    """Test the parts, recipes and studies that a module defines. Raises UsageError if there are none."""
-    parts, recipes, studies = catalog.find_definitions(module)
-    if not (parts or recipes or studies):
-        advice = "a part is a dataclass that subclasses e.g. lw.Task"
-        raise UsageError(f"{module.__name__}: defines no part, recipe or study; {advice}")
-    return Findings([*check_classes(parts), *check_recipes(recipes), *check_studies(studies)])
 
 
 def describe_file(name: str, *, words: bool = False, grid: bool = False) -> tuple[list[str], list[tuple[str, str]]]:

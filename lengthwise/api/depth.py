@@ -79,8 +79,6 @@ def depth(
     input.
     """
     listed: list[Any] = list(weights) if isinstance(weights, (list, tuple)) else [weights]
-    if not listed:
-        raise UsageError("depth: name weights, e.g. looped-pairs")
     check_named_once([item for item in listed if isinstance(item, (str, Path))])
     if more < 1 or samples < 1:
         raise UsageError(f"depth: more and samples must be 1 or more, not {more} and {samples}")

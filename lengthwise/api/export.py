@@ -7,8 +7,6 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -38,16 +36,20 @@ def export(
             check_writable(option, Path(file))
     if dtype:
         weights = replace(weights, model=copy.deepcopy(weights.model).to(getattr(torch, dtype)))
-    with warnings.catch_warnings(), _without_logs():
-        warnings.simplefilter("ignore")  # torch warns about its planned changes
-        traced = trace_model(weights)
-        graph = _convert_to_onnx(traced, weights) if onnx else b""
-        if program:
-            buffer = io.BytesIO()
-            torch.export.save(traced, buffer)
-            write(Path(program), buffer.getvalue())
-        if onnx:
-            write(Path(onnx), graph)
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)  # torch logs that torchvision is missing, which no model here needs
+    try:
+        with warnings.catch_warnings(action="ignore"):  # torch warns about its planned changes
+            traced = trace_model(weights)
+            graph = _convert_to_onnx(traced, weights) if onnx else b""
+            if program:
+                buffer = io.BytesIO()
+                torch.export.save(traced, buffer)
+                write(Path(program), buffer.getvalue())
+            if onnx:
+                write(Path(onnx), graph)
+    finally:
+        logging.disable(level)
 
 
 def _convert_to_onnx(traced: torch.export.ExportedProgram, weights: Weights) -> bytes:
@@ -63,17 +65,6 @@ def _convert_to_onnx(traced: torch.export.ExportedProgram, weights: Weights) -> 
     reads, writes = (json.dumps(vocab.symbols) for vocab in weights.recipe.layout.vocabs(weights.recipe.task))
     exported.model.metadata_props.update(reads=reads, writes=writes)
     return exported.model_proto.SerializeToString()
-
-
-@contextmanager
-def _without_logs() -> Iterator[None]:
-    """Suppress log messages in a ``with`` block: torch logs that torchvision is missing, which no model here needs."""
-    level = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logging.disable(level)
 
 
 def trace_model(weights: Weights) -> torch.export.ExportedProgram:

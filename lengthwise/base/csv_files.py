@@ -61,21 +61,15 @@ def read_csv(path: Path) -> list[Row]:
     if path.exists():
         text = read_text(path)
     elif packed.exists():
-        text = _read_gzip(packed)
+        try:
+            with gzip.open(check_regular(packed)) as file:
+                content = file.read(MAX_UNPACKED_BYTES + 1)
+            text = content.decode()
+        except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+            raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
+        if len(content) > MAX_UNPACKED_BYTES:
+            raise UsageError(f"{packed}: unpacks to more than the limit, {MAX_UNPACKED_BYTES:,} bytes")
     return [_parse_row(path, number, line) for number, line in enumerate(csv.DictReader(text.splitlines()), 1)]
-
-
-def _read_gzip(path: Path) -> str:
-    """Read a compressed text file. Raises UsageError if it is damaged or exceeds ``MAX_UNPACKED_BYTES``."""
-    try:
-        with gzip.open(check_regular(path)) as file:
-            content = file.read(MAX_UNPACKED_BYTES + 1)
-        text = content.decode()
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
-    if len(content) > MAX_UNPACKED_BYTES:
-        raise UsageError(f"{path}: unpacks to more than the limit, {MAX_UNPACKED_BYTES:,} bytes")
-    return text
 
 
 def _parse_row(path: Path, number: int, cells: Mapping[str, str]) -> Row:

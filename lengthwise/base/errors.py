@@ -12,14 +12,6 @@ class UsageError(ValueError):
         super().__init__(text if len(text) <= MAX_MESSAGE_CHARACTERS else f"{text[: MAX_MESSAGE_CHARACTERS - 1]}…")
 
 
-class UnknownPart(UsageError):
-    """Raised for the name of a part that no imported module defines; a user's module may define it."""
-
-
-class NotImported(UsageError):
-    """Raised for a file that names a part that no imported module defines; ``--import`` imports a module."""
-
-
 class Diverged(UsageError):
     """Raised when a training loss becomes NaN or infinite. The last finite checkpoint is kept."""
 

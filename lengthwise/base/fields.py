@@ -25,7 +25,7 @@ from functools import cache
 from itertools import chain
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar, cast
 
-from lengthwise.base.errors import UnknownPart, UsageError, quote_value
+from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.literals import WORD, parse_literal
 
 T = TypeVar("T")
@@ -282,7 +282,8 @@ def _validate_part(base_class: Any, value: Any, path: str) -> Any:
         raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(classes)}")
     name = value["kind"]
     if name not in classes:
-        raise UnknownPart(f"{where}: {quote_value(name)} is not one of: {', '.join(classes)}{suggest(name, classes)}")
+        advice = suggest(name, classes) or "; if it is your own, import its module first"
+        raise UsageError(f"{where}: {quote_value(name)} is not one of: {', '.join(classes)}{advice}")
     return _build_part(classes[name], {name: part for name, part in value.items() if name != "kind"}, path)
 
 

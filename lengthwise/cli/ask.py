@@ -99,13 +99,8 @@ def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_
         rows, tokens = score_replies(inquiry, items, inquiry_run.replies()), inquiry_run.tokens_spent()
         inquiry_run.save_scores(rows)
     spent = {name: tokens[name] - tokens_before[name] for name in tokens}
-    result = {
-        "run": str(inquiry_run.folder),
-        "scores": rows,
-        "unfinished": outcome.missing,
-        "requests": outcome.requests,
-    }
-    result |= {"tokens": tokens, "tokens_of_this_call": spent}
+    result = {"run": str(inquiry_run.folder), "scores": rows, "unfinished": outcome.missing}
+    result |= {"requests": outcome.requests, "tokens": tokens, "tokens_of_this_call": spent}
     tokens_now, in_all = (f"{count['prompt_tokens']:,} + {count['completion_tokens']:,}" for count in (spent, tokens))
     summary = f"{_format_requests(outcome.requests)}, tokens in and out: {tokens_now}; with earlier calls: {in_all}"
     summary += f"\n{inquiry_run.folder}"

@@ -50,10 +50,9 @@ def run(args: Options) -> int:
     columns = ("prompt", "answer", "right answer", "confidence", "from")
     shortest = FittedTable(*columns, left_aligned={*columns} - {"confidence"}, title="the shortest failures")
     for row in result["shortest"]:
-        texts = (row[name] for name in ("prompt", "answer", "right"))
-        cells = (
-            Text(text if len(text) <= MAX_CELL_CHARACTERS else f"{text[: MAX_CELL_CHARACTERS - 1]}…") for text in texts
-        )
+        cells = [Text(row[name]) for name in ("prompt", "answer", "right")]
+        for cell in cells:
+            cell.truncate(MAX_CELL_CHARACTERS, overflow="ellipsis")
         shortest.add_row(*cells, share_text(row["confidence"], 3), row["origin"])
     origins = FittedTable("from", "tries", "fail", left_aligned=("from",), title="failures by origin")
     for row in result["origins"][:ORIGINS]:

@@ -44,11 +44,7 @@ def run(args: Options) -> int:
         cell = Text(f"{law} {case}", "green") if case == "hold" else Text.assemble(law, "\n", (case, "bold red"))
         table.add_row(Text(part), cell)
     broken = len(findings.broken)
-    result: dict[str, Any] = {
-        "laws": len(findings),
-        "broken": broken,
-        "found": [asdict(finding) for finding in findings],
-    }
+    result: dict[str, Any] = {"laws": len(findings), "broken": broken, "found": [*map(asdict, findings)]}
     print_result(args, result, table, "", findings.summary if broken else f"all {len(findings)} laws hold")
     return 1 if broken else 0
 

@@ -87,10 +87,7 @@ def _run(args: argparse.Namespace) -> int:
     except errors.Interrupted as interruption:
         return _print_error(interruption, 130)
     except errors.UsageError as error:
-        is_unknown_part = isinstance(error, errors.UnknownPart) and "did you mean" not in str(error)
-        hint = "; if it is your own, import its module first" * is_unknown_part
-        option = ": --import MODULE" * (is_unknown_part or isinstance(error, errors.NotImported))
-        return _print_error(f"{error}{hint}{option}", 2)
+        return _print_error(f"{error}{': --import MODULE' * str(error).endswith('import its module first')}", 2)
     except KeyboardInterrupt:
         return _print_error(f"interrupted{_resume_hint(args)}", 130)
     except BrokenPipeError:

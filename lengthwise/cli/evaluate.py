@@ -22,15 +22,8 @@ from lengthwise.cli.console import has_code_changed, print_result
 from lengthwise.cli.forecast import announce_evaluation
 from lengthwise.cli.options import choose_rules, parse_grid, parse_sizes, requested_kind
 from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, OutputOptions, ProgressOptions
+from lengthwise.evaluation import families
 from lengthwise.evaluation.attack import measure_anatomy
-from lengthwise.evaluation.families import (
-    family_rules,
-    family_samples,
-    scores_with_progress,
-    short_sizes,
-    sizes_with_progress,
-    sizes_without_scores,
-)
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES, check_precision
 from lengthwise.experiment.data import default_sizes
 from lengthwise.report.tables import MAX_BLOCKS, anatomy_table, detail_table, family_table, map_table, worst_table
@@ -131,19 +124,23 @@ def _measure_and_print(
                 rows.append(row)
     measured = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
     uniform = options | {"samples": max_samples, "precision": args.precision, "kind": kind}
-    for missing_rules, missing_sizes in sizes_without_scores(recipe, sizes, rules, measured).items():
+    for missing_rules, missing_sizes in families.sizes_without_scores(recipe, sizes, rules, measured).items():
         label = f"{weights.name}: exact match"
-        for score in scores_with_progress(weights, missing_sizes, missing_rules, progress, label=label, **uniform):
+        for score in families.scores_with_progress(
+            weights, missing_sizes, missing_rules, progress, label=label, **uniform
+        ):
             rows += save_scores([score])
     by_rule = group_by(rows, lambda row: row["stopping"]).values() if args.grid else []
     maps = [map_table(found, tops) for found in by_rule if len(found) > MAX_BLOCKS**2]  # of blocks, if the map is large
     tables: list[Any] = maps or [detail_table(rows, tops)]
     other = args.uniform_only or args.grid or args.hard or args.natural or args.family
     if args.families or (recipe.task.families and not other):
-        options["samples"] = family_samples(samples)
-        all_sizes = [*dict.fromkeys(map(recipe.sizes, [*short_sizes(recipe, options["samples"]), *sizes]))]
-        chosen, label = family_rules(rules), f"{weights.name}: families"
-        found = scores_with_progress(weights, all_sizes, chosen, progress, label=label, families=True, **options)
+        options["samples"] = families.family_samples(samples)
+        all_sizes = [*dict.fromkeys(map(recipe.sizes, [*families.short_sizes(recipe, options["samples"]), *sizes]))]
+        chosen, label = families.family_rules(rules), f"{weights.name}: families"
+        found = families.scores_with_progress(
+            weights, all_sizes, chosen, progress, label=label, families=True, **options
+        )
         # Saved per complete size, since the worst family needs all families.
         structured = [
             row for _, size_scores in groupby(found, lambda score: score.sizes) for row in save_scores(size_scores)
@@ -155,7 +152,7 @@ def _measure_and_print(
     if not args.anatomy:
         return print_result(args, rows, *tables)
     parts = []
-    for size in sizes_with_progress(progress, recipe, sizes, label=f"{weights.name}: how answers go wrong"):
+    for size in families.sizes_with_progress(progress, recipe, sizes, label=f"{weights.name}: how answers go wrong"):
         parts.append(measure_anatomy(weights, size, stopping=rules[0], samples=samples, kind=kind, seed=seed))
         if run_folder:
             run_folder.append_new("anatomy", parts[-1])
@@ -169,13 +166,9 @@ def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, 
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:
         by_rule = [[row for row in kind_rows if row["stopping"] == rule] for kind_rows in (uniform, rows)]
-        shows_all = all_families and any(
-            row["problems"] != "every" for row in by_rule[1]
-        )  # a task may have no families
-        rule_tables = [
-            worst_table([*by_rule[0], *by_rule[1]], tops),
-            *([family_table(by_rule[1], tops)] if shows_all else []),
-        ]
+        rule_tables = [worst_table([*by_rule[0], *by_rule[1]], tops)]
+        if all_families and any(row["problems"] != "every" for row in by_rule[1]):  # a task may have no families
+            rule_tables.append(family_table(by_rule[1], tops))
         for table in rule_tables if len(rules) > 1 else ():
             table.title = rule
         tables += rule_tables

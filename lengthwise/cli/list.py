@@ -58,9 +58,8 @@ def run(args: Options) -> int:
     if not args.words:
         head = "Parts of a recipe (lengthwise show Transformer; lengthwise list WORD says what each is)"
         rows = [(kind, Text(", ".join(about))) for kind, about in parts.items()]
-        return print_result(
-            args, None, _build_overview(systems, matching), "", format_columns(Text(head, "bold"), rows)
-        )
+        parts_text = format_columns(Text(head, "bold"), rows)
+        return print_result(args, None, _build_overview(systems, matching), "", parts_text)
     matches = {title: entries for title, entries in (matching | parts).items() if entries}
     if not matches:
         raise UsageError(f"list: no name or description contains {' and '.join(args.words)}")

@@ -13,13 +13,7 @@ from lengthwise.base.score_rows import KINDS_WITH_CURVE, is_within_training_size
 from lengthwise.base.types import Kind
 from lengthwise.cli import options
 from lengthwise.cli.shared import PlanOptions
-from lengthwise.evaluation.families import (
-    family_rules,
-    family_samples,
-    scores_with_progress,
-    short_sizes,
-    sizes_without_scores,
-)
+from lengthwise.evaluation import families
 from lengthwise.experiment.data import default_sizes
 from lengthwise.runs.run import CODE_FILE, Run, Weights
 
@@ -53,7 +47,7 @@ def run_measurements(
     for missing in _missing_measurements(args, run, plan):
         label = f"{run.recipe.name}: {'families' if missing.families else f'exact match, {missing.kind}'}"
         settings: dict[str, Any] = {"families": True} if missing.families else {"kind": missing.kind}
-        scores = scores_with_progress(
+        scores = families.scores_with_progress(
             weights, missing.sizes, missing.rules, progress, label=label, samples=missing.samples, **settings
         )
         for _, size_scores in groupby(scores, lambda score: score.sizes):  # saved per complete size
@@ -82,13 +76,13 @@ def _missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measuremen
 def _plan_families(args: PlanOptions, recipe: Recipe, first: Measurement) -> Measurement:
     """Return the measurement of families: at the shortest sizes and at requested ones up to twice the training length
     (with ``far_families``, at all), except on maps of more than eight pairs: beyond, they would dominate the cost."""
-    count = family_samples(args.samples)
+    count = families.family_samples(args.samples)
     single_sizes = [size for size in first.sizes if isinstance(size, int)]
     requested = first.sizes if len(first.sizes) - len(single_sizes) <= 8 else single_sizes
     reach = [2 * top for top in recipe.tops]
     requested = [size for size in requested if args.far_families or is_within_training_sizes(recipe.sizes(size), reach)]
-    rules = family_rules(list(dict.fromkeys([recipe.stopping, *first.rules])))
-    return Measurement([*short_sizes(recipe, count), *requested], count, "uniform", rules, families=True)
+    rules = families.family_rules(list(dict.fromkeys([recipe.stopping, *first.rules])))
+    return Measurement([*families.short_sizes(recipe, count), *requested], count, "uniform", rules, families=True)
 
 
 def _without_scores(run: Run, planned: Measurement) -> Iterator[Measurement]:
@@ -99,5 +93,5 @@ def _without_scores(run: Run, planned: Measurement) -> Iterator[Measurement]:
         if is_of_kind and (count >= planned.samples or problems == "every"):
             known_scores.add((sizes, rule))
     sizes = dict.fromkeys(map(run.recipe.sizes, planned.sizes))
-    for rules, missing_sizes in sizes_without_scores(run.recipe, sizes, planned.rules, known_scores).items():
+    for rules, missing_sizes in families.sizes_without_scores(run.recipe, sizes, planned.rules, known_scores).items():
         yield planned._replace(rules=rules, sizes=missing_sizes)

@@ -16,7 +16,7 @@ import torch
 
 from lengthwise.api import After, Stopping, Task, UsageError, catalog
 from lengthwise.base import fields, literals
-from lengthwise.base.errors import NotImported, quote_value
+from lengthwise.base.errors import quote_value
 from lengthwise.base.extras import import_library
 from lengthwise.base.files import error_line, parse_object, read_bytes
 from lengthwise.base.results import AnySize
@@ -138,11 +138,9 @@ def _read_recipe_file(path: Path) -> Recipe:
         changes = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in tree.items()
                    if name != "recipe"]  # fmt: skip
         return catalog.recipe(recipe, [change.replace("=null", "=none") for change in changes])
-    except NotImported as error:
-        raise NotImported(f"{path}: {error}") from None
     except (OSError, UsageError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{path}: cannot be read as a recipe ({reason})") from None
+        raise UsageError(f"{path}: not a recipe: {reason}") from None
 
 
 def _parse_numbers(tree: Any) -> Any:

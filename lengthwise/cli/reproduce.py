@@ -77,23 +77,23 @@ def run(args: Options) -> int:
     folder = Path(args.out) if args.out else path_inside(Path("results"), args.study)
     for panel in study.panels:  # checked now, not after hours of training
         path_inside(folder, panel.name)
-    runs = {panel.title: _list_runs(args, panel) for panel in study.panels}
-    plans: dict[Path, PlanOptions] = {}
+    runs, plans = dict[str, list[Run]](), dict[Path, PlanOptions]()
     for panel in study.panels:
-        plans |= {run.folder: _plan_options(args, args.samples, panel, run) for run in runs[panel.title]}
+        group = runs[panel.title] = list[Run]()
+        for recipe in panel.recipes:
+            group += map(Run.of, options.replicate_recipe(recipe, args.seed, args.seeds))
+            further = (Run.locate(recipe.with_seed(seed)) for seed in count(args.seed + args.seeds))
+            group += takewhile(lambda run: run.done, further)  # seeds that were trained earlier
+        plans |= {run.folder: _plan_options(args, args.samples, panel, run) for run in group}
     all_runs = list(chain(*runs.values()))
     pending = [run for run in all_runs if not has_all_results(plans[run.folder], run)]
     if args.stack:  # a stack trains all seeds of a recipe
         recipes = {run.recipe.seedless_id for run in pending}
         pending = [run for run in all_runs if run.recipe.seedless_id in recipes]
-    pool_options = {
-        "jobs": options.jobs_or_default(args.jobs),
-        "launcher": options.parse_launcher(args),
-        "stack": args.stack,
-    }
     shared = options.training_options(args)
     words = {folder: [*shared, *options.option_words(plan, ())] for folder, plan in plans.items()}
-    with JobPool(pending, lambda run: words[run.folder], **pool_options) as pool:
+    jobs, launcher = options.jobs_or_default(args.jobs), options.parse_launcher(args)
+    with JobPool(pending, lambda run: words[run.folder], jobs=jobs, launcher=launcher, stack=args.stack) as pool:
         show_progress(pool, all_runs, err, quiet=args.quiet)
     runs = {
         title: [run for run in group if run.folder not in pool.failed or run.diverged]  # divergence is a result too
@@ -106,16 +106,6 @@ def run(args: Options) -> int:
     _publish(args, study, runs, folder)
     pool.check()  # reported last, since a failed run does not stop the others
     return 0
-
-
-def _list_runs(args: Options, panel: Panel) -> list[Run]:
-    """Return a panel's runs: of each recipe the requested seeds, and those after them that are already trained."""
-    runs = []
-    for recipe in panel.recipes:
-        runs += [Run.of(replicate) for replicate in options.replicate_recipe(recipe, args.seed, args.seeds)]
-        further = (Run.locate(recipe.with_seed(seed)) for seed in count(args.seed + args.seeds))
-        runs += takewhile(lambda run: run.done, further)
-    return runs
 
 
 def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run]]) -> None:
@@ -187,9 +177,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
 def _read_other_columns(folder: Path, study: Study) -> list[RunFolder]:
     """Return published runs of tasks that this study lacks, so that a matrix keeps their columns."""
     own_folders = {path_inside(folder, panel.name) for panel in study.panels}
-    other_folders = [
-        place for place in sorted(folder.glob("*")) if place not in own_folders and is_results_folder(place)
-    ]
+    other_folders = filter(is_results_folder, sorted({*folder.glob("*")} - own_folders))
     return [run for place in other_folders for run in read_published_runs(place)]
 
 

@@ -104,17 +104,9 @@ def _show_recipe(args: Options) -> int:
         ("numbers", Text(f"{cost.source}: {SOURCES[cost.source]}")),
         ("runner", Text(runner)),
     ]
-    result = {
-        "recipe": fields.encode(recipe),
-        "id": recipe.id,
-        "parameters": cost.parameters,
-        "operations_per_step": cost.operations,
-        "seconds_per_step": cost.seconds,
-        "minutes": cost.minutes,
-        "source": cost.source,
-        "evaluation_minutes": minutes,
-        "runner": runner,
-    }
+    result = {"recipe": fields.encode(recipe), "id": recipe.id, "parameters": cost.parameters}
+    result |= {"operations_per_step": cost.operations, "seconds_per_step": cost.seconds, "minutes": cost.minutes}
+    result |= {"source": cost.source, "evaluation_minutes": minutes, "runner": runner}
     return print_result(args, result, format_columns(Text(f"{recipe.name}  {recipe.id}", "bold"), rows))
 
 
@@ -159,8 +151,7 @@ def _show_part(args: Options) -> int:
         "kinds": list(sources.declared_parts()[kinds[0]]) if kinds else [],
     }
     # The docstring, with unwrapped paragraphs and without code marks.
-    about = re.sub(r"(?<=[^\n])\n(?=[^\n\s-])(?!- )", " ", part.about)
-    about = re.sub(r"(?<=[^\n])\n +", " ", about).replace("``", "")
+    about = re.sub(r"(?<=[^\n])\n( +|(?=[^\n\s-]))", " ", part.about).replace("``", "")
     renderables: list[RenderableType] = [Text.assemble((part.name, "bold"), f"  {part.location}"), Text(about), ""]
     if part.fields:
         rows = [(field.name, _describe_field(field)) for field in part.fields]

@@ -186,10 +186,9 @@ def _mean_exact_match(sweep: Sweep, run: Run) -> float | None:
     if run.folder.exists() and run.diverged:
         return 0.0
     all_sizes = {run.recipe.sizes(size) for size in sweep.sizes}
+    rows = [row for row in run.rows("scores") if "sealed" not in row]  # those are never for choosing
     by_size = {}
-    for row in select_reported_rows(
-        row for row in run.rows("scores") if "sealed" not in row
-    ):  # sealed: never for choosing
+    for row in select_reported_rows(rows):
         is_own = (row["problems"], row["stopping"]) == ("uniform", run.recipe.stopping.name)
         if is_own and row["count"] >= sweep.samples:
             by_size[tuple(row["sizes"])] = row["exact"]
@@ -204,13 +203,8 @@ def _trial_row(sweep: Sweep, point: Point, seeds: int | None = None) -> Row:
         runs = []
     exact = [share for replicate in runs if (share := _mean_exact_match(sweep, replicate)) is not None]
     sizes = [about["parameters"] for replicate in runs if replicate.done and (about := replicate.about())]
-    return {
-        "values": point,
-        "exact": statistics.fmean(exact) if exact else 0.0,
-        "worst": min(exact, default=0.0),
-        "seeds": len(exact),
-        "parameters": sizes[0] if sizes else None,
-    }
+    row = {"values": point, "exact": statistics.fmean(exact or [0.0]), "worst": min(exact, default=0.0)}
+    return row | {"seeds": len(exact), "parameters": sizes[0] if sizes else None}
 
 
 # Results

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal
 from torch import nn
 
 from lengthwise.base import fields, rng
-from lengthwise.base.errors import NotImported, UnknownPart
 from lengthwise.base.formatting import format_html_table, format_listing
 from lengthwise.base.ranges import Count, Decay, Extra, Fraction, Name, OneLine, Pattern, Positive, Seed, Size, Whole
 from lengthwise.base.results import AnySize, RunOutline
@@ -212,10 +211,7 @@ class Recipe(fields.Config):
         except (ValueError, RecursionError) as error:
             raise UsageError(f"this is not a recipe in JSON: {error}") from None
         import_parts()
-        try:
-            return fields.decode(Recipe, tree)
-        except UnknownPart as error:
-            raise NotImported(f"{error}; if it is your own, import its module first") from None
+        return fields.decode(Recipe, tree)
 
     def change(self, changes: Iterable[str] = (), **values: Any) -> Recipe:
         """Return a copy with ``name=value`` texts applied, then keyword values. Raises UsageError if a name, a type or

@@ -49,10 +49,9 @@ class Slurm(Launcher):
     def max_parallel(self, jobs: int) -> int:
         if not shutil.which("sinfo"):
             return 0
-        partition_options = ["--partition", self.partition] if self.partition else []
-        result = subprocess.run(
-            ["sinfo", "--noheader", "--format", "%C", *partition_options], capture_output=True, text=True
-        )
+        command = ["sinfo", "--noheader", "--format", "%C"]
+        command += ["--partition", self.partition] if self.partition else []
+        result = subprocess.run(command, capture_output=True, text=True)
         usable = [line.split("/") for line in result.stdout.split()]  # allocated, idle, other, total
         return min(self.at_a_time, sum(int(cores[0]) + int(cores[1]) for cores in usable) // self.cpus)
 
@@ -67,11 +66,7 @@ class _Slurm(Executor):
         self.launcher = launcher
         folder = check_links_inside(path_inside(runs_folder().absolute(), ".slurm"))
         self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=1000)
-        settings: dict[str, Any] = {
-            "partition": launcher.partition,
-            "mem": launcher.memory,
-            "gpus_per_node": launcher.gpus,
-        }
+        settings = {"partition": launcher.partition, "mem": launcher.memory, "gpus_per_node": launcher.gpus}
         self.executor.update_parameters(
             **{name: value for name, value in settings.items() if value},
             job_name="lengthwise",

@@ -20,7 +20,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
 
-from lengthwise.base.errors import NotImported, UsageError, quote_value, remove_controls
+from lengthwise.base.errors import UsageError, quote_value, remove_controls
 from lengthwise.base.fields import suggest
 from lengthwise.base.files import (
     check_no_link,
@@ -177,8 +177,7 @@ def read_recipe(folder: Path) -> Recipe:
     try:
         return Recipe.read(text)
     except UsageError as error:
-        kind = NotImported if isinstance(error, NotImported) else UsageError
-        raise kind(f"{folder / 'config.json'}: {error}") from None
+        raise UsageError(f"{folder / 'config.json'}: {error}") from None
 
 
 def rename_parameters(weights: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -250,7 +250,7 @@ WRONG = [  # commands, and parts of the line that each must print
     ("train", "required: RECIPE;"),
     ("train zzz", "import your own by --import MODULE"),
     ("train parity", "'parity' is not one of the", "it is a task"),
-    ("train recipe.yaml", "recipe.yaml: cannot be read as a recipe (No such file or directory)"),
+    ("train recipe.yaml", "recipe.yaml: not a recipe: No such file or directory"),
     ("train looped-parity data_seed=7 --seeds 2", "draws its own problems"),
     ("train looped-parity layout=Pairs", "does not accept"),
     ("train looped-parity --device abacus", "device"),
