@@ -1,7 +1,4 @@
-"""The Python interface: the names in ``__all__``, which ``import lengthwise as lw`` offers.
-
-Its functions accept names, folders and objects, and report errors in one line.
-"""
+"""The Python interface, which ``import lengthwise as lw`` offers. It accepts names, folders and objects."""
 
 from __future__ import annotations
 
@@ -368,8 +365,7 @@ def families(task: Task | str, *changes: str) -> dict[str, str]:
 
 @fields.validate_arguments
 def find(name: str, *changes: str) -> Recipe:
-    """Return the recipe of this ``name``, with ``changes`` as on the command line:
-    ``find("looped-parity", "model.width=32")``. Raises UsageError, with the closest name, for an unknown name."""
+    """Return the recipe of this ``name``, with ``changes``: ``find("looped-parity", "model.width=32")``."""
     return catalog.recipe(name, changes)
 
 

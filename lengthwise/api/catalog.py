@@ -109,9 +109,8 @@ def add_module(module: ModuleType) -> None:
             # Skip classes that were redefined, e.g. by a reload.
             is_current = vars(sys.modules.get(other.__module__, other)).get(other.__name__) is other
             if is_current and other.__name__ in {cls.__name__ for cls in defined}:
-                raise UsageError(
-                    f"{other.__name__}: {other.__module__} and {module.__name__} each define it: rename one"
-                )
+                modules = f"{other.__module__} and {module.__name__}"
+                raise UsageError(f"{other.__name__}: {modules} each define it: rename one")
     recipes, studies = _find_recipes([module]), _find_functions([module], Study)
     # A module without recipes does not wait for the package's recipes to be built.
     taken = [name for name in recipes if name in _shipped_recipes()]

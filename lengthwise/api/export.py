@@ -29,8 +29,8 @@ def export(
     program: str | None = None,
     dtype: Literal["float32", "float64"] | None = None,
 ) -> None:
-    """Write weights as an ONNX file, as a file of torch.export (.pt2), or both; in another ``dtype``, if one is given.
-    Raises UsageError, and writes nothing, if torch cannot trace or convert the model."""
+    """Write weights as an ONNX file, a file of torch.export (.pt2), or both, in ``dtype``. Raises UsageError, and
+    writes nothing, if torch cannot trace or convert the model."""
     for option, file in (("--onnx", onnx), ("--program", program)):
         if file:
             check_writable(option, Path(file))

@@ -92,10 +92,8 @@ def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
                 reset()
             elif part._parameters:
                 location = f"{name} ({type(part).__name__})" if name else type(part).__name__
-                raise UsageError(
-                    f"seeds: {location} has weights but no reset_parameters method to reinitialize them: add one, or "
-                    f"pass a function that builds the module: lw.train(lambda: {type(module).__name__}(…), …)"
-                )
+                fault = f"{location} has weights but no reset_parameters method to reinitialize them"
+                raise UsageError(f"seeds: {fault}: add one, or pass a function that builds the module")
     return new
 
 
@@ -159,7 +157,5 @@ def _open(source: object) -> RunFolder:
         return RunFolder(SHIPPED / source)
     if isinstance(source, str | Path):
         return RunFolder(run_path(source))
-    raise UsageError(
-        f"compare pools runs, their folders and shipped weights, not {type(source).__name__}; "
-        "pass scores without a list, or save them in a run with lw.evaluate(run, …, save=True)"
-    )
+    advice = "pass scores without a list, or save them in a run with lw.evaluate(run, …, save=True)"
+    raise UsageError(f"compare pools runs, their folders and shipped weights, not {type(source).__name__}; {advice}")

@@ -26,10 +26,8 @@ def parse_literal(text: str, name: str = "value") -> Any:
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        words = f"; several words need quotes: \"'{text}'\"" if re.fullmatch(rf"{WORD}( +{WORD})+", text) else ""
-        raise UsageError(
-            f"{name}: {quote_value(text)} is neither a number, a word, a class like Uniform(top=20), nor a tuple{words}"
-        ) from None
+        known = "a number, a word, a class like Uniform(top=20), nor a tuple; several words need quotes"
+        raise UsageError(f"{name}: {quote_value(text)} is neither {known}") from None
 
 
 def _quote_word(match: re.Match[str]) -> str:
@@ -63,8 +61,4 @@ def _to_value(node: ast.expr) -> Any:
             return {"kind": kind} | fields
         case ast.Call(func=ast.Name(id=kind), args=[_, *_]):
             raise UsageError(f"give fields of {kind} by name, as in Uniform(top=20): {quote_value(ast.unparse(node))}")
-        case ast.Call(func=ast.Constant(value=str(path))) if "." in path:
-            raise UsageError(
-                f"{path}: write the name alone, {path.rpartition('.')[2]}, and import its module by --import"
-            )
     raise ValueError

@@ -1,7 +1,5 @@
-"""The process: standard streams that tolerate limited encodings, full disks and closed pipes, and handling of signals.
-
-SIGTERM and SIGHUP act as Ctrl-C, and a child process ends with its parent.
-"""
+"""Standard streams that tolerate limited encodings, full disks and closed pipes; SIGTERM and SIGHUP as Ctrl-C; child
+processes that end with their parent."""
 
 from __future__ import annotations
 

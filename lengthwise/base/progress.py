@@ -1,8 +1,5 @@
-"""A terminal that is safe for foreign text, and a progress display for long work.
-
-A terminal shows a moving line, a notebook a plain HTML bar, and a pipe or log file a line of text every ten seconds.
-All output goes to standard error; a terminal's line is erased at the end.
-"""
+"""A terminal that is safe for foreign text, and a progress display on standard error: a moving line on a terminal, an
+HTML bar in a notebook, a line of text every ten seconds in a pipe or log file."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """Limits on a field's values, as part of its type: ``rate: NotNegative``, ``base: Annotated[int, Range(2, 10)]``.
-
-``fields`` checks a value against them, whether it comes from Python, an override or a file. ``broken_requirement``
-describes what a value must be, or returns None if it is valid.
-"""
+``broken_requirement`` describes what a value must be, or returns None if it is valid."""
 
 from __future__ import annotations
 

@@ -134,11 +134,8 @@ def effective_trials(row: Mapping[str, Any]) -> float:
 
 
 def wilson_interval(share: float, count: float, z: float = NORMAL_QUANTILE) -> tuple[float, float]:
-    """Return Wilson's (1927) confidence interval of a proportion ``share`` observed in ``count`` trials.
-
-    ``count`` need not be a whole number (see ``independent_trials``); ``z`` is the normal quantile. Raises ValueError
-    if ``count`` is below 1.
-    """
+    """Return Wilson's (1927) interval of a proportion ``share`` of ``count`` trials, 1 or more, not necessarily whole
+    (see ``independent_trials``); ``z`` is the normal quantile. Raises ValueError if ``count`` is below 1."""
     if count < 1:
         raise ValueError(f"an interval needs at least one trial, not {count}")
     centre = share + z * z / (2 * count)
@@ -151,11 +148,8 @@ def wilson_interval(share: float, count: float, z: float = NORMAL_QUANTILE) -> t
 
 
 def student_quantile(freedom: float, steps: int = 1_000) -> float:
-    """Return the .975 quantile of Student's t, which bounds a 95 % interval, to three decimals, for ``freedom``
-    degrees of freedom: 1 to 1,000, not necessarily whole. Raises ValueError below 1.
-
-    With t = √freedom · tan a, the density is proportional to cos(a)^(freedom − 1), which is summed over the angle a.
-    """
+    """Return the .975 quantile of Student's t to three decimals, for ``freedom`` degrees of freedom from 1 to 1,000.
+    With t = √freedom · tan a, the density is proportional to cos(a)^(freedom − 1), which is summed over the angle a."""
     import numpy as np  # late: reports and `list` need no numbers of it
 
     if freedom < 1:

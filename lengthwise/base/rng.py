@@ -1,7 +1,5 @@
-"""Random generators seeded by a hash of the seed and a named path.
-
-Seeds formed by addition (``seed + index``) would give neighbouring runs the same data; hashes do not.
-"""
+"""Random generators seeded by a hash of the seed and a named path: ``seed + index`` would give neighbours the same
+data."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
-"""Vectorised masks and shifts of rows of different lengths.
-
-Each result is copied from a window of a longer row: contiguous copies are several times as fast as comparisons of
-positions with lengths or as indexing.
-"""
+"""Vectorised masks and shifts of rows of different lengths, copied from windows of a longer row: contiguous copies are
+several times as fast as comparisons of positions with lengths or as indexing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""Schemas of the files in a run's folder, which ``runs/folder.py`` checks when it reads them.
-
-Rows may have further fields. Optional fields are missing in files of some versions, or if they were not measured.
-"""
+"""Schemas of the files in a run's folder; rows may have further fields. Optional fields are missing in files of some
+versions, or if they were not measured."""
 
 # TypedDict knows which keys are required only if annotations are not postponed.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict

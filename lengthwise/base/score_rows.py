@@ -77,8 +77,8 @@ def is_within_training_sizes(sizes: Sequence[int], largest_trained: Sequence[int
 
 
 def select_reported_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return one row per size, kind of problems and stopping rule: the sealed row if there is one, else the row with
-    the most problems, and the last of several. So a quick measurement does not replace a larger one."""
+    """Return one row per size, kind of problems and rule: the sealed one, else that with the most problems, the last of
+    several."""
     groups = group_by(rows, lambda row: (tuple(row["sizes"]), row["problems"], row["stopping"])).values()
     return [max(reversed(group), key=lambda row: ("sealed" in row, row["count"])) for group in groups]
 
@@ -98,9 +98,8 @@ def uniform_rows_by_size(rows: Iterable[Row]) -> dict[Sizes, Row]:
 
 
 def training_length_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
-    """Return a run's rows at its training length ``tops``, which decide whether it has learned that length: rows that
-    measured every problem if there are any, else rows of uniform problems. A sample's score near 0.99 may fall on
-    either side of that threshold."""
+    """Return a run's rows at its training length ``tops``: those of every problem if there are any, else of uniform
+    ones, whose score near 0.99 may fall on either side of that threshold."""
     at_length = [row for row in rows if tuple(row["sizes"]) == tuple(tops)]
     every = [row for row in at_length if row["problems"] == "every"]
     return every or [row for row in at_length if row["problems"] == "uniform"]

@@ -68,9 +68,8 @@ def run(args: Options) -> int:
         result = {"requests": len(missing), "replies": len(replies)} | tokens
         costs = f"about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
         limit_text = f"; at most {len(missing) * args.max_tokens:,} out" if args.max_tokens else ""
-        return print_result(
-            args, result, Text(f"{_format_requests(len(missing))}, {costs}{limit_text}, further tries not counted")
-        )
+        text = f"{_format_requests(len(missing))}, {costs}{limit_text}, further tries not counted"
+        return print_result(args, result, Text(text))
     import_client()  # fails here, before a folder is created, if it is not installed
     is_new = not InquiryRun.locate(inquiry, Path(args.out) if args.out else None).folder.exists()
     inquiry_run = InquiryRun.of(inquiry, Path(args.out) if args.out else None)

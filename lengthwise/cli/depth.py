@@ -43,9 +43,8 @@ def run(args: Options) -> int:
             with show_elapsed(f"{name}: T(n) + {args.more} loops"):
                 weights = load(name, choose_device(args.device))
                 fates += depth(weights, sizes[0], more=args.more, samples=args.samples, seed=args.seed or 0)
-    table = FittedTable(
-        *HEADS, left_aligned=("weights", "fate"), optional_column=HEADS.index("T+5"), caption=VERDICT_RULE
-    )
+    left, optional = ("weights", "fate"), HEADS.index("T+5")
+    table = FittedTable(*HEADS, left_aligned=left, optional_column=optional, caption=VERDICT_RULE)
     for cells in fates.table()[1]:
         table.add_row(*cells)
     written = []

@@ -40,10 +40,8 @@ def run(args: Options) -> int:
         return _write_task(args)
     files = [file for file in (args.program, args.onnx) if file]
     if not args.weights or args.changes or not files:
-        raise UsageError(
-            "export: name one set of weights, and a file to write: --onnx FILE.onnx, --program FILE.pt2, or both; or a "
-            "task: --lm-eval addition --lengths 4,8,16"
-        )
+        advice = "--onnx FILE.onnx, --program FILE.pt2, or both; or a task: --lm-eval addition --lengths 4,8,16"
+        raise UsageError(f"export: name one set of weights, and a file to write: {advice}")
     if args.onnx:
         for name in ("onnx", "onnxscript"):
             import_library(name, "onnx")
@@ -56,9 +54,7 @@ def run(args: Options) -> int:
 def _write_task(args: Options) -> int:
     changes = [*([args.weights] if args.weights else []), *args.changes]
     if args.onnx or args.program or args.dtype or not args.lengths or any("=" not in change for change in changes):
-        raise UsageError(
-            "export --lm-eval: name a task, its fields, and sizes: --lm-eval addition base=2 --lengths 4,8"
-        )
+        raise UsageError("export: name a task, its fields, and sizes: --lm-eval addition base=2 --lengths 4,8")
     task = catalog.task(args.lm_eval or "", changes)
     sizes = parse_task_sizes(task, args.lengths)
     estimate_problems(args.count, max(sizes, key=sum)).check(f"{args.count} problems of a size")

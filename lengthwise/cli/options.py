@@ -70,14 +70,6 @@ def parse_grid(text: str) -> list[AnySize]:
     return parse_sizes(re.sub(r"(?<![\d-])(\d+)x(\d+)(?![\d-])", r"1-\1x1-\2", text))
 
 
-def parse_size(text: str, axes: int) -> tuple[int, ...]:
-    """Parse one size, ``5`` or ``5x3``; a single number applies to all axes. Raises UsageError if it is invalid."""
-    if not re.fullmatch(r"\d{1,18}(x\d{1,18})*", text):
-        raise UsageError(f"{text[:40]!r} is not a size: write 5, or 5x3 for a task of two sizes")
-    size = tuple(int(part) for part in text.split("x"))
-    return size * axes if len(size) == 1 else size
-
-
 # Problems
 
 
@@ -129,7 +121,7 @@ def _read_recipe_file(path: Path) -> Recipe:
         else:
             yaml = import_library("yaml", "yaml", "reading YAML needs PyYAML")
             try:
-                tree = _parse_numbers(yaml.safe_load(text))
+                tree = yaml.safe_load(text)
             except yaml.YAMLError as error:
                 raise UsageError(f"not YAML: {error_line(error)}") from None
         recipe = tree.get("recipe", tree) if isinstance(tree, dict) else tree
@@ -141,16 +133,6 @@ def _read_recipe_file(path: Path) -> Recipe:
     except (OSError, UsageError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise UsageError(f"{path}: not a recipe: {reason}") from None
-
-
-def _parse_numbers(tree: Any) -> Any:
-    """Convert a YAML tree so that 1e-3 is a number, as in JSON."""
-    if isinstance(tree, dict):
-        return {str(name): _parse_numbers(value) for name, value in tree.items()}
-    if isinstance(tree, list):
-        return [_parse_numbers(value) for value in tree]
-    is_number = isinstance(tree, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", tree)
-    return float(tree) if is_number else tree
 
 
 def check_data_seed(recipe: Recipe) -> None:

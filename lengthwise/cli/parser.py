@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import ast
 import re
-import shutil
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, get_args
@@ -60,10 +59,7 @@ def verb_parsers(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser with all verbs and their options."""
-    widest = max(map(len, EXAMPLES))
-    is_wide = shutil.get_terminal_size().columns >= 108  # else descriptions are below the examples
-    examples = [f"  lengthwise {text:<{widest}}  {about}" if is_wide else f"  lengthwise {text}\n      {about}"
-                for text, about in EXAMPLES.items()]  # fmt: skip
+    examples = [f"  lengthwise {text}\n      {about}" for text, about in EXAMPLES.items()]
     top = _Parser(
         prog="lengthwise",
         description="Train small sequence models on short problems;\nsee whether they solve longer ones.",

@@ -95,10 +95,8 @@ def run(args: Options) -> int:
     jobs, launcher = options.jobs_or_default(args.jobs), options.parse_launcher(args)
     with JobPool(pending, lambda run: words[run.folder], jobs=jobs, launcher=launcher, stack=args.stack) as pool:
         show_progress(pool, all_runs, err, quiet=args.quiet)
-    runs = {
-        title: [run for run in group if run.folder not in pool.failed or run.diverged]  # divergence is a result too
-        for title, group in runs.items()
-    }
+    for group in runs.values():
+        group[:] = [run for run in group if run.folder not in pool.failed or run.diverged]  # divergence is a result too
     if not any(run.done for group in runs.values() for run in group):
         pool.check()
     if args.publish:

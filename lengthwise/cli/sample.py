@@ -12,7 +12,7 @@ from lengthwise.base.files import json_text
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.cli.console import err
-from lengthwise.cli.options import parse_size, parse_task_sizes, requested_kind
+from lengthwise.cli.options import parse_task_sizes, requested_kind
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, Words
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.own_code import wrap_user_errors
@@ -45,16 +45,15 @@ def run(args: Options) -> int:
     if args.size and args.lengths:
         raise UsageError("give a size, or --lengths, not both")
     count, seed = args.count or 5, args.seed or 0
+    sizes = parse_task_sizes(task, args.lengths or args.size or "1")
     if args.lengths:
-        sizes = parse_task_sizes(task, args.lengths)
         estimate_problems(min(count, 65_536), max(sizes, key=sum)).check(f"{count} problems")
         drawn = draw_problems(task, sizes, count, split=args.split, seed=seed, kind=requested_kind(args, task))
-    elif args.split or args.size is None:
+    elif args.split or args.size is None or len(sizes) > 1:
         raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
     else:  # the problems that models are measured on
-        size = parse_size(args.size, len(task.axes))
-        estimate_problems(count, size).check(f"{count} problems of size {args.size}")
-        problems = fresh_problems(task, size, count, seed=seed, kind=requested_kind(args, task))
+        estimate_problems(count, sizes[0]).check(f"{count} problems of size {args.size}")
+        problems = fresh_problems(task, sizes[0], count, seed=seed, kind=requested_kind(args, task))
         drawn = (problems.take(slice(start, start + CHUNK)) for start in range(0, count, CHUNK))
     # Write chunks of problems as they are drawn.
     digest, done, out = hashlib.sha256(), 0, process.result_stream()

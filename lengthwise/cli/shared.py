@@ -1,8 +1,5 @@
-"""Options that several verbs share, as base classes of their ``Options``.
-
-``cli.parser`` reads all of them from the source, without importing a verb: a field's type and default say what may be
-typed, and the comment beside or above it is its help, with the placeholder of the value before a colon.
-"""
+"""Options that several verbs share, read by ``cli.parser`` from the source: a field's type and default say what may be
+typed; the comment beside or above it is its help, with the value's placeholder before a colon."""
 
 from __future__ import annotations
 

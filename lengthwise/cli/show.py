@@ -143,13 +143,8 @@ def _show_part(args: Options) -> int:
     _check_no_recipe_options(args)
     part = _find_class(args.recipe)
     kinds = [kind for kind, base in sources.BASES.items() if base == part.name]
-    result = {
-        "part": part.name,
-        "about": part.about,
-        "fields": [vars(field) for field in part.fields],
-        "source": part.location,
-        "kinds": list(sources.declared_parts()[kinds[0]]) if kinds else [],
-    }
+    result = {"part": part.name, "about": part.about, "fields": [*map(vars, part.fields)], "source": part.location}
+    result |= {"kinds": list(sources.declared_parts()[kinds[0]]) if kinds else []}
     # The docstring, with unwrapped paragraphs and without code marks.
     about = re.sub(r"(?<=[^\n])\n( +|(?=[^\n\s-]))", " ", part.about).replace("``", "")
     renderables: list[RenderableType] = [Text.assemble((part.name, "bold"), f"  {part.location}"), Text(about), ""]

@@ -27,12 +27,9 @@ RunGroup = Sequence[Run]  # runs that one command trains
 
 
 class JobPool:
-    """Runs ``lengthwise train`` for several runs on a launcher, with the options that ``arguments`` returns for each
-    run; ``jobs`` is the maximum number at once on this machine. Finished runs are not repeated. With ``stack``, one
-    command trains all runs of a recipe, which must have consecutive seeds, with the first run's options.
-
-    A context manager: on exit, the remaining trainings write their checkpoints and stop.
-    """
+    """Runs ``lengthwise train`` for several runs on a launcher, with the options that ``arguments`` returns for each;
+    ``jobs`` is the maximum number at once on this machine. With ``stack``, one command trains all runs of a recipe,
+    which must have consecutive seeds. On exit, the remaining trainings write their checkpoints and stop."""
 
     def __init__(
         self,
@@ -67,8 +64,8 @@ class JobPool:
             raise UsageError(reasons if len(self.failed) == 1 else f"{len(self.failed)} runs failed: {reasons}")
 
     def poll(self) -> bool:
-        """Collect ended trainings and start waiting ones; return False once all are done. A failed run does not stop
-        the others; its reason is recorded in ``failed`` and in its folder."""
+        """Collect ended trainings and start waiting ones; return False once all are done. Failures are recorded in
+        ``failed``."""
         ended = [(runs, job) for runs, job in self.running if job.is_done()]
         ended_ids = {id(job) for _, job in ended}
         self.running = [pair for pair in self.running if id(pair[1]) not in ended_ids]
@@ -90,8 +87,8 @@ class JobPool:
         return bool(self.running)
 
     def _record_failure(self, runs: RunGroup, reason: str) -> None:
-        """Record the unfinished runs of one command as failed, also in their folders, unless a run has recorded that it
-        diverged, the disk is full or another process holds the run's lock."""
+        """Record a command's unfinished runs as failed, unless one diverged, the disk is full or another process holds
+        it."""
         for run in [run for run in runs if not run.done] or runs:
             self.failed[run.folder] = reason
             with suppress(UsageError):
@@ -104,31 +101,17 @@ class JobPool:
 # Display
 
 
-def show_progress(
-    pool: JobPool,
-    runs: Sequence[Run],
-    console: Console,
-    *,
-    quiet: bool = False,
-    extra_display: Callable[[], RenderableType] | None = None,
-) -> None:
-    """Poll the pool until all runs are done and show their progress, with the result of ``extra_display`` below it. If
-    the output is not a terminal, the status is printed every ``LOG_SECONDS``."""
-
-    def show(live: Live) -> None:
-        summary = summarize_runs(pool, runs)
-        if console.is_terminal:
-            live.update(Group(summary, extra_display()) if extra_display else summary, refresh=True)
-        else:
-            console.print(summary)
-
+def show_progress(pool: JobPool, runs: Sequence[Run], console: Console, *, quiet: bool = False) -> None:
+    """Poll the pool until all runs are done and show their progress. If the output is not a terminal, the status is
+    printed every ``LOG_SECONDS``."""
     shortest = 0.0 if console.is_terminal else LOG_SECONDS  # seconds between updates
     next_line = time.monotonic() + shortest
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
         while pool.poll():
             began = time.monotonic()
             if live and began >= next_line:
-                show(live)
+                summary = summarize_runs(pool, runs)
+                live.update(summary, refresh=True) if console.is_terminal else console.print(summary)
                 # Draw for at most a twentieth of the time, since long metrics files are slow to read.
                 next_line = began + max(shortest, (time.monotonic() - began) / 0.05)
             time.sleep(0.25)

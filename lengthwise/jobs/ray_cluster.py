@@ -1,8 +1,5 @@
-"""Run trainings as tasks of a Ray cluster (an optional extra). All nodes share the folder of runs.
-
-If a task's node or process is lost, Ray retries it, on another node if needed, and it resumes from the run's
-checkpoint.
-"""
+"""Run trainings as tasks of a Ray cluster (an optional extra), whose nodes share the folder of runs. Ray retries a task
+that lost its node or process, and it resumes from the run's checkpoint."""
 
 from __future__ import annotations
 
@@ -107,8 +104,7 @@ class TrainingKilled(Exception):
 
 
 def run_training(words: list[str], folder: str) -> str:
-    """Run a command in a process that ends together with the task. Return why it failed, empty if it succeeded. Raises
-    TrainingKilled if it was killed."""
+    """Run a command in a process that ends together with the task; return why it failed. Raises TrainingKilled."""
     os.chdir(folder)
     process = Process([*COMMAND, *words])
     try:

@@ -39,8 +39,8 @@ class Axis:
 
     @staticmethod
     def parse(word: str) -> Axis | None:
-        """Parse ``path=a,b,c``, or ``path=low..high`` with ``:log`` and ``:count`` after it; return None for a single
-        value. Raises UsageError for an empty range."""
+        """Parse ``path=a,b,c``, or ``path=low..high`` with ``:log`` and ``:count`` after it; None for a single
+        value."""
         path, _, text = word.partition("=")
         if match := re.fullmatch(rf"({NUMBER})\.\.({NUMBER})(:log)?(?::(\d+))?", text):
             low, high, log = float(match[1]), float(match[2]), bool(match[3])
@@ -112,8 +112,7 @@ def load_optuna() -> Any:
 
 
 class Search:
-    """Trials of an Optuna study, stored in ``optuna.log``. Suggestions depend on ``seed``. Raises UsageError if the log
-    is damaged, except by a truncated last line."""
+    """Trials of an Optuna study, stored in ``optuna.log``. Suggestions depend on ``seed``."""
 
     def __init__(self, folder: Path, axes: Sequence[Axis], seed: int) -> None:
         self.library, self.axes, path = load_optuna(), axes, folder / "optuna.log"
@@ -165,8 +164,7 @@ class Search:
         return [point for number, point in enumerate(tried) if point not in tried[:number]]
 
     def should_continue(self, trial: Any, seeds: int, exact: float) -> bool:
-        """Report the exact match of seed ``seeds``; return False if the trial should be pruned, that is, if it is below
-        the median."""
+        """Report the exact match of seed ``seeds``; return False if it is below the median."""
         with warnings.catch_warnings(action="ignore"):  # a killed call may already have reported it
             trial.report(exact, seeds)
         return not trial.should_prune()

@@ -1,8 +1,6 @@
-"""Run trainings as jobs of a Slurm cluster, through submitit (an optional extra). All nodes share the folder of runs.
-
-A job that is preempted, reaches its time limit, or loses its node is requeued and resumes from the run's checkpoint. A
-job that is lost in another way is resubmitted up to ``MAX_RESUBMITS`` times.
-"""
+"""Run trainings as jobs of a Slurm cluster, through submitit (an optional extra); its nodes share the folder of runs. A
+job that is preempted, reaches its time limit or loses its node resumes; one lost in another way is resubmitted up to
+``MAX_RESUBMITS`` times."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Registry of parts, recipes and studies, found without importing them; and the import of modules by name. All other
-imports in the package are import statements."""
+"""Registry of parts, recipes and studies; the import of modules by name. All other imports are import statements."""
 
 from __future__ import annotations
 

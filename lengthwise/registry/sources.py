@@ -1,7 +1,5 @@
-"""The package's declarations (parts, recipes, studies), read from its sources.
-
-No module is imported, so ``lengthwise list`` does not wait for torch. A field's help is the comment beside it.
-"""
+"""The package's parts, recipes and studies, read from its sources, so that ``lengthwise list`` does not wait for torch.
+A field's help is the comment beside it."""
 
 from __future__ import annotations
 
@@ -250,10 +248,8 @@ def list_recipe_names() -> list[str]:
 
 
 def list_systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> list[System] | None:
-    """Return the shipped recipes, file by file; None if the names in ``MEMBERS`` are older than the recipes.
-
-    ``members``: the names of the recipes of families, by file and function; by default those in ``MEMBERS``.
-    """
+    """Return the shipped recipes by file; None if ``members``, the names of families by file and function (by default
+    those in ``MEMBERS``), are older than the recipes."""
     if members is None:
         tree = json.loads(MEMBERS.read_text(encoding="utf-8")) if MEMBERS.exists() else {}
         members = tree["families"] if tree.get("files") == hash_recipe_files() else None
@@ -294,8 +290,8 @@ def _list_files(folder: str) -> list[Path]:
 
 
 def _list_functions(path: Path, return_annotation: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and first docstring paragraph of a file's public functions that have this return annotation and
-    need no arguments."""
+    """Yield name and first docstring paragraph of public functions with this return annotation and no required
+    arguments."""
     for node in ast.parse(path.read_bytes()).body:
         if not isinstance(node, ast.FunctionDef) or node.name.startswith("_") or node.returns is None:
             continue
