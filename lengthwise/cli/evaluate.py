@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -105,6 +106,7 @@ def _measure_and_print(
     samples = args.samples or SAMPLES  # problems for families and error analyses, which have no precision
     options: dict[str, Any] = {"seed": seed, "rows": bool(args.rows)}
     answers: list[Row] = []
+    measure = partial(families.scores_with_progress, weights, progress=progress)
 
     def save_scores(scores: Iterable[Score]) -> list[Row]:
         rows = []
@@ -126,9 +128,7 @@ def _measure_and_print(
     uniform = options | {"samples": max_samples, "precision": args.precision, "kind": kind}
     for missing_rules, missing_sizes in families.sizes_without_scores(recipe, sizes, rules, measured).items():
         label = f"{weights.name}: exact match"
-        for score in families.scores_with_progress(
-            weights, missing_sizes, missing_rules, progress, label=label, **uniform
-        ):
+        for score in measure(missing_sizes, missing_rules, label=label, **uniform):
             rows += save_scores([score])
     by_rule = group_by(rows, lambda row: row["stopping"]).values() if args.grid else []
     maps = [map_table(found, tops) for found in by_rule if len(found) > MAX_BLOCKS**2]  # of blocks, if the map is large
@@ -138,13 +138,10 @@ def _measure_and_print(
         options["samples"] = families.family_samples(samples)
         all_sizes = [*dict.fromkeys(map(recipe.sizes, [*families.short_sizes(recipe, options["samples"]), *sizes]))]
         chosen, label = families.family_rules(rules), f"{weights.name}: families"
-        found = families.scores_with_progress(
-            weights, all_sizes, chosen, progress, label=label, families=True, **options
-        )
+        found = measure(all_sizes, chosen, label=label, families=True, **options)
         # Saved per complete size, since the worst family needs all families.
-        structured = [
-            row for _, size_scores in groupby(found, lambda score: score.sizes) for row in save_scores(size_scores)
-        ]
+        groups = groupby(found, lambda score: score.sizes)
+        structured = [row for _, size_scores in groups for row in save_scores(size_scores)]
         tables += _family_tables(rows, structured, tops, all_families=args.families)
         rows = rows + structured
     if args.rows:
