@@ -130,20 +130,17 @@ def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list
 
 
 def judge_reply(task: Task, reply: str, right: str) -> Row:
-    """Judge a reply, which is correct if it equals the correct answer exactly, except for surrounding white space.
-
-    Further words, a full stop, a plus sign, leading zeros or thousands separators make it wrong. ``answer`` is the
-    reply if it consists of the task's symbols only, else None (chatter).
-    """
+    """Judge a reply, which is correct if it equals the correct answer except for surrounding white space; a full stop
+    or leading zeros make it wrong. ``answer`` is the reply if it consists of the task's symbols only, else None
+    (chatter)."""
     text = reply.strip()
     written = text == right or (text != "" and set(text) <= set("".join(task.symbols)))
     return {"said": reply, "answer": text if written else None, "correct": text == right}
 
 
 def is_leniently_right(task: Task, reply: str, right: str) -> bool:
-    """Return True if the last possible answer in a reply is the correct one. Surrounding words, Markdown and LaTeX
-    markup are ignored; so are thousands separators, a plus sign and leading zeros of numbers. This shows whether a
-    model knows the answer but formats it differently."""
+    """Return True if the last possible answer in a reply is the correct one, whatever words, Markdown or LaTeX surround
+    it, and however a number is written: the model then knows the answer but formats it differently."""
     # LaTeX's thousands separator, and the minus sign U+2212.
     reply = reply.replace("{,}", ",").replace("\N{MINUS SIGN}", "-")
     if task.answers_numbers:
@@ -264,9 +261,8 @@ def read_token_counts(usage: Any) -> dict[str, int]:
 
 
 def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known_replies: Mapping[str, Row]) -> dict[str, int]:
-    """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies. The token
-    counts of ``known_replies`` scale the estimate, since endpoints count tokens differently, and models write more than
-    the answer."""
+    """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies, scaled by the
+    token counts of ``known_replies``, since endpoints count differently."""
 
     def count_tokens(text: str) -> int:  # one or more per word, one per three digits, one per sign
         words = re.findall(r"[^\W\d]+|\d{1,3}|[^\w\s]", text)

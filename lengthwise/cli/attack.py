@@ -11,7 +11,7 @@ from lengthwise.base.score_rows import share_text
 from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import parse_single_rule, parse_sizes
 from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, Texts
-from lengthwise.evaluation.attack import attack, has_tried_all
+from lengthwise.evaluation.attack import attack
 from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import choose_device, load
 from lengthwise.training.arithmetic import computation_settings
@@ -44,8 +44,6 @@ def run(args: Options) -> int:
     summary = f"{result['failed']} of {result['tries']} tries fail ({share_text(result['share'], 3)})"
     if not result["failed"]:
         found = "nothing found (not a proof; a longer search may find some)"
-        if sizes and has_tried_all(weights.recipe, sizes, result["tries"]):
-            found = "proven for these sizes, since all of their problems and of smaller ones were tried"
         return print_result(args, result, f"{summary}: {found}")
     columns = ("prompt", "answer", "right answer", "confidence", "from")
     shortest = FittedTable(*columns, left_aligned={*columns} - {"confidence"}, title="the shortest failures")

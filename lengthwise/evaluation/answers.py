@@ -331,11 +331,8 @@ def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping
 
 @torch.no_grad()
 def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
-    """Decode greedily: each predicted symbol is the input at the next position.
-
-    With a key–value cache, each position is computed once; a model without a cache computes the row again for every
-    symbol. ``confidence`` is the mean log probability of the predicted answer.
-    """
+    """Decode greedily: each predicted symbol is the input at the next position. With a key–value cache, each position
+    is computed once. ``confidence`` is the mean log probability of the predicted answer."""
     model.eval()
     limit = loop_limits(stopping, recipe.loops.planned(batch.rounds))
     end_id = recipe.layout.end_id(recipe.task)

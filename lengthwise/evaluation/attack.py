@@ -3,7 +3,6 @@ with the lowest confidence), and an analysis of its wrong answers (the first wro
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import sys
@@ -27,10 +26,9 @@ from lengthwise.evaluation.answers import answer_mask, decode, gather_slots, pre
 from lengthwise.evaluation.families import all_problems, relative_cost, short_sizes
 from lengthwise.evaluation.scores import SAMPLES, resolve_rules, right_rows, split_batches
 from lengthwise.evaluation.solver import Solver
-from lengthwise.experiment.data import check_size, effective_source, evaluation_problems, get_sampler
+from lengthwise.experiment.data import check_size, evaluation_problems, get_sampler
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_evaluation
-from lengthwise.experiment.source import FRESH
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import get_device
 from lengthwise.runs.run import Weights
@@ -99,15 +97,12 @@ def attack(
     stopping: Stopping | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Search for problems that the model gets wrong. Return a row with the number of problems tried, by origin; the
-    number of failures; and the shortest failures with the model's answers. No problem is tried twice. Raises UsageError
-    for a rule that needs a batch of problems.
-
-    The search ends after ``seconds``, and can overrun by a second plus the time of three problems; raises UsageError
-    if one problem of the largest size takes longer. With ``tries`` it ends after about this number of problems, and
-    equal seeds give equal results. It ends earlier when no new problems are found. Default sizes go from half the
-    training length to one and a half times it; all problems of the shortest sizes are tried too.
-    """
+    """Search for problems that the model gets wrong, none of them twice. Return a row with the number of problems
+    tried, by origin; the number of failures; and the shortest failures with the model's answers. The search ends after
+    ``seconds``, and can overrun by a second plus the time of three problems. With ``tries`` it ends after about this
+    number of problems, and equal seeds give equal results. Default sizes go from half the training length to one and a
+    half times it; all problems of the shortest sizes are tried too. Raises UsageError for a rule that needs a batch of
+    problems, or if one problem of the largest size takes longer than ``seconds``."""
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, 1, stopping)
     if rule.together > 1:
@@ -139,21 +134,6 @@ def attack(
         if len(history.prompts) >= (tries or math.inf) or time.monotonic() > deadline:
             break
     return _summarize(weights, history, rule, seed, deadline + SUMMARY_SECONDS)
-
-
-def has_tried_all(recipe: Recipe, sizes: Sequence[AnySize], tries: int) -> bool:
-    """Return whether ``tries`` is the number of all problems of at most ``sizes``: an attack has then tried them
-    all."""
-    task, count = recipe.task, 0
-    if effective_source(task, recipe.source) != FRESH:  # an attack also tries training problems
-        return False
-    tops = torch.tensor([recipe.sizes(size) for size in sizes]).amax(0).tolist()
-    spans = [{task.nearest_size(size) for size in range(task.smallest, top + 1)} for top in tops]
-    for size in itertools.product(*spans):
-        if (problems := all_problems(recipe, size)) is None:
-            return False
-        count += len(problems)
-    return count == tries
 
 
 def _choose_sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, ...]]:
@@ -311,14 +291,12 @@ def measure_anatomy(
     kind: Kind = "uniform",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Analyse the wrong answers to new problems of one size, the same problems as ``evaluate`` uses.
-
-    ``ends`` counts wrong answers by their length: ``early`` (too short), ``late`` (too long, or without an end) or
-    ``right`` (only symbols are wrong). ``first_wrong`` counts them by the index in the answer, from 1, of the first
-    wrong symbol. ``by`` has, for each difficulty feature of the task, groups of about equally many problems ordered by
-    the feature: its lowest and highest value, the number of problems, and the fraction answered correctly. Raises
-    UsageError if ``samples`` is below 1, or if size, problems or stopping rule do not fit the recipe.
-    """
+    """Analyse the wrong answers to the problems of one size that ``evaluate`` uses. ``ends`` counts wrong answers by
+    their length: ``early`` (too short), ``late`` (too long, or without an end) or ``right`` (only symbols are wrong).
+    ``first_wrong`` counts them by the index in the answer, from 1, of the first wrong symbol. ``by`` has, for each
+    difficulty feature of the task, groups of about equally many problems: its lowest and highest value, the number of
+    problems, and the fraction answered correctly. Raises UsageError if size, problems or stopping rule do not fit the
+    recipe."""
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, samples, stopping)
     sizes, end = recipe.sizes(size), recipe.layout.end_id(recipe.task)

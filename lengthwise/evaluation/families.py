@@ -48,8 +48,7 @@ def evaluate_families(
 ) -> Iterator[Score]:
     """Yield one Score per size, family and stopping rule: exact match on fresh problems of each family (all, or
     ``names``) that has this size. A size with few problems is measured on all of them, as the family ``every``.
-    ``watch`` is called after each batch; with ``rows``, scores have ``answers``. Raises UsageError for an unknown
-    name."""
+    ``watch`` and ``rows`` are as in ``evaluate``. Raises UsageError for an unknown name."""
     sizes = list(sizes)
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     families = choose_families(recipe.task.families, names, recipe.task.name)

@@ -70,13 +70,11 @@ def evaluate(
     watch: Watch | None = None,
     rows: bool = False,
 ) -> Iterator[Score]:
-    """Yield one Score per size and stopping rule: exact match of the whole answer on fresh problems.
-
-    A single number is the size on all of the task's axes (see ``Recipe.sizes``). ``stopping`` defaults to the recipe's
-    rule; several rules share the same answers, so further rules cost little. With ``precision``, a size stops once
-    every rule's 95 % interval is within ± ``precision``, on at most ``samples`` problems. ``watch`` is called after
-    each batch. With ``rows``, each score has ``answers``, a row per problem.
-    """
+    """Yield one Score per size and stopping rule: exact match of the whole answer on fresh problems. A single number is
+    the size on all axes. Several rules, by default the recipe's, share the same answers, so that further rules cost
+    little. With ``precision``, a size stops once every rule's 95 % interval is within ± ``precision``, on at most
+    ``samples`` problems. ``watch`` is called after each batch. With ``rows``, each score has ``answers``, a row per
+    problem."""
     sizes = list(sizes)
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     if precision is not None:
@@ -149,9 +147,8 @@ def smallest_sample(precision: float) -> int:
 
 
 def needed_sample(right_count: float, count: int, precision: float, batch_rows: int = 1) -> int:
-    """Return the total number of problems to measure, with ``right_count`` of the first ``count`` right: ``count`` if
-    the interval is narrow enough. The result is at most 2 · ``count``, since the fraction is only an estimate.
-    ``batch_rows`` is the rule's batch size."""
+    """Return the number of problems to measure, with ``right_count`` of the first ``count`` right: ``count`` if the
+    interval is narrow enough, otherwise at most twice as many. ``batch_rows`` is the rule's batch size."""
     low, high = wilson_interval(right_count / count, independent_trials(count, batch_rows))
     if high - low <= 2 * precision:
         return count
@@ -173,9 +170,8 @@ def build_score(
     alone: bool = False,
     rows: bool = False,
 ) -> Score:
-    """Return the Score of ``problems`` by one rule from their results. With ``alone``, a family that was measured
-    without the others is marked, so that it is not reported as the worst. With ``rows``, the score has ``answers``, a
-    row for each problem."""
+    """Return the Score of ``problems`` by one rule from their results. A family that was measured ``alone`` is marked,
+    so that it is not reported as the worst. With ``rows``, the score has ``answers``, a row for each problem."""
     recipe, answers = weights.recipe, list[dict[str, Any]]()
     for i, (prompt, wanted) in enumerate(iterate_texts(recipe.task, problems) if rows else ()):
         row = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
@@ -250,8 +246,7 @@ def results_of_groups(
     model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping], on_progress: OnProgress = None
 ) -> list[RowResults]:
     """Return for each rule the results of all groups' rows. Batch-wise rules see one group at a time, in batches of
-    ``together`` rows that are independent of the other rules. ``on_progress`` is called with the fraction of a group's
-    rows that is done."""
+    ``together`` rows. ``on_progress`` is called with the fraction of a group's rows that is done."""
     results: dict[Stopping, list[RowResults]] = {rule: [] for rule in rules}
     first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
     sharing = [[rule for rule in results if rule.together in sizes] for sizes in ({1, first}, *({n} for n in more))]

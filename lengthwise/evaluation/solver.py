@@ -65,9 +65,8 @@ class Solver:
         return estimate
 
     def solve(self, prompt: str, stopping: Stopping | None = None) -> Answer:
-        """Answer a prompt, by ``stopping`` or the recipe's own rule. If the right answer is not known, as for prompts
-        that a file of problems lacks, ``right``, ``correct`` and ``perplexity`` are None. Raises UsageError if the task
-        cannot parse the prompt."""
+        """Answer a prompt, by ``stopping`` or the recipe's own rule. ``right``, ``correct`` and ``perplexity`` are None
+        if the right answer is not known. Raises UsageError if the task cannot parse the prompt."""
         if not isinstance(prompt, str):
             raise UsageError(f"solve takes one prompt as text, not {type(prompt).__name__}; call it once per prompt")
         recipe, model, prompt = self.weights.recipe, self.weights.model, prompt.strip()

@@ -37,20 +37,14 @@ SURE_COUNT = 381  # problems that must all be right for the 95 % interval to sta
 
 
 def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, float] | None = None) -> list[Row]:
-    """Return a row per recipe.
-
-    ``longest``: for each seed the largest size it solves. A size is solved if the lower end of the 95 % interval of
-    exact match is 0.99 or more, which takes 381 problems, all answered correctly. No shorter size beyond the training
-    range may have an upper end below 0.99. Where families of structured problems were measured, exact match must also
-    be 0.99 or more on every family; ``longest_uniform`` ignores families. ``generalise``: the number of seeds that
-    solve a size beyond the training range. ``worst``: the worst family within the training range, or beyond it if none
-    fails within. ``chosen_on``: sizes that the recipe may have been selected on. ``fit``: exact match at the training
-    length (see ``training_length_rows``). ``operations``: of the whole training, from ``operations_per_step``, by the
-    recipe's id without seeds. ``cpu_s``: processor time, the median over seeds.
-
-    Only the recipe's own stopping rule counts, and only seeds measured with it. A seed that diverged is listed as
-    diverged and not scored.
-    """
+    """Return a row per recipe, from seeds measured by its own stopping rule. ``longest``: for each seed the largest
+    size it solves, or "diverged". A size is solved if the lower end of the 95 % interval of exact match is 0.99 or more
+    (from 381 problems on, all right), on uniform problems, and exact match itself on every family measured; no shorter
+    size beyond the training range may have an upper end below 0.99. ``longest_uniform`` ignores families.
+    ``generalise``: the number of seeds that solve a size beyond the training range. ``worst``: the worst family within
+    the training range, or beyond it if none fails within. ``chosen_on``: sizes that the recipe may have been selected
+    on. ``fit``: exact match at the training length. ``operations``: of the whole training, from ``operations_per_step``
+    by the recipe's id without seeds. ``cpu_s``: processor time, the median over seeds."""
     rows = []
     for label, group in by_recipe(runs).items():
         first = group[0].outline

@@ -32,8 +32,7 @@ MAX_SIZES: dict[Width, int] = {"column": 1, "page": 3}  # maximum number of size
 @style()
 def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
     """Draw one column per size. Above: exact match after each loop. Below: the cross-entropy of the model's output with
-    its own answer, lowest where the model is most confident. Raises UsageError without rows, or if a row has different
-    numbers of loops and confidences."""
+    its own answer, lowest where the model is most confident. Raises UsageError without rows, or for damaged ones."""
     if not rows:
         raise UsageError("there is nothing to draw: no loops were measured")
     figure = new_figure(width, 3.9)
@@ -142,9 +141,8 @@ def _draw_problem(above: Axes, below: Axes, fate: Fate) -> None:
 
 @style()
 def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
-    """Draw one column per size, from the rows of several seeds. Above: how many answers first go wrong at each
-    position. Below: exact match against a difficulty feature, a line per ``train_seed``. Raises UsageError without
-    rows."""
+    """Draw one column per size. Above: how many answers first go wrong at each position. Below: exact match against a
+    difficulty feature, a line per ``train_seed``. Raises UsageError without rows."""
     if not rows:
         raise UsageError("there is nothing to draw: no answers were analysed")
     columns = list(group_by_size(rows).values())[-MAX_SIZES[width] :]

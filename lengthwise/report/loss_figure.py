@@ -151,9 +151,8 @@ def _size_style(number: int, size: str) -> LineStyle:
 
 
 def running_mean(losses: Sequence[float]) -> list[float]:
-    """Return a running geometric mean. Its window extends on either side by a fiftieth of all values, or by a quarter
-    of the values before the point if that is less: early losses may fall a thousandfold, so a fixed window would
-    distort the start."""
+    """Return a running geometric mean over a fiftieth of all values on either side, or a quarter of the values before
+    the point if that is less: early losses may fall a thousandfold."""
     sums = [0.0, *itertools.accumulate(math.log(loss) for loss in losses)]
     sides = [int(min(1 / 50 * len(losses), number / 4)) for number in range(len(losses))]
     spans = [(number - side, min(number + side + 1, len(losses))) for number, side in enumerate(sides)]

@@ -39,14 +39,10 @@ def publish(
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
     """Publish the results of runs and of the language models in ``inquiries``, from their files; return the paths
-    written. ``strong`` is the recipe that figures highlight.
-
-    Files: ``runs.json`` (recipes, versions and times), ``inquiries.json`` (language models), ``scores.csv`` (every
-    score), ``metrics.csv`` (metrics during training; both compressed, as .csv.gz, above ``COMPRESS_ABOVE`` bytes),
-    ``card.json`` (the score card, see ``card.score_card``, which uses ``operations_per_step``), ``figures.json`` (the
-    title). Figures, in each of ``formats``: ``lengths`` (exact match against length), ``map-<recipe>`` (exact match
-    over two sizes, the mean over seeds), ``anatomy-<recipe>`` (how answers go wrong), ``loss`` (loss during training).
-    """
+    written: ``runs.json`` (recipes, versions and times), ``inquiries.json``, ``scores.csv``, ``metrics.csv`` (both as
+    .csv.gz above ``COMPRESS_ABOVE`` bytes), ``card.json`` (see ``card.score_card``), ``figures.json`` (the title), and
+    in each of ``formats`` the figures ``lengths``, ``map-<recipe>`` (exact match over two sizes), ``anatomy-<recipe>``
+    (how answers go wrong) and ``loss``. ``strong`` is the recipe that figures highlight."""
     runs, inquiries = drop_repeats(runs), drop_repeats(inquiries)
     title = title or default_title([inquiry.outline for inquiry in [*runs, *inquiries]])
     figures = _draw_figures(runs, inquiries, title, strong, width)  # drawn first, so that an error leaves no files

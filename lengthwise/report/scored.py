@@ -189,10 +189,9 @@ PAIRINGS: dict[Pairing, str] = {
 
 
 def newcombe_interval(first: Score, second: Score, pairing: Pairing = "independent") -> tuple[float, float, float]:
-    """Return the difference of two proportions, second − first, and both ends of Newcombe's 95 % interval: for
+    """Return the difference of two proportions, second − first, and both ends of Newcombe's 95 % interval for
     independent samples (1998, Statistics in Medicine 17, 873–890, method 10), or for pairs (ibid., 2635–2650, method
-    10), which need both scores' ``outcomes``. For "unknown" pairing, the correlation is the lowest possible with these
-    proportions."""
+    10), which need both scores' ``outcomes``. "unknown" pairing takes the lowest correlation possible."""
     (low1, high1), (low2, high2) = first.interval, second.interval
     p, q, phi = first.exact, second.exact, 0.0
     if pairing == "paired":

@@ -39,11 +39,8 @@ COLUMNS = 7  # maximum number of sizes, to fit 80 characters with a name
 
 
 def score_table(curves: Sequence[Curve]) -> Table:
-    """Return a table of exact match, one row per curve and one column per size: the mean over seeds, with its band.
-
-    If there are more sizes than fit, some are left out and the caption says how many are shown; with two axes, only
-    sizes on the diagonal are columns, as a heat map shows the rest. Raises UsageError without curves.
-    """
+    """Return a table of exact match, one row per curve and one column per size: the mean over seeds, with its band. If
+    sizes do not fit, some are left out, those off the diagonal first. Raises UsageError without curves."""
     if not curves:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
     points = [{point.sizes: point for point in curve.points()} for curve in curves]

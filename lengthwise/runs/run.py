@@ -75,10 +75,8 @@ class Weights:
 
 def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weights:
     """Load the weights of a run, by their shipped name, from a folder with config.json and model.safetensors, or from
-    the Hub: ``hf:user/name``, ``hf:user/name@revision``.
-
-    Raises UsageError if a file is missing or damaged, or does not match the recipe. No file can run code.
-    """
+    the Hub: ``hf:user/name``, ``hf:user/name@revision``. Raises UsageError if a file is missing or damaged, or does not
+    match the recipe. No file can run code."""
     if isinstance(weights, Run):
         return weights.weights(device)
     chosen, folder = choose_device(device), weights_folder(weights)

@@ -112,9 +112,8 @@ def _logits(weights: Weights, batch: Batch) -> Tensor:
 
 
 def count_changed_answers(weights: Weights, problems: Problems) -> tuple[int, int]:
-    """Count the problems whose answer changes when they are answered again, and when they are answered in reverse order
-    in two halves. The second count may include answers that rounding decides. It is 0 for stopping rules that choose
-    for several rows, since answers then depend on the batch."""
+    """Count the problems whose answer changes when they are answered again, and in reverse order in two halves; the
+    second count may include answers that rounding decides, and is 0 for rules that choose for several rows."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
     first, *repeats = [_predict(weights, batch, seed) for seed in range(REPETITIONS)]

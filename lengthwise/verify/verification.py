@@ -89,12 +89,9 @@ def verify(
     progress: Progress | None = None,
 ) -> Row:
     """Check these weights, measure their scores, and return a record of plain values; ``sign_record`` adds the digest.
-
-    ``sizes`` are by default those of ``evaluate``. ``seed`` determines all problems; by default it is unpredictable.
-    ``samples`` is the number of uniform problems per size, ``seconds`` the time of the attack, ``minutes`` the
-    processor time for exact match: larger sizes are skipped and listed as ``left_out``. ``files`` are digests of the
-    files that the weights were loaded from.
-    """
+    ``sizes`` are by default those of ``evaluate``; ``seed`` is by default unpredictable. ``samples`` is the number of
+    uniform problems per size, ``seconds`` the time of the attack, ``minutes`` the processor time for exact match:
+    larger sizes are skipped and listed as ``left_out``. ``files`` are digests of the weights' files."""
     claims, seed = claims or Claims(), secrets.randbits(62) if seed is None else seed
     recipe = weights.recipe
     line = (progress or Progress(quiet=True)).add_line(f"{weights.name}: verification")
@@ -299,11 +296,7 @@ def _measure_scores(
 def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
     """Return the largest size that is solved together with all smaller sizes. A size is solved if the lower ends of the
     95 % intervals of exact match, on uniform problems and on each family, are at least .99; if all problems of a size
-    were measured, exact match itself counts.
-
-    This is stricter than a score card's longest size. The score card compares the families' exact match itself with
-    .99, because it has only a hundred problems of each, and tolerates unsolved sizes within the training range.
-    """
+    were measured, exact match itself counts. A score card, with fewer problems of each family, is less strict."""
     rows, longest = list(rows), None
     structured, uniform = family_rows_by_size(rows), uniform_rows_by_size(rows)
     for size in sorted({*uniform, *structured}, key=lambda size: (max(size), size)):
@@ -340,9 +333,8 @@ def _check_attack(outcome: Row, reason: str) -> Check:
 def retrain_and_compare(
     weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **options: Any
 ) -> Check:
-    """Train the recipe of these weights again and compare. The check passes if the weights are equal, or if the
-    retrained weights refute no score on uniform problems in ``rows``: another processor or version of torch may change
-    the last bits. ``options`` are further arguments of ``train``, such as ``threads``."""
+    """Train the recipe of these weights again and compare. The check passes if the weights are equal, or if the new
+    ones refute no score on uniform problems in ``rows``, as another processor may change the last bits."""
     name = "retraining"
     with tempfile.TemporaryDirectory() as folder:
         try:

@@ -84,8 +84,7 @@ ABOUT_RECORDED = (
 
 def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
     """Return the viewer page of these models, as HTML; ``problems`` are shown first. A model that ``js`` does not
-    implement is recorded. Raises UsageError if a model cannot be recorded either, if a task cannot parse a problem, or
-    if two models share a name."""
+    implement is recorded. Raises UsageError if it cannot be, or if a task cannot parse a problem."""
     names = [model.name for model in models]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{repeated[0]} is given more than once: list each model once")
@@ -110,9 +109,8 @@ def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
 
 
 def model_data(model: Weights, tries: int | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the data of one model for the viewer. ``examples`` are problems with their origin and ``right``, whether
-    the model solves them, as measured here: ``problems`` first, which the task must be able to parse. ``searched`` is a
-    summary of the attack, of ``tries`` tries."""
+    """Return the data of one model for the viewer: ``examples``, ``problems`` first, with their origin and whether the
+    model solves them, and ``searched``, a summary of an attack of ``tries`` tries."""
     obstacle = find_export_obstacle(model.recipe, sum(part.numel() for part in model.model.parameters()))
     if not obstacle:
         listed, searched = _list_examples(model, tries or TRIES, problems, multiples=(1, 2))
@@ -143,9 +141,8 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
 def _list_examples(
     weights: Weights, tries: int, problems: Sequence[str], multiples: Sequence[int]
 ) -> tuple[dict[str, str], str]:
-    """Return problems with their origins, and a summary of the attack. The reader's problems come first; then one of
-    the harder set, if the task has one, at twice the training length; uniform problems at multiples of the training
-    length; one of each of some families; and problems that the model gets wrong."""
+    """Return problems with their origins, and a summary of the attack: the reader's problems, one of the harder set,
+    uniform ones at multiples of the training length, some families', and problems that the model gets wrong."""
     recipe, drawn = weights.recipe, dict[str, str]()
     draw, top = stream(0, "page", recipe.task.name), recipe.lengths.top
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
@@ -185,8 +182,7 @@ def describe_search(search: Mapping[str, Any]) -> str:
 
 def export_model(weights: Weights) -> dict[str, Any]:
     """Return a model and its recipe's facts as plain values: ``weights`` is base64 of little-endian float32,
-    ``tensors`` lists the name of each tensor, and its start and length in ``weights``. ``js`` must implement the model
-    (see ``find_export_obstacle``)."""
+    ``tensors`` lists the name, start and length of each tensor. ``js`` must implement the model."""
     recipe, spec = weights.recipe, weights.recipe.model
     reads, writes = recipe.layout.vocabs(recipe.task)
     steps = None
@@ -246,9 +242,8 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
 
 
 def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the facts of a model and its recipe, and a recording of each problem, as plain values. A problem is left
-    out if it takes too many loops or more cells than earlier problems left, or if the model cannot read it. Raises
-    UsageError if the model cannot read a problem in ``given_prompts``, or if no problem is left."""
+    """Return the facts of a model and its recipe, and a recording of each problem that is short enough and that the
+    model can read. Raises UsageError if it cannot read one of ``given_prompts``, or if no problem is left."""
     recipe, recordings, cells_left = weights.recipe, [], depth.MAX_CELLS
     for prompt in prompts:
         try:

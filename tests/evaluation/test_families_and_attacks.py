@@ -4,7 +4,7 @@ import io
 import json
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -509,24 +509,8 @@ def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time
     assert of_runs(rows, "stopping") == ["MaxConfidence(per=batch)"]
 
 
-@dataclass(frozen=True)
-class _FirstIsOne(lw.Source):
-    """A source that tests on prompts that start with 1."""
-
-    def mask_part(self, purpose, problems):
-        return (problems.prompt[:, 0] == 1) == (purpose == "test")
-
-
-def test_an_attack_that_also_tries_training_problems_proves_nothing():
-    parity = lw.find("looped-parity")
-    assert attacking.has_tried_all(parity, [4], 30) and not attacking.has_tried_all(parity, [4], 29)
-    assert not attacking.has_tried_all(parity.change(source=_FirstIsOne()), [4], 15)
-
-
 def test_attack_from_the_command_line():
     words = ["attack", "looped-parity", "--lengths", "6", "--tries", "40"]
     assert "nothing found (not a proof" in said(*words)
-    proven = " ".join(said("attack", "looped-parity", "--lengths", "4").split())
-    assert "0 of 30 tries fail (0.000): proven for these sizes, since all of their problems" in proven
     found = json.loads(said(*words, "--json"))
     assert (found["failed"], found["shortest"]) == (0, [])
