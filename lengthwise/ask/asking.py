@@ -258,8 +258,7 @@ class _Asker:
             self.closed.set()
 
     async def _back_off(self, attempt: int) -> None:
-        """Wait with exponential back-off and jitter, at least as long as the endpoint asks for; return early if
-        closed."""
+        """Wait with exponential back-off and jitter, or as long as the endpoint asks for; return early if closed."""
         wait = min(MAX_WAIT_SECONDS, self.options.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
         until = time.monotonic() + (wait if attempt else 0.0)
         while not self.closed.is_set() and (left := max(until, self.wait_until) - time.monotonic()) > 0:

@@ -267,8 +267,7 @@ def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
 def answer_mask(
     symbols: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b t"], end_id: int | None
 ) -> Bool[Tensor, "b a"]:
-    """Return a mask of the slots of each row's answer, with its end symbol; ``symbols`` are the symbols in all
-    slots."""
+    """Return a mask of the slots of each row's answer, with its end symbol, given the symbols in all slots."""
     return filled_slots(answer_slots) & mask_through_end(symbols, end_id)
 
 

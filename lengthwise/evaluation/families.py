@@ -76,14 +76,12 @@ def evaluate_families(
 
 
 def family_rules(rules: Sequence[Stopping]) -> Sequence[Stopping]:
-    """Return the stopping rules for families: the rules for single rows, as a family has too few problems for
-    batch-wise rules; if there are none, the first rule."""
+    """Return the rules for single rows, as a family has too few problems for batch-wise rules; else the first rule."""
     return [rule for rule in rules if rule.together == 1] or rules[:1]
 
 
 def family_samples(samples: int) -> int:
-    """Return the number of problems per family for ``samples`` uniform problems: a tenth, so that all families together
-    take about as long as the uniform problems."""
+    """Return the number of problems per family: a tenth, so that all take about as long as the uniform problems."""
     return max(1, samples // 10)
 
 
@@ -153,8 +151,7 @@ def scores_with_progress(
     families: bool = False,
     **options: Any,
 ) -> Iterator[Score]:
-    """Yield scores from ``evaluate`` (with ``families``, from ``evaluate_families``), to which ``options`` are passed,
-    and show progress within and between sizes."""
+    """Yield scores from ``evaluate`` or ``evaluate_families``, and show progress within and between sizes."""
     recipe = weights.recipe
     distinct = {recipe.sizes(size): size for size in sizes}  # a size may be given twice
     cost = {key: relative_cost(recipe, size) for key, size in distinct.items()}

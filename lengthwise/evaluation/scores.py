@@ -104,8 +104,7 @@ def _evaluate_to_precision(
     watch: Watch | None,
     rows: bool,
 ) -> Iterator[Score]:
-    """Yield scores on as many problems as the interval needs; a score on fewer than ``samples`` records the
-    precision."""
+    """Yield scores on as many problems as the interval needs, at most ``samples``."""
     check_precision(precision)
     recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
@@ -312,8 +311,7 @@ def right_rows(recipe: Recipe, batch: Batch, predictions: Predictions) -> Bool[T
 def split_batches(
     recipe: Recipe, problems: Problems, positions: int = MAX_POSITIONS, batch_rows: int = 1
 ) -> Iterator[tuple[slice, Batch]]:
-    """Yield problems as batches of at most ``positions`` positions, or of ``batch_rows`` rows if that is above 1, each
-    with its slice of rows."""
+    """Yield slices and batches of at most ``positions`` positions, or of ``batch_rows`` rows if that is above 1."""
     width = _row_width(recipe, problems)
     for part in _split_rows(len(problems), width, batch_rows * width if batch_rows > 1 else positions):
         yield part, recipe.layout.write(problems.take(part), recipe.task)
@@ -338,8 +336,7 @@ def _split_rows(count: int, width: int, positions: int = MAX_POSITIONS) -> list[
 def trace_answers(
     model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"]
 ) -> tuple[Trace, Bool[Tensor, "k b"]]:
-    """Return a trace up to ``limit`` (on the CPU), and whether each loop's answer is right. Rows are split into batches
-    that fit into memory."""
+    """Return a trace up to ``limit`` (on the CPU), and whether each loop's answer is right."""
     model.eval()
     end = recipe.layout.end_id(recipe.task)
     traces = [trace_loops(model, batch.take(part), limit[part], end) for part in _split_rows(*batch.targets.shape)]

@@ -56,8 +56,7 @@ class Solver:
         return f"Solver({self.weights.name!r})"
 
     def demand(self, prompt: str, stopping: Stopping | None = None) -> ResourceEstimate:
-        """Estimate the resources that an answer needs. Raises UsageError if the task cannot parse the prompt, or memory
-        is too small."""
+        """Estimate the resources of an answer. Raises UsageError if memory is too small, or for a malformed prompt."""
         recipe = self.weights.recipe
         size = parse_prompt(recipe.task, prompt.strip())[0].sizes[0].tolist()
         estimate = estimate_evaluation(recipe, [tuple(size)], 1, [stopping or recipe.stopping])
@@ -104,6 +103,5 @@ def parse_prompt(task: Task, prompt: str) -> tuple[Problems, bool]:
 
 
 def load(weights: str | Path | Run, device: str = "cpu") -> Solver:
-    """Load a solver from shipped weights, a run, or a folder with config.json and model.safetensors. Raises UsageError
-    if files are missing or damaged."""
+    """Load a solver from shipped weights, a run, or a folder. Raises UsageError if files are missing or damaged."""
     return Solver(load_weights(weights, device))

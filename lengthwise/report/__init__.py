@@ -107,8 +107,7 @@ class Curve:
         return points
 
     def diagonal(self) -> list[Point]:
-        """Return the points whose sizes are equal on all axes; an axis trained to less than ``top`` stays at its own
-        limit. With one axis, all points are returned."""
+        """Return the points of equal sizes on all axes; an axis trained to less than ``top`` stays at its limit."""
         short = [top if top < self.top else math.inf for top in self.tops]
         return [point for point in self.points() if point.sizes == tuple(min(point.length, top) for top in short)]
 
@@ -211,8 +210,7 @@ def describe_misfit(exact_at_training_length: float | None, size: int | str) -> 
 
 
 def training_warnings(exact_at_training_length: float | None, size: int | str, diverged: int) -> str:
-    """Return the warning of ``describe_misfit`` and the number of seeds that diverged, as text; empty if there is
-    nothing to warn about."""
+    """Return the warning of ``describe_misfit`` and the number of seeds that diverged, as text; may be empty."""
     seeds = f"{diverged} seed{'s' * (diverged > 1)} {DIVERGED}" if diverged else ""
     return ", ".join(part for part in (describe_misfit(exact_at_training_length, size), seeds) if part)
 
@@ -257,8 +255,7 @@ def name_curves(curves: Sequence[Curve]) -> list[str]:
 
 
 def rule_text(stopping: str) -> str:
-    """Format a stopping rule for headings and names: After(loops=8) becomes ``after 8 loops``; others stay as recipes
-    write them."""
+    """Format a stopping rule for headings and names, such as After(loops=8) as ``after 8 loops``."""
     match = re.fullmatch(r"After\(loops=(\d+)\)", stopping)
     return f"after {match[1]} loop{'s' * (match[1] != '1')}" if match else stopping
 

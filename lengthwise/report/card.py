@@ -84,8 +84,7 @@ def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, floa
 
 
 def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
-    """Return the longest size that a run solves on uniform problems and, with ``families``, on all families measured;
-    None if it solves no size."""
+    """Return the longest size solved on uniform problems and, with ``families``, on all families; may be None."""
     lowest = {tuple(row["sizes"]): row for row in worst_rows(scores)} if families else {}
     longest = None
     uniform = [row for row in scores if row["problems"] == "uniform"]

@@ -183,8 +183,7 @@ def group_by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def merge_rows(rows: Sequence[Row]) -> dict[str, Any]:
-    """Merge rows of one size: exact match, and counts of wrong answers by where they end and where they first go
-    wrong."""
+    """Merge rows of one size: exact match, and counts of wrong answers by their ends and first wrong symbols."""
     ends, first = Counter[str](), Counter[int]()
     for row in rows:
         ends.update(row["ends"])

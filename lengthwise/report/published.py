@@ -75,8 +75,7 @@ def is_results_folder(folder: Path) -> bool:
 
 
 def read_published_runs(folder: Path) -> list[PublishedRun]:
-    """Read the runs of a folder of results; empty if it holds only figures of several folders. Raises UsageError if a
-    file is damaged."""
+    """Read the runs of a folder of results, if there are any. Raises UsageError if a file is damaged."""
     if not (folder / "runs.json").exists():
         return []
     scores, metrics = _rows_by_run(folder / "scores.csv", ScoreRow), _rows_by_run(folder / "metrics.csv", MetricsRow)
@@ -141,8 +140,7 @@ def read_table(path: Path, schema: Any) -> list[Row]:
 
 
 def _rows_by_run(path: Path, schema: Any) -> dict[str, list[Row]]:
-    """Return a CSV file's rows by run id, without the columns that identify the run. Raises UsageError if a row is
-    invalid."""
+    """Return a CSV file's rows by run id, without the columns that identify the run."""
     rows_by_id: dict[str, list[Row]] = {}
     for row in read_table(path, schema):
         identity = row.pop("id", "")

@@ -234,8 +234,7 @@ def _draw_scores(scores: Sequence[Scores], names: Sequence[str], title: str | No
 
 
 def save_figure(draw: Callable[[], Figure], path: str | Path) -> Path:
-    """Save the figure that ``draw`` returns, in the format of the path's extension; return the path. Raises UsageError
-    for another extension, before drawing."""
+    """Save the figure that ``draw`` returns. Raises UsageError for an unknown extension, before drawing."""
     from lengthwise.report.style import KNOWN_FORMATS, save  # late: matplotlib is slow to import
 
     target = to_path(path)

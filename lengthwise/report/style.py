@@ -107,8 +107,7 @@ def wrap_title(title: str, width: Width) -> str:
 
 
 def save(figure: Figure, path: Path | str, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write ``path`` + .png atomically; return the paths written. ``formats`` may name other formats of matplotlib,
-    such as "svg" and "pdf"."""
+    """Write the figure atomically to ``path`` with the extension of each format; return the paths written."""
     path, files = Path(path), []
     for name in formats:
         files.append(path.with_name(f"{path.name}.{name}"))
@@ -129,8 +128,7 @@ def _encode(figure: Figure, file_format: str) -> bytes:
 
 
 def fix_layout(figure: Drawing, title: str = "", width: Width = "page") -> Drawing:
-    """Compute the layout once and freeze it, so that all formats and repeated saves look the same. ``title`` is
-    written at the top left."""
+    """Compute the layout once and freeze it, so that repeated saves look the same; write ``title`` at the top left."""
     if title:
         figure.suptitle(wrap_title(title, width), x=0.01, ha="left", fontsize=9, fontweight="bold")
     figure.draw_without_rendering()

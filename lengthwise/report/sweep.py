@@ -18,8 +18,7 @@ BINS = 3  # bins per searched range
 
 
 def rank_trials(trials: Sequence[Row]) -> list[Row]:
-    """Sort trials from best to worst: by mean exact match over seeds, then the smaller model first. Trials with missing
-    seeds come last."""
+    """Sort trials by mean exact match, then the smaller model first; trials with missing seeds come last."""
     return sorted(trials, key=lambda row: (-row["seeds"], -row["exact"], row["parameters"] or 0))
 
 

@@ -79,8 +79,7 @@ def score_table(curves: Sequence[Curve]) -> Table:
 
 
 def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
-    """Return a table with a row per score; sizes up to ``tops`` are marked as trained. Raises UsageError without
-    rows."""
+    """Return a table with a row per score; sizes up to ``tops`` are marked. Raises UsageError without rows."""
     rows = list(rows)
     if not rows:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
@@ -142,8 +141,7 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
 
 
 def language_model_table(rows: Iterable[Row]) -> Table:
-    """Return a table of a language model's scores, a row per size; if replies are missing, ``count`` also shows the
-    number of requests."""
+    """Return a table of a language model's scores, a row per size."""
     rows = list(rows)
     headings = ("size", "", "exact match", "95 % interval", "lenient", "per token", "chatter", "count")
     caption = (

@@ -18,8 +18,7 @@ DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # the bit of each d
 
 
 def plot(series: Mapping[str, Points], x_label: str, top: float | None = None) -> Group:
-    """Plot exact match as a line through the points of each named series; later ones are drawn on top. A dashed line
-    marks ``top``, the largest size trained on."""
+    """Plot exact match as a line per named series; a dashed line marks ``top``, the largest size trained on."""
     ends = [x for points in series.values() for x, _ in points] + ([0, top] if top is not None else [])
     low, high = min(ends, default=0), max(ends, default=1)
 

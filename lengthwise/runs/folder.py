@@ -290,8 +290,7 @@ class RunFolder(Folder):
 
     @property
     def is_run(self) -> bool:
-        """True if the folder is a run, in which scores are saved; a folder with only weights, as shipped, is left
-        unchanged."""
+        """True if the folder is a run, in which scores are saved; weights alone, as shipped, are left unchanged."""
         return (self.folder / "metrics.jsonl").exists()
 
     def config(self) -> dict[str, Any]:

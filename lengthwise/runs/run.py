@@ -118,8 +118,7 @@ def _describe_misfit(model: Model, tensors: Mapping[str, Tensor], run: Run) -> s
 
 
 def weights_folder(weights: str | Path) -> Path:
-    """Return the folder of weights given as a path, a run's name, a shipped name, or ``hf:user/name`` on the Hub.
-    Raises UsageError if there is none."""
+    """Return the folder of weights given by path, run name, shipped name or address on the Hub."""
     if not isinstance(weights, (str, Path)):
         raise UsageError(f"name weights by a folder or a name, not by {quote_value(weights)}")
     if str(weights).startswith(PREFIX):
@@ -140,15 +139,13 @@ def weights_folder(weights: str | Path) -> Path:
 
 
 def weights_name(weights: str | Path, folder: Path) -> str:
-    """Return the name of weights: the repository's if they come from the Hub, where folders are named after commits;
-    otherwise the folder's."""
+    """Return the repository of weights from the Hub, where folders are named after commits, or the folder's name."""
     is_address = str(weights).startswith(PREFIX)
     return parse_address(str(weights)).repository if is_address else remove_controls(folder.resolve().name)
 
 
 def choose_device(name: str | torch.device) -> torch.device:
-    """Return the device with this name; ``auto`` prefers CUDA, then MPS (Apple), then the CPU. Raises UsageError if the
-    device is missing."""
+    """Return the named device; ``auto`` prefers CUDA, then MPS. Raises UsageError if the device is missing."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     if str(name) == "cuda" and is_torchrun_process():  # each torchrun process has its own GPU
@@ -277,8 +274,7 @@ class Run(RunFolder):
         return changed_classes(read_json_object(self.folder / CODE_FILE), hashes)
 
     def measured_counts(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
-        """Return the number of problems of this seed in the scores, by size, kind of problems and stopping rule;
-        families requested by name are left out."""
+        """Return the number of problems in the scores, by size, kind and rule, without families requested by name."""
         counts: dict[tuple[tuple[int, ...], str, str], int] = {}
         for row in self.rows("scores"):
             if row.get("seed") == seed and row.get("family") != "alone":

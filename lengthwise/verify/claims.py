@@ -40,8 +40,7 @@ class Claims:
 
 
 def read_claims(folder: Path) -> Claims:
-    """Read the claims in a folder's scores.jsonl, scores.csv and about.json. Raises UsageError if one of them is
-    damaged."""
+    """Read the claims in a folder's files. Raises UsageError if one of them is damaged."""
     run, table = RunFolder(folder), folder / "scores.csv"
     listed = [fields.validate(ScoreRow, row, f"{table}: a row") for row in read_csv(table)]
     has_about = (folder / "about.json").exists()

@@ -30,8 +30,7 @@ def shuffle_values(tensor: Tensor, generator: Generator) -> Tensor:
 
 
 def add_noise(tensor: Tensor, generator: Generator, size: float = 1.0) -> Tensor:
-    """Add normal noise whose standard deviation is ``size`` times the tensor's root mean square, or ``size`` if the
-    tensor is zero."""
+    """Add normal noise of ``size`` times the tensor's root mean square, or ``size`` if the tensor is zero."""
     root_mean_square = float(tensor.square().mean().sqrt()) or 1.0
     return tensor + torch.randn(tensor.shape, generator=generator) * size * root_mean_square
 

@@ -203,8 +203,7 @@ def count_operations(weights: Weights, sizes: tuple[int, ...]) -> int:
 
 
 def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Claims) -> Check:
-    """Check that training draws nothing longer than the recipe's training lengths, and that some requested or claimed
-    size is longer than these."""
+    """Check that training draws nothing longer than its training lengths, and that a longer size is measured."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (CHECKED_STEPS - 1)) for part in range(CHECKED_STEPS)}
     largest_drawn = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()

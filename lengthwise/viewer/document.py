@@ -81,8 +81,7 @@ def join_scripts(*names: str) -> str:
 
 
 def vendor_scripts(*names: str) -> list[str]:
-    """Return third-party scripts from ``vendor`` without their source map addresses; the first starts with the
-    licences."""
+    """Return third-party scripts from ``vendor``; the first starts with the licences."""
     notice = (
         "/* The licences of these libraries:\n"
         + (HERE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8")

@@ -88,8 +88,7 @@ _VIEWER = """<section id="thinking" aria-labelledby="thinking-title"><h2 id="thi
 def _build_body(
     title: str, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], card: Sequence[Row], command: str
 ) -> str:
-    """Return the part of the page that needs no script: the title, the score card, and the command that regenerates the
-    page."""
+    """Return the part of the page that needs no script: title, score card, and how to make the page again."""
     count = f"{len(runs)} run{'s' * (len(runs) != 1)}" + (f", {len(inquiries)} inquiries" if inquiries else "")
     seeds = max((len(group) for group in by_recipe(runs).values()), default=1) if runs else 1
     repeat_text = f"<p>To make this page again, run <code>{escape(command)}</code></p>" if command else ""
