@@ -159,13 +159,10 @@ def test_the_style_works_for_figures_of_users(tmp_path):
         pass
 
 
-def test_smoothing_is_centred():
+def test_smoothing_is_centred_keeps_to_the_losses_at_the_start_and_smooths_the_rest():
+    """The loss drops a thousandfold within the first hundredth of the steps, then stays, with noise."""
     fall = [2.0**-step for step in range(200)]
     assert running_mean(fall)[:190] == pytest.approx(fall[:190], rel=1e-3)  # a trailing mean would lag
-
-
-def test_smoothing_keeps_to_the_losses_at_the_start_and_smooths_the_rest():
-    """The loss drops a thousandfold within the first hundredth of the steps, then stays, with noise."""
     losses = [2.0 * 10 ** (-step / 3) if step < 10 else 1e-3 * (1 + step % 2) for step in range(1000)]
     means = running_mean(losses)
     assert means[0] == losses[0] and all(loss / 3 < mean < 3 * loss for mean, loss in zip(means, losses, strict=True))

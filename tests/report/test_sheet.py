@@ -96,11 +96,6 @@ def test_a_table_that_does_not_fit_is_wrapped_or_stacked():
     assert printed(table, 12).split() == ["name", "a-long-name", "share", "0.123"]
 
 
-def test_a_sheet_may_be_printed_at_any_width_in_any_order():
-    table = TABLES["card"]
-    assert printed(table, 200) == (printed(table, 60), printed(table, 200))[1]
-
-
 def test_the_summary_explains_its_spread():
     assert "±: the standard error of the mean over seeds" in str(TABLES["summary"].caption)
     assert summary_table([SUMMARY | {"error": None}]).caption is None

@@ -12,7 +12,7 @@ from conftest import command
 from small_runs import SMALL
 
 from lengthwise.base.errors import Diverged, UsageError
-from lengthwise.base.files import json_text, write
+from lengthwise.base.files import write
 from lengthwise.experiment.optim import AdamW
 from lengthwise.experiment.recipe import Watch
 from lengthwise.report import curves, name_curves
@@ -55,10 +55,6 @@ def test_a_diverged_seed_is_marked_in_every_table():
     (card,) = score_card(runs)
     assert (card["seeds"], card["longest"][-1]) == (2, "diverged")
     assert "1 seed diverged" in name_curves(curves(runs))[0]
-
-
-def test_nan_and_infinity_are_null_in_json():
-    assert strict(json_text({"a": [float("nan"), (float("-inf"), 1)], "b": 0.5})) == {"a": [None, [None, 1]], "b": 0.5}
 
 
 # Resumed elsewhere
