@@ -10,7 +10,7 @@ from conftest import command
 from lengthwise.api import catalog
 from lengthwise.api.runs import Run
 from lengthwise.ask.inquiry import Inquiry, InquiryRun
-from lengthwise.base.files import read_rows
+from lengthwise.base.files import append, read_rows
 from lengthwise.base.types import Score, UsageError
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.publish import publish
@@ -125,14 +125,13 @@ def test_appending_rows_one_by_one_does_not_read_the_file_each_time(run, monkeyp
 def test_a_row_that_another_process_appends_meanwhile_is_not_kept_twice(run, monkeypatch):
     (first,) = run.rows("scores")
     own, other = {**first, "seed": 1}, {**first, "seed": 2}
-    append = run.append
 
-    def late(name, *rows):
-        RunFolder(run.folder).append(name, other)
-        return append(name, *rows)
+    def append_both(path, text):
+        append(path, f"{json.dumps(other)}\n".encode())
+        return append(path, text)
 
     with monkeypatch.context() as patch:
-        patch.setattr(run, "append", late)
+        patch.setattr(folders, "append", append_both)
         run.append_new("scores", own)
     run.append_new("scores", other, own)
     assert run.rows("scores") == [first, other, own]
