@@ -132,11 +132,7 @@ def span(values: set[int]) -> str:
 
 
 def table_of(cells: Iterable[Iterable[str]]) -> str:
-    """Return a Markdown table of rows of cells."""
+    """Return a Markdown table of rows of cells; the row below the heading holds dashes only."""
     lines = [list(line) for line in cells]
-    return "".join(f"|{'|'.join(line)}|\n" if _is_ruler(line) else f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _is_ruler(line: Iterable[str]) -> bool:
-    """Return whether a row of cells separates the heading of a table from its body."""
-    return set(line) <= {"---", "---:"}
+    bars = ["|" if {*line} <= {"---", "---:"} else " | " for line in lines]
+    return "".join(f"{bar.lstrip()}{bar.join(line)}{bar.rstrip()}\n" for bar, line in zip(bars, lines, strict=True))

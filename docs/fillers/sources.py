@@ -80,19 +80,14 @@ def tally(verdicts: Iterable[str], several: int) -> str:
     """Count claims by verdict, undecided ones by reason, and those with ``SEEDS`` seeds or more (``several``)."""
     verdicts = list(verdicts)
     counts = Counter(next(kind for kind in VERDICTS if verdict.startswith(kind)) for verdict in verdicts)
-    reasons = Counter(filter(None, map(_reason, verdicts)))
+    found = (match[1] for verdict in verdicts if (match := re.fullmatch(r"undecided \((.*?)(?:: .*)?\)", verdict)))
+    reasons = Counter(
+        "seeds on both sides" if re.search(r"of \d+ seeds|overlap", reason) else reason for reason in found
+    )
     why = ", ".join(f"{reason} {count}" for reason, count in sorted(reasons.items()))
     lines = [("verdict", "claims"), ("---", "---:"), *((kind, str(counts[kind])) for kind in VERDICTS)]
     lines = [(kind + (f" ({why})" if kind == "undecided" and why else ""), count) for kind, count in lines]
     return table_of([*lines, ("in all", str(len(verdicts))), (f"with {SEEDS} seeds or more", str(several))])
-
-
-def _reason(verdict: str) -> str:
-    """Return why a claim is undecided, without figures; an empty text if it is decided."""
-    match = re.fullmatch(r"undecided \((.*?)(?:: .*)?\)", verdict)
-    if match is None:
-        return ""
-    return "seeds on both sides" if re.search(r"of \d+ seeds|overlap", match[1]) else match[1]
 
 
 def _measured(claim: Row) -> tuple[list[float], dict[str, list[float]]]:
@@ -114,27 +109,19 @@ def _line(claim: Row) -> list[str]:
     if _was_chosen_out_of_range(claim) and not result.startswith(("undecided", "not measured")):
         result = f"undecided (chosen out of range: {result})"
     seeds = " against ".join(dict.fromkeys(str(len(found)) for found in (shares, *others.values())))
-    at = f"**{at}**" if _was_chosen_on(claim) else at
+    # The claim's own length was looked at while its recipe was chosen.
+    looked_at = outlines_of(claim["folder"])[claim["recipe"]].looked_at
+    at = f"**{at}**" if max(numbers(claim["sizes"].split("-")[-1])) in looked_at else at
     usual = {">= 0.95", "<= 0.6"}  # what the page says once
     here += "" if others or claim["agrees"] in usual else f"; claimed {bound}"
     seeds = "" if seeds == "1" else f"; {seeds} seeds"
-    return [claim["says"], at, here + seeds + _earlier(claim.get("earlier")), result]
-
-
-def _earlier(known: Row | None) -> str:
-    """Write how many seeds of earlier recipes of this name missed the bound, as docs/claims.toml counts them."""
-    if known is None or not known["recipes"]:
-        return ""
-    return (
-        f" (before: {known['missed']} of {known['seeds']} missed)"
-        if "missed" in known
-        else f" (before: {known['seeds']})"
-    )
-
-
-def _was_chosen_on(claim: Row) -> bool:
-    """Return whether the claim's own length was looked at while its recipe was chosen."""
-    return max(numbers(claim["sizes"].split("-")[-1])) in outlines_of(claim["folder"])[claim["recipe"]].looked_at
+    earlier = claim.get(
+        "earlier", {"recipes": 0}
+    )  # seeds of earlier recipes of this name, as docs/claims.toml counts them
+    if earlier["recipes"]:
+        missed = f"{earlier['missed']} of {earlier['seeds']} missed" if "missed" in earlier else earlier["seeds"]
+        seeds += f" (before: {missed})"
+    return [claim["says"], at, here + seeds, result]
 
 
 def _was_chosen_out_of_range(claim: Row) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -139,12 +140,18 @@ def _in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance
     """Return a copy with weights in 64 bits, or in 32 if the model does not run in 64, because coarser types round
     small changes away; the model itself if no such copy runs. The tolerance is small if all operations run in 64 bits,
     larger if some, such as a norm or ``torch.autocast``, run in fewer."""
+
+    def cast(value: Tensor, kind: torch.dtype) -> Tensor:
+        if value.is_complex():
+            return value.to(kind.to_complex())
+        return value.to(kind) if value.is_floating_point() else value
+
     weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     has_coarse_weights = any(torch.finfo(weight.dtype).bits < 32 for weight in weights)
     small = sum(weight.numel() for weight in weights) <= MAX_COPIED
     for kind in [torch.float64] * small + [torch.float32] * has_coarse_weights:
         try:
-            copied = _cast_weights(deepcopy(model), kind)
+            copied = deepcopy(model)._apply(partial(cast, kind=kind))
             _compute_logits(copied, inputs)
         except Exception:  # it may cast to another type inside, or have parts that cannot be copied
             continue
@@ -159,17 +166,6 @@ def _in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance
     if is_double and recorder.eps <= torch.finfo(torch.float32).eps:
         return model, (SMALLEST_CHANGE_IN_DOUBLE, 0)
     return model, (max(SMALLEST_CHANGE, ROUNDINGS * recorder.eps), 1)
-
-
-def _cast_weights(model: Model, kind: torch.dtype) -> Model:
-    """Cast weights and buffers to ``kind``, complex ones to the complex type of the same precision."""
-
-    def cast(value: Tensor) -> Tensor:
-        if value.is_complex():
-            return value.to(kind.to_complex())
-        return value.to(kind) if value.is_floating_point() else value
-
-    return model._apply(cast)
 
 
 class _CoarsestType(TorchDispatchMode):

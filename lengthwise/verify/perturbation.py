@@ -81,12 +81,6 @@ def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[s
     return measured
 
 
-def chance_score(problems: Problems) -> float:
-    """Return the exact match of always giving the most frequent answer."""
-    answer = torch.cat([problems.answer_length[:, None], problems.answer], 1)
-    return float(answer.unique(dim=0, return_counts=True)[1].max()) / len(problems)
-
-
 def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> list[str]:
     """Return the names of parameters that affect no logit at the positions of the loss."""
     recipe, model = weights.recipe, weights.model

@@ -54,7 +54,6 @@ from lengthwise.runs.run import Weights
 from lengthwise.training.loop import train
 from lengthwise.verify.claims import Claims, find_contradictions, find_refuted_claims
 from lengthwise.verify.perturbation import (
-    chance_score,
     count_changed_answers,
     find_unused_parameters,
     measure_perturbed,
@@ -237,7 +236,9 @@ def _check_repetition_and_context(weights: Weights, problems: Problems) -> Itera
 
 def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
     """Check that answers depend on the weights, and on all of them."""
-    measured, chance = measure_perturbed(weights, problems, seed), chance_score(problems)
+    measured = measure_perturbed(weights, problems, seed)
+    answers = torch.cat([problems.answer_length[:, None], problems.answer], 1)
+    chance = float(answers.unique(dim=0, return_counts=True)[1].max()) / len(problems)  # the most frequent answer
     unchanged, jittered = measured["unchanged"], measured["jittered"]
     worst = max((measured["shuffled"], measured["noisy"]), key=lambda outcome: (outcome.exact, -outcome.loss))
     perturbation = "with shuffled or noisy weights"
