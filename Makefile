@@ -91,7 +91,7 @@ gpu-queue: ## MINUTES=12 of any GPU: a check, then the published trainings that 
 gpu-packages: ## what gpu-queue needs beside torch, into build/gpu-packages, for a machine without a network
 	$(PYTHON) -m pip install -q --target build/gpu-packages --no-deps rich safetensors filelock jaxtyping wadler-lindig pytorch-optimizer markdown-it-py mdurl pygments
 
-cluster-test: $(DEV) ## a Slurm and a Ray cluster of two nodes on this machine, and sweeps: set up, used, hurt, taken down (half an hour)
+cluster-test: $(DEV) ## a Slurm and a Ray cluster of two nodes on this machine: set up, used, hurt, taken down (half an hour)
 	$(PIP) -e '.[ray]'
 	@command -v slurmctld slurmd munged > /dev/null || echo "Slurm is NOT tested: there is no slurmctld, slurmd or munged; apt-get install slurmctld slurmd munge"
 	LENGTHWISE_CLUSTER=1 $(BIN)/pytest -rs tests/jobs/test_cluster.py

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import command
 from matplotlib.text import Text
 from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.cli.entry import main
 from lengthwise.report.scored import newcombe_interval
 from lengthwise.runs.run import load
 
@@ -74,12 +74,6 @@ def run(folder):
     return run
 
 
-def test_replacing_a_recipe_s_model_clears_chosen_on(folder):
-    own = lw.Transformer(width=8, heads=2)
-    run = lw.train("looped-parity", "watch.every=0", model=own, folder=folder / "other", **FEW)
-    assert run.recipe.model == own and run.recipe.chosen_on.sizes == ()
-
-
 # Arguments
 
 
@@ -89,11 +83,17 @@ def test_any_module_is_measured():
     assert [(score.sizes, score.count) for score in scores] == [((2,), 10), ((5,), 10)]
     assert (scores.outline.name, scores.outline.top) == ("Gru", 4)
     assert module.training  # as it was
-
-
-def test_a_size_given_twice_is_measured_once():
-    scores = lw.evaluate("looped-multiplication", [(2, 2), 3, (3, 3), (2, 2), 1], samples=2, quiet=True)
+    scores = lw.evaluate("looped-multiplication", [(2, 2), 3, (3, 3), (2, 2), np.int64(1)], samples=2, quiet=True)
     assert [score.sizes for score in scores] == [(2, 2), (2, 3), (3, 3), (1, 1)]  # 3 is at most 2 on the first axis
+
+    class Counts(nn.Module):
+        def forward(self, tokens):
+            ones = (tokens == 1).cumsum(1)
+            said = nn.functional.one_hot(ones % 2, 4).float()
+            after = (tokens == 2).cumsum(1) - (tokens == 2).long() > 0  # behind the equals sign comes the end
+            return torch.where(after[..., None], torch.tensor([0.0, 0.0, 0.0, 1.0]), said)
+
+    assert [score.exact for score in lw.evaluate(Counts(), [1, 9], task="parity", samples=20, quiet=True)] == [1, 1]
 
 
 def test_the_training_length_is_shown_only_if_it_is_given():
@@ -105,86 +105,46 @@ def test_the_training_length_is_shown_only_if_it_is_given():
     assert "trained" not in str(lw.evaluate(Gru(), [2, 5], task="parity", samples=3, quiet=True))
 
 
-def test_a_module_that_counts_solves_parity():
-    """A module that computes parity by counting ones scores 1.0 at every length."""
-
-    class Counts(nn.Module):
-        def forward(self, tokens):
-            ones = (tokens == 1).cumsum(1)
-            said = nn.functional.one_hot(ones % 2, 4).float()
-            after = (tokens == 2).cumsum(1) - (tokens == 2).long() > 0  # behind the equals sign comes the end
-            return torch.where(after[..., None], torch.tensor([0.0, 0.0, 0.0, 1.0]), said)
-
-    scores = lw.evaluate(Counts(), [1, 9], task="parity", samples=20, quiet=True)
-    assert [score.exact for score in scores] == [1.0, 1.0]
-
-
-def test_a_module_is_trained_and_holds_the_weights(folder):
-    module = Gru()
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    run = lw.train(module, task="parity", folder=folder / "gru", **FEW)
-    after = module.state_dict()
-    assert any((after[name] != before[name]).any() for name in before)
-    assert all((run.model.module.state_dict()[name] == after[name]).all() for name in after)
-    assert run.recipe.model.name == "Gru"
-    lw.models.external.ExternalModule.of(module)  # another module, with other weights, is another model
-    assert lw.models.external.ExternalModule.of(module) != run.recipe.model
-
-
-def test_tied_weights_are_kept(folder):
-    """Tied weights stay tied in memory and are stored as separate copies, as safetensors requires."""
+def test_a_module_is_trained_and_holds_the_weights():
+    """Tied weights stay tied in memory and are stored as separate copies, as safetensors requires; frozen ones stay."""
     module = Gru()
     module.head.weight = module.embedding.weight
-    run = lw.train(module, task="parity", folder=folder / "tied", **FEW)
-    assert run.done and module.head.weight is module.embedding.weight
-    again = load(run.folder).model.module
-    assert torch.equal(again.head.weight, module.head.weight)
-
-
-def test_a_module_with_frozen_weights_has_its_own_run(folder):
-    module = Gru()
     frozen = copy.deepcopy(module)
-    frozen.embedding.weight.requires_grad_(False)
-    before = frozen.embedding.weight.clone()
-    runs = [lw.train(one, task="parity", **FEW) for one in (module, frozen)]
-    assert runs[0].folder != runs[1].folder
-    assert torch.equal(frozen.embedding.weight, before) and not torch.equal(module.embedding.weight, before)
-
-
-def test_training_leaves_the_global_generator_as_it_was(folder):
+    frozen.cell.requires_grad_(False)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
     torch.manual_seed(7)
     want = torch.rand(2)
     torch.manual_seed(7)
-    lw.train("looped-parity", "watch.every=0", "model.width=8", folder=folder / "drawn", **FEW)
-    assert torch.equal(torch.rand(2), want)
+    run, other = (lw.train(one, task="parity", **FEW) for one in (module, frozen))
+    assert torch.equal(torch.rand(2), want)  # the global generator is as it was
+    after = module.state_dict()
+    assert any((after[name] != before[name]).any() for name in before)
+    assert all((run.model.module.state_dict()[name] == after[name]).all() for name in after)
+    assert module.head.weight is module.embedding.weight
+    assert torch.equal(load(run.folder).model.module.head.weight, module.head.weight)
+    assert run.folder != other.folder and torch.equal(frozen.cell.weight_hh_l0, before["cell.weight_hh_l0"])
+    assert run.recipe.model.name == "Gru"
+    assert lw.models.external.ExternalModule.of(module) != run.recipe.model  # other weights are another model
 
 
-def test_a_run_that_cannot_be_built_is_still_reported(folder, monkeypatch, capsys):
+def test_a_module_of_another_process_cannot_be_built_but_is_reported(folder, monkeypatch):
     run = lw.train(Gru(), task="parity", **FEW)
     monkeypatch.setattr("lengthwise.models.external._MODULES", {})
-    with pytest.raises(SystemExit) as stopped:
-        main(["report", str(run.folder), "--out", str(folder / "out"), "--quiet"])
-    said = capsys.readouterr()
-    assert stopped.value.code == 0 and "runs.json" in said.out
-    assert f"{run.folder.name}: its operations are unknown" in said.err and said.err.count("\n") == 1
-
-
-def test_a_module_of_another_process_cannot_be_built(folder, monkeypatch):
-    monkeypatch.setattr("lengthwise.models.external._MODULES", {})
+    done = command("report", run.folder, "--out", folder / "out", "--quiet")
+    assert done.returncode == 0 and "runs.json" in done.stdout
+    assert f"{run.folder.name}: its operations are unknown" in done.stderr and done.stderr.count("\n") == 1
     with pytest.raises(lw.UsageError, match="which the saved files cannot build"):
         lw.models.external.ExternalModule("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
 
 
-def test_an_integer_for_lengths_starts_at_the_smallest_size(folder):
+def test_fields_of_a_recipe_are_keywords():
+    own = lw.Transformer(width=8, heads=2)
+    run = lw.train("looped-parity", "watch.every=0", model=own, **FEW, seed=5)
+    assert run.recipe == run.recipe.change(steps=3, batch=4, seed=5, data_seed=5, lengths=lw.Uniform(top=3), model=own)
+    assert run.recipe.chosen_on.sizes == ()
     run = lw.train(Gru(32, 32), "name=expressions", task="expression", **FEW | {"lengths": 9})
     assert run.recipe.lengths == lw.Uniform(9, run.recipe.task.smallest)
-
-
-def test_fields_of_a_recipe_are_keywords(folder):
-    run = lw.train("looped-parity", "watch.every=0", "model.width=8", folder=folder / "looped", **FEW, seed=5)
-    assert run.recipe == run.recipe.change(steps=3, batch=4, seed=5, data_seed=5, lengths=lw.Uniform(top=3))
-    spec = lw.train(Frozen(), task=lw.Copy(), folder=folder / "frozen", **FEW)
-    assert spec.recipe.name == "frozen-copy"
+    assert lw.train(Frozen(), task=lw.Copy(), **FEW).recipe.name == "frozen-copy"
 
 
 def test_every_argument_is_explained():
@@ -246,34 +206,29 @@ def test_scores_are_compared(run):
         lw.compare(run, 3)
 
 
-def test_each_compared_score_has_its_own_line(run):
+def test_scores_by_several_rules_name_the_rules():
     """Two scores of one recipe by different stopping rules have separate names and lines."""
-    early = lw.evaluate("looped-parity", [8], samples=20, stopping="After(loops=1)", quiet=True)
-    both = lw.compare(lw.evaluate("looped-parity", [8], samples=20, quiet=True), early)
-    assert both.names == ["looped-parity Oracle", "looped-parity After(loops=1)"]
-    drawn = [line.get_ydata()[0] for line in both.plot().axes[0].lines if len(line.get_ydata()) == 1]
-    assert drawn == [row[name] for row in both.rows() for name in both.names]
-
-
-def test_scores_by_several_rules_name_the_rules(run):
     rules = ["After(loops=1)", "Oracle"]
     both = lw.evaluate("looped-parity", [8], samples=20, stopping=rules, quiet=True)
     assert both.rules == rules and all(rule in str(both) and rule in both._repr_html_() for rule in rules)
-    assert "Oracle" not in str(lw.evaluate("looped-parity", [8], samples=20, quiet=True))
+    own, early = (lw.evaluate("looped-parity", [8], samples=20, stopping=rule, quiet=True) for rule in (None, rules[0]))
+    assert "Oracle" not in str(own)
+    compared = lw.compare(own, early)
+    assert compared.names == ["looped-parity Oracle", "looped-parity After(loops=1)"]
+    drawn = [line.get_ydata()[0] for line in compared.plot().axes[0].lines if len(line.get_ydata()) == 1]
+    assert drawn == [row[name] for row in compared.rows() for name in compared.names]
     (row,) = lw.compare(both, both).rows()  # the recipe's own rule
     assert [row["looped-parity 0 (1)"], row["looped-parity 0 (2)"]] == [both[1].exact] * 2
     with pytest.raises(lw.UsageError, match=r"After\(loops=1\) and After\(loops=2\): evaluate it by one rule"):
         lw.compare(both, lw.evaluate("looped-parity", 8, samples=2, stopping=[rules[0], "After(loops=2)"], quiet=True))
 
 
-def test_a_run_prefers_scores_by_its_own_rule(folder):
-    words = ["train", "looped-parity", "model.width=8", "watch.every=0", "steps=2", "batch=2", "lengths.top=4"]
-    run = lw.Run.locate(lw.find(*words[1:]))
+def test_a_run_prefers_scores_by_its_own_rule():
+    words = ["looped-parity", "model.width=8", "watch.every=0", "steps=2", "batch=2", "lengths.top=4"]
+    run = lw.Run.locate(lw.find(*words))
     for rule, said in (("After(loops=1)", "exact match, After(loops=1)"), ("Oracle", "exact match ")):
-        with pytest.raises(SystemExit) as stopped:
-            main([*words, "--lengths", "3", "--samples", "10", "--stopping", rule, "--quiet"])
-        assert stopped.value.code == 0
-        assert said in str(run) and str(run).count("3: ") == 1
+        done = command("train", *words, "--lengths", "3", "--samples", "10", "--stopping", rule, "--quiet")
+        assert done.returncode == 0 and said in str(run) and str(run).count("3: ") == 1
     assert run.scores.rules == ["After(loops=1)", "Oracle"]
 
 
@@ -286,21 +241,11 @@ def test_the_difference_has_newcombe_s_interval():
     assert newcombe_interval(score(48 / 80, 80), score(56 / 70, 70)) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 
 
-SHOWN = ["run", "recipe", "scores", "answer", "comparison", "list"]
-
-
-@pytest.fixture
-def shown(run):
+def test_a_notebook_shows_results(run):
     answer = lw.Answer("<b>1+1", "2", "2", True, 3, 0.5, 1.5)
-    both = lw.compare(run, run)
-    return dict(zip(SHOWN, [run, run.recipe, run.scores, answer, both, lw.list_tasks()], strict=True))
-
-
-@pytest.mark.parametrize("name", SHOWN)
-def test_a_notebook_shows_it(shown, name):
-    page = shown[name]._repr_html_()
-    assert page.count("<tr>") == page.count("</tr>") > 1
-    assert "<b>1+1" not in page
+    for shown in (run, run.recipe, run.scores, answer, lw.compare(run, run), lw.list_tasks()):
+        page = shown._repr_html_()
+        assert page.count("<tr>") == page.count("</tr>") > 1 and "<b>1+1" not in page
 
 
 def test_a_recipe_prints_as_a_block(run):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,7 +16,7 @@ from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment import data
 from lengthwise.jobs.pool import JobPool
-from lengthwise.runs.run import Run, Weights, load
+from lengthwise.runs.run import Run, Weights
 from lengthwise.training.arithmetic import Clock
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
@@ -135,13 +134,6 @@ def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatc
     assert not (run.folder / "failed.json").exists()
     pool._record_failure([run], "it was lost")
     assert (run.folder / "failed.json").exists()
-
-
-def test_evaluate_accepts_numpy_sizes_and_checks_the_device():
-    weights = load("looped-parity")
-    assert lw.evaluate(weights, np.int64(4), samples=2)[0].sizes == (4,)
-    with pytest.raises(lw.UsageError, match="nonsense"):
-        lw.evaluate(weights, 4, samples=2, device="nonsense")
 
 
 def test_the_last_unfinished_run_still_trains_stacked(runs):

@@ -47,9 +47,3 @@ def test_wrong_digits_are_counted_in_answers_of_another_length():
     assert said.plain.split(maxsplit=1) == ["standard-pairs", "1100  1 of 4 digits wrong"]
     said = _mark_wrong_digits("standard-pairs", Answer("60+40", "10", "100", False, 1, 0.9, 1.2), "100")
     assert "2 of 3 digits wrong" in said.plain
-
-
-def test_a_dry_run_prints_the_plan_of_a_study():
-    done = command("reproduce", "pairs", "--seeds", "2", "--dry-run", "--json")
-    plan = json.loads(done.stdout)["recipes"]
-    assert [(row["recipe"], row["missing"]) for row in plan] == [("looped-pairs", 2), ("standard-pairs", 2)]

@@ -95,28 +95,22 @@ def test_durations_are_short():
 # Terminals, pipes and notebooks
 
 
-def show_briefly(monkeypatch, *, terminal, width=80):
-    """Return the output while a progress line is shown briefly."""
+def test_a_pipe_gets_a_line_at_intervals_and_a_terminal_an_uncut_line(monkeypatch, capsys):
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.01)
-    console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
-    with Progress(console=console) as shown:
-        line = shown.add_line("looped-parity [b]", 10)
-        line.update(5, "loss 0.1234")
-        progress.time.sleep(0.15)
-    return console.file.getvalue()
-
-
-def test_a_pipe_gets_a_line_at_intervals(monkeypatch):
-    lines = show_briefly(monkeypatch, terminal=False).splitlines()
-    assert len(lines) > 1
-    assert all(line.startswith("looped-parity [b]: ") for line in lines)
-    assert lines[-1] == "looped-parity [b]: 50%  0 s left  loss 0.1234"
-
-
-@pytest.mark.parametrize("width", [60, 80, 200])
-def test_a_terminal_shows_the_line_uncut(monkeypatch, width):
-    text = show_briefly(monkeypatch, terminal=True, width=width)
-    assert "loss 0.1234" in text and "50%" in text and "…" not in text
+    for width, terminal in ((80, False), (60, True), (200, True)):
+        console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
+        with Progress(console=console) as shown:
+            shown.add_line("looped-parity [b]", 10).update(5, "loss 0.1234")
+            progress.time.sleep(0.15)
+        text = console.file.getvalue()
+        assert "loss 0.1234" in text and "50%" in text and "…" not in text
+        if not terminal:
+            lines = text.splitlines()
+            assert len(lines) > 1 and all(line.startswith("looped-parity [b]: ") for line in lines)
+            assert lines[-1] == "looped-parity [b]: 50%  0 s left  loss 0.1234"
+    with Progress(quiet=True) as shown:
+        shown.add_line("x", 1).update(1)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_notebook_gets_plain_html(monkeypatch):
@@ -134,12 +128,6 @@ def test_a_notebook_gets_plain_html(monkeypatch):
     assert len(pages) > 1
     assert '<progress value="0.2500"></progress> 25%  0 s left  at 8' in pages[-1] and "&lt;i&gt;" in pages[-1]
     assert format_bar(ProgressLine("x", None)).count("<progress>") == 1
-
-
-def test_quiet_progress_prints_nothing(capsys):
-    with Progress(quiet=True) as shown:
-        shown.add_line("x", 1).update(1)
-    assert capsys.readouterr() == ("", "")
 
 
 # Commands and functions that show progress
@@ -190,9 +178,11 @@ def test_many_problems_are_written_as_they_are_decoded(more, monkeypatch, capsys
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_reports_show_progress(seen, capsys, tmp_path):
-    run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)", folder=tmp_path / "run", quiet=True)
-    run.append("scores", *(score.row() | {"seed": 0} for score in lw.evaluate(run, [2, 3], samples=4, quiet=True)))
+def test_python_functions_and_reports_show_progress(seen, capsys, tmp_path):
+    run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)")
+    lw.evaluate(run, [2, 3], samples=4, families=True, save=True)
+    assert [what.partition(": ")[2] for what in seen] == ["", "exact match", "families"]
+    assert all(rises_to_one(said) for said in seen.values())
     seen.clear()
     assert entry._run(entry.parse(["report", str(run.folder), "--out", str(tmp_path / "figures")])) == 0
     assert list(seen) == ["operations of a step", "figures"]
@@ -202,23 +192,13 @@ def test_reports_show_progress(seen, capsys, tmp_path):
     assert list(seen) == ["looped-parity: every loop"]
 
 
-def test_python_functions_show_progress(seen, capsys):
-    run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)")
-    lw.evaluate(run, [2, 3], samples=4, families=True)
-    assert [what.partition(": ")[2] for what in seen] == ["", "exact match", "families"]
-    assert all(rises_to_one(said) for said in seen.values())
-
-
 # Cost
 
 
-def test_cost_grows_with_loops_and_positions():
+def test_cost_grows_with_loops_and_positions_and_progress_changes_no_scores():
     looped, standard = catalog.recipe("looped-pairs"), catalog.recipe("standard-pairs")
     growth = [relative_cost(recipe, 40) / relative_cost(recipe, 10) for recipe in (looped, standard)]
     assert growth[0] > 10 > growth[1] > 3
-
-
-def test_progress_does_not_change_scores_or_sizes():
     recipe, shown = catalog.recipe("looped-parity"), Progress(quiet=True)
     weights = load("looped-parity", torch.device("cpu"))
     followed = scores_with_progress(weights, [2, 3], [recipe.stopping], shown, label="", samples=4)

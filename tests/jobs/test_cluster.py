@@ -1,4 +1,4 @@
-"""Faults in many trainings: on a Slurm cluster, on a Ray cluster, each of two nodes on this machine, and in a sweep.
+"""Faults in many trainings: on a Slurm cluster, and on a Ray cluster, each of two nodes on this machine.
 ``make cluster-test`` sets the clusters up and takes them down.
 
 A node is killed during training, a job is preempted, the watcher is interrupted: weights equal undisturbed ones.
@@ -53,7 +53,6 @@ PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 """
 RECIPE = ["steps=400", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
 TRAIN = ["--lengths", "4", "--samples", "5", "--save-every", "0.3", "--quiet"]
-SMALL = ["steps=30", "lengths=Uniform(top=4)", "watch.every=0", "keep=last"]
 SLURM = "Slurm(partition=main,minutes=30)"
 
 
@@ -244,49 +243,3 @@ def test_an_interrupt_leaves_no_training_on_ray(nodes, runs, tmp_path):
     wait_until(lambda: not trainings(runs), 20)
     assert wait_for_exit(start_watching("--seeds", "6", on=on), 300) == 0
     assert_undisturbed(runs, tmp_path, 6)
-
-
-# Sweeps
-
-
-def start_sweep(*words):
-    command = [sys.executable, "-m", "lengthwise", "sweep", "looped-parity", *SMALL, *words]
-    command += ["--samples", "20", "--seeds", "2", "--quiet"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-
-def weights_times(runs):
-    """Return when the weights of each run were written."""
-    return {path.parent: path.stat().st_mtime_ns for path in runs.glob("looped-parity-*/model.safetensors")}
-
-
-@on_a_cluster
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["model.width=8,16", "optimizer.rate=1e-3,2e-3,5e-3,1e-2", "batch=2,4,8"],
-        ["model.width=8,16,32", "optimizer.rate=1e-3..1e-2:log", "batch=2..8", "--trials", "24"],
-    ],
-    ids=["grid", "search"],
-)
-def test_a_killed_sweep_of_24_recipes_resumes(runs, tmp_path, words):
-    """It completes its table, trains nothing twice, and a grid's weights equal those of single trainings."""
-    sweeping = start_sweep(*words)
-    wait_until(lambda: len(weights_times(runs)) >= 12, 900)
-    sweeping.kill()
-    wait_for_exit(sweeping, 60)
-    wait_until(lambda: not trainings(runs), 30)  # they end with their parent
-    before = weights_times(runs)
-    assert wait_for_exit(start_sweep(*words), 1500) == 0
-    (folder,) = runs.glob("sweep-*")
-    table = (folder / "trials.csv").read_text()
-    after = weights_times(runs)
-    assert len(table.splitlines()) == 1 + 24 and before.items() <= after.items()
-    if "--trials" not in words:
-        assert len(after) == 48
-        for path in after:
-            run = lw.train(lw.Run.open(path).recipe, folder=tmp_path / path.name, quiet=True)
-            assert (path / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
-    assert wait_for_exit(start_sweep(*words), 600) == 0
-    assert (folder / "trials.csv").read_text() == table and weights_times(runs) == after
