@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import LONG
-from devices import parts_of, small
+from devices import gradient_by, parts_of, small
 from forms import BASE, EVERY, VARIED, all_close, built, covering, names, some
 from runner_forms import FEW, FORMS, LENGTHS, LOOPS, all_outputs
 from torch import nn
@@ -180,18 +180,11 @@ def test_bf16_gradients_are_close_to_those_in_float32(name):
     """Weights are rounded once per pass, also after no-gradient loops; norms and losses are in float32."""
     recipe = small(name)
     model = recipe.build().train()
-    graphs, (rows, loops) = Graphs(Bf16(Plain(model)), bf16=True), draw_batch(recipe, 0)
+    graphs, (rows, _) = Graphs(Bf16(Plain(model)), bf16=True), draw_batch(recipe, 0)
     graphs.begin_step()
-    loss = recipe.objective(graphs, rows, loops, lw.stream(0, "objective"))
-    loss.value.backward()
-    found = torch.cat([one.grad.flatten() for one in model.parameters()])
-    model.zero_grad()
-    exact = recipe.objective(Plain(model), rows, loops, lw.stream(0, "objective"))
-    exact.value.backward()
-    near = torch.cat([one.grad.flatten() for one in model.parameters()])
-    assert graphs.reason is None and loss.value != exact.value and found.dtype == torch.float32
-    assert abs(loss.value - exact.value) < 0.02 * exact.value
-    assert torch.cosine_similarity(found, near, 0) > 0.99
+    (loss, found), (exact, near) = gradient_by(graphs, recipe), gradient_by(Plain(model), recipe)
+    assert graphs.reason is None and loss != exact and found.dtype == torch.float32
+    assert abs(loss - exact) < 0.02 * exact and torch.cosine_similarity(found, near, 0) > 0.99
     graphs.begin_step()
     many = torch.full((len(rows),), 4)
     graphs.last(rows.inputs, many, rows.loss_mask, no_grad_loops=2).square().sum().backward()
@@ -205,16 +198,12 @@ def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
     monkeypatch.setattr(graphs, "BACKEND", "aot_eager")
     torch._dynamo.reset()
     recipe = small("looped-parity")
-    model, (rows, loops) = recipe.build().train(), draw_batch(recipe, 0)
+    model = recipe.build().train()
     plain = Bf16(Plain(model)) if bf16 else Plain(model)
     runner = Graphs(plain, bf16=bf16)
     runner.compiles = True
-    found = []
-    for one in (runner, plain):
-        model.zero_grad()
-        runner.begin_step()
-        recipe.objective(one, rows, loops, lw.stream(0, "objective")).value.backward()
-        found.append(torch.cat([weight.grad.flatten() for weight in model.parameters()]))
+    runner.begin_step()
+    found = [gradient_by(one, recipe)[1] for one in (runner, plain)]
     assert runner.compiles and runner.reason is None
     torch.testing.assert_close(*found, rtol=0, atol=(0.02 if bf16 else 1e-6) * float(found[1].abs().max()))
     torch._dynamo.reset()
