@@ -14,6 +14,7 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
+from lengthwise.models import SequenceModel
 from lengthwise.models.external import ExternalModule
 from lengthwise.testing import laws
 from lengthwise.testing.laws import Finding, Findings, check_part, list_laws
@@ -238,29 +239,24 @@ class _LuckyLengths(lw.Uniform):
         return super().draw(step, rows, axes, torch.Generator().manual_seed(next(SEEDS)))
 
 
-class _Negative(lw.Final):
+@dataclass(frozen=True)
+class _Loss(lw.Final):
+    """A loss that is wrong in one way."""
+
+    how: str = ""
+
     def __call__(self, runner, batch, loops, generator):
+        if self.how == "everywhere":
+            batch = replace(batch, loss_mask=batch.inputs.padding_mask)
         loss = super().__call__(runner, batch, loops, generator)
-        return replace(loss, value=-loss.value)
-
-
-class _LuckyLoss(lw.Final):
-    """A loss that uses the global random generator."""
-
-    def __call__(self, runner, batch, loops, generator):
-        loss = super().__call__(runner, batch, loops, generator)
-        return replace(loss, value=loss.value * (1 + torch.rand(())))
-
-
-class _Everywhere(lw.Final):
-    def __call__(self, runner, batch, loops, generator):
-        return super().__call__(runner, replace(batch, loss_mask=batch.inputs.padding_mask), loops, generator)
-
-
-class _Flat(lw.Final):
-    def __call__(self, runner, batch, loops, generator):
-        loss = super().__call__(runner, batch, loops, generator)
-        return replace(loss, value=loss.value * 0 + loss.value.detach())
+        match self.how:
+            case "negative":
+                return replace(loss, value=-loss.value)
+            case "random":  # from the global generator
+                return replace(loss, value=loss.value * (1 + torch.rand(())))
+            case "flat":
+                return replace(loss, value=loss.value * 0 + loss.value.detach())
+        return loss
 
 
 class _NoSteps(lw.Final):
@@ -389,26 +385,20 @@ class Sum(lw.Mixer):
         return found, found[:, -1:]
 
 
-class Counting(lw.Model):
+class Counting(SequenceModel):
     """A model that counts its loops outside its state."""
 
     def __init__(self, reads, writes):
         super().__init__()
         self.embedding, self.readout = nn.Embedding(reads, 8), nn.Linear(8, writes)
 
-    def embed(self, inputs):
-        self.loops = 0
-        return self.embedding(inputs.tokens)
-
     def start(self, context):
+        self.loops = 0
         return context
 
     def advance(self, state, context):
         self.loops += 1
         return state + self.loops * context
-
-    def read(self, state):
-        return self.readout(state)
 
 
 @dataclass(frozen=True)
@@ -462,10 +452,10 @@ LAW_BREAKERS = {
     "drawn_loops_come_from_the_generator": _Luck(),
     "sizes_stay_in_the_range": _Outside(9),
     "drawn_problems_come_from_the_generator": _LuckyLengths(9),
-    "the_loss_is_a_number": _Negative(),
-    "the_loss_comes_from_the_generator": _LuckyLoss(),
-    "loss_depends_only_on_masked_targets": _Everywhere(),
-    "gradients_are_finite_and_not_all_zero": _Flat(),
+    "the_loss_is_a_number": _Loss(how="negative"),
+    "the_loss_comes_from_the_generator": _Loss(how="random"),
+    "loss_depends_only_on_masked_targets": _Loss(how="everywhere"),
+    "gradients_are_finite_and_not_all_zero": _Loss(how="flat"),
     "accepts_some_task": _Picky(),
     "targets_are_the_answer": _Reads(),
     "masks_lie_inside_rows": _Written(how="crowded"),
@@ -527,7 +517,9 @@ def test_randomness_of_a_model_is_reported_first():
 
 def test_randomness_of_a_loss_is_the_only_finding():
     """The check does not also report that the loss depends on targets outside the mask."""
-    told = {finding.failing_case for finding in check_part(_LuckyLoss()).broken[1:]}  # of its name was said before
+    told = {
+        finding.failing_case for finding in check_part(_Loss(how="random")).broken[1:]
+    }  # of its name was said before
     assert told == {"the loss differs between two calls on one batch: draw random numbers from `generator` only"}
 
 
