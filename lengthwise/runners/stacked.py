@@ -7,6 +7,7 @@ most; finished rows keep their state. Neither changes a logit.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
@@ -50,22 +51,40 @@ class Query:
         return self.each, len(self.depths)
 
 
-class Recorder(Runner):
-    """Records the calls of a runner as queries, and returns logits of zero for ``symbols`` symbols. With
-    ``supervises``, it also records the targets of the logits."""
+class _Asking(Runner):
+    """Turns each call of a runner into a query."""
+
+    @abstractmethod
+    def ask(self, query: Query) -> Answer:
+        """Return the answer to a query."""
+
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+        return self.ask(Query(inputs, loops, positions, no_grad_loops))
+
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
+        return self.ask(Query(inputs, loops, positions, depths=tuple(depths)))
+
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
+        yield from self.ask(Query(inputs, loops, positions, each=True))
+
+
+class Recorder(_Asking):
+    """Records the queries, and returns logits of zero for ``symbols`` symbols. With ``supervises``, it also records the
+    targets of the logits."""
 
     def __init__(self, model: Model, symbols: int, *, supervises: bool = False) -> None:
         super().__init__(model)
         self.symbols, self.queries, self.supervises = symbols, list[Query](), supervises
         self.targets: list[tuple[int, int, Tensor]] = []  # number of the call, number of its depth, targets
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
-        self.queries.append(Query(inputs, loops, positions, no_grad_loops))
-        return self._zeros(positions, 0)
-
-    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
-        self.queries.append(Query(inputs, loops, positions, depths=tuple(depths)))
-        return [self._zeros(positions, number) for number in range(len(depths))]
+    def ask(self, query: Query) -> Answer:
+        self.queries.append(query)
+        positions = query.positions
+        if query.each:
+            ran = [(query.loops >= k).nonzero()[:, 0] for k in range(1, int(query.loops.max()) + 1)]
+            return [(k, rows, torch.zeros(int(positions[rows].sum()), self.symbols)) for k, rows in enumerate(ran, 1)]
+        zeros = [self._zeros(positions, number) for number in range(len(query.depths) or 1)]
+        return zeros if query.depths else zeros[0]
 
     def _zeros(self, positions: Selected, number: int) -> Logits:
         zeros, call = torch.zeros(int(positions.sum()), self.symbols), len(self.queries) - 1
@@ -78,14 +97,8 @@ class Recorder(Runner):
             zeros.supervision = record_call  # type: ignore[attr-defined]
         return zeros
 
-    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
-        self.queries.append(Query(inputs, loops, positions, each=True))
-        for k in range(1, int(loops.max()) + 1):
-            rows = (loops >= k).nonzero()[:, 0]
-            yield k, rows, torch.zeros(int(positions[rows].sum()), self.symbols)
 
-
-class Replayer(Runner):
+class Replayer(_Asking):
     """Returns the answers to the queries that a ``Recorder`` recorded. Raises UsageError for any other call, because an
     objective whose calls depend on logits cannot be recorded before the logits are computed."""
 
@@ -93,20 +106,11 @@ class Replayer(Runner):
         super().__init__(model)
         self.recorded = iter([*zip(queries, answers, strict=True)])
 
-    def _answer(self, query: Query) -> Answer:
+    def ask(self, query: Query) -> Answer:
         recorded_query, answer = next(self.recorded, (None, None))
         if recorded_query is None or not recorded_query.equals(query):
             raise UsageError("the objective's calls of its runner depend on earlier logits")
         return answer
-
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
-        return self._answer(Query(inputs, loops, positions, no_grad_loops))
-
-    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
-        return self._answer(Query(inputs, loops, positions, depths=tuple(depths)))
-
-    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
-        yield from self._answer(Query(inputs, loops, positions, each=True))
 
 
 def supervise_together(recorders: Sequence[Recorder], answers: Sequence[Sequence[Answer]]) -> None:
