@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import plain
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, spread
 from torch import Tensor
 
 from lengthwise.base.types import Problems
@@ -77,8 +77,7 @@ def measured(weights: Weights, problems: Problems, rule: Stopping) -> dict[str, 
     ratios = [slow / fast for slow, fast in zip(times["mixed"], times["quick"], strict=True)]
     single = [slow / fast for slow, fast in zip(times["alone"], times["quick"], strict=True)]
     return {
-        "ratio": round(statistics.median(ratios), 2),
-        "spread": [round(min(ratios), 2), round(max(ratios), 2)],
+        **spread(ratios),
         "one_length_at_a_time": round(statistics.median(single), 2),
         "unlike": sum(int((predicted["quick"] != predicted[name]).any(1).sum()) for name in ("mixed", "alone")),
     }

@@ -2,9 +2,10 @@
 nothing; and the result is one line of JSON."""
 
 import json
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,19 @@ QUICK = "--quick" in sys.argv[1:]
 def print_result(bench: str, **result: Any) -> None:
     """Print what was measured, on one line of standard output."""
     print(json.dumps({"bench": bench, **({"quick": True} if QUICK else {}), **result}))
+
+
+def seconds(work: Callable[..., object], *given: object) -> float:
+    """Return the processor seconds of a call, which other work on the machine does not affect."""
+    start = time.process_time()
+    work(*given)
+    return time.process_time() - start
+
+
+def spread(ratios: Sequence[float], digits: int = 2) -> dict[str, Any]:
+    """Return the median of ratios, and the smallest and largest."""
+    found = [round(of(ratios), digits) for of in (statistics.median, min, max)]
+    return {"ratio": found[0], "spread": found[1:]}
 
 
 def waited(device: torch.device) -> float:

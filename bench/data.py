@@ -7,11 +7,10 @@ measured for batches of 32 and 1,024."""
 import random
 import statistics
 import string
-import time
 from collections.abc import Callable
 
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, seconds
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import EQUALS
@@ -75,13 +74,6 @@ TASKS: dict[str, tuple[Task, tuple[int, ...], Layout, Prompt]] = {
     "sorting": (Sorting(), (10, 10), NextToken(), labelled),
     "bitwise or": (BitwiseOr(), (SIZE, SIZE), NextToken(), one_and_none),
 }  # fmt: skip
-
-
-def seconds(make: Callable[[], object]) -> float:
-    """Processor seconds, which other work on the machine does not affect."""
-    start = time.process_time()
-    make()
-    return time.process_time() - start
 
 
 def ours(task: Task, sizes: tuple[int, ...], layout: Layout, batch: int) -> float:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from unittest import mock
 
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, spread
 
 from lengthwise.base.types import Batch
 from lengthwise.evaluation.answers import Predictions, predict_by_rules, trace_loops
@@ -74,8 +74,7 @@ def measured(name: str, kind: str, samples: int, size: int, claim: float) -> dic
     pairs = list(zip(found["early"], found["whole"], strict=True))
     return {
         "problems": samples,
-        "ratio": round(statistics.median(ratios), 2),
-        "spread": [round(min(ratios), 2), round(max(ratios), 2)],
+        **spread(ratios),
         "claim": claim,
         "to_dropping": round(statistics.median(to_dropping), 2),
         "loops_run": [round(float(torch.cat([one[i].ran for one in pairs]).float().mean()), 1) for i in (0, 1)],

@@ -4,11 +4,10 @@ applies the grammar rule by rule. Neither removes duplicates."""
 import random
 import re
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, seconds, spread
 
 from lengthwise.base.rng import stream
 from lengthwise.tasks.expression import Expression
@@ -64,12 +63,6 @@ def plain(count: int, draw: Callable[[], float]) -> list[tuple[str, int]]:
     return kept
 
 
-def seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 def main() -> None:
     torch.set_num_threads(1)
     task, draw = Expression(), random.Random(0).random
@@ -81,14 +74,8 @@ def main() -> None:
         ours.append(seconds(lambda turn=turn: task.sample_natural(BATCH, LOW, HIGH, stream(0, "bench", turn))) / BATCH)
         after = seconds(lambda: plain(PLAIN, draw)) / PLAIN
         ratios.append((before + after) / 2 / ours[-1])
-    low, middle, high = statistics.quantiles(ratios)
-    print_result(
-        "expressions",
-        per_second=round(1 / statistics.median(ours)),
-        ratio=round(middle, 1),
-        spread=[round(low, 1), round(high, 1)],
-        met=middle >= 20,
-    )
+    found = spread(ratios, 1)
+    print_result("expressions", per_second=round(1 / statistics.median(ours)), **found, met=found["ratio"] >= 20)
 
 
 if __name__ == "__main__":

@@ -6,11 +6,10 @@ the package always uses runners/cpu/small.py.
 """
 
 import statistics
-import time
 from collections.abc import Callable
 
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, seconds
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -53,12 +52,6 @@ def ours(probability: float, angles: Tensor | None) -> Attend:
     return attend
 
 
-def seconds(attend: Attend, projected: Tensor, gradient: Tensor) -> float:
-    start = time.process_time()
-    attend(projected).backward(gradient)
-    return time.process_time() - start
-
-
 def measured(shape: tuple[int, ...], probability: float) -> float:
     rows, heads, positions, size = shape
     projected = torch.randn(rows, positions, 3, heads, size, requires_grad=True)
@@ -66,8 +59,12 @@ def measured(shape: tuple[int, ...], probability: float) -> float:
     angles = torch.randn(rows, positions, size // 2) if probability else None
     ratios = []
     for _ in range(REPEATS + 1):
-        took = [seconds(attend(probability, angles), projected, gradient) for attend in (library, ours)]
-        ratios.append(took[0] / took[1])
+
+        def step(attend: Attend) -> None:
+            attend(projected).backward(gradient)
+
+        theirs, own = (seconds(step, attend(probability, angles)) for attend in (library, ours))
+        ratios.append(theirs / own)
     return round(statistics.median(ratios[1:]), 2)
 
 

@@ -5,11 +5,10 @@ in processor time and in floating-point operations of matrix products. No claim;
 import argparse
 import json
 import statistics
-import time
 from pathlib import Path
 
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, seconds
 from matplotlib.figure import Figure
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -32,12 +31,8 @@ def price(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
     asked = {"samples": SAMPLES, "stopping": rule}
     with FlopCounterMode(display=False) as counter:
         list(evaluate(weights, [length], **asked))
-    seconds = []
-    for _ in range(REPEATS):
-        start = time.process_time()
-        list(evaluate(weights, [length], **asked))
-        seconds.append(time.process_time() - start)
-    return statistics.median(seconds) / SAMPLES * 1e3, counter.get_total_flops() / SAMPLES / 1e6
+    taken = [seconds(lambda: list(evaluate(weights, [length], **asked))) for _ in range(REPEATS)]
+    return statistics.median(taken) / SAMPLES * 1e3, counter.get_total_flops() / SAMPLES / 1e6
 
 
 @style()

@@ -3,10 +3,8 @@ rows of 40 and of 256 positions, plain runner, one thread. ``attention`` is soft
 own recurrent layers, ``TorchLSTM`` and ``TorchGRU``, stand beside them as models.
 """
 
-import time
-
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, seconds
 
 from lengthwise.api import catalog
 from lengthwise.base.types import Inputs, Vocab
@@ -27,13 +25,12 @@ def milliseconds(spec: ModelSpec, length: int) -> float:
     position = torch.arange(length).expand(ROWS, -1)
     tokens = torch.randint(2, (ROWS, length))
     inputs = Inputs(tokens, position, position + 1, torch.ones(ROWS, length, dtype=torch.bool))
-    taken = []
-    for _ in range(REPEATS + 1):
-        start = time.process_time()
+
+    def step() -> None:
         logits = Plain(model).last(inputs, torch.ones(ROWS, dtype=torch.long), inputs.padding_mask)
         torch.nn.functional.cross_entropy(logits, tokens.flatten()).backward()
-        taken.append(1000 * (time.process_time() - start))
-    return round(min(taken), 1)
+
+    return round(1000 * min(seconds(step) for _ in range(REPEATS + 1)), 1)
 
 
 def main() -> None:

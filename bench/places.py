@@ -3,12 +3,11 @@
 For comparison also the loop alone: most of its time goes into converting lists to a tensor."""
 
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, seconds, spread
 
 from lengthwise.base.rng import stream
 from lengthwise.experiment.layout import digit_positions
@@ -29,14 +28,8 @@ def plain(rows: list[list[int]]) -> list[list[int]]:
     return found
 
 
-def seconds(function: Callable[[], Any]) -> float:
-    """The shortest of several calls, as other work on the machine can only add time."""
-    taken = []
-    for _ in range(TIMES):
-        start = time.perf_counter()
-        function()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+def shortest(function: Callable[[], Any]) -> float:
+    return min(seconds(function) for _ in range(TIMES))
 
 
 def main() -> None:
@@ -46,17 +39,11 @@ def main() -> None:
     assert torch.equal(torch.tensor(plain(rows)), digit_positions(tokens >= SIGN).long())
     whole, alone = [], []
     for _ in range(REPEATS):  # alternately
-        fast = seconds(lambda: digit_positions(tokens >= SIGN))
-        whole.append(seconds(lambda: torch.tensor(plain(rows))) / fast)
-        alone.append(seconds(lambda: plain(rows)) / fast)
-    low, middle, high = statistics.quantiles(whole)
-    print_result(
-        "places",
-        ratio=round(middle, 1),
-        spread=[round(low, 1), round(high, 1)],
-        loop_alone=round(statistics.median(alone), 1),
-        met=middle >= 20,
-    )
+        fast = shortest(lambda: digit_positions(tokens >= SIGN))
+        whole.append(shortest(lambda: torch.tensor(plain(rows))) / fast)
+        alone.append(shortest(lambda: plain(rows)) / fast)
+    found = spread(whole, 1)
+    print_result("places", **found, loop_alone=round(statistics.median(alone), 1), met=found["ratio"] >= 20)
 
 
 if __name__ == "__main__":

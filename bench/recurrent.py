@@ -4,14 +4,13 @@ computed token by token on rows of 38 positions, like the originals; loss and gr
 ``libraries``: the time of a model of the same size built from torch.nn, over that of the package."""
 
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
 import others
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, seconds, spread
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -92,25 +91,17 @@ def measured(name: str) -> dict[str, object]:
     ratios, further = [], []
     for step in range(REPEATS[name] + 1):
         batch, _ = data.draw_batch(recipe, step)
-        slow, quick = (seconds(loss, model, batch) for loss in losses)
+        slow, quick = (seconds(gradients, loss, model, batch) for loss in losses)
         ratios.append(slow / quick)
         if theirs:
-            further.append(seconds(partial(plain_loss, library_logits), theirs, batch) / quick)
-    low, middle, high = statistics.quantiles(ratios[1:])  # without the first step, which includes one-time allocations
+            further.append(seconds(gradients, partial(plain_loss, library_logits), theirs, batch) / quick)
+    found = spread(ratios[1:])  # without the first step, which includes one-time allocations
     return {
-        "ratio": round(middle, 2),
-        "spread": [round(low, 2), round(high, 2)],
+        **found,
         "difference": difference,
-        "met": middle >= CLAIMS[name] and difference < 1e-5,
+        "met": found["ratio"] >= CLAIMS[name] and difference < 1e-5,
         **({"libraries": round(statistics.median(further[1:]), 2)} if further else {}),
     }
-
-
-def seconds(loss: Loss, model: nn.Module, batch: Batch) -> float:
-    """Processor seconds of a step."""
-    start = time.process_time()
-    gradients(loss, model, batch)
-    return time.process_time() - start
 
 
 def main() -> None:

@@ -6,12 +6,10 @@ same by the plain runner, which computes what the stack does. Above 1 the stack 
 """
 
 import statistics
-import time
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, seconds
 
 from lengthwise.api import catalog
 from lengthwise.experiment.lengths import Uniform
@@ -27,12 +25,6 @@ SIZES = {  # recipe, changes, and how often each is measured
     "published: width 256, 64 rows": ("paper-fop-loop-adaptive-parity", [], 1),
 }
 COUNTS = (2,) if QUICK else (2, 4, 8)
-
-
-def seconds(step: Callable[[], object]) -> float:
-    start = time.process_time()
-    step()
-    return time.process_time() - start
 
 
 def ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[float]]:

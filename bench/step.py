@@ -14,13 +14,12 @@ import re
 import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from common import QUICK, print_result
+from common import QUICK, print_result, seconds, spread
 from others import LIBRARIES, Looped
 from plain import final_loss
 from torch import Tensor, nn
@@ -123,9 +122,7 @@ def distinct(batch: Batch, loops: Tensor) -> Tensor:
 def product_rate(side: int = 64 if QUICK else 1536) -> float:
     """Operations per second of a large matrix product."""
     one, two = torch.randn(side, side), torch.randn(side, side)
-    start = time.process_time()
-    one @ two
-    return 2 * side**3 / (time.process_time() - start)
+    return 2 * side**3 / seconds(torch.mm, one, two)
 
 
 def measured(name: str) -> dict[str, object]:
@@ -142,8 +139,7 @@ def measured(name: str) -> dict[str, object]:
         shares.append(operations / took["quick"] / product_rate())
     found = ratios[1:]  # without the first step, which includes one-time allocations
     return {
-        "ratio": round(statistics.median(found), 2),
-        "spread": [round(min(found), 2), round(max(found), 2)],
+        **spread(found),
         "bound": round(statistics.median(bounds[1:]), 2),
         "of_the_product_rate": round(statistics.median(shares[1:]), 2),
         "difference": difference(name),
@@ -177,13 +173,6 @@ def step_of(model: nn.Module, batch: Batch, loops: Tensor) -> None:
     model.zero_grad()
     logits = model(batch.inputs.tokens, loops)
     F.cross_entropy(logits[batch.loss_mask], batch.targets[batch.loss_mask]).backward()
-
-
-def seconds(work: Callable[..., object], *given: object) -> float:
-    """Processor seconds, which other work on the machine does not affect."""
-    start = time.process_time()
-    work(*given)
-    return time.process_time() - start
 
 
 def memory(how: str) -> int:
