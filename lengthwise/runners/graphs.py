@@ -78,10 +78,9 @@ class Graphs(Runner):
         self.calls = 0
         self.uses_waves, self.buffers = waves.can_advance(self.model), [*self.model.buffers()]
         # One loop or wave is compiled if the compiled runner knows all its parts, and has no dropout.
-        is_known = cpu.claims.find_obstacle(self.model, Compiled.parts, ("cuda",)) is None and not has_dropout(
-            self.model
-        )
-        self.compiles = self.device.type == "cuda" and (is_known or self.uses_waves)
+        is_known = cpu.claims.find_obstacle(self.model, Compiled.parts, ("cuda",)) is None
+        can_compile = self.uses_waves or (is_known and not has_dropout(self.model))
+        self.compiles = self.device.type == "cuda" and can_compile
         kinds = {type(part).__module__ for part in self.model.modules()}
         self.has_user_code = not all(kind.startswith(("lengthwise.", "torch.nn.")) for kind in kinds)
         # True if all passes over equal inputs have equal states after each loop.

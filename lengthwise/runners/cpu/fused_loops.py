@@ -136,14 +136,12 @@ def plan_loops(
 def can_fuse(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
     """Return whether these blocks can be fused: they differ only in weights, and all norms have the same ε."""
     kinds = {(type(block.mlp.act), block_attention(block).heads) for block in blocks}
-    norms = {part.eps for block in blocks for part in (block.norm_mixer, block.norm_mlp)} | (
-        {norm.eps} if norm else set()
-    )
+    norms = [*(part for block in blocks for part in (block.norm_mixer, block.norm_mlp)), *([norm] if norm else [])]
     for block in blocks:
         drops = (block.drop.training and block.drop.p) or dropout_probability(block_attention(block))
         if block.post or block.mlp.gated or drops:
             return False
-    return len(kinds) == 1 and len(norms) == 1
+    return len(kinds) == 1 and len({part.eps for part in norms}) == 1
 
 
 def run_loops(
