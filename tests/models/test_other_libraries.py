@@ -109,17 +109,6 @@ def test_modules_are_trained_and_measured_without_a_wrapper(build, layout, runs)
     assert [score.exact for score in first] == [score.exact for score in again]
 
 
-@for_each(MODULES)
-def test_padding_changes_nothing(build, layout):
-    model = SinglePass(built(build)).eval()
-    tokens = torch.randint(SYMBOLS, (1, 5))
-    beside = nn.functional.pad(tokens, (0, 4), value=1).repeat(2, 1)
-    present = torch.tensor([[True] * 5 + [False] * 4, [True] * 9])
-    with torch.no_grad():
-        alone, longer = (model.advance(None, pair) for pair in ((tokens, tokens >= 0), (beside, present)))
-    assert torch.allclose(alone[0], longer[0, :5], atol=1e-5)
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_weights_in_16_bits_are_trained_and_measured(dtype, runs):
     run = trained(built(bert).to(dtype), FOP)

@@ -63,8 +63,11 @@ def test_models_have_their_published_size(size):
             assert sum(parameter.numel() for parameter in recipe.build().parameters()) == parameters
 
 
-def std_of(tensor):
-    return float(tensor.detach().std())
+def assert_normal(std, *parts):
+    """Assert that these modules' weights have this standard deviation, and that their biases are 0."""
+    for part in parts:
+        assert float(part.weight.detach().std()) == pytest.approx(std, rel=0.1)
+        assert getattr(part, "bias", None) is None or not part.bias.any()
 
 
 def is_orthogonal(matrix):
@@ -75,15 +78,12 @@ def is_orthogonal(matrix):
 
 def test_retran_has_the_published_initialization():
     model = build(lw.ReTran(64, 256, 6))
-    assert std_of(model.embedding.weight) == pytest.approx(1, rel=0.1)
+    assert_normal(1, model.embedding)
     assert float(model.readout.weight.detach().abs().max()) <= 1 / 8
     for layer in model.layers:
-        for linear in (layer.query, layer.key, layer.value):
-            assert std_of(linear.weight) == pytest.approx(0.02, rel=0.1) and not linear.bias.any()
-        assert std_of(layer.mix.weight) == pytest.approx(0.02 / math.sqrt(12), rel=0.1) and not layer.mix.bias.any()
-        cell = layer.cell
-        for linear in (cell.input, cell.out):
-            assert std_of(linear.weight) == pytest.approx(0.02, rel=0.1)
+        assert_normal(0.02, layer.query, layer.key, layer.value, layer.cell.out)
+        assert_normal(0.02 / math.sqrt(12), layer.mix)
+        assert float(layer.cell.input.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
 
 
 @pytest.mark.parametrize("spec", [lw.ReTran(64, 256, 6), lw.LSTM(64, 256, 6)], ids=repr)
@@ -97,17 +97,16 @@ def test_cells_have_the_published_initialization(spec):
         assert not cell.first_short.any() and not cell.first_long.any()
         if isinstance(spec, lw.LSTM):  # uniform up to √3 · √(1/3) / √inputs, so std is 1 / √(3 · inputs)
             for linear in (cell.input, cell.out):
-                assert std_of(linear.weight) == pytest.approx(1 / math.sqrt(3 * linear.in_features), rel=0.1)
+                wanted = pytest.approx(1 / math.sqrt(3 * linear.in_features), rel=0.1)
+                assert float(linear.weight.detach().std()) == wanted
 
 
 def test_gpt_has_the_published_initialization():
     model = build(replace(GPT_SPEC, width=128, layers=6))
-    assert std_of(model.embedding.weight) == pytest.approx(0.02, rel=0.1)
-    assert std_of(model.readout[0].weight) == pytest.approx(0.02, rel=0.1)
+    assert_normal(0.02, model.embedding, model.readout[0])
     for block in model.blocks:
-        assert std_of(block.mixer.out.weight) == pytest.approx(0.02 / math.sqrt(12), rel=0.1)
-        for linear in (block.mixer.project, block.mlp.widen, block.mlp.narrow):
-            assert std_of(linear.weight) == pytest.approx(0.02, rel=0.1) and not linear.bias.any()
+        assert_normal(0.02 / math.sqrt(12), block.mixer.out)
+        assert_normal(0.02, block.mixer.project, block.mlp.widen, block.mlp.narrow)
 
 
 @pytest.mark.parametrize("spec", [lw.LSTM(), lw.ReTran(), GPT_SPEC], ids=lambda spec: type(spec).__name__)
