@@ -6,10 +6,10 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import torch
 from jaxtyping import Bool, Int
@@ -38,6 +38,7 @@ class File(Task):
     words: bool = False  # symbols are words, separated by spaces, not characters
     grid: bool = False  # prompts and answers are square grids, with / between lines; the size is the number of lines
     final_after: OneLine = ""  # an answer's final part begins after the last of these symbols
+    purpose: Literal["all", "train", "validation", "test"] = field(default="all", metadata={"shown": False})  # the part
 
     is_collection = True
 
@@ -128,7 +129,8 @@ class File(Task):
     @property
     def _is_in_part(self) -> Bool[Tensor, " n"]:
         """A mask of the rows that may be drawn."""
-        return torch.ones_like(self.collection.size, dtype=torch.bool)
+        part = self.collection.part
+        return part >= 0 if self.purpose == "all" else part == problem_file.PARTS.index(self.purpose)
 
     @cached_property
     def _rows_by_size(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " s"], Int[Tensor, " s"]]:
@@ -207,24 +209,10 @@ class File(Task):
         return sizes, longest.cummax(0).values
 
 
-@dataclass(frozen=True)
-class _FilePart(File):
-    """The problems of a file for one purpose."""
-
-    purpose: Purpose = "train"
-
-    def part(self, purpose: Purpose) -> Task:
-        return self
-
-    @property
-    def _is_in_part(self) -> Bool[Tensor, " n"]:
-        return self.collection.part == problem_file.PARTS.index(self.purpose)
-
-
 @cache
-def _build_part(task: File, purpose: Purpose) -> _FilePart:
+def _build_part(task: File, purpose: Purpose) -> File:
     """Return the part of a file for a purpose, cached per process. Raises UsageError if the part is empty."""
-    part = _FilePart(**{field.name: getattr(task, field.name) for field in fields(task)}, purpose=purpose)
+    part = replace(task, purpose=purpose)
     if not part._is_in_part.any():
         raise UsageError(f"{task.name}: no problem falls into the {purpose} part: add problems, or change shares")
     return part
