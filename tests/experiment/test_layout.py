@@ -20,6 +20,7 @@ from lengthwise.experiment.layout import (
 )
 from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.expression import Expression
+from lengthwise.tasks.modular_arithmetic import ModularArithmetic
 from lengthwise.testing import laws_of_layouts
 from lengthwise.testing.laws import check_part
 from lengthwise.testing.laws_of_tasks import prompts_and_answers
@@ -168,14 +169,21 @@ def test_digit_positions_against_a_plain_loop(rows, middle):
 
 
 @pytest.mark.parametrize(
-    ("task", "prompt", "positions"),
+    ("task", "layout", "prompt", "positions"),
     [
-        (lw.Addition(2, "most", True, True), "1011+0110", [1, 2, 3, 4, 0, 1, 2, 3, 4, 0, 1, 2, 3, 4, 5]),
-        (Multiplication(), "10*011", [2, 1, 0, 3, 2, 1, 0, 1, 2, 3, 4, 5]),  # operands from their ends, as mirrored
+        (lw.Addition(2, "most", True, True), FullOutput(), "101+011", [1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, 4]),
+        (
+            Multiplication(),
+            FullOutput(),
+            "10*011",
+            [2, 1, 0, 3, 2, 1, 0, 1, 2, 3, 4, 5],
+        ),  # from their ends
+        (ModularArithmetic(), lw.Labelled(), "3+2*4", [1, 0, 1, 0, 1, 0]),
+        (type("_Mirrored", (lw.Copy,), {"mirrored": True})(), lw.Tagged(), "0110", [4, 3, 2, 1]),
     ],
 )
-def test_digits_of_equal_weight_have_equal_positions(task, prompt, positions):
-    assert FullOutput().write(task.parse(prompt), task).inputs.digit_position[0].tolist() == positions
+def test_digits_of_equal_weight_have_equal_positions(task, layout, prompt, positions):
+    assert layout.write(task.parse(prompt), task).inputs.digit_position[0].tolist() == positions
 
 
 # Hidden answers

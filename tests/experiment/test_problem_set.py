@@ -3,15 +3,11 @@
 import hashlib
 import itertools
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from conftest import LONG
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +19,6 @@ from lengthwise.experiment import problem_set
 from lengthwise.experiment.problem_set import json_lines
 
 yaml = pytest.importorskip("yaml")
-long = pytest.mark.skipif(not LONG, reason="a minute: LENGTHWISE_LONG=1")
 
 
 @pytest.fixture(autouse=True)
@@ -53,25 +48,6 @@ def test_the_digest_is_the_same_from_the_command_line_python_a_loader_and_a_file
     if len(named.axes) == 1:
         (tmp_path / "sample.jsonl").write_text(shell.out, encoding="utf-8")
         assert lw.File(str(tmp_path / "sample.jsonl")).digest == digest
-
-
-@pytest.mark.parametrize("count", [3_000, pytest.param(1_000_000, marks=long)])
-def test_a_million_problems_take_at_most_a_minute_each_way(count, monkeypatch):
-    """The command line, Python and a DataLoader each draw, write and digest a million problems within a minute."""
-    monkeypatch.setattr(problem_set, "PROBLEMS_PER_CHUNK", 65_536)
-    words = ["addition", "--lengths", "1-20", "--count", str(count), "--split", "train", "--jsonl"]
-    seconds = [sum(os.times()[:4])]
-    shell = subprocess.run([sys.executable, "-m", "lengthwise", "sample", *words], capture_output=True, check=True)
-    seconds.append(sum(os.times()[:4]))
-    found = lw.problems("addition", range(1, 21), count, split="train")
-    digests = [hashlib.sha256(shell.stdout).hexdigest()[:16], found.digest]
-    seconds.append(sum(os.times()[:4]))
-    digest = hashlib.sha256()
-    for rows in torch.utils.data.DataLoader(found, batch_size=1024, collate_fn=list):
-        digest.update("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
-    seconds.append(sum(os.times()[:4]))
-    assert len({*digests, digest.hexdigest()[:16]}) == 1
-    assert max(after - before for before, after in itertools.pairwise(seconds)) < 60, seconds
 
 
 @given(st.integers(1, 130), st.integers(0, 3))
