@@ -36,6 +36,7 @@ class Task(Config):
     unless ``listed_sizes`` names the valid ones, ascending: range(3, 300, 3) or (4, 8, 16).
     """
 
+    symbols: tuple[str, ...]  # symbols of prompts and answers
     signs: tuple[str, ...] = ()  # symbols between numbers
     mirrored: bool = False  # prompts write numbers in the other digit order than answers
     axes: tuple[str, ...] = ("length",)
@@ -58,11 +59,6 @@ class Task(Config):
             if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
                 raise UsageError(f"{cls.__name__}.listed_sizes must be ascending sizes from 1 up: range(3, 300, 3)")
             cls.smallest, cls.largest = listed[0], listed[-1]
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """The symbols of prompts and answers: by default, those of ``reads`` and ``writes``."""
-        return tuple(dict.fromkeys(self.reads + self.writes))
 
     @property
     def name(self) -> str:

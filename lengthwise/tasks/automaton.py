@@ -103,6 +103,10 @@ class CycleNavigation(Automaton):
         return tuple("0123456789"[: self.places])
 
     @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.reads, *self.writes)
+
+    @property
     def question(self) -> str:
         when = "after each of" if self.each else "after"
         return (

@@ -42,6 +42,10 @@ class CountedBlocks(Task):
         return tuple("abcde"[: self.letters])
 
     @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.reads, *self.writes)
+
+    @property
     def question(self) -> str:
         blocks = ", then ".join(self.reads)
         return f"Write 1 if this word is one block each of {blocks}, all of the same length, and 0 if it is not."
@@ -158,6 +162,10 @@ class Dyck(SequenceTask):
     @property
     def writes(self) -> tuple[str, ...]:  # type: ignore[override]
         return (*CLOSING[: self.kinds], NONE)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
+        return (*self.reads, NONE)
 
     @property
     def question(self) -> str:

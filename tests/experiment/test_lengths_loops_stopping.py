@@ -76,18 +76,16 @@ def test_rows_of_the_longest_size_stand_anywhere_in_a_batch_and_respect_most():
     assert sizes[:4].tolist() == [[2, 8]] * 4 and sizes.amax(0).tolist() == [2, 8]
 
 
-@given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 60))
-def test_a_curriculum_against_counting_up(bottom, more, further, every, step):
-    """The maximum starts at ``start``, grows by one every ``every`` steps, and stays at ``top``."""
-    hold = 7 * (step % 2)
-    lengths = lw.Curriculum(top=bottom + more + further, every=every, start=bottom + more, bottom=bottom, hold=hold)
-    maximum = bottom + more
-    for passed in range(1, step + 1 - hold):
-        if passed % every == 0 and maximum < lengths.top:
-            maximum += 1
-    assert lengths.maximum(step) == maximum
-    sizes = lengths.draw(step, 400, 2, lw.stream(0, "x", step))
-    assert sorted(sizes.unique().tolist()) == list(range(bottom, maximum + 1))
+@given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 9))
+def test_a_curriculum_against_counting_up(bottom, more, further, every, hold):
+    """The maximum starts at ``start``, grows by one every ``every`` steps after ``hold``, and stays at ``top``."""
+    start, top = bottom + more, bottom + more + further
+    lengths = lw.Curriculum(top=top, every=every, start=start, bottom=bottom, hold=hold)
+    wanted = [start] * hold + [min(top, start + i) for i in range(further + 2) for _ in range(every)]
+    assert [lengths.maximum(step) for step in range(len(wanted))] == wanted
+    for step in (0, len(wanted) // 2):
+        sizes = lengths.draw(step, 400, 2, lw.stream(0, "x", step))
+        assert sorted(sizes.unique().tolist()) == list(range(bottom, wanted[step] + 1))
 
 
 MOST = st.lists(st.integers(0, 9), min_size=1, max_size=3)
