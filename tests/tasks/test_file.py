@@ -111,7 +111,7 @@ def test_missing_sizes_are_replaced_by_smaller_ones(tmp_path_factory, there, ask
 
 def test_missing_sizes_are_refused_and_left_out_of_default_sizes(tmp_path):
     rows = [row | {"size": 10 * len(row["prompt"])} for row in parities(range(5, 10))]
-    recipe = small(task := lw.File(str(write_rows(tmp_path / "tens.jsonl", rows))), lengths=lw.Uniform(top=60))
+    recipe = small(lw.File(str(write_rows(tmp_path / "tens.jsonl", rows))), lengths=lw.Uniform(top=60))
     assert default_sizes(recipe) == [60, 90]
     with pytest.raises(lw.UsageError, match=r"no problems of size 8 left to measure; it has 50–90 in steps of 10$"):
         data.evaluation_problems(recipe, 8, 5, seed=0)
@@ -119,7 +119,7 @@ def test_missing_sizes_are_refused_and_left_out_of_default_sizes(tmp_path):
     assert list(watching.measure(recipe.build(), 0)["exact"]) == ["60", "50"]
     try_training(recipe, CPU)
     assert set(data._draw_step_problems(recipe, 0, 0).sizes[:, 0].tolist()) == {50, 60}
-    assert task.answer_slots(torch.tensor([[7], [55], [90]])).tolist() == [1, 1, 1]
+    assert recipe.task.answer_slots(torch.tensor([[7], [55], [90]])).tolist() == [1, 1, 1]
 
 
 def test_an_id_depends_on_the_content_and_not_on_the_path(bits, tmp_path):
@@ -255,21 +255,32 @@ def test_grids_are_parsed_and_formatted_line_by_line(mirrors):
     assert unknown.right is None and unknown.text.count("/") == 4
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
+def test_check_names_the_invalid_lines_of_grids_and_counts_words(tmp_path, capsys):
+    def check(*words):
+        code, shown = run("check", *words), capsys.readouterr()
+        return code, " ".join((shown.out or shown.err).split())
+
+    path, first = tmp_path / "grids.jsonl", {"prompt": "1", "answer": "1"}
+    for row, message in (
         ({"prompt": "12/3", "answer": "12/34"}, "prompt must be a square grid"),
         ({"prompt": "12/34", "answer": "1"}, "answer must have as many lines as prompt"),
         ({"prompt": "12/34", "answer": "12/34", "size": 4}, "size must be the number of lines, 2, or be omitted"),
-    ],
-)
-def test_an_invalid_grid_is_reported_with_its_line(row, message, tmp_path, capsys):
-    path = write_rows(tmp_path / "grids.jsonl", [{"prompt": "1", "answer": "1"}, row])
-    with pytest.raises(lw.UsageError, match=f"line 2: {message}"):
-        lw.File(str(path), grid=True)
-    assert run("check", path, "--grid") == 1 and f"line 2: {message}" in " ".join(capsys.readouterr().out.split())
-    assert run("check", path, "--grid", "--words") == 2 and "exclude each other" in capsys.readouterr().err
-    assert run("check", "json", "--grid") == 2 and "--grid is for files" in capsys.readouterr().err
+    ):
+        write_rows(path, [first, row])
+        with pytest.raises(lw.UsageError, match=f"line 2: {message}"):
+            lw.File(str(path), grid=True)
+        code, said = check(path, "--grid")
+        assert code == 1 and f"line 2: {message}" in said
+    for words, message in (((path, "--grid", "--words"), "exclude each other"), (("json", "--grid"), "is for files")):
+        code, said = check(*words)
+        assert code == 2 and message in said
+    texts = [("take the red one", "red one"), ("go left", "left"), ("go", "go")]
+    path = write_rows(tmp_path / "words.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in texts])
+    code, said = check(path, "--words")
+    assert code == 0 and "prompt 4 symbols, answer 2" in said and "6: go left one red take the" in said
+    assert "1–2, 4" in said and lw.File(str(path), words=True).digest in said and "--words" not in said
+    code, said = check(path)
+    assert code == 0 and "prompt 16 symbols, answer 7" in said and "--words reads words" in said
 
 
 def test_layouts_accept_a_file_by_the_form_of_its_answers(turns, bits):
@@ -331,20 +342,6 @@ def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count):
     assert {*drawn} <= {(row["prompt"], row["answer"]) for row in rows}
     (score,) = evaluate(lw.Weights("own", recipe, try_training(recipe, CPU).model), [7], samples=5)
     assert score.count == 5
-
-
-def test_check_counts_words_where_symbols_are_words(tmp_path, capsys):
-    texts = [("take the red one", "red one"), ("go left", "left"), ("go", "go")]
-    path = write_rows(tmp_path / "words.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in texts])
-    task = lw.File(str(path), words=True)
-    assert run("check", path, "--words") == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "prompt 4 symbols, answer 2" in said and "1–2, 4" in said and "6: go left one red take the" in said
-    assert task.digest in said and "--words" not in said
-    assert run("check", path) == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "prompt 16 symbols, answer 7" in said and "--words reads words" in said
-    assert run("check", "json", "--words") == 2 and "--words is for files" in capsys.readouterr().err
 
 
 def run(*words):

@@ -1,4 +1,6 @@
-"""Sudoku: its base puzzles, what is refused, and what heads on its grid see."""
+"""Sudoku and mazes: base puzzles, what is read, and what heads and mixers on their grids see."""
+
+from itertools import product
 
 import pytest
 import torch
@@ -8,8 +10,9 @@ from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
 from lengthwise.experiment.layout import Grid
-from lengthwise.nn.window import GridHeadsEncoding
+from lengthwise.nn.window import GridHeadsEncoding, neighbouring_cells
 from lengthwise.tasks import sudoku
+from lengthwise.tasks.maze import MOVES, Maze
 from lengthwise.tasks.sudoku import (
     BOXES,
     Sudoku,
@@ -62,9 +65,22 @@ def test_parts_share_no_base_puzzle():
 @pytest.mark.parametrize(
     "text", ["1...\n..2.\n.3..\n...4\n", "1000/0020/0300/0004", "1.....2..3.....4", "1000002003000004"]
 )
-def test_puzzles_are_parsed_in_common_formats(text):
+def test_puzzles_and_mazes_are_parsed_in_common_formats(text):
     """Puzzles may be written line by line, with 0 for a blank, or without breaks."""
     assert Sudoku().format(Sudoku().parse(text).answer[0]) == "1243/3421/4312/2134"
+    maze = Maze().parse("#####\n#S.G#\n#.###\n#...#\n#####")
+    assert Maze().format(maze.answer[0]) == "#####/#ooo#/#.###/#...#/#####"
+
+
+def test_a_cell_of_a_maze_sees_the_cells_around_it():
+    """In a batch of grids of two sizes, neighbours equal those found by walking through the grid."""
+    inputs = Grid().write(Maze().sample(torch.tensor([[2], [3]]), stream(0, "cells")), Maze()).inputs
+    near, count = neighbouring_cells(inputs, causal=False), inputs.tokens.shape[1]
+    for row, side in enumerate((5, 7)):
+        for line, column in product(range(side), repeat=2):
+            around = [(line + down, column + right) for down, right in MOVES]
+            index = [i * side + j if 0 <= i < side and 0 <= j < side else count for i, j in around]
+            assert near[row, line * side + column].tolist() == index
 
 
 def test_heads_see_rows_columns_and_boxes():
