@@ -14,7 +14,6 @@ from lengthwise.experiment.layout import (
     FullOutput,
     NextToken,
     Pairs,
-    digit_positions,
     mask_before_end,
     mask_through_end,
 )
@@ -150,22 +149,6 @@ def test_a_whole_tail_is_supervised_and_level_rows_are_extended_to_the_longest(t
     for name in ("tokens", "position", "digit_position"):
         assert getattr(level.inputs, name)[~more].equal(getattr(own.inputs, name)[~more])
     assert level.targets[~more].equal(own.targets[~more])
-
-
-@given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=5), st.integers(0, 7))
-def test_digit_positions_against_a_plain_loop(rows, middle):
-    """Digits count forwards; where ``mirrored``, backwards from the number's end, a sign or the row's end."""
-    signs = torch.tensor(rows)
-    forwards, backwards = [], []
-    for row in rows:
-        count, ahead = [], []
-        for i, sign in enumerate(row):
-            count.append(0 if sign else 1 + (count[-1] if count else 0))
-            ahead.append(next((j for j in range(i, 7) if row[j]), 7) - i)
-        forwards.append(count)
-        backwards.append(ahead[:middle] + count[middle:])
-    assert digit_positions(signs).tolist() == forwards
-    assert digit_positions(signs, (torch.arange(7) < middle).expand(len(rows), -1)).tolist() == backwards
 
 
 @pytest.mark.parametrize(
