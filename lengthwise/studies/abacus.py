@@ -26,12 +26,8 @@ CLAIMS = (
 @validate_arguments
 def abacus(tasks: str = "all", scale: Literal["cpu", "blog", "paper"] = "cpu") -> Study:
     """Abacus embeddings: the map of sums up to 40 × 40 digits; positions compared; layers and loops; other tasks."""
-    recipes, loops, grid, sizes = (
-        (recipes_of.abacus_addition(), recipes_of.abacus_addition_full()),
-        (),
-        (40, 40),
-        (60, 100),
-    )
+    recipes = recipes_of.abacus_addition(), recipes_of.abacus_addition_full()
+    loops, grid, sizes = (), (40, 40), (60, 100)
     if scale == "blog":
         recipes, loops = (recipes_of.blog_abacus_addition(),), LOOPS
     elif scale == "paper":  # the paper's map, and the end of its diagonal

@@ -16,7 +16,6 @@ from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
 from lengthwise.runs.run import load
-from lengthwise.testing.laws_of_rules import take_row
 
 
 def counts(values, top):
@@ -234,15 +233,6 @@ def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
     assert stopping.reads_output == (stopping in READING)
 
 
-def test_the_batch_variant_does_depend_on_neighbours():
-    """The published variant chooses one loop for all rows, by the mean over rows."""
-    confidence, loops = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]]), torch.tensor([2, 2])
-    trace = lw.Trace(torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long), confidence, loops)
-    assert MaxConfidence(per="batch").choose(trace, loops).tolist() == [2, 2]
-    assert MaxConfidence().choose(trace, loops).tolist() == [1, 2]
-    assert MaxConfidence(per="batch").choose(take_row(trace, 0), loops[:1]).tolist() == [1]
-
-
 @given(ROUNDS, st.integers(0, 9))
 def test_limits(planned, extra):
     assert Oracle(-extra).limit(planned).tolist() == [max(1, n - extra) for n in planned.tolist()]
@@ -251,11 +241,6 @@ def test_limits(planned, extra):
         assert kind(extra=extra).limit(planned).tolist() == [n + extra for n in planned.tolist()]
     for rule in (MaxConfidence(most=7), Converged(most=7), Halted(most=7), Settled(most=7)):
         assert rule.limit(planned).tolist() == [7] * len(planned)
-
-
-def test_names_contain_every_setting():
-    rules = [*RULES, *READING, MaxConfidence(extra=3)]
-    assert len({rule.name for rule in rules}) == len(rules) and rules[-1].name == "MaxConfidence(extra=3)"
 
 
 @pytest.mark.parametrize(
