@@ -121,7 +121,7 @@ class Recipe(fields.Config):
             kind = type(self.objective).__name__
             raise UsageError(f"accumulate={self.accumulate}: {kind} takes several steps on a batch: omit accumulate")
         if self.start >= self.steps:
-            includes = f"steps={self.steps}: this includes the {self.start} of the run that it continues"
+            includes = f"steps={self.steps}: this includes the {self.start} steps of the run that it continues"
             raise UsageError(f"{includes}: write steps={2 * self.start} to train as long again")
         self._check_problems()
         for probe in self.watch.probes:
