@@ -15,7 +15,7 @@ from lengthwise.base.results import effective_trials
 from lengthwise.base.types import Inputs, Problems, UsageError, wilson_interval
 from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import scores as evaluation
-from lengthwise.evaluation.answers import predict
+from lengthwise.evaluation.answers import decode, predict
 from lengthwise.evaluation.scores import evaluate, exact_match, trace_answers
 from lengthwise.experiment import data
 from lengthwise.experiment.data import default_sizes
@@ -375,7 +375,10 @@ def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, mo
         use_problems(monkeypatch, problem)
         (score,) = evaluate(weights, [2], samples=1)
         wanted = [*problem.answer[0, : int(problem.answer_length)].tolist(), recipe.layout.end_id(recipe.task)]
-        assert score.exact == (greedy(weights.model, recipe, problem) == wanted)
+        symbols = greedy(weights.model, recipe, problem)
+        assert score.exact == (symbols == wanted)
+        decoded = decode(weights.model, recipe, recipe.layout.write(problem, recipe.task), Oracle())
+        assert decoded.symbols[0, : len(symbols)].tolist() == symbols
         total += score.exact
     assert 0 < total < len(problems)
 
