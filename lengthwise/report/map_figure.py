@@ -29,8 +29,8 @@ def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
 @style()
 def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, width: Width = "page") -> Drawing:
     """Draw exact match for every pair of sizes, averaged over weights, the training range outlined; a panel per
-    stopping rule and set of problems. A panel of equal sizes only is left out beside others. Rows of a single size are
-    ignored. Raises UsageError without rows of two sizes."""
+    stopping rule and set of problems. Sizes measured on the diagonal only are left out beside others. Raises UsageError
+    without rows of two sizes."""
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, for example on 20x40")
@@ -40,7 +40,10 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
         ", ".join(compress((rule_text(rule), problems), varies)): cells for (rule, problems), cells in kinds.items()
     }
     panels = {name: cells for name, cells in panels.items() if any(len({*sizes}) == 2 for sizes in cells)} or panels
-    sides = [sorted({sizes[axis] for cells in panels.values() for sizes in cells}) for axis in (0, 1)]
+    measured = {sizes for cells in panels.values() for sizes in cells}
+    # Sizes measured only on the diagonal may be far apart; the length figure shows them.
+    mapped = {sizes for sizes in measured if sizes[0] != sizes[1]} or measured
+    sides = [sorted({sizes[axis] for sizes in mapped}) for axis in (0, 1)]
     across = min(len(panels), PANELS_PER_ROW[width])
     down = math.ceil(len(panels) / across)
     side = min(3.0, (WIDTHS[width] - 1.35 - 0.3 * (across - 1)) / across)  # inches, beside labels and the colour bar
@@ -49,7 +52,8 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
     figure.set_layout_engine("compressed")
     grid = figure.subplots(down, across, squeeze=False).ravel()
     size_name = "operand's digits" if {row["task"] for row in pairs} == {"addition"} else "size"
-    for number, (axes, (name, cells)) in enumerate(zip(grid, panels.items(), strict=False)):
+    for number, (axes, (name, measured_cells)) in enumerate(zip(grid, panels.items(), strict=False)):
+        cells = {at: share for at, share in measured_cells.items() if at[0] in sides[0] and at[1] in sides[1]}
         mesh = _draw_map(axes, cells, sides, tops, side)
         axes.set_title(name, fontsize=7.5, pad=21)
         low = min(cells.values())

@@ -433,7 +433,7 @@ def test_labels_do_not_overlap_and_stay_inside_the_figure():
 
 
 def test_heat_map_has_each_value_in_its_cell():
-    run = two_axes({(4, 4): 1.0, (4, 12): 0.5, (8, 4): 0.75, (8, 12): 0.25, (20, 4): 0.0})
+    run = two_axes({(4, 4): 1.0, (4, 12): 0.5, (8, 4): 0.75, (8, 12): 0.25, (20, 4): 0.0, (99, 99): 0.0})
     figure = heat_map(run.rows("scores"), (TOP, TOP), "sums")
     axes = figure.axes[0]
     values = axes.collections[0].get_array().filled(NAN)
