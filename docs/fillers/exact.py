@@ -85,9 +85,8 @@ def squares(*words: str) -> str:
         else:
             ranges[word] = []
     lines = [["", "digits", "cells", "mean", "worst cell"], ["---", "---:", "---:", "---:", "---"]]
-    for wanted, (name, _, _), found in (
-        (wanted, *item) for one, wanted in ranges.items() for item in maps_of(one).items()
-    ):
+    maps = ((wanted, *item) for one, wanted in ranges.items() for item in maps_of(one).items())
+    for wanted, (name, _, _), found in maps:
         for low, high in map(_bounds, wanted):
             inside = {sizes: share for sizes, share in found.items() if low <= min(sizes) and max(sizes) <= high}
             if len(inside) != (high - low + 1) ** 2:
@@ -118,9 +117,8 @@ def kept(folder: str, *words: str) -> str:
     names, rules = (list(dict.fromkeys(key[part] for key in maps)) for part in (0, 1))
     shown = ["planned", *(re.sub(r"After\(loops=(\d+)\)", r"\1", rule) for rule in rules[1:])]
     if wanted:
-        rules, shown = zip(
-            *(two for two in zip(rules, shown, strict=True) if two[1] in {"planned", *wanted}), strict=True
-        )
+        pairs = [pair for pair in zip(rules, shown, strict=True) if pair[1] in {"planned", *wanted}]
+        rules, shown = zip(*pairs, strict=True)
     several = len(ranges) > 1
     lines = [["", *["digits"] * several, *shown], ["---", *["---:"] * several, *("---:" for _ in shown)]]
     for name in names:
@@ -154,9 +152,8 @@ def grid(*folders: str) -> str:
         for name in (build_variation(task, method, scale).name for method in METHODS):
             shares = [share for folder in known for share in exact_by_seed(folder, name, sizes)]
             seeds = f" ({len(shares)} seeds)" if len(shares) > 1 else ""
-            columns[-1].append(
-                f"{share_text(statistics.fmean(shares), 3)}{' †' * (name in unfit)}{seeds}" if shares else "–"
-            )
+            mark = " †" * (name in unfit)
+            columns[-1].append(f"{share_text(statistics.fmean(shares), 3)}{mark}{seeds}" if shares else "–")
             count += bool(shares)
     note = f"{count} of {len(METHODS) * len(TEST_LENGTHS)} cells are measured.{UNFITTED}"
     return f"{table_of(zip(*columns, strict=True))}\n{note}\n"

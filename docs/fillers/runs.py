@@ -37,9 +37,8 @@ def command(folder: str) -> str:
     """Write how a folder's figures were made, from results/README.md: a short text in full, or the first command of a
     long one with a link."""
     accounts = {}
-    for names, how in re.findall(
-        r"^\| (`[^|]*`) \| (.*) \|$", (ROOT / "results" / "README.md").read_text(), re.MULTILINE
-    ):
+    readme = (ROOT / "results" / "README.md").read_text()
+    for names, how in re.findall(r"^\| (`[^|]*`) \| (.*) \|$", readme, re.MULTILINE):
         accounts |= dict.fromkeys(re.findall("`(.*?)`", names), how)
     inside = Path(folder).relative_to("results")
     how = next((accounts[str(one)] for one in (inside, *inside.parents) if str(one) in accounts), None)

@@ -115,9 +115,7 @@ def _line(claim: Row) -> list[str]:
     usual = {">= 0.95", "<= 0.6"}  # what the page says once
     here += "" if others or claim["agrees"] in usual else f"; claimed {bound}"
     seeds = "" if seeds == "1" else f"; {seeds} seeds"
-    earlier = claim.get(
-        "earlier", {"recipes": 0}
-    )  # seeds of earlier recipes of this name, as docs/claims.toml counts them
+    earlier = claim.get("earlier", {"recipes": 0})  # of this name, as docs/claims.toml counts them
     if earlier["recipes"]:
         missed = f"{earlier['missed']} of {earlier['seeds']} missed" if "missed" in earlier else earlier["seeds"]
         seeds += f" (before: {missed})"
@@ -166,9 +164,8 @@ def _figures(claim: Row, recipe: str) -> list[float]:
     if "-" in sizes:
         rule = re.sub(r"(\d+) loops?", r"After(loops=\1)", stop) or "Oracle"
         maps = [found for key, found in maps_of(folder).items() if key[:2] == (recipe, rule)]
-        return [
-            statistics.fmean(exact for at, exact in found.items() if _within(claim, size_text(at))) for found in maps
-        ]
+        cells = [[exact for at, exact in found.items() if _within(claim, size_text(at))] for found in maps]
+        return [statistics.fmean(shares) for shares in cells]
     if not stop:
         return exact_by_seed(folder, recipe, sizes)
     rows = json.loads((ROOT / folder / f"stopping-{recipe}.json").read_text())

@@ -96,9 +96,8 @@ def _answers_from_one_start(
         symbols, _, confidence = _read_slots(_find_likeliest(logits).cpu(), batch.answer_slots, end_id)
         return [Predictions(symbols, confidence, limits[0])]
     if all(rule.stops or not rule.reads_output for rule in rules):
-        progress = [
-            _RuleProgress(rule, limit, planned, batch, movement) for rule, limit in zip(rules, limits, strict=True)
-        ]
+        pairs = zip(rules, limits, strict=True)
+        progress = [_RuleProgress(rule, limit, planned, batch, movement) for rule, limit in pairs]
         _run_until_done(model, batch, progress, end_id, movement)
         return [rule.predictions() for rule in progress]
     traced = trace_loops(model, batch, torch.stack(limits).amax(0), end_id, movement=movement)

@@ -71,9 +71,8 @@ class Attempts:
         first: dict[str, int] = {}
         for number, prompt in enumerate(prompt_texts(task, problems)):
             first.setdefault(prompt, number)
-        return problems.take(
-            torch.tensor([n for prompt, n in first.items() if prompt not in self.prompts], dtype=torch.long)
-        )
+        new = [number for prompt, number in first.items() if prompt not in self.prompts]
+        return problems.take(torch.tensor(new, dtype=torch.long))
 
     def add(self, attempts: Sequence[Attempt]) -> None:
         """Record the results of problems that were not tried before."""
@@ -81,9 +80,8 @@ class Attempts:
         self.prompts |= {problem.prompt for problem in attempts}
         self.tries.update(problem.origin for problem in attempts)
         self.failures.update(problem.origin for problem in failed)
-        self.shortest = sorted([*self.shortest, *failed], key=lambda p: (len(p.prompt), -p.confidence, p.prompt))[
-            :KEPT_FAILURES
-        ]
+        failures = sorted([*self.shortest, *failed], key=lambda p: (len(p.prompt), -p.confidence, p.prompt))
+        self.shortest = failures[:KEPT_FAILURES]
         unsure = [*self.unsure, *(problem for problem in attempts if problem.right)]
         self.unsure = sorted(unsure, key=lambda problem: (problem.confidence, problem.prompt))[:POOL]
 
@@ -317,6 +315,7 @@ def measure_anatomy(
         late.append((length > answer.sum(1)) | open_ended)
     missed = torch.cat([part.any(1) for part in wrong])
     first = torch.cat([part.long().argmax(1) + 1 for part in wrong])[missed]
+    features = recipe.task.difficulty_features(problems)
     ended = {"early": torch.cat(early) & missed, "late": torch.cat(late) & missed}
     ends = {name: int(flags.sum()) for name, flags in ended.items()}
     return {
@@ -329,9 +328,7 @@ def measure_anatomy(
         "exact": _fraction_true(~missed),
         "ends": ends | {"right": int(missed.sum()) - sum(ends.values())},
         "first_wrong": {str(position): int((first == position).sum()) for position in sorted(set(first.tolist()))},
-        "by": {
-            name: _group_values(values, ~missed) for name, values in recipe.task.difficulty_features(problems).items()
-        },
+        "by": {name: _group_values(values, ~missed) for name, values in features.items()},
     }
 
 

@@ -282,10 +282,8 @@ def _check_padding(model: Model, inputs: Inputs, together: Float[Tensor, "b t v"
             continue
         # A recurrent model can amplify the rounding errors of a long row without bound. If the row's logits differ in a
         # batch of its own copies, rounding errors may be the cause of any other difference too.
-        copies = alone.take(torch.zeros(len(inputs), dtype=torch.long))
-        if width <= SHORT_ROW or not _differ(
-            expected, _compute_logits(model, copies)[:1], alone.padding_mask, tolerance
-        ):
+        copies = _compute_logits(model, alone.take(torch.zeros(len(inputs), dtype=torch.long)))[:1]
+        if width <= SHORT_ROW or not _differ(expected, copies, alone.padding_mask, tolerance):
             raise UsageError(
                 f"{_model_name(model)} reads padding, or other rows: a row's logits change when longer rows are in the "
                 "batch; give its forward a parameter padding_mask (rows × positions, True for a real token), hide "

@@ -87,9 +87,8 @@ def evaluate(
         for number, (size, problems) in enumerate(group):
             size_rows = slice(number * samples, (number + 1) * samples)
             for rule, rule_results in zip(rules, results, strict=True):
-                yield build_score(
-                    weights, rule, kind, size, problems, rule_results.take(size_rows), alone=True, rows=rows
-                )
+                part = rule_results.take(size_rows)
+                yield build_score(weights, rule, kind, size, problems, part, alone=True, rows=rows)
 
 
 def _evaluate_to_precision(
@@ -152,9 +151,8 @@ def needed_sample(right_count: float, count: int, precision: float, batch_rows: 
     if high - low <= 2 * precision:
         return count
     middle = (low + high) / 2
-    return min(
-        2 * count, max(count + 1, math.ceil(batch_rows * NORMAL_QUANTILE**2 * middle * (1 - middle) / precision**2))
-    )
+    needed = math.ceil(batch_rows * NORMAL_QUANTILE**2 * middle * (1 - middle) / precision**2)
+    return min(2 * count, max(count + 1, needed))
 
 
 def build_score(

@@ -59,10 +59,8 @@ def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, floa
         beyond = [size is not None and not is_within_training_sizes(size, first.tops) for size in longest]
         per_step = (operations_per_step or {}).get(first.seedless_id)
         families = [row for rows in own for row in worst_rows(rows)]
-        failing = [
-            row for row in families if is_within_training_sizes(row["sizes"], first.tops) and row["exact"] < SOLVED
-        ]
-        low = worst_row(failing or families) if families else None
+        within = [row for row in families if is_within_training_sizes(row["sizes"], first.tops)]
+        low = worst_row([row for row in within if row["exact"] < SOLVED] or families) if families else None
         rows.append(
             {
                 "recipe": label,
@@ -91,9 +89,7 @@ def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Si
     for row in sorted(uniform, key=lambda row: (max(row["sizes"]), row["sizes"])):
         sizes = tuple(row["sizes"])
         low = lowest.get(sizes)
-        if not is_within_training_sizes(sizes, tops) and any(
-            row_or_none and row_or_none["high"] < SOLVED for row_or_none in (row, low)
-        ):
+        if min(row["high"], low["high"] if low else 1) < SOLVED and not is_within_training_sizes(sizes, tops):
             break
         if lowest and low is None:
             continue  # families were not measured at this size

@@ -123,9 +123,8 @@ def overview_figure(
             max((method for method in known_methods if f"-{method}-" in f"-{label}-"), key=len, default=rest)
             for label, rest in zip(curves_by_label, short_labels, strict=True)
         ]
-        panels[name] = dict(
-            zip(names if len({*names}) == len(names) else short_labels, curves_by_label.values(), strict=True)
-        )
+        names = names if len({*names}) == len(names) else short_labels
+        panels[name] = dict(zip(names, curves_by_label.values(), strict=True))
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
     first = sorted(methods, key=lambda method: method != strong)  # the highlighted method takes the first colour
     styles = {method: line_style(first.index(method), name=method, strong=method == strong) for method in methods}

@@ -44,10 +44,10 @@ def loss_figure(
     """Draw the running geometric mean of the loss against steps on a log axis; with few recipes, logged losses too, as
     thin lines. Below it, draw the exact match measured while training. ``strong`` is the recipe to highlight. Raises
     UsageError if no run has logged a loss."""
-    groups = {name: [_Logged(run) for run in group] for name, group in by_recipe(runs).items()}
-    groups = {
-        name: logged for name, group in groups.items() if (logged := [run_log for run_log in group if run_log.losses])
-    }
+    groups = {}
+    for name, group in by_recipe(runs).items():
+        if logged := [log for log in map(_Logged, group) if log.losses]:
+            groups[name] = logged
     if not groups:
         raise UsageError("no loss to draw: these runs logged none that is finite and above 0")
     heading, names = shorten_labels(list(groups))
@@ -73,10 +73,8 @@ def loss_figure(
     if width == "page" and parts and len(parts[0]) > 1:
         marks, heights = [_size_style(number, size) for number, size in enumerate(sizes)], []
         for size in sizes:  # a legend of the marker and dash of each size
-            last = [
-                points[-1] for group in groups.values() for run_log in group if (points := run_log.watched.get(size))
-            ]
-            heights.append((0.0, statistics.fmean(share for _, share in last)))
+            logs = (log for group in groups.values() for log in group if size in log.watched)
+            heights.append((0.0, statistics.fmean(log.watched[size][-1][1] for log in logs)))
         name_lines(below[0], marks, heights, "page")
     name_lines(loss, list(looks.values()), ends, width, heading)
     return fix_layout(figure)
@@ -135,13 +133,11 @@ def _draw_exact_match(axes: Axes, groups: Groups, styles: dict[str, LineStyle], 
     axes.set(ylim=(-0.02, 1.02), ylabel="exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
     for label, group in groups.items():
         for number, size in enumerate(sizes):
-            style_of_size = styles[label]
+            look = styles[label]
             if len(sizes) > 1:
-                style_of_size = replace(
-                    _size_style(number, size), name=f"{style_of_size.name} at {size}", colour=style_of_size.colour
-                )
+                look = replace(_size_style(number, size), name=f"{look.name} at {size}", colour=look.colour)
             joined, marked = _join_lines([points for run_log in group if (points := run_log.watched.get(size))])
-            line = style_of_size.properties() | {"linewidth": 0.9, "markevery": marked}
+            line = look.properties() | {"linewidth": 0.9, "markevery": marked}
             axes.plot(*joined, zorder=3, clip_on=False, in_layout=False, **line)  # NaN breaks disturb the layout
 
 

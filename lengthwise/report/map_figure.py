@@ -36,9 +36,8 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
         raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, for example on 20x40")
     kinds = average_cells(pairs)
     varies = [len(set(values)) > 1 for values in zip(*kinds, strict=True)]
-    panels = {
-        ", ".join(compress((rule_text(rule), problems), varies)): cells for (rule, problems), cells in kinds.items()
-    }
+    names = (", ".join(compress((rule_text(rule), problems), varies)) for rule, problems in kinds)
+    panels = dict(zip(names, kinds.values(), strict=True))
     panels = {name: cells for name, cells in panels.items() if any(len({*sizes}) == 2 for sizes in cells)} or panels
     measured = {sizes for cells in panels.values() for sizes in cells}
     # Sizes measured only on the diagonal may be far apart; the length figure shows them.

@@ -27,6 +27,7 @@ from lengthwise.runs.folder import RunFolder
 
 FOOT_HEIGHT = 0.2  # fraction of a cell's height for the published score and the seconds
 HEADING_LENGTH = 80  # characters of all headings of a figure, together
+MEASURED = ("uniform", "worst")  # exact match in each cell
 PAPERS = Path(__file__).with_name("paper_scores.toml")
 # Model fields that are not part of an architecture's name
 OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
@@ -101,10 +102,9 @@ def find_paper_score(config: Mapping[str, Any]) -> Row:
     papers = tomllib.loads(PAPERS.read_text(encoding="utf-8"))
     parts, task = _read_mixers(config["model"]) or [config["model"]], config["task"]["kind"]
     form, loops = papers["tasks"].get(task), config["loops"]
-    is_form_of_paper = (
-        form is not None and form.items() <= config["task"].items() and config["layout"]["kind"] == "Labelled"
-    )
-    if not is_form_of_paper or config.get("families") or loops != {"kind": "Constant", "count": 1}:
+    if form is None or not form.items() <= config["task"].items() or config["layout"]["kind"] != "Labelled":
+        return fields
+    if config.get("families") or loops != {"kind": "Constant", "count": 1}:
         return fields
     for paper in papers["paper"]:
         for score in paper["scores"]:
@@ -182,10 +182,8 @@ def matrix_table(rows: Sequence[Row]) -> Table:
         cells = [Text("–", "dim")] * len(tasks)
         for number, task in enumerate(tasks):
             if cell := [row for row in rows if (row["architecture"], row["task"]) == (architecture, task)]:
-                pairs = [[row["uniform"], row["worst"]] for row in cell]
-                scores_text = " ".join(
-                    "/".join("–" if share is None else share_text(share) for share in pair) for pair in pairs
-                )
+                texts = [["–" if row[name] is None else share_text(row[name]) for name in MEASURED] for row in cell]
+                scores_text = " ".join(map("/".join, texts))
                 fitted, (published, seconds) = cell[0]["fitted"], format_cell_foot(cell[0])
                 foot = ", ".join(filter(None, (f"published {published}" if published else "", seconds)))
                 text = "\n".join((scores_text if fitted else f"({scores_text})", foot)).strip()
@@ -240,10 +238,9 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
-    sizes = [sorted({max(row["sizes"]) for row in rows if row["times"] == times}) for times in MATRIX_TIMES]
-    sizes_text = " · ".join(
-        "–".join(map(str, dict.fromkeys((lengths[0], lengths[-1])))) for lengths in sizes if lengths
-    )
+    sizes = [{max(row["sizes"]) for row in rows if row["times"] == times} for times in MATRIX_TIMES]
+    ends = [dict.fromkeys((min(lengths), max(lengths))) for lengths in sizes if lengths]
+    sizes_text = " · ".join("–".join(map(str, pair)) for pair in ends)
     caption = (
         "in each cell, above: uniform problems, below: the worst family; hatched: not fitted\nat the foot: the "
         "published score (†: scaled so that guessing is 0, *: second-hand)\nand a training's processor seconds; sizes "

@@ -279,9 +279,8 @@ class PooledComparison(PrintedTable):
         if len(tasks := dict.fromkeys(run.outline.task for run in runs)) > 1:
             raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
         self.runs = list(runs)
-        self.curves = [
-            curve for curve in curves(runs) if curve.problems in ("uniform", WORST) and curve.stopping == curve.own_rule
-        ]
+        own = [curve for curve in curves(runs) if curve.stopping == curve.own_rule]
+        self.curves = [curve for curve in own if curve.problems in ("uniform", WORST)]
         if not self.curves:
             raise UsageError("compare: no uniform problems were measured; lw.evaluate(run, …, save=True) measures them")
 
@@ -356,9 +355,8 @@ class PooledComparison(PrintedTable):
         return "\n".join([*lines, f"% {caption or self.title()}"]) + "\n"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        sizes = (
-            self.sizes if len(self.sizes) <= MAX_SIZE_COLUMNS else [*self.sizes[: MAX_SIZE_COLUMNS - 1], self.sizes[-1]]
-        )
+        sizes = self.sizes
+        sizes = sizes[: MAX_SIZE_COLUMNS - 1] + sizes[MAX_SIZE_COLUMNS - 1 :][-1:]
         tops = {curve.tops for curve in self.curves}
         marked = [size_text(size) + TRAINED * all(max(size) <= max(top) for top in tops) for size in sizes]
         rows, warnings = [], warnings_by_recipe(self.curves)

@@ -133,10 +133,7 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     table = FittedTable(*headings, left_aligned=(), no_wrap=headings, caption="\n".join(notes))
     for span, down in downs.items():
         shares = [[cells[i, j] for i in down for j in across if (i, j) in cells] for across in acrosses.values()]
-        table.add_row(
-            span,
-            *(share_text(statistics.fmean(shares_of_block)) if shares_of_block else "" for shares_of_block in shares),
-        )
+        table.add_row(span, *(share_text(statistics.fmean(block)) if block else "" for block in shares))
     return table
 
 
@@ -222,17 +219,14 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
     rows = select_reported_rows(rows)
     uniform = uniform_rows_by_size(rows)
     structured = family_rows_by_size(rows)
-    counts = sorted(
-        {row["count"] for family_rows in structured.values() for row in family_rows if row["problems"] != "every"}
-    )
+    drawn_rows = [row for rows in structured.values() for row in rows if row["problems"] != "every"]
+    counts = sorted({row["count"] for row in drawn_rows})
     drawn = f"; {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} problems of each family" if counts else ""
     headings = ("size", "uniform", "worst family", "", "families below")
     caption = f"families below: those with exact match under {SOLVED}{drawn}"
     table = FittedTable(*headings, left_aligned=("size", "worst family"), no_wrap=headings, caption=caption)
-    exhaustive = [
-        sizes for sizes, family_rows in structured.items() if {row["problems"] for row in family_rows} == {"every"}
-    ]
-    exhaustive_only = [sizes for sizes in exhaustive if sizes not in uniform]
+    drawn_sizes = {*uniform, *(tuple(row["sizes"]) for row in drawn_rows)}
+    exhaustive_only = [sizes for sizes in structured if sizes not in drawn_sizes]
     for within in (True, False):
         if part := [sizes for sizes in exhaustive_only if is_within_training_sizes(sizes, tops) == within]:
             # The shortest sizes, where all problems were measured, share a row.
@@ -345,10 +339,9 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
     lines += [f"{shown_count} of {size_count} sizes are shown"] if shown_count < size_count else []
     by_looked_at = group_by(curves, lambda curve: curve.looked_at)
     for looked_at, curves_of_sizes in by_looked_at.items():
-        labels_text = (
-            f": {', '.join(dict.fromkeys(one.label for one in curves_of_sizes))}" if len(by_looked_at) > 1 else ""
-        )
-        lines += [f"chosen on {', '.join(map(str, looked_at))}{labels_text}"] if looked_at else []
+        labels = ", ".join(dict.fromkeys(one.label for one in curves_of_sizes))
+        of = f": {labels}" if len(by_looked_at) > 1 else ""
+        lines += [f"chosen on {', '.join(map(str, looked_at))}{of}"] if looked_at else []
     lines += ["final: on sealed problems"] if all(curve.is_sealed() for curve in curves) else []
     worst = [curve for curve in curves if curve.problems == WORST]
     several = len({curve.stopping for curve in worst}) > 1
@@ -360,10 +353,8 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
                 family = " or ".join(named + [f"{others} others"] * (others > 0))
                 failing.setdefault(family, []).append(size_text(point.sizes))
         listed = failing.pop("every", [])  # short sizes, where all problems were measured instead of families
-        parts = ["; ".join(f"{name} at {', '.join(size_texts)}" for name, size_texts in failing.items())] * bool(
-            failing
-        )
-        parts = [f"worst family {part}" for part in parts]
+        named_sizes = [f"{name} at {', '.join(size_texts)}" for name, size_texts in failing.items()]
+        parts = [f"worst family {'; '.join(named_sizes)}"] if failing else []
         parts += [f"all problems measured, some wrong, at {', '.join(listed)}"] * bool(listed)
         right = f"every family is right at {', '.join(size_text(point.sizes) for point in curve.points())}"
         lines += [f"{curve.label}{f', {curve.stopping}' * several}: {'; '.join(parts) or right}"]

@@ -284,9 +284,8 @@ class RunFolder(Folder):
     def diverged(self) -> bool:
         """True if the loss became NaN or infinite in training."""
         failed = self.folder / "failed.json"
-        return bool(
-            self._about().get("diverged") or (failed.exists() and read_json_object(failed).get("verdict") == DIVERGED)
-        )
+        verdict = read_json_object(failed).get("verdict") if failed.exists() else None
+        return bool(self._about().get("diverged")) or verdict == DIVERGED
 
     @property
     def is_run(self) -> bool:

@@ -22,9 +22,7 @@ from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Weights
 
-CLAIM_QUANTILE = (
-    3.29  # normal quantile of a 99.9 % interval: a claim is refuted if its interval is above the measured one
-)
+CLAIM_QUANTILE = 3.29  # of a 99.9 % interval: a claim is refuted if its interval is above the measured one
 MAX_CLAIMS = 8  # maximum number of claims on other sizes or problems that are measured too
 PROBLEMS_PER_CLAIM = 200  # problems for each of these claims
 MAX_CLAIM_SECONDS = 1.25  # estimated seconds; claims that would take longer are skipped
@@ -72,9 +70,8 @@ def find_refuted_claims(
     """Return the claims that are significantly better than the measured scores, and the number of claims compared.
     Some claims that ``measured_rows`` lacks are drawn at random and measured here."""
     recipe = weights.recipe
-    claimed = {
-        (tuple(row["sizes"]), row["problems"]): row for row in claims.rows if row["stopping"] == recipe.stopping.name
-    }
+    own_rows = [row for row in claims.rows if row["stopping"] == recipe.stopping.name]
+    claimed = {(tuple(row["sizes"]), row["problems"]): row for row in own_rows}
     scores = {(tuple(row["sizes"]), row["problems"]): row for row in measured_rows}
     unknown = [key for key in claimed if key not in scores]
     for sizes, problems in Random(derive_seed(seed, "claims")).sample(unknown, min(MAX_CLAIMS, len(unknown))):

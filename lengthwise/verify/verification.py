@@ -115,6 +115,7 @@ def verify(
             except UsageError as error:  # e.g. problems longer than the position table
                 refused = str(error)
         checks.append(_check_attack(attack_result, refused))
+    measured_sizes = [size for size in requested_sizes if size not in left_out]
     longest = longest_certain_size(rows)
     uniform = longest_certain_size(row for row in rows if row["problems"] == "uniform")
     about = {"name": weights.name, "recipe": recipe.name, "id": recipe.id, "task": recipe.task.name}
@@ -124,9 +125,7 @@ def verify(
     return {
         "about": about | {"time": datetime.now(UTC).isoformat(timespec="seconds")},
         "parameters": parameters,
-        "operations": {
-            size_text(size): count_operations(weights, size) for size in requested_sizes if size not in left_out
-        },
+        "operations": {size_text(size): count_operations(weights, size) for size in measured_sizes},
         "checks": [asdict(check) for check in checks],
         "longest": longest and size_text(longest),
         "longest_uniform": uniform and size_text(uniform),
@@ -208,9 +207,8 @@ def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Cl
     largest_drawn = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
     finding = f"drew problems of up to {size_text(largest_drawn)}; its recipe says {size_text(tops)}"
     within = is_within_training_sizes(largest_drawn, tops)
-    if within and all(
-        is_within_training_sizes(size, tops) for size in [*sizes, *(row["sizes"] for row in claims.rows)]
-    ):
+    all_sizes = [*sizes, *(row["sizes"] for row in claims.rows)]
+    if within and all(is_within_training_sizes(size, tops) for size in all_sizes):
         within, finding = False, f"{finding}; no size beyond the training lengths was measured or claimed"
     return Check("training lengths", "passed" if within else "exposed", finding)
 
@@ -222,9 +220,8 @@ def _check_repetition_and_context(weights: Weights, problems: Problems) -> Itera
     """Check that repeated problems get the same answers, then that the model reads nothing that it must not read."""
     changed_count, context_count = count_changed_answers(weights, problems)
     count = len(problems)
-    finding = f"{count} problems, answered three times" + (
-        f"; {context_count} differ in another order" if context_count else ""
-    )
+    finding = f"{count} problems, answered three times"
+    finding += f"; {context_count} differ in another order" if context_count else ""
     finding = f"{changed_count} of {count} answers differ when asked again" if changed_count else finding
     yield Check("deterministic", "exposed" if changed_count or context_count > 0.05 * count else "passed", finding)
     try:
@@ -251,9 +248,8 @@ def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterato
         finding = f"loss {unchanged.loss:.2f}, {worst.loss:.2f} {perturbation}; few answers are right"
     yield Check("depends on its weights", verdict, finding)
     is_continuous = abs(jittered.exact - unchanged.exact) <= 0.05 and jittered.loss <= unchanged.loss + 0.05
-    finding = (
-        f"exact match {share_text(jittered.exact)} and loss {jittered.loss:.3f} with weights changed by a millionth"
-    )
+    shares = f"exact match {share_text(jittered.exact)} and loss {jittered.loss:.3f}"
+    finding = f"{shares} with weights changed by a millionth"
     yield Check("robust to rounding", "passed" if is_continuous else "exposed", finding)
     counts = {name: value.numel() for name, value in weights.model.named_parameters()}
     idle = find_unused_parameters(weights, problems.take(slice(PERTURBED_PROBLEMS // 4)), seed)
@@ -272,12 +268,8 @@ def _measure_scores(
     end, rate = clock() + 60 * minutes, 0.0
     samples_per_family, names = max(1, round(FAMILY_FRACTION * samples)), len(recipe.task.families)
     line.update(0, "exact match on short problems")
-    rows = [
-        score.row()
-        for score in evaluate_families(
-            weights, short_sizes(recipe, samples_per_family), samples=samples_per_family, seed=seed
-        )
-    ]
+    short = short_sizes(recipe, samples_per_family)
+    rows = [score.row() for score in evaluate_families(weights, short, samples=samples_per_family, seed=seed)]
     ordered = sorted(dict.fromkeys(sizes), key=lambda size: (max(size), size))
     for number, size in enumerate(ordered):
         solving = longest_certain_size(rows) == (ordered[number - 1] if number else longest_certain_size(rows))

@@ -101,7 +101,6 @@ def looped_once():
     [
         (lambda: lw.depth("abacus-addition"), "its inputs hold the right answer"),
         (lambda: lw.depth(looped_once()), "`depth` needs looped weights"),
-        (lambda: lw.depth([]), "depth: name weights"),
         (lambda: lw.depth(["looped-pairs", "looped-pairs"]), "looped-pairs is given more than once"),
         (lambda: lw.depth("looped-pairs", more=0), "more and samples must be 1 or more, not 0 and 64"),
         (lambda: lw.depth("looped-parity", 0), "0 is not a size"),
