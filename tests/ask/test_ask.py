@@ -287,6 +287,8 @@ def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer():
             assert all(is_leniently_right(task, said, right) for said in replies), (name, replies)
     assert not any(is_leniently_right(catalog.task("addition"), said, "137") for said in WRONG)
     assert not is_leniently_right(catalog.task("expression"), "It is 3.", "-3")
+    assert is_leniently_right(catalog.task("multiplication"), "011", "11")  # leading zeros of numbers alone
+    assert not is_leniently_right(catalog.task("copy"), "011", "0011")
     assert not is_leniently_right(catalog.task("sorting"), "In ascending order: A,B.", "B,A")
 
 

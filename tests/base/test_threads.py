@@ -65,23 +65,6 @@ def in_threads(function, things):
         sys.setswitchinterval(before)
 
 
-def weights(recipe):
-    return [weight.detach().clone() for weight in recipe.build().parameters()]
-
-
-def test_models_built_in_threads_have_the_weights_of_their_seeds():
-    recipes = [replace(PLAIN, seed=seed) for seed in range(COUNT)]
-    alone = [weights(recipe) for recipe in recipes]
-    before = torch.get_rng_state(), random.getstate()
-
-    def differ(number):
-        built = (weights(recipes[number]) for _ in range(30))
-        return sum(not all(map(torch.equal, one, alone[number])) for one in built)
-
-    assert in_threads(differ, range(COUNT)) == [0] * COUNT
-    assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
-
-
 def test_training_in_threads_equals_training_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "git_commit", lambda: "")  # calls git otherwise
     before = torch.get_rng_state(), random.getstate()
