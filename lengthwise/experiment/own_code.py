@@ -130,8 +130,9 @@ def _list_definitions(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             definitions[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):
-            names = [name for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store)]
-            definitions |= {name.id: node for name in names}
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [name.id for target in targets for name in ast.walk(target) if isinstance(name, ast.Name)]
+            definitions |= dict.fromkeys(names, node)
     return definitions
 
 
@@ -157,10 +158,14 @@ def _strip_docstrings(node: ast.stmt) -> ast.AST:
 
 def _collect_bytecode(value: Any) -> Any:
     """Return the bytecode of a class without a source file, as in a notebook."""
+    if isinstance(value, CodeType):
+        return value.co_code, value.co_names, [_collect_bytecode(part) for part in value.co_consts]
+    if isinstance(value, frozenset):  # its order differs between processes
+        return sorted(repr(_collect_bytecode(part)) for part in value)
+    if isinstance(value, tuple):
+        return [_collect_bytecode(part) for part in value]
     if isinstance(value, type):
         functions = {name: getattr(part, "__func__", getattr(part, "fget", part)) for name, part in vars(value).items()}
         codes = {name: part.__code__ for name, part in functions.items() if hasattr(part, "__code__")}
         return [(name, _collect_bytecode(code)) for name, code in sorted(codes.items())]
-    if isinstance(value, CodeType):
-        return value.co_code, value.co_names, [_collect_bytecode(part) for part in value.co_consts]
-    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)  # a set's order is random
+    return repr(value)
