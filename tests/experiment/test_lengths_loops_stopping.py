@@ -233,6 +233,14 @@ def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
     assert stopping.reads_output == (stopping in READING)
 
 
+def test_the_batch_variant_does_depend_on_neighbours():
+    """The published variant chooses one loop for all rows, by the mean over rows."""
+    confidence, loops = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]]), torch.tensor([2, 2])
+    trace = lw.Trace(torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long), confidence, loops)
+    assert MaxConfidence(per="batch").choose(trace, loops).tolist() == [2, 2]
+    assert MaxConfidence().choose(trace, loops).tolist() == [1, 2]
+
+
 @given(ROUNDS, st.integers(0, 9))
 def test_limits(planned, extra):
     assert Oracle(-extra).limit(planned).tolist() == [max(1, n - extra) for n in planned.tolist()]
