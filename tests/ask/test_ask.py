@@ -185,9 +185,8 @@ def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, runs):
     assert [row["sizes"] for row in result["scores"]] == [[3, 3], [5, 5]]
     task = catalog.task("addition")
     for row in result["scores"]:
-        assert all(
-            server.asked[prompt] == 1 for prompt in prompts_of(task, fresh_problems(task, row["sizes"], 20, seed=7))
-        )
+        prompts = prompts_of(task, fresh_problems(task, row["sizes"], 20, seed=7))
+        assert all(server.asked[prompt] == 1 for prompt in prompts)
     assert sum(server.asked.values()) == 40 == result["requests"]
     first, second = result["scores"]
     assert [first[name] for name in ("exact", "lenient", "count", "asked", "chatter")] == [0.85, 0.9, 20, 20, 1]
@@ -217,9 +216,8 @@ def test_problems_of_a_recipe_can_be_asked(endpoint, tmp_path):
     server = endpoint(lambda prompt, _: str(math.prod(map(int, prompt.split("*")))))
     given = words(server.url, "--like", path, "--samples", 12, "--natural", task="multiplication")
     rows = cli_json(*given, "--lengths", "3,7")["scores"]
-    assert [(row["sizes"], row["problems"], row["exact"]) for row in rows] == [
-        ([size, size], "natural", 1) for size in (3, 7)
-    ]
+    found = [(row["sizes"], row["problems"], row["exact"]) for row in rows]
+    assert found == [([3, 3], "natural", 1), ([7, 7], "natural", 1)]
     typed = [prompts_of(recipe.task, evaluation_problems(recipe, size, 12, seed=0, kind="natural")) for size in (3, 7)]
     assert set(server.asked) == {*typed[0], *typed[1]} and min(len(prompt) for prompt in typed[1]) >= 5 + 1 + 5
     assert [row["sizes"] for row in cli_json(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
@@ -517,9 +515,8 @@ PERMANENT = {
 @pytest.mark.parametrize("status", PERMANENT)
 def test_permanent_errors_stop_at_once(endpoint, status):
     elsewhere = endpoint(right)
-    server = endpoint(
-        lambda *_: lambda handler: handler.fail(status, "no temperature, please", Location=f"{elsewhere.url}/x")
-    )
+    fail = lambda handler: handler.fail(status, "no temperature, please", Location=f"{elsewhere.url}/x")  # noqa: E731
+    server = endpoint(lambda *_: fail)
     line = error_line(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
     assert PERMANENT[status] in line and str(status) in line
     assert sum(server.asked.values()) <= 4 and not elsewhere.asked
@@ -582,9 +579,8 @@ def test_a_folder_holds_one_inquiry(endpoint, tmp_path):
     position = tmp_path / "place"
     given = ["--lengths", "3", "--samples", "3"]
     assert cli_json(*words(server.url, *given, "--out", position))["run"] == str(position)
-    assert "an inquiry with other settings" in error_line(
-        *words(server.url, *given, "--out", position, "--seed", 1, "--dry-run")
-    )
+    other = words(server.url, *given, "--out", position, "--seed", 1, "--dry-run")
+    assert "an inquiry with other settings" in error_line(*other)
     for change in (["--seed", 1], ["--model", "other"], ["base=3"], ["--question", "Well?"], ["--hard"]):
         assert "inquiry with other settings" in error_line(*words(server.url, *given, "--out", position, *change))
         assert cli_json(*words(server.url, *given, *change))["requests"] == 3  # in a folder of its own

@@ -49,9 +49,8 @@ def test_the_demo_installs_the_package_alone_and_tests_add_their_tools(tmp_path)
 
     def installed(*words):
         clean = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-        done = subprocess.run(
-            ["make", "-n", *words], cwd=tmp_path, env=clean, capture_output=True, text=True, check=True
-        )
+        command = ["make", "-n", *words]
+        done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=True)
         return [line.split("constraints.txt ")[1].split() for line in done.stdout.splitlines() if "pip install" in line]
 
     alone, tools, torch = ["-e", "."], ["-e", "'.[dev]'"], ["torch==2.13.0"]

@@ -56,6 +56,5 @@ def test_rows_need_no_further_runs_of_the_model(precision):
     scores = lw.evaluate(model, [4, 5], rows=True, **options)
     assert len(calls) == 2 * once and scores.rows() == without.rows() and not without.answers
     assert [len(score.answers) for score in scores] == [score.count for score in scores]
-    assert [sum(row["right"] for row in score.answers) / score.count for score in scores] == [
-        pytest.approx(score.exact) for score in scores
-    ]
+    shares = [sum(row["right"] for row in score.answers) / score.count for score in scores]
+    assert shares == pytest.approx([score.exact for score in scores])

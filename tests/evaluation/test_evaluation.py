@@ -12,7 +12,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base.results import effective_trials
-from lengthwise.base.types import Inputs, Problems, UsageError, wilson_interval
+from lengthwise.base.types import Inputs, UsageError, wilson_interval
 from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.evaluation.answers import decode, predict
@@ -31,9 +31,8 @@ RECIPES = [PARITY, SUMS, PAIRS, NEXT]
 ANSWER_RULES = [MaxConfidence(extra=3), Converged(1, extra=3)]
 WAYS = [(r, s) for r in RECIPES for s in (Oracle(), After(3))] + [(PAIRS, Oracle(-1))]
 WAYS += [(r, s) for r in RECIPES[:3] for s in ANSWER_RULES]
-every_way = pytest.mark.parametrize(
-    ("recipe", "stopping"), WAYS, ids=lambda v: v.name if hasattr(v, "limit") else f"{v.task.name}-{v.layout!r}"
-)
+name_of = lambda part: part.name if hasattr(part, "limit") else f"{part.task.name}-{part.layout!r}"  # noqa: E731
+every_way = pytest.mark.parametrize(("recipe", "stopping"), WAYS, ids=name_of)
 
 
 def mixed_problems(recipe, count=16, top=4):
@@ -118,15 +117,12 @@ def test_answers_and_scores_equal_those_of_rows_run_alone(recipe, stopping, monk
 
 
 @pytest.mark.parametrize("stopping", [Oracle(), *ANSWER_RULES], ids=repr)
-@pytest.mark.parametrize("recipe", RECIPES[:3], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+@pytest.mark.parametrize("recipe", RECIPES[:3], ids=name_of)
 def test_predictions_never_depend_on_the_true_answer(recipe, stopping):
     problems, weights = mixed_problems(recipe), half_trained(recipe)
-    other = Problems(
-        **{**vars(problems), "answer": 1 - problems.answer, "answer_length": torch.ones_like(problems.rounds)}
-    )
-    one, two = (
-        predict(weights.model, recipe, recipe.layout.write(rows, recipe.task), stopping) for rows in (problems, other)
-    )
+    other = replace(problems, answer=1 - problems.answer, answer_length=torch.ones_like(problems.rounds))
+    batches = (recipe.layout.write(rows, recipe.task) for rows in (problems, other))
+    one, two = (predict(weights.model, recipe, batch, stopping) for batch in batches)
     assert torch.equal(one.symbols, two.symbols)
     assert torch.equal(one.confidence, two.confidence)
     assert torch.equal(one.loops, two.loops)
@@ -218,7 +214,7 @@ def test_batch_wise_rules_see_as_many_rows_beside_other_rules_as_alone(precision
     assert all(score.loops < 3.01 for score in beside if score.stopping.startswith("Seen"))
 
 
-@pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+@pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=name_of)
 def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
     """A rule looks at no more loops than it would alone, however many the other rules make the model run."""
     weights = half_trained(recipe)
@@ -230,7 +226,7 @@ def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
         assert len({score.exact for score in together}) > 2
 
 
-@pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=name_of)
 def test_exact_match_traced_after_each_loop_equals_the_score_of_stopping_there(recipe, monkeypatch):
     weights = half_trained(recipe)
     problems = data.fresh_problems(recipe.task, (2,) * len(recipe.task.axes), 25, seed=0)
@@ -246,7 +242,7 @@ def test_exact_match_traced_after_each_loop_equals_the_score_of_stopping_there(r
         assert traced.loops.tolist() == [4] * 25
 
 
-@pytest.mark.parametrize("recipe", [PARITY, SUMS, COPY], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, COPY], ids=name_of)
 @pytest.mark.parametrize("level", [False, True])
 def test_supervising_the_whole_tail_changes_no_score(recipe, level):
     weights = half_trained(recipe)
@@ -363,9 +359,7 @@ def greedy(model, recipe, problem):
     return predicted
 
 
-@pytest.mark.parametrize(
-    "recipe", [NEXT, replace(SUMS, layout=lw.NextToken(2))], ids=lambda r: f"{r.task.name}-{r.layout!r}"
-)
+@pytest.mark.parametrize("recipe", [NEXT, replace(SUMS, layout=lw.NextToken(2))], ids=name_of)
 @torch.no_grad()
 def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, monkeypatch):
     with torch.enable_grad():
@@ -385,9 +379,8 @@ def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, mo
 
 @pytest.mark.parametrize("stopping", ANSWER_RULES, ids=repr)
 def test_rules_that_read_answers_are_refused_with_next_token_layouts(stopping):
-    with pytest.raises(
-        UsageError, match=f"{type(stopping).__name__} looks at the model's own answer.*use Oracle or After"
-    ):
+    message = f"{type(stopping).__name__} looks at the model's own answer.*use Oracle or After"
+    with pytest.raises(UsageError, match=message):
         list(evaluate(half_trained(NEXT), [2], stopping=[Oracle(), stopping]))
     with pytest.raises(UsageError, match="use Oracle or After"):
         replace(NEXT, stopping=stopping)
@@ -398,9 +391,8 @@ def test_parts_that_need_an_end_symbol_are_refused_where_the_layout_writes_none(
     (part,) = changes.values()
     rows = replace(SUMS, steps=2, **changes)
     assert list(evaluate(half_trained(rows), [2], samples=3))
-    with pytest.raises(
-        UsageError, match=f"{type(part).__name__} needs an end symbol, which Pairs does not write: use FullOutput"
-    ):
+    message = f"{type(part).__name__} needs an end symbol, which Pairs does not write: use FullOutput"
+    with pytest.raises(UsageError, match=message):
         replace(rows, layout=lw.Pairs())
 
 

@@ -78,9 +78,8 @@ def test_a_task_of_few_problems_at_every_size_has_a_longest_short_size(monkeypat
 
 def test_only_named_families_are_measured_if_names_are_given():
     found = list(evaluate_families(half_trained(PARITY), [3, 9], samples=4, names=("palindrome", "runs")))
-    assert [(score.sizes, score.problems) for score in found] == [
-        (size, name) for size in ((3,), (9,)) for name in ("palindrome", "runs")
-    ]
+    wanted = [(size, name) for size in ((3,), (9,)) for name in ("palindrome", "runs")]
+    assert [(score.sizes, score.problems) for score in found] == wanted
     with pytest.raises(lw.UsageError, match="did you mean palindrome"):
         list(evaluate_families(half_trained(PARITY), [3], names=("palindrom",)))
 
@@ -93,9 +92,8 @@ def test_the_harder_set_is_a_family_of_the_same_problems(task, name):
 
 
 def test_problems_of_no_known_kind_are_refused_in_one_line():
-    with pytest.raises(
-        lw.UsageError, match=r"^parity has no problems called 'unifrom' \(did you mean uniform\?\): [^\n]*$"
-    ):
+    message = r"^parity has no problems called 'unifrom' \(did you mean uniform\?\): [^\n]*$"
+    with pytest.raises(lw.UsageError, match=message):
         fresh_problems(lw.Parity(), (3,), 5, seed=0, kind="unifrom")
     with pytest.raises(lw.UsageError, match="did you mean runs"):
         list(evaluate(half_trained(PARITY), [9], kind="run"))

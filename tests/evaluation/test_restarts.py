@@ -39,9 +39,8 @@ def test_keeps_the_best_of_the_answers_from_each_initial_state(sudoku, rule, pic
     kept = predict(model, recipe, batch, Restarts(rule, 5, pick))
     starts, row = [with_initial_state(model, number) for number in range(5)], torch.arange(len(batch))
     tried = [predict(one, recipe, batch, rule) for one in starts]
-    traces = [
-        trace_loops(one, batch, found.loops, None, movement=True) for one, found in zip(starts, tried, strict=True)
-    ]
+    pairs = zip(starts, tried, strict=True)
+    traces = [trace_loops(one, batch, found.loops, None, movement=True) for one, found in pairs]
     residuals = [whole.movement[found.loops - 1, row, 0].float() for whole, found in zip(traces, tried, strict=True)]
     values = torch.stack([-one for one in residuals] if pick == "residual" else [one.confidence for one in tried])
     best = values.argmax(0)
@@ -72,9 +71,8 @@ def test_a_problem_s_answer_does_not_depend_on_its_neighbours(sudoku, pick):
 
 def test_initial_states_are_normal_independent_and_scaled_as_in_training(sudoku):
     model, _, batch = sudoku
-    starts = torch.stack(
-        [one.start(one.embed(batch.inputs)) for one in (with_initial_state(model, n) for n in range(1, 9))]
-    )
+    models = [with_initial_state(model, number) for number in range(1, 9)]
+    starts = torch.stack([one.start(one.embed(batch.inputs)) for one in models])
     real = batch.inputs.padding_mask
     assert not starts[:, ~real].any() and abs(starts[:, real].std() - model.start_noise) < 0.02
     flat = starts[:, 0].flatten(1)

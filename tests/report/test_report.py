@@ -1,6 +1,7 @@
 import csv
 import gzip
 import io
+import itertools
 import json
 import math
 import re
@@ -413,9 +414,8 @@ def test_length_figure_draws_means_bands_and_the_training_range():
 
 
 def test_only_lines_of_several_seeds_have_bands():
-    runs = [
-        scored(recipe(f"r{n}", seed=seed), (8, 1.0), (16, 0.1 * n + 0.1 * seed)) for n in range(8) for seed in (0, 1)
-    ]
+    kinds = itertools.product(range(8), (0, 1))
+    runs = [scored(recipe(f"r{n}", seed=seed), (8, 1.0), (16, 0.1 * n + 0.1 * seed)) for n, seed in kinds]
     (axes,) = length_figure(curves([*runs, scored(recipe("one"), (8, 1.0), (16, 0.5))])).axes
     assert len(axes.collections) == 8
     assert axes.get_xlabel() == "length\nlines: mean over seeds\nbands: worst to best seed"
@@ -594,9 +594,8 @@ def test_reports_of_language_models_only_do_not_mention_training(tmp_path):
     assert "train" not in printed(score_table(lines))
     assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
     files = publish([], tmp_path, inquiries=[replied((8, 0.7), (12, 0.2)), replied(seed=1)])
-    assert sorted(path.name for path in files) == [
-        "figures.json", "inquiries.json", "lengths.png", "runs.json", "scores.csv"
-    ]  # fmt: skip
+    names = {"figures.json", "inquiries.json", "lengths.png", "runs.json", "scores.csv"}
+    assert {path.name for path in files} == names
 
 
 def test_a_model_asked_in_several_ways_has_distinct_labels():

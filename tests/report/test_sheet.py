@@ -44,9 +44,7 @@ SUMMARY = {"panel": "unique-set", "who": "fop-loop-adaptive-wo-unique-set", "sto
            "count": 1000, "fit": 0.5, "trained_to": 20}  # fmt: skip
 ROWS = [score(size, share) for size, share in ((8, 1.0), (1000, 0.123))]
 STRUCTURED = [score(size, 0.25, "every-column-carries") for size in (8, 16, 32, 64, 128, 256, 512, 1000)]
-ASKED = [
-    row | {"weights": "org/model", "task": "addition", "chatter": 998, "asked": 1000, "lenient": 0.9} for row in ROWS
-]
+REPLIED = {"weights": "org/model", "task": "addition", "chatter": 998, "asked": 1000, "lenient": 0.9}
 GROUP = {"low": 1, "high": 1000, "count": 1000, "exact": 0.394}
 ANATOMY = {"sizes": [1000], "ends": {"early": 101, "late": 202, "right": 303}, "first_wrong": {"1": 500, "999": 106},
            "exact": 0.394, "by": {"longest-carry": [GROUP]}}  # fmt: skip
@@ -55,7 +53,7 @@ PAIRS = [score(1, 0.5) | {"sizes": [i, j]} for i in range(1, 101, 10) for j in r
 TABLES = {
     "card": card_table([CARD]),
     "detail": detail_table([*ROWS, *STRUCTURED[:2]], (20,)),
-    "asked": language_model_table(ASKED),
+    "asked": language_model_table([row | REPLIED for row in ROWS]),
     "anatomy": anatomy_table([ANATOMY]),
     "map": map_table(PAIRS, (20, 20)),
     "summary": summary_table([SUMMARY]),
@@ -104,9 +102,8 @@ def test_the_summary_explains_its_spread():
 def test_several_rules_are_grouped_by_size_and_each_limit_is_named():
     rules = "Converged(patience=4, extra=20)", "MaxConfidence(extra=20, per=batch)"
     limits = {(8, rules[0]): 0.24, (8, rules[1]): 0.73, (16, rules[1]): 0.5}
-    rows = [
-        score(size, 0.5, stopping=rule, at_limit=limits.get((size, rule), 0.0)) for size in (8, 16) for rule in rules
-    ]
+    pairs = [(size, rule) for size in (8, 16) for rule in rules]
+    rows = [score(size, 0.5, stopping=rule, at_limit=limits.get((size, rule), 0.0)) for size, rule in pairs]
     text = printed(detail_table(rows, (8,)), 80)
     heads = [line.strip() for line in text.splitlines() if not line.startswith("  ")]
     assert heads[:2] == ["size ▪8", "size 16"] and text.count(f"stopping {rules[0]}") == 2

@@ -79,9 +79,8 @@ def test_a_page_computes_the_same_as_pytorch(no_type_checks):
     count = 30 if LONG else 1
     names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition", "settled-parity"]
     models = [load(name) for name in names] + [random_weights(form) for form in FORMS]
-    wanted = [
-        [thinking.reference(model, prompt) for prompt in thinking.typed(model.recipe, count, 9)] for model in models
-    ]
+    prompts = [thinking.typed(model.recipe, count, 9) for model in models]
+    wanted = [[thinking.reference(model, one) for one in typed] for model, typed in zip(models, prompts, strict=True)]
     cases = [{"model": export_model(model), "problems": rows} for model, rows in zip(models, wanted, strict=True)]
     found = run_in_node(NETWORK, {"cases": cases})
     for row, want in zip(found, itertools.chain(*wanted), strict=True):
