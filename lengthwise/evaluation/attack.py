@@ -218,10 +218,8 @@ def _summarize(weights: Weights, history: Attempts, rule: Stopping, seed: int, d
         answer = solver.solve(problem.prompt, rule)
         values = {name: getattr(answer, name) for name in ("right", "confidence", "perplexity")}
         failures.append({"prompt": problem.prompt, "answer": answer.text, **values, "origin": problem.origin})
-    origins = [
-        {"origin": name, "tries": count, "failed": history.failures[name], "share": history.failures[name] / count}
-        for name, count in history.tries.items()
-    ]
+    counts = [(name, count, history.failures[name]) for name, count in history.tries.items()]
+    origins = [{"origin": name, "tries": n, "failed": wrong, "share": wrong / n} for name, n, wrong in counts]
     tries, failed = len(history.prompts), history.failures.total()
     return {
         "task": weights.recipe.task.name,

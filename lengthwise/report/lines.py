@@ -111,10 +111,8 @@ def name_lines(
 
 def add_legend(figure: Figure, styles: Sequence[LineStyle], columns: int, heading: str = "") -> None:
     """Add a legend below the figure, in at most ``columns`` columns, fewer if they do not fit."""
-    handles = [
-        Line2D([], [], **look.properties() | {"label": f"{look.name} ({look.note})" if look.note else look.name})
-        for look in styles
-    ]
+    names = [f"{look.name} ({look.note})" if look.note else look.name for look in styles]
+    handles = [Line2D([], [], **look.properties() | {"label": name}) for look, name in zip(styles, names, strict=True)]
     columns = min(columns, len(handles))
     head = {"title": heading or None, "title_fontproperties": {"size": 7}}
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=3, **head)

@@ -97,12 +97,8 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     early = sorted({row["precision"] for row in rows if "precision" in row})
     notes += [f"sampling ended once the 95 % interval was within ±{width:g} of its middle" for width in early]
     notes += interval_notes(rows)
-    table_options = {
-        "left_aligned": (*varying, ""),
-        "no_wrap": ("size", "", *fixed),
-        "optional_column": 1 + len(varying),
-    }
-    table = FittedTable("size", *varying, "", *fixed, caption="; ".join(notes), **table_options)
+    alignment = {"left_aligned": (*varying, ""), "no_wrap": ("size", "", *fixed), "optional_column": 1 + len(varying)}
+    table = FittedTable("size", *varying, "", *fixed, caption="; ".join(notes), **alignment)
     for row in rows:
         size, *middle_cells, loops, count = _detail_cells(row, tops)
         cells = (scaled_accuracy_text(row.get(name)) for name in optional_columns)
@@ -332,10 +328,8 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
     upto = " to ".join(dict.fromkeys(map(size_text, tops[:1] + tops[-1:])))
     problems = f"{_format_range({point.count for point in points})} problems per size{shared_text}"
     lines = [f"{TRAINED} within the training range, up to {upto}"] if tops else []
-    lines += [
-        f"{problems}, {_format_range(seeds)} seed{'s' * (seeds != {1})}; "
-        f"beside exact match: {', for a single seed the '.join(bands)}"
-    ]
+    seeds_text = f"{_format_range(seeds)} seed{'s' * (seeds != {1})}"
+    lines += [f"{problems}, {seeds_text}; beside exact match: {', for a single seed the '.join(bands)}"]
     lines += [f"{shown_count} of {size_count} sizes are shown"] if shown_count < size_count else []
     by_looked_at = group_by(curves, lambda curve: curve.looked_at)
     for looked_at, curves_of_sizes in by_looked_at.items():

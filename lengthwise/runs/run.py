@@ -106,11 +106,9 @@ def _describe_misfit(model: Model, tensors: Mapping[str, Tensor], run: Run) -> s
         "unexpected:": [name for name in tensors if name not in shapes],
         "of another shape:": [name for name in shapes if name in tensors and tensors[name].shape != shapes[name]],
     }
-    reasons = [
-        f"{fault} {names[0]}" + f" and {len(names) - 1} more" * (len(names) > 1)
-        for fault, names in faults.items()
-        if names
-    ]
+    found = {fault: names for fault, names in faults.items() if names}
+    rest_texts = [f" and {len(names) - 1} more" * (len(names) > 1) for names in found.values()]
+    reasons = [f"{fault} {found[fault][0]}{rest}" for fault, rest in zip(found, rest_texts, strict=True)]
     reason = f"these weights do not fit the recipe beside them: {', '.join(reasons)}"
     if changed := run.changed_code(model):
         reason += f"; {', '.join(changed)} changed since they were trained: undo the change, or train again"

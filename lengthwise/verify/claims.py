@@ -41,12 +41,10 @@ def read_claims(folder: Path) -> Claims:
     """Read the claims in a folder's files. Raises UsageError if one of them is damaged."""
     run, table = RunFolder(folder), folder / "scores.csv"
     listed = [fields.validate(ScoreRow, row, f"{table}: a row") for row in read_csv(table)]
-    has_about = (folder / "about.json").exists()
-    return Claims(
-        select_reported_rows([*run.rows("scores"), *listed]),
-        run.about().get("parameters") if has_about else None,
-        run.outline if has_about else None,
-    )
+    rows = select_reported_rows([*run.rows("scores"), *listed])
+    if not (folder / "about.json").exists():
+        return Claims(rows)
+    return Claims(rows, run.about().get("parameters"), run.outline)
 
 
 def find_contradictions(claims: Claims, weights: Weights, parameters: int) -> Iterator[str]:

@@ -178,13 +178,9 @@ def _check_weights(
     done = f"{count:,} in matrix products for an answer of size {size_text(least)}"
     yield Check("operations", "passed" if count else "exposed", done if count else "no matrix products")
     kinds = {type(part) for part in (*nested_parts(weights.recipe), *weights.model.modules())}
-    own_classes = sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind))
-    finding = (
-        f"code outside the package: {', '.join(own_classes)}"
-        if own_classes
-        else "only parts of the package, no other code"
-    )
-    yield Check("recipe track", "exposed" if own_classes else "passed", finding)
+    outside = ", ".join(sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind)))
+    finding = f"code outside the package: {outside}" if outside else "only parts of the package, no other code"
+    yield Check("recipe track", "exposed" if outside else "passed", finding)
     yield _check_training(weights.recipe, sizes, claims)
 
 

@@ -82,10 +82,7 @@ def join_scripts(*names: str) -> str:
 
 def vendor_scripts(*names: str) -> list[str]:
     """Return third-party scripts from ``vendor``; the first starts with the licences."""
-    notice = (
-        "/* The licences of these libraries:\n"
-        + (HERE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8")
-        + "*/\n"
-    )
+    licences = (HERE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8")
+    notice = f"/* The licences of these libraries:\n{licences}*/\n"
     texts = [(HERE / "vendor" / f"{name}.min.js").read_text(encoding="utf-8") for name in names]
     return [notice * (not n) + code.partition("//# sourceMappingURL")[0] for n, code in enumerate(texts)]

@@ -127,10 +127,8 @@ def _build_body(
 def chart_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> dict[str, list[Row]]:
     """Return the rows of every chart, by the chart's name; a chart with nothing to draw has no rows."""
     lengths, groups = _length_rows(runs, inquiries), by_recipe(runs) if runs else {}
-    looks = [
-        line_style(number, name=label)  # as in figures
-        for number, label in enumerate(dict.fromkeys([*groups, *(row["label"] for row in lengths)]))
-    ]
+    labels = dict.fromkeys([*groups, *(row["label"] for row in lengths)])
+    looks = [line_style(number, name=label) for number, label in enumerate(labels)]  # as in figures
     charts: dict[str, list[Row]] = {
         "methods": [{"label": style.name, "colour": style.colour, "shape": SHAPES[style.marker]} for style in looks],
         "lengths": lengths,

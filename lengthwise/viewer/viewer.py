@@ -128,10 +128,8 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
     # Tries with large grids take longer.
     listed, searched = _list_examples(model, min(tries or TRIES, 20), problems, multiples=(1, 2, 5))
     recorded = record_model(model, listed, given_prompts=problems)
-    examples = [
-        {"prompt": recording["prompt"], "origin": listed[recording["prompt"]], "right": recording["right"]}
-        for recording in recorded["recordings"]
-    ]
+    shown = {recording["prompt"]: recording["right"] for recording in recorded["recordings"]}
+    examples = [{"prompt": prompt, "origin": listed[prompt], "right": right} for prompt, right in shown.items()]
     return recorded | {"examples": examples, "searched": searched}
 
 
