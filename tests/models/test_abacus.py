@@ -31,17 +31,6 @@ def test_published_decoders_have_the_published_parameter_counts(name, layers):
     assert layers * recipe.loops.count == 16
 
 
-def test_published_decoders_start_from_noise_with_truncated_loops():
-    recipes = abacus.paper()
-    assert recipes["paper-abacus-16x1"].model.noise == 0
-    for name in ("8x2", "4x4", "1x16"):
-        recipe = recipes[f"paper-abacus-{name}"]
-        assert (recipe.model.noise, recipe.objective.weight, recipe.objective.truncated) == (0.02, 1.0, True)
-    blog = abacus.blog_abacus_addition()
-    assert (blog.model.injection, blog.model.norm, blog.model.final_norm) == ("reads", "pre", "none")
-    assert blog.model.positions[0].at == "attention"
-
-
 def test_probes_fit_the_position_tables_of_their_recipes():
     """The longest probe, 789 fifty times, has 150 digits and needs digit positions up to 151."""
     for make in catalog.recipes().values():

@@ -50,6 +50,11 @@ def build_heads(*args, **kwargs):
     return Heads(*args, **kwargs)
 
 
+def build_attention(heads):
+    torch.manual_seed(0)
+    return nn.MultiheadAttention(8, heads)
+
+
 def weights_of(run):
     return {name: value.tolist() for name, value in run.model.state_dict().items()}
 
@@ -94,6 +99,7 @@ class WithCache:
         ([nn.Linear(2, 2)], [nn.Linear(2, 2)]),
         (Path("one"), Path("two")),
         (torch.relu, torch.tanh),
+        (build_attention(2), build_attention(4)),
     ],
 )
 @pytest.mark.parametrize("name", ["gain", "config"])

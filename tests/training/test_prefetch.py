@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
@@ -11,14 +10,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import LONG, Crash
-from devices import FEW, NAMES, small
 from trainings import MASTERED, PLAIN, RICH, outcome, stop_at, unbroken
 
 from lengthwise.base.errors import Interrupted, UsageError
 from lengthwise.experiment import data
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.training import loop, stacked
-from lengthwise.training.loop import Prefetcher, prefetch_batches, train
+from lengthwise.training.loop import prefetch_batches, train
 from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("no_type_checks")
@@ -45,24 +43,6 @@ def _no_thread_is_left():
     before = {*threading.enumerate()}
     yield
     assert {*threading.enumerate()} <= before
-
-
-def tensors(batch, loops):
-    parts = {**vars(batch), **vars(batch.inputs), "loops": loops}
-    return {name: value for name, value in parts.items() if isinstance(value, torch.Tensor)}
-
-
-# Equal results
-
-
-@pytest.mark.parametrize("name", NAMES if LONG else FEW)
-def test_batches_of_shipped_recipes_are_the_same(name):
-    recipe = replace(small(name), steps=3)
-    with ThreadPoolExecutor(1) as worker:
-        draw = Prefetcher(recipe, worker)
-        for step in range(3):
-            found, wanted = tensors(*draw(step, 0)), tensors(*data.draw_batch(recipe, step, exams_passed=0))
-            assert found.keys() == wanted.keys() and all(torch.equal(found[key], wanted[key]) for key in found)
 
 
 def test_all_but_the_first_are_drawn_by_one_thread(drawn):
