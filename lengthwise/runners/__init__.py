@@ -15,6 +15,7 @@ from lengthwise.models import Model, State
 RowLoops = Int[Tensor, " b"]  # the number of loops of each row, at least 1
 Selected = Bool[Tensor, "b t"]  # True at the n positions whose logits are wanted
 Logits = Float[Tensor, "n v"]
+Carried = tuple[Logits, State]  # the logits and the state after each row's last loop
 LoopLogits = Iterator[tuple[int, Int[Tensor, " r"], Logits]]  # after each loop: its number, the rows, their logits
 
 
@@ -50,9 +51,7 @@ class Runner(ABC):
         it has fewer."""
         return [self.last(inputs, loops.clamp(max=depth), positions) for depth in depths]
 
-    def carry(
-        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
-    ) -> tuple[Logits, State]:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
         """Return the logits and the state after each row's last loop. Loops start from ``state``, which an earlier call
         for these rows returned, by default from the model's own. Gradients flow through states (see ``detach``)."""
         raise UsageError(f"{type(self).__name__} keeps no state between calls: use last or each")

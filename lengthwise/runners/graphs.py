@@ -36,7 +36,7 @@ from lengthwise.base.files import error_line
 from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model, State, find_limited_encodings, get_device
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu, waves
+from lengthwise.runners import Carried, Logits, LoopLogits, RowLoops, Runner, Selected, cpu, waves
 from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, has_dropout, pad_to_bucket
 from lengthwise.runners.cuda import capture, choose_attention, find_head_width, side_stream
 from lengthwise.runners.plain import choose_rows, detach, take_values
@@ -123,9 +123,7 @@ class Graphs(Runner):
         row, position = positions.nonzero(as_tuple=True)
         return [take_values(logits, loops.clamp(max=depth)[row] - 1, row, position) for depth in depths]
 
-    def carry(
-        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
-    ) -> tuple[Logits, State]:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
         return self.plain.carry(inputs, loops, positions, state)
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:

@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from lengthwise.base.types import Inputs, to_device
 from lengthwise.models import Model, State, get_device
+from lengthwise.runners import RowLoops
 from lengthwise.runners.cuda import capture, side_stream
 from lengthwise.runners.plain import Plain, Unrolled, select_rows, unroll
 
@@ -41,7 +42,7 @@ class LoopGraphs(Plain):
         return device.index in (None, torch.cuda.current_device())
 
     def unroll(
-        self, inputs: Inputs, loops: Int[Tensor, " b"], *, no_grad_loops: int = 0, state: State | None = None
+        self, inputs: Inputs, loops: RowLoops, *, no_grad_loops: int = 0, state: State | None = None
     ) -> Unrolled:
         model, device, first, k = self.model, get_device(self.model), state, 0
         rows, loop = loops.argsort(descending=True, stable=True), None

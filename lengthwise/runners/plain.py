@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from lengthwise.base.types import Inputs, UsageError, to_device
 from lengthwise.models import Model, State, get_device
-from lengthwise.runners import Logits, RowLoops, Runner, Selected, Step, Steps
+from lengthwise.runners import Carried, Logits, RowLoops, Runner, Selected, Step, Steps
 
 PERIODS = 2  # movements are measured over one loop and over two
 # After each loop: its number, the rows that ran, and their state. Takes a mask of the rows that continue; None: all.
@@ -20,7 +20,7 @@ Unrolled = Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | 
 
 
 def unroll(
-    model: Model, inputs: Inputs, loops: Int[Tensor, " b"], *, no_grad_loops: int = 0, state: State | None = None
+    model: Model, inputs: Inputs, loops: RowLoops, *, no_grad_loops: int = 0, state: State | None = None
 ) -> Unrolled:
     """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running
     (indices into ``inputs``), and their state.
@@ -101,9 +101,7 @@ class Plain(Runner):
         row, position = positions.nonzero(as_tuple=True)
         return take_values(torch.cat(logits), torch.cat(ids).argsort()[row], position)
 
-    def carry(
-        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
-    ) -> tuple[Logits, State]:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
         halted = [(rows[-left:], select_rows(own, slice(-left, None)))
                   for rows, own, left in self._until_last(inputs, loops, state=state)]  # fmt: skip
         state = join_rows(halted)

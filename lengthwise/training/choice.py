@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from lengthwise.base.errors import UsageError
 from lengthwise.base.types import Inputs, to_device
 from lengthwise.models import Model, State, get_device
-from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected, cpu
+from lengthwise.runners import Carried, Logits, LoopLogits, RowLoops, Runner, Selected, cpu
 from lengthwise.runners.graphs import Graphs
 from lengthwise.training.arithmetic import Matmul, autocast
 from lengthwise.training.processes import Processes
@@ -78,9 +78,7 @@ class Bf16(Runner):
         with autocast(get_device(self.model), "bf16"):
             return self.runner.last(inputs, loops, positions, no_grad_loops=no_grad_loops).float()
 
-    def carry(
-        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
-    ) -> tuple[Logits, State]:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
         with autocast(get_device(self.model), "bf16"):
             logits, state = self.runner.carry(inputs, loops, positions, state)
         return logits.float(), state
@@ -158,9 +156,7 @@ class ShardedRunner(Runner):
         own = self.runner.last(inputs.take(own_rows), loops[own_rows], positions[own_rows], no_grad_loops=no_grad_loops)
         return self._join_logits(own, torch.arange(len(loops)), positions)
 
-    def carry(
-        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
-    ) -> tuple[Logits, State]:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
         """See ``Runner.carry``. The state has only this process's rows."""
         own_rows = self._rows_of_process(loops)
         own, state = self.runner.carry(inputs.take(own_rows), loops[own_rows], positions[own_rows], state)

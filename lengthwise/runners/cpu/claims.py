@@ -19,7 +19,7 @@ from lengthwise.base.types import Inputs
 from lengthwise.models import Model, State
 from lengthwise.nn.position import Encoding
 from lengthwise.registry import import_folder
-from lengthwise.runners import Logits, RowLoops, Runner, Selected
+from lengthwise.runners import Carried, RowLoops, Runner, Selected
 from lengthwise.runners.plain import Plain
 
 # Methods of encodings that the package calls. On other modules it calls ``forward`` and methods of their classes.
@@ -45,9 +45,7 @@ class SpecializedRunner(Runner):
         """Return the reason why the runner does not support the model; None if it does."""
         return find_obstacle(model, cls.parts, cls.devices)
 
-    def carry(
-        self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None
-    ) -> tuple[Logits, State]:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
         return Plain(self.model).carry(inputs, loops, positions, state)
 
 

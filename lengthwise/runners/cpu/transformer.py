@@ -162,11 +162,7 @@ class _PreparedBatch(NamedTuple):
 
 
 def _final_states(
-    model: TransformerModel,
-    inputs: Inputs,
-    loops: Int[Tensor, " b"],
-    positions: Bool[Tensor, "b t"],
-    no_grad_loops: int,
+    model: TransformerModel, inputs: Inputs, loops: RowLoops, positions: Selected, no_grad_loops: int
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
     """Return row indices in the order of halting, and the states at ``positions`` after each row's last loop."""
     mask, digits = inputs.padding_mask, inputs.digit_position
@@ -235,9 +231,7 @@ def _run_loops(
         yield k, rows, state
 
 
-def _find_last_needed_loop(
-    positions: Bool[Tensor, "b t"], loops: Int[Tensor, " b"], radius: int | None
-) -> Int[Tensor, "b t"]:
+def _find_last_needed_loop(positions: Selected, loops: RowLoops, radius: int | None) -> Int[Tensor, "b t"]:
     """Return the last loop after which each position's state is needed.
 
     A selected position needs, one loop earlier, all positions within ``radius``, the receptive field of a loop (None
@@ -254,7 +248,7 @@ def _find_last_needed_loop(
 
 
 def _run_fused(
-    model: TransformerModel, prepared_batch: _PreparedBatch, positions: Bool[Tensor, "b t"]
+    model: TransformerModel, prepared_batch: _PreparedBatch, positions: Selected
 ) -> Float[Tensor, "m d"] | None:
     """Return the states at ``positions`` after each row's last loop, in the order of halting, by
     ``fused_loops``; None if it does not support the model or is not faster."""
