@@ -14,6 +14,8 @@ from lengthwise.base.types import UsageError
 from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec, draw_normal
 from lengthwise.nn.position import rotate
 
+Projected = Float[Tensor, "b t 3 h e"]  # queries, keys and values by head
+
 
 @dataclass(frozen=True)
 class Attention(MixerSpec):
@@ -52,13 +54,11 @@ class SoftmaxAttention(Mixer):
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         return self.out(self.attend(self.project_heads(x), context, cache).flatten(2))
 
-    def project_heads(self, x: Hidden) -> Float[Tensor, "b t 3 h e"]:
+    def project_heads(self, x: Hidden) -> Projected:
         """Return queries, keys and values by head."""
         return self.project(x).unflatten(-1, (3, self.heads, -1))
 
-    def add_positions(
-        self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext
-    ) -> list[Float[Tensor, "b h t e"]]:
+    def add_positions(self, projected: Projected, context: AttentionContext) -> list[Float[Tensor, "b h t e"]]:
         """Return queries, keys and values; positional vectors and rotations are applied to queries and keys."""
         query, key, value = projected.unbind(2)
         if context.keys is not None:
@@ -68,9 +68,7 @@ class SoftmaxAttention(Mixer):
             query, key = rotate(query, context.angles), rotate(key, context.angles)
         return [part.transpose(1, 2) for part in (query, key, value)]
 
-    def attend(
-        self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext, cache: Any = None
-    ) -> Float[Tensor, "b t h e"]:
+    def attend(self, projected: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
         """Return the heads' outputs, before ``out``: softmax attention of every query over the keys it may see."""
         query, key, value = self.add_positions(projected, context)
         if cache is not None:  # keys are cached after rotation, which depends on their own position only

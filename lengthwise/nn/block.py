@@ -51,10 +51,10 @@ class Block(nn.Module):
     ) -> Float[Tensor, "b t d"]:
         """Apply the block. ``injected`` "b t d" is added to the inputs of mixer and MLP, not to the residual stream."""
         if self.post:
-            x = self.norm_mixer(x + self.drop(self._mix(_add(x, injected), context, cache)))
-            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(_add(x, injected))))
-        x = x + self.drop(self._mix(_add(self.norm_mixer(x), injected), context, cache))
-        return x if self.mlp is None else x + self.drop(self.mlp(_add(self.norm_mlp(x), injected)))
+            x = self.norm_mixer(x + self.drop(self._mix(add_optional(x, injected), context, cache)))
+            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(add_optional(x, injected))))
+        x = x + self.drop(self._mix(add_optional(self.norm_mixer(x), injected), context, cache))
+        return x if self.mlp is None else x + self.drop(self.mlp(add_optional(self.norm_mlp(x), injected)))
 
     def _mix(self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any) -> Float[Tensor, "b t d"]:
         """Apply the mixer; in decoding, a mixer without keys and values continues from its state in the cache."""
@@ -76,5 +76,6 @@ class Block(nn.Module):
             draw_normal(self.mlp.narrow, small if scale_mlp else std)
 
 
-def _add(x: Float[Tensor, "b t d"], injected: Float[Tensor, "b t d"] | None) -> Float[Tensor, "b t d"]:
+def add_optional(x: Float[Tensor, "*b d"], injected: Float[Tensor, "*b d"] | None) -> Float[Tensor, "*b d"]:
+    """Return x, plus the injected input if there is one."""
     return x if injected is None else x + injected

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from lengthwise.base.types import UsageError
 from lengthwise.nn import check_causal
-from lengthwise.nn.attention import SoftmaxAttention
+from lengthwise.nn.attention import Projected, SoftmaxAttention
 from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec
 from lengthwise.nn.mixers.recurrent import exempt_from_decay
 
@@ -33,9 +33,7 @@ class ScalableAttention(SoftmaxAttention):
         super().__init__(width, heads, dropout=dropout, biases=biases)
         self.scale = exempt_from_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # initially s log n = log₁₀ n
 
-    def attend(
-        self, projected: Float[Tensor, "b t 3 h e"], context: AttentionContext, cache: Any = None
-    ) -> Float[Tensor, "b t h e"]:
+    def attend(self, projected: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
         query, key, value = projected.unbind(2)
         if context.causal:
             before = 0 if cache is None or cache.last() is None else cache.last()[0].shape[2]

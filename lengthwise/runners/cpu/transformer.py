@@ -20,7 +20,7 @@ from lengthwise.models import Model
 from lengthwise.models.timed import TimedModel
 from lengthwise.models.transformer import InputInjection, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
-from lengthwise.nn.block import MLP, Block
+from lengthwise.nn.block import MLP, Block, add_optional
 from lengthwise.nn.input_output import DigitReadin, ScaledReadout
 from lengthwise.runners import Logits, RowLoops, Selected, Step, Steps
 from lengthwise.runners.cpu import claims, fused_loops, small
@@ -288,7 +288,7 @@ def _run_block(
 ) -> Float[Tensor, "m d"]:
     """Compute one block; after attention, at ``positions`` only."""
     attention, probability = block_attention(block), block.drop.p if block.drop.training else 0.0
-    attention_input = _add_optional(x if block.post else block.norm_mixer(x), injected)
+    attention_input = add_optional(x if block.post else block.norm_mixer(x), injected)
     projected = attention.project(attention_input).unflatten(-1, (3, attention.heads, -1))
     attention_output = mix_values(attention, projected, pattern).flatten(1)
     if positions is not None:
@@ -297,8 +297,8 @@ def _run_block(
     x = x + dropout(attention.out(attention_output), probability)
     if block.post:
         x = block.norm_mixer(x)
-        return block.norm_mlp(x + dropout(_run_mlp(block.mlp, _add_optional(x, injected)), probability))
-    return x + dropout(_run_mlp(block.mlp, _add_optional(block.norm_mlp(x), injected)), probability)
+        return block.norm_mlp(x + dropout(_run_mlp(block.mlp, add_optional(x, injected)), probability))
+    return x + dropout(_run_mlp(block.mlp, add_optional(block.norm_mlp(x), injected)), probability)
 
 
 def _run_mlp(mlp: MLP, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
@@ -308,7 +308,3 @@ def _run_mlp(mlp: MLP, x: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
         wide, gate = wide.chunk(2, -1)
         return mlp.narrow(wide * act(gate))
     return mlp.narrow(act(wide))
-
-
-def _add_optional(x: Float[Tensor, "n d"], injected: Float[Tensor, "n d"] | None) -> Float[Tensor, "n d"]:
-    return x if injected is None else x + injected
