@@ -1,6 +1,5 @@
 """Each file of ``examples/`` runs as a user runs it, with a few steps of training."""
 
-import functools
 import importlib
 import re
 import runpy
@@ -37,17 +36,10 @@ def here(tmp_path, monkeypatch, runs):
 def cheap_calls(monkeypatch):
     """Make ``lw.train`` take a few steps and ``lw.evaluate`` a few problems."""
     train, evaluate = lengthwise.api.train, lengthwise.api.evaluate
-
-    @functools.wraps(train)
-    def few_steps(recipe, *changes, **options):
-        return train(recipe, *changes, *FEW, **options | {"quiet": True})
-
-    @functools.wraps(evaluate)
-    def few_problems(weights, lengths=None, **options):
-        return evaluate(weights, list(lengths)[:2], **options | {"samples": 4})
-
-    monkeypatch.setattr(lengthwise.api, "train", few_steps)
-    monkeypatch.setattr(lengthwise.api, "evaluate", few_problems)
+    few = {"quiet": True}, {"samples": 4}
+    monkeypatch.setattr(lengthwise.api, "train", lambda *given, **how: train(*given, *FEW, **how | few[0]))
+    few_sizes = lambda run, lengths=None, **how: evaluate(run, list(lengths)[:2], **how | few[1])  # noqa: E731
+    monkeypatch.setattr(lengthwise.api, "evaluate", few_sizes)
 
 
 def shell(*words):
