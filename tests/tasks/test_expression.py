@@ -235,27 +235,6 @@ def test_draws_do_not_depend_on_their_index(pooled):
 
 # Values
 
-NUMBERS = st.one_of(st.integers(-20, 20), st.integers(-(10**6), 10**6), st.integers(-(10**25), 10**25)).map(str)
-
-
-def joined(parts):
-    """Return ``a op b op …`` with its signs folded."""
-    first, rest = parts
-    return folded(first + "".join(operator + part for operator, part in rest))
-
-
-def nested(inner):
-    atoms = st.one_of(NUMBERS, inner.map(lambda row: f"({row})"))
-    return st.tuples(atoms, st.lists(st.tuples(st.sampled_from("+-*"), atoms), min_size=1, max_size=5)).map(joined)
-
-
-EXPRESSIONS = st.recursive(nested(NUMBERS.map(lambda n: f"{n}+1").map(folded)), nested, max_leaves=8)
-
-
-@given(st.lists(EXPRESSIONS, min_size=1, max_size=6))
-def test_any_expression_has_python_s_value(rows):
-    assert [*map(evaluate, rows)] == [eval(row) for row in rows]
-
 
 @pytest.mark.parametrize(
     "row",
