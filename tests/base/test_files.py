@@ -278,10 +278,10 @@ def test_only_abandoned_temporary_files_of_this_package_are_removed(tmp_path):
     assert not earlier.exists()
 
 
-@pytest.mark.parametrize("name", ["x" * 250, "汉" * 80, "two\nlines"])
-def test_names_of_any_length_can_be_written(name, tmp_path):
-    write(tmp_path / name, b"text")
-    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"text"]
+def test_names_of_any_length_can_be_written(tmp_path):
+    for name in ("x" * 250, "汉" * 80, "two\nlines"):
+        write(tmp_path / name, b"text")
+    assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"text"] * 3
 
 
 # Reading

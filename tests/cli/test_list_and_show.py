@@ -239,11 +239,6 @@ def test_a_file_or_folder_that_another_module_hides_is_refused(name, tmp_path):
     assert f"which hides your {name}/__init__.py: rename yours" in run_with(tmp_path, f"check {name}").stderr
 
 
-def test_an_error_during_import_names_the_line_of_the_imported_module(tmp_path):
-    done = run_with(tmp_path, "list", mine="import lengthwise as lw\n\nONE = lw.find('looped-paritx')\n")
-    assert "--import mine: UsageError in mine.py, line 3: recipe: 'looped-paritx' is not one of" in done.stderr
-
-
 # Completion
 
 

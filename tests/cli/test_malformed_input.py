@@ -255,6 +255,7 @@ def _restore_sigint():
 
 
 IMPORTS = {
+    "import lengthwise as lw\n\nONE = lw.find('looped-paritx')": "line 3: recipe: 'looped-paritx' is not one of",
     "raise NameError('\\x1b[31m')": "line 1",
     "import sys; sys.exit(3)": "SystemExit",
     "def (": "SyntaxError",
@@ -291,9 +292,7 @@ limit = 10**6
 """
 
 
-@pytest.mark.parametrize(
-    "command", [("evaluate", "--lengths", "9"), ("solve", "010101010"), ("depth", "--lengths", "9")]
-)
+@pytest.mark.parametrize("command", ["evaluate RUN --lengths 9", "solve RUN 010101010", "depth RUN --lengths 9"])
 def test_an_error_of_ones_own_task_after_training_is_one_line(command, cli, tmp_path, monkeypatch, runs):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -302,8 +301,8 @@ def test_an_error_of_ones_own_task_after_training_is_one_line(command, cli, tmp_
     narrow = importlib.import_module("narrow")
     run = lw.train(TINY.change(task=narrow.NarrowParity()), quiet=True)
     narrow.limit = 2
-    verb, *options = command
-    check_error(cli(verb, run.folder, *options, "--import", "narrow"), "ValueError in narrow.py, line 11: too wide")
+    done = cli(*command.replace("RUN", str(run.folder)).split(), "--import", "narrow")
+    check_error(done, "ValueError in narrow.py, line 11: too wide")
 
 
 def test_unusable_devices_and_names_too_long_for_a_file_are_refused(cli):
