@@ -57,22 +57,14 @@ def test_a_grid_has_every_combination_once():
     assert points[0] == {"a.b": "1", "c": "(8,12)", "d": "1"}
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["a=1"], "nothing varies"),
-        (["a=1,2", "a=3,4"], "vary each field only once"),
-        (["a=3..1"], "a range must ascend"),
-        (["a=0..1:log"], "must start above 0"),
-        (["a=0..1:1"], "2 points or more"),
-        (["a=0..1"], "a grid needs a number of points"),
-        (["seed=1,2"], "a seed is not chosen"),
-        (["name=a,b"], "a name does not change training"),
-    ],
-)
-def test_invalid_sweeps_are_refused(words, said):
-    with pytest.raises(UsageError, match=said):
-        list(grid_points(parse_axes(words)[0]))
+def test_invalid_sweeps_are_refused():
+    for words, said in (
+        ("a=1", "nothing varies"), ("a=1,2 a=3,4", "vary each field only once"), ("a=3..1", "a range must ascend"),
+        ("a=0..1:log", "must start above 0"), ("a=0..1:1", "2 points or more"), ("a=0..1", "a grid needs a number"),
+        ("seed=1,2", "a seed is not chosen"), ("name=a,b", "a name does not change training"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=said):
+            list(grid_points(parse_axes(words.split())[0]))
 
 
 def test_no_recipe_is_chosen_by_its_tests():
