@@ -158,7 +158,8 @@ def _find_by_name(kind: str, name: str, candidates: dict[str, Any]) -> Any:
         choices = f"of: {', '.join(candidates)}" if count <= 40 else f"of the {count} that `lengthwise list` has"
         advice = suggest(name, candidates) if isinstance(name, str) else ""
         if kind == "recipe" and name in {to_kebab_case(kind) for kind in part_classes(Task)}:
-            advice = "; it is a task"
+            of_task = [other for other in candidates if other.endswith(f"-{name}")]
+            advice = f"; it is a task, with e.g. the recipe {of_task[0]}" if of_task else "; it is a task"
         elif kind == "recipe":
             advice = advice or "; import your own by --import MODULE"
         raise UsageError(f"{kind}: {quote_value(name)} is not one {choices}{advice}")

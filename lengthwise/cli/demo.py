@@ -71,7 +71,7 @@ def run(args: Options) -> int:
         console.print(Text.from_markup(intro), "")
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs)) as pool:
-        show_progress(pool, runs, console, quiet=args.quiet)
+        show_progress(pool, runs, console, quiet=args.quiet, extra_display=lambda: plot_progress(runs))
     pool.check()
     files = publish(runs, folder, title=study.title)
     page = report_page(runs, title=study.title, command="lengthwise demo", models=exportable_weights(runs))
@@ -84,6 +84,18 @@ def run(args: Options) -> int:
     next_steps = Text("What to type next", "bold"), NEXT.format(run=runs[0].folder)
     console.print(*next_steps, sep="\n", highlight=False, soft_wrap=True)
     return 0
+
+
+def plot_progress(runs: Sequence[Run]) -> RenderableType:
+    """Plot exact match against steps while training; once there are scores, against length."""
+    if any(run.rows("scores") for run in runs):
+        return plot_lengths(runs)
+    steps = {}
+    for run in runs:
+        rows = [row for row in run.rows("metrics") if "exact" in row]
+        for size in run.recipe.watch.sizes:
+            steps[f"{run.recipe.name}, {size} digits"] = [(row["step"], row["exact"][str(size)]) for row in rows]
+    return plot(steps, "steps")
 
 
 def plot_lengths(runs: Sequence[Run]) -> RenderableType:

@@ -51,6 +51,8 @@ def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_rec
     # If an option is unknown, the words after it are not the problem.
     unknown = [word for word in words if word.startswith("-")] or words
     message = f"unrecognized arguments: {' '.join(unknown)}"
+    if all(word.isdigit() for word in unknown):
+        return f"{message}; numbers of a list are separated by commas, as in --lengths 20,40"
     if not unknown[0].startswith("--"):
         return message
     name, _, value = unknown[0].lstrip("-").partition("=")

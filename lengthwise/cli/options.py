@@ -102,6 +102,8 @@ def find_recipe(name: str, changes: Sequence[str]) -> Recipe:
         return Run.open(folder).recipe.change(changes)
     if path.suffix in (".json", ".yaml", ".yml"):
         return _read_recipe_file(path).change(changes)
+    if path.is_file():
+        raise UsageError(f"{path}: a recipe's file is JSON or YAML; for one of your own module: RECIPE --import MODULE")
     return catalog.recipe(name, changes)
 
 
@@ -121,7 +123,11 @@ def _read_recipe_file(path: Path) -> Recipe:
         else:
             yaml = import_library("yaml", "yaml", "reading YAML needs PyYAML")
             try:
-                tree = yaml.safe_load(text)
+                # By YAML 1.1, 1e-3 is a text; here it is a number, as in JSON.
+                loader: Any = type("Loader", (yaml.SafeLoader,), {})
+                exponent = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+                loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, [*"-+0123456789"])
+                tree = yaml.load(text, loader)
             except yaml.YAMLError as error:
                 raise UsageError(f"not YAML: {error_line(error)}") from None
         recipe = tree.get("recipe", tree) if isinstance(tree, dict) else tree

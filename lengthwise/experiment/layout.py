@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from abc import abstractmethod
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from itertools import pairwise
@@ -14,7 +15,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import Config
+from lengthwise.base.fields import Config, part_classes
 from lengthwise.base.ranges import Extra
 from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
 from lengthwise.base.types import END, EQUALS, PAD, PAUSE, START, Batch, Inputs, Problems, Vocab, smallest_integer_type
@@ -62,8 +63,15 @@ class Layout(Config):
 
     def check(self, task: Task) -> None:
         """Raise UsageError unless the task is accepted."""
-        if not self.accepts(task):
-            raise UsageError(f"the layout {type(self).__name__} does not accept the task {task.name}: use another")
+        if self.accepts(task):
+            return
+        fitting = []
+        for name, kind in part_classes(Layout).items():
+            with suppress(TypeError):  # a layout may need arguments
+                if kind.__module__.startswith("lengthwise.") and kind().accepts(task):
+                    fitting.append(name)
+        others = f"; these do: {', '.join(fitting)}" if fitting else ""
+        raise UsageError(f"the layout {type(self).__name__} does not accept the task {task.name}{others}")
 
 
 @dataclass(frozen=True)

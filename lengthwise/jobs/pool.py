@@ -13,6 +13,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
 from lengthwise.base.errors import remove_controls
 from lengthwise.base.formatting import duration_text
@@ -101,9 +102,16 @@ class JobPool:
 # Display
 
 
-def show_progress(pool: JobPool, runs: Sequence[Run], console: Console, *, quiet: bool = False) -> None:
-    """Poll the pool until all runs are done and show their progress. If the output is not a terminal, the status is
-    printed every ``LOG_SECONDS``."""
+def show_progress(
+    pool: JobPool,
+    runs: Sequence[Run],
+    console: Console,
+    *,
+    quiet: bool = False,
+    extra_display: Callable[[], RenderableType] = Text,
+) -> None:
+    """Poll the pool until all runs are done and show their progress, with ``extra_display`` below it. If the output is
+    not a terminal, the status is printed every ``LOG_SECONDS``."""
     shortest = 0.0 if console.is_terminal else LOG_SECONDS  # seconds between updates
     next_line = time.monotonic() + shortest
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
@@ -111,7 +119,10 @@ def show_progress(pool: JobPool, runs: Sequence[Run], console: Console, *, quiet
             began = time.monotonic()
             if live and began >= next_line:
                 summary = summarize_runs(pool, runs)
-                live.update(summary, refresh=True) if console.is_terminal else console.print(summary)
+                if console.is_terminal:
+                    live.update(Group(summary, extra_display()), refresh=True)
+                else:
+                    console.print(summary)
                 # Draw for at most a twentieth of the time, since long metrics files are slow to read.
                 next_line = began + max(shortest, (time.monotonic() - began) / 0.05)
             time.sleep(0.25)
