@@ -241,7 +241,8 @@ def add_family(run, name, *rows):
     for size, exact in rows:
         sizes = [size] if isinstance(size, int) else list(size)
         old = run.rows("scores")[0]
-        run.append("scores", old | {"problems": name, "sizes": sizes, "exact": exact, "count": 100})
+        ends = {"low": exact - 0.01, "high": min(1.0, exact + 0.01)}
+        run.append("scores", old | {"problems": name, "sizes": sizes, "exact": exact, "count": 100} | ends)
     return run
 
 
@@ -265,6 +266,8 @@ def test_the_longest_length_needs_the_worst_family_too():
     assert (row["longest"], row["longest_uniform"], row["generalise"]) == (["16"], ["24"], 1)
     assert row["worst"] == {"family": "runs", "size": "24", "exact": 0.5}
     assert "runs 0.50 at 24" in " ".join(render(card_table([row]), width=160).split())
+    hole = scored(recipe("hole"), (8, 1.0, MANY), (16, 1.0, MANY), (24, 1.0, MANY))
+    assert score_card([add_family(hole, "runs", (8, 1.0), (16, 0.5), (24, 1.0))])[0]["longest"] == ["8"]
     (bare,) = score_card([scored(recipe("other"), (16, 1.0, MANY))])
     assert (bare["longest"], bare["longest_uniform"], bare["worst"]) == (["16"], ["16"], None)
     assert "not measured" in render(card_table([bare]), width=160)
