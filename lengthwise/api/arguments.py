@@ -112,14 +112,14 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
     if isinstance(listed, str) or not isinstance(listed, Iterable) or getattr(listed, "ndim", 1) == 0:
         raise UsageError(f"lengths: {quote(lengths)} is neither a size nor a list of sizes, such as [8, 12]")
     sizes: list[AnySize] = []
-    for size in islice(listed, MAX_SIZES):
+    for size in islice(listed, MAX_SIZES + 1):
         parts = size if isinstance(size, tuple) else (size,)
         # numpy's whole numbers are sizes too.
         are_whole = all(isinstance(part, Integral) and not isinstance(part, bool) for part in parts)
         if not are_whole or not all(0 < int(part) <= 10**6 for part in parts):
             raise UsageError(f"lengths: {quote(size)} is not a size: a size is a whole number from 1 to a million")
         sizes.append(tuple(map(int, size)) if isinstance(size, tuple) else int(size))
-    if not 0 < len(sizes) < MAX_SIZES:
+    if not 1 <= len(sizes) <= MAX_SIZES:
         raise UsageError(f"lengths: give between 1 and {MAX_SIZES:,} sizes")
     return sizes
 

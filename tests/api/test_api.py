@@ -18,6 +18,7 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
+from lengthwise.api.arguments import MAX_SIZES, resolve_sizes
 from lengthwise.report.scored import newcombe_interval
 from lengthwise.runs.run import load
 
@@ -262,6 +263,12 @@ def test_lists_have_a_sentence_each_and_are_filtered():
     assert "looped-parity" in lw.list_recipes("PARITY") and "looped-copy" not in lw.list_recipes("parity")
     assert lw.tasks.__name__ == "lengthwise.tasks"  # the folder
     assert "binary-sum" in str(lw.list_tasks())
+
+
+def test_as_many_sizes_as_the_limit_are_allowed():
+    assert len(resolve_sizes(range(1, MAX_SIZES + 1), lw.Parity())) == MAX_SIZES
+    with pytest.raises(lw.UsageError, match="give between 1 and 10,000 sizes"):
+        resolve_sizes(range(1, MAX_SIZES + 2), lw.Parity())
 
 
 # Invalid arguments
