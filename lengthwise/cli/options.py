@@ -102,7 +102,7 @@ def find_recipe(name: str, changes: Sequence[str]) -> Recipe:
         return Run.open(folder).recipe.change(changes)
     if path.suffix in (".json", ".yaml", ".yml"):
         return _read_recipe_file(path).change(changes)
-    if path.is_file():
+    if path.suffix and path.is_file():  # names of recipes have no suffix
         raise UsageError(f"{path}: a recipe's file is JSON or YAML; for one of your own module: RECIPE --import MODULE")
     return catalog.recipe(name, changes)
 

@@ -244,10 +244,11 @@ WRONG = [  # commands, and parts of the line that each must print
     ("solv x", "no verb 'solv' (did you mean solve?)", "--help"),
     ("train", "required: RECIPE;"),
     ("train zzz", "import your own by --import MODULE"),
-    ("train parity", "'parity' is not one of the", "it is a task"),
+    ("train parity", "'parity' is not one of the", "it is a task, with e.g. the recipe"),
+    ("evaluate looped-pairs --lengths 8 12", "unrecognized arguments: 12", "as in --lengths 20,40"),
+    ("train looped-parity layout=Pairs", "does not accept the task parity", "these do: FullOutput"),
     ("train recipe.yaml", "recipe.yaml: not a recipe: No such file or directory"),
     ("train looped-parity data_seed=7 --seeds 2", "draws its own problems"),
-    ("train looped-parity layout=Pairs", "does not accept"),
     ("train looped-parity --device abacus", "device"),
     ("train looped-parity --import nowhere", "nowhere"),
     ("train looped-parity --lengths 8,1000000000000", "measuring 2 sizes takes about"),
@@ -386,6 +387,18 @@ def test_recipes_are_read_from_files(name, suffix, tmp_path):
     if suffix != "json":
         path.write_text(f"recipe: {name}\noptimizer.rate: 1e-3\n")  # which PyYAML reads as text
         assert find_recipe(str(path), []) == catalog.recipe(name, ["optimizer.rate=0.001"])
+        optimizer = shown["recipe"]["optimizer"] | {"rate": "RATE"}
+        path.write_text(json.dumps(shown["recipe"] | {"optimizer": optimizer}).replace('"RATE"', "1e-3"))
+        assert find_recipe(str(path), []).optimizer.rate == 0.001
+
+
+def test_a_file_named_like_a_recipe_does_not_hide_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("looped-parity", "own.py"):
+        Path(name).touch()
+    assert find_recipe("looped-parity", []) == catalog.recipe("looped-parity")
+    with pytest.raises(lw.UsageError, match=r"own\.py: a recipe's file is JSON or YAML"):
+        find_recipe("own.py", [])
 
 
 @pytest.mark.parametrize(
