@@ -114,12 +114,23 @@ def _explicit_attention() -> Iterator[None]:
     """Compute attention as two products and a softmax in a ``with`` block, because torch's own operation has no ONNX
     form within a loop."""
 
-    def attention(query: Tensor, key: Tensor, value: Tensor, attn_mask: Any = None, *_: Any, **options: Any) -> Tensor:
-        scores = query @ key.mT * options.get("scale", query.shape[-1] ** -0.5)
-        if options.get("is_causal"):
+    def attention(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+    ) -> Tensor:
+        scores = query @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
             index = torch.arange(query.shape[2])
-            scores = scores.masked_fill(index > index[:, None], -torch.inf)
-        return (scores if attn_mask is None else scores + attn_mask).softmax(-1) @ value
+            attn_mask = index <= index[:, None]
+        if attn_mask is not None:
+            is_bias = attn_mask.dtype != torch.bool
+            scores = scores + attn_mask if is_bias else scores.masked_fill(~attn_mask, -torch.inf)
+        return scores.softmax(-1) @ value
 
     with patch.object(F, "scaled_dot_product_attention", attention):
         yield

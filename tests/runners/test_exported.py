@@ -9,6 +9,7 @@ import torch
 from conftest import LONG, command
 from forms import BASE, built, close, noisy, some
 from torch import nn
+from torch.nn import functional as F
 
 import lengthwise as lw
 from lengthwise.api.export import export, trace_model
@@ -113,6 +114,15 @@ def test_explicit_attention_equals_torch_s(spec):
     expected = Plain(model).last(inputs, loops, inputs.padding_mask)
     with exported._explicit_attention():
         close(Plain(model).last(inputs, loops, inputs.padding_mask), expected)
+
+
+@pytest.mark.parametrize("arguments", [(), (None, 0.0, True), (torch.ones(5, 5).tril() > 0,), (torch.eye(5).double(),)])
+def test_explicit_attention_takes_torch_s_arguments(arguments):
+    """A mixer of one's own may name them or not, and its mask may be Boolean."""
+    states = torch.randn(3, 2, 1, 5, 4, generator=lw.stream(0, "states")).double()
+    expected = F.scaled_dot_product_attention(*states, *arguments, scale=None)
+    with exported._explicit_attention():
+        close(F.scaled_dot_product_attention(*states, *arguments, scale=None), expected)
 
 
 class Recurrent(nn.Module):
