@@ -195,7 +195,7 @@ class Sudoku(SquareGridTask):
         side = len(lines)
         if side == 1 and (side := math.isqrt(len(text := lines[0]))) in BOXES:
             lines = [text[i : i + side] for i in range(0, len(text), side)]
-        if side not in BOXES or {len(line) for line in lines} != {side}:
+        if side not in BOXES or [*map(len, lines)] != [side] * side:
             raise UsageError(f"{self.name}: write a square of 4, 6 or 9 lines, separated by /")
         if unknown := sorted({*"".join(lines)} - {*self.symbols[: side + 1]}):
             raise UsageError(f"{self.name}: {unknown[0]!r} is not one of: {' '.join(self.symbols[: side + 1])}")

@@ -38,7 +38,7 @@ MALFORMED = [
     (StackManipulation(), "is not letters a and b, then actions", ["a-b"]),
     (BracketedArithmetic(), "needs brackets around every two numbers", ["(1+2", "1+2"]),
     (SolveEquation(), "is not an equation with one x", ["(x+x):1", "(1+2):3", "(1+x)", "(1+x):x"]),
-    (Sudoku(), "4, 6 or 9 lines", ["1234/3412/2143", "1234/3412/2143/432", "12345/" * 5]),
+    (Sudoku(), "4, 6 or 9 lines", ["1234/3412/2143", "1234/3412/2143/432", "12345/" * 5, "." * 20]),
     (Sudoku(), r"'5' is not one of: \. 1 2 3 4", ["5234/3412/2143/4321"]),
     (Sudoku(), "must have exactly one solution; this one has several", ["1.../..../..../...."]),
     (Sudoku(), "must have exactly one solution; this one has none", ["11../..../..../...."]),
