@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import torch
@@ -198,7 +199,7 @@ class Mastery(Growing):
 
     def exam_count(self) -> int:
         """Return the number of exams to pass until the maximum is ``top``."""
-        return next(count for count in range(self.top + 1) if self.maximum(count) == self.top)
+        return bisect_left(range(self.top + 1), self.top, key=self.maximum)
 
     def curriculum_step(self, step: int, exams_passed: int | None) -> int:
         return self.top if exams_passed is None else exams_passed

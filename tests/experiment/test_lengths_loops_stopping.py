@@ -313,4 +313,4 @@ def test_a_mastered_maximum_grows_by_one_or_by_a_factor():
     assert [grown.maximum(passed) for passed in range(8)] == [4, 6, 9, 14, 21, 32, 40, 40]
     assert grown.exam_count() == 6 and grown.maximum(10**6) == 40
     assert [lw.Mastery(9, start=1, grow=1.1).maximum(passed) for passed in range(4)] == [1, 2, 3, 4]
-    assert lw.Mastery(10**6, grow=2.0).exam_count() == 20
+    assert lw.Mastery(10**6, grow=2.0).exam_count() == 20 and lw.Mastery(10**5).exam_count() == 10**5 - 1
