@@ -55,7 +55,8 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
         **({} if own_rule == Oracle() or isinstance(own_rule, MaxConfidence) else {"own": own_rule}),
     }
     limits = {name: loop_limits(rule, planned) for name, rule in rules.items()}
-    traced, right = trace_answers(weights.model, recipe, batch, torch.stack([*limits.values()]).amax(0))
+    movement, limit = own_rule.needs_movement, torch.stack([*limits.values()]).amax(0)
+    traced, right = trace_answers(weights.model, recipe, batch, limit, movement=movement)
     chosen = {}
     for name, rule in rules.items():
         loops = choose_loops(rule, replace(traced, loops=limits[name]), planned, limits[name])

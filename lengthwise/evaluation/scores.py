@@ -332,15 +332,15 @@ def _split_rows(count: int, width: int, positions: int = MAX_POSITIONS) -> list[
 
 
 def trace_answers(
-    model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"]
+    model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"], *, movement: bool = False
 ) -> tuple[Trace, Bool[Tensor, "k b"]]:
-    """Return a trace up to ``limit`` (on the CPU), and whether each loop's answer is right."""
+    """Return a trace up to ``limit`` (see ``trace_loops``), and whether each loop's answer is right."""
     model.eval()
     end = recipe.layout.end_id(recipe.task)
-    traces = [trace_loops(model, batch.take(part), limit[part], end) for part in _split_rows(*batch.targets.shape)]
-    parts = zip(*((part.predictions, part.ends, part.confidence) for part in traces), strict=True)
-    predictions, ends, confidence = (torch.cat(part, 1) for part in parts)
-    traced = Trace(predictions, ends, confidence, limit)
+    parts = _split_rows(*batch.targets.shape)
+    traces = [trace_loops(model, batch.take(part), limit[part], end, movement=movement) for part in parts]
+    names = ["predictions", "ends", "confidence", *["movement"] * movement]
+    traced = Trace(**{name: torch.cat([getattr(part, name) for part in traces], 1) for name in names}, loops=limit)
     right_symbols = gather_slots(batch.targets, batch.answer_slots)
     ignored = ~answer_mask(right_symbols, batch.answer_slots, end)
     return traced, ((traced.predictions == right_symbols) | ignored).all(-1)

@@ -355,7 +355,13 @@ def half(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("name", "seed", "own"),
-    [("parity", 0, None), ("parity", 7, None), ("copy", 0, Converged(extra=25)), ("copy", 0, Oracle(more=25))],
+    [
+        ("parity", 0, None),
+        ("parity", 7, None),
+        ("copy", 0, Converged(extra=25)),
+        ("copy", 0, Oracle(more=25)),
+        ("copy", 0, lw.Settled(most=28)),
+    ],
 )
 def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, own, monkeypatch):
     """`evaluate`, which draws other problems than `depth`, gets the same ones here. Weights that halt have a rule of
