@@ -337,7 +337,8 @@ class Trainer:
             self.model.load_state_dict(provided["model"])
             return
         same = (recipe.keep, recipe.watch) == (self.recipe.keep, self.recipe.watch)
-        self.load_state(provided | {"best": provided["best"] if same else self.validator.best})
+        best = provided["best"] if same else self.validator.best
+        self.load_state(provided | {"best": best, "sums": {}})  # sums of steps that its early end left unreported
         self.spent, self.resumptions, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
 
     def full_state(self) -> dict[str, Any]:

@@ -63,6 +63,16 @@ def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
     assert (on.folder / FINAL_FILE).exists() and not (whole.folder / FINAL_FILE).exists()
 
 
+def test_a_run_that_continues_after_an_early_end_reports_its_own_steps():
+    """At a rate of 0 no loss improves, so training ends at step 6, before its first report."""
+    watch = lw.Watch(every=3, validation=8)
+    early = replace(BASE, steps=40, optimizer=lw.AdamW(rate=0), keep="lowest-loss", patience=1, watch=watch)
+    run = train(early, device="cpu", keep_state=True)
+    rest = continue_from(run.folder, replace(early, steps=20, keep="last", patience=0, watch=lw.Watch()))
+    first, second = (row["loss"] for row in train(rest, device="cpu").rows("metrics"))
+    assert rest.start == 6 and first == pytest.approx(second, rel=0.3)
+
+
 def test_training_continues_from_weights_on_another_task_at_another_rate():
     parent = train(BASE, device="cpu")
     recipe = continue_from(
