@@ -45,6 +45,11 @@ def test_a_changed_recipe_is_estimated():
         assert "estimated: from the sizes" in " ".join(done.stdout.split()), done.stderr
 
 
+@pytest.mark.parametrize("changes", [["keep=best", "patience=3"], ["accumulate=8"]])
+def test_recipes_are_measured_on_fewer_rows_than_they_train_on(changes):
+    assert cost.measure_cost(catalog.recipe("looped-parity").change(changes), n_steps=1, rows=2).source == "measured"
+
+
 def test_stored_costs_are_those_of_the_recipes():
     recipes = [recipe for name in ("pairs", "parity", "notebook") for recipe in catalog.study(name).recipes]
     stored = [recipe for recipe in recipes if cost.look_up_cost(recipe).source == "stored"]

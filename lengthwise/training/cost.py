@@ -114,7 +114,8 @@ def _estimate_step(recipe: Recipe) -> float:
 
 def _reduce_batch(recipe: Recipe, rows: int) -> Recipe:
     # A fixed set's problems cost about as much as new ones, but drawing the set takes longer than all these steps.
-    return replace(recipe, watch=Watch(), keep="last", batch=rows, source=Fresh())
+    parts = min(recipe.accumulate, rows)
+    return replace(recipe, watch=Watch(), keep="last", patience=0, batch=rows, accumulate=parts, source=Fresh())
 
 
 def _sample_steps(recipe: Recipe, count: int) -> Iterator[tuple[int, int]]:
