@@ -69,7 +69,10 @@ def read_csv(path: Path) -> list[Row]:
             raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
         if len(content) > MAX_UNPACKED_BYTES:
             raise UsageError(f"{packed}: unpacks to more than the limit, {MAX_UNPACKED_BYTES:,} bytes")
-    return [_parse_row(path, number, line) for number, line in enumerate(csv.DictReader(text.splitlines()), 1)]
+    try:
+        return [_parse_row(path, number, line) for number, line in enumerate(csv.DictReader(text.splitlines()), 1)]
+    except csv.Error as error:
+        raise UsageError(f"{path}: not CSV ({error})") from None
 
 
 def _parse_row(path: Path, number: int, cells: Mapping[str, str]) -> Row:

@@ -324,6 +324,9 @@ def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
     (tmp_path / "scores.csv.gz").write_bytes(gzip.compress(b"id\n" * 500))
     with pytest.raises(UsageError, match="unpacks to more than the limit, 1,000 bytes"):
         read_csv(tmp_path / "scores.csv")
+    (tmp_path / "wide.csv").write_text("id\n" + "x" * 200_000)
+    with pytest.raises(UsageError, match=r"wide\.csv: not CSV"):
+        read_csv(tmp_path / "wide.csv")
 
 
 def test_the_formats_of_figures_are_chosen_or_refused(tmp_path):
