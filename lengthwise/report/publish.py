@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -23,7 +24,8 @@ from lengthwise.report.published import read_figures_json, read_inquiries, read_
 from lengthwise.report.style import FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
-KINDS = ("inquiries", "card", "anatomy", "scores", "metrics", "lengths", "loss", "map")  # files of a publication
+# Files of a publication, besides those that every publication has.
+FILES = r"(inquiries|card|anatomy-.+)\.json|(scores|metrics)\.csv(\.gz)?|(lengths|loss|(map|anatomy)-.+)\.(png|svg|pdf)"
 COMPRESS_ABOVE = 8_000  # bytes, two blocks of a disk; larger CSV files are compressed
 
 
@@ -70,7 +72,7 @@ def publish(
     files.append(_write_json(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
     files += [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
     for path in old_files:  # those not overwritten would be mistaken for results of this publication
-        if path not in files and path.name.replace("-", ".").split(".")[0] in KINDS:
+        if path not in files and re.fullmatch(FILES, path.name):
             remove(path)
     return files
 

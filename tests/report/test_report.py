@@ -711,11 +711,14 @@ def test_publishing_removes_files_of_earlier_runs(tmp_path):
     before.append("anatomy", anatomy | {"by": {}})
     publish([before], tmp_path / "both", inquiries=[replied((8, 0.7), (12, 0.1))])
     assert (tmp_path / "both" / "anatomy-looped-parity.json").exists()
-    (tmp_path / "both" / "notes.json").write_text("{}")
+    own = ["lengths.tex", "map-notes.md", "notes.json", "scores"]
+    for name in own[:-1]:
+        (tmp_path / "both" / name).write_text("{}")
+    (tmp_path / "both" / own[-1]).mkdir()
     for name in ("both", "one"):
         publish([now], tmp_path / name)
     names = [{path.name for path in (tmp_path / name).iterdir()} for name in ("both", "one")]
-    assert names[0] - names[1] == {"notes.json"} and names[1] <= names[0]
+    assert names[0] - names[1] == {*own} and names[1] <= names[0]
 
 
 @pytest.mark.parametrize("sizes", [range(1, 22, 2), range(101, 126, 2)], ids=str)
