@@ -187,7 +187,8 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
         return []
     measured, ids = {(row["recipe"], row["seed"]) for row in new}, {row["recipe"]: row["id"] for row in new}
     for row in reversed(read_table(folder / "parameters.csv", ParameterRow)):
-        if (row["recipe"], row["seed"]) not in measured and ids.get(row["recipe"], row.get("id")) == row.get("id"):
+        own_id = ids.get(row["recipe"], row.get("id"))
+        if (row["recipe"], row["seed"]) not in measured and row.get("id", own_id) == own_id:
             new.insert(0, row)
     figure = parameter_figure(new, claims)
     write_csv(folder / "parameters.csv", new)

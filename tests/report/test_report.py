@@ -681,6 +681,9 @@ def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_pa
     first = drawn(run, alike)
     assert [[100, 0.4], [100, 0.8]] in first and [[100, 0.1]] in first
     assert [[100, 0.6], [100, 0.8]] in drawn(watched("a", 1, 100, [0.2], 0.6, 0.1, steps=200))  # a changed recipe
+    path = tmp_path / "parameters.csv"
+    rows = read_table(path, ParameterRow)
+    write_csv(path, [{name: row[name] for name in row if name != "id"} for row in rows])  # of an earlier version
     assert [[100, 0.6], [100, 0.8], [900, 0.9]] in drawn(watched("a", 2, 900, [0.1], 0.9, steps=200))
 
 
