@@ -85,7 +85,7 @@ def _build_table(columns: Sequence[Column], grid: Grid, minima: Sequence[int], m
 
 
 def _to_text(cell: Any) -> Text:
-    return cell if isinstance(cell, Text) else Text.from_markup(str(cell))
+    return cell if isinstance(cell, Text) else Text(str(cell))
 
 
 def _split_words(text: str) -> list[str]:
