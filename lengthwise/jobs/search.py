@@ -14,7 +14,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import append, error_line, translate_disk_errors
+from lengthwise.base.files import append, error_line, remove, translate_disk_errors
 from lengthwise.base.rng import derive_seed
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
@@ -118,6 +118,7 @@ class Search:
         self.library, self.axes, path = load_optuna(), axes, folder / "optuna.log"
         with translate_disk_errors(folder):
             append(path, b"")  # removes an incomplete last line, and refuses a link
+            remove(path.with_name("optuna.log.lock"))  # of a killed call, since the sweep's folder is locked
         try:
             with warnings.catch_warnings(action="ignore"):  # warnings that parts of it are experimental
                 storages = self.library.storages
