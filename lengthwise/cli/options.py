@@ -125,10 +125,10 @@ def _read_recipe_file(path: Path) -> Recipe:
             try:
                 # By YAML 1.1, 1e-3 is a text; here it is a number, as in JSON.
                 loader: Any = type("Loader", (yaml.SafeLoader,), {})
-                exponent = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+")
+                exponent = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
                 loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, [*"-+0123456789"])
-                tree = yaml.load(text, loader)
-            except yaml.YAMLError as error:
+                tree = json.loads(json.dumps(yaml.load(text, loader), default=str))  # a date is a text
+            except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
                 raise UsageError(f"not YAML: {error_line(error)}") from None
         recipe = tree.get("recipe", tree) if isinstance(tree, dict) else tree
         if not isinstance(recipe, str):

@@ -387,6 +387,8 @@ def test_recipes_are_read_from_files(name, suffix, tmp_path):
     if suffix != "json":
         path.write_text(f"recipe: {name}\noptimizer.rate: 1e-3\n")  # which PyYAML reads as text
         assert find_recipe(str(path), []) == catalog.recipe(name, ["optimizer.rate=0.001"])
+        path.write_text(f"recipe: {name}\nname: 1e3-steps\n")
+        assert find_recipe(str(path), []).name == "1e3-steps"
         optimizer = shown["recipe"]["optimizer"] | {"rate": "RATE"}
         path.write_text(json.dumps(shown["recipe"] | {"optimizer": optimizer}).replace('"RATE"', "1e-3"))
         assert find_recipe(str(path), []).optimizer.rate == 0.001
@@ -405,6 +407,9 @@ def test_a_file_named_like_a_recipe_does_not_hide_it(tmp_path, monkeypatch):
     ("file", "text", "message"),
     [
         ("a.yaml", "a: [", "not YAML"),
+        ("a.yaml", "recipe: looped-parity\nname: 2026-11-29", "neither a number"),
+        ("a.yaml", "a: 2026-13-01", "not YAML"),
+        ("a.yaml", "? [1]\n: 2", "not YAML"),
         ("a.yaml", "- 1", "is not one of: Recipe"),
         ("a.yaml", "recipe: nope", "recipe: 'nope' is not one of"),
         ("a.json", '{"recipe": "looped-parity", "model.widht": 3}', "there is no such field"),
