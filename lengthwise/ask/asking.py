@@ -90,7 +90,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
     with suppress(KeyError, ValueError):
         return float(headers["retry-after-ms"]) / 1000
     text = headers.get("retry-after", "")
-    with suppress(ValueError):
+    with suppress(ValueError, OverflowError):
         return float(text) if text[:1].isdecimal() else max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     return None
 
@@ -212,7 +212,11 @@ class _Asker:
         transport = openai.DefaultAsyncHttpxClient(follow_redirects=False)
         settings = {"base_url": self.inquiry_run.inquiry.endpoint, "timeout": options.timeout, "max_retries": 0}
         key = options.key.value or "none"
-        async with openai.AsyncOpenAI(api_key=key, http_client=transport, **settings) as self.connection:
+        try:
+            client = openai.AsyncOpenAI(api_key=key, http_client=transport, **settings)
+        except Exception as error:  # of the library that parses the address
+            raise UsageError(f"--endpoint: {error}") from None
+        async with client as self.connection:
             try:
                 async with asyncio.TaskGroup() as workers:
                     for _ in range(min(options.concurrency, len(queue))):

@@ -12,6 +12,7 @@ from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from lengthwise.base import fields
 from lengthwise.base.files import path_inside, read_json_object, remove, remove_empty_folder, write_json
@@ -50,7 +51,11 @@ class Inquiry(fields.Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not re.fullmatch(r"https?://(\[[\da-f:.]+\]|[^\s/@?#:]+)(:\d+)?(/[^\s@?#]*)?", self.endpoint):
+        try:
+            is_plain = urlsplit(self.endpoint).port != 0 and self.endpoint.isprintable()
+        except ValueError:  # a wrong port or IPv6 address
+            is_plain = False
+        if not is_plain or not re.fullmatch("https?://[^ :/@?#][^ /@?#]*(/[^ ?#]*)?", self.endpoint, re.IGNORECASE):
             # The error does not quote it, as it may contain a password.
             raise UsageError(
                 "--endpoint: an address such as http://localhost:8000/v1, without user, password or question mark; "
@@ -134,7 +139,8 @@ def judge_reply(task: Task, reply: str, right: str) -> Row:
     or leading zeros make it wrong. ``answer`` is the reply if it consists of the task's symbols only, else None
     (chatter)."""
     text = reply.strip()
-    written = text == right or (text != "" and set(text) <= set("".join(task.symbols)))
+    separators = {" ", "/"} & set(right)  # of words, and of the lines of a grid
+    written = text == right or (text != "" and set(text) <= set("".join(task.symbols)) | separators)
     return {"said": reply, "answer": text if written else None, "correct": text == right}
 
 
@@ -146,9 +152,13 @@ def is_leniently_right(task: Task, reply: str, right: str) -> bool:
     if task.answers_numbers:
         numbers = re.findall(r"[+-]?\d+", re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", reply))
         return bool(numbers) and _normalize_number(numbers[-1]) == _normalize_number(right)
-    symbols = "".join(symbol for symbol in task.symbols if len(symbol) == 1)
     # Strip signs that Markdown uses too, such as the * of products.
-    parts = [part for match in re.findall(f"[{re.escape(symbols)}]+", reply) if (part := match.strip(",:;*_"))]
+    if task.vocab.separator:
+        words = [word if word in task.symbols else word.strip(".,:;*_`") for word in reply.split()]
+        parts = [" ".join(group) for is_symbol, group in groupby(words, task.symbols.__contains__) if is_symbol]
+    else:
+        marks = re.escape("".join(task.symbols) + "/" * ("/" in right))
+        parts = [part for match in re.findall(f"[{marks}]+", reply) if (part := match.strip(",:;*_"))]
     return bool(parts) and parts[-1] == right
 
 
@@ -168,7 +178,8 @@ def score_replies(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str,
         if answered := [(item.right, replies[item.prompt]) for item in items_of_size if item.prompt in replies]:
             exact = sum(reply["correct"] for _, reply in answered) / len(answered)
             pairs = [zip(right, reply.get("answer") or "", strict=False) for right, reply in answered]
-            same = sum(a == b for pair in pairs for a, b in pair) / sum(len(right) for right, _ in answered)
+            length = sum(len(right) for right, _ in answered)
+            same = sum(a == b for pair in pairs for a, b in pair) / length if length else exact
             about = inquiry.task.name, inquiry.model, "", inquiry.problems, sizes, len(answered)
             score = Score(*about, exact, whole_row=exact, token_accuracy=same, loops=0.0)
             chatter = sum(reply.get("answer") is None for _, reply in answered)

@@ -119,7 +119,7 @@ def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     choices |= {"temperature": None} if args.no_temperature else {}
     if args.like is None:
         default_lengths = (task.nearest_size(size) for size in (1, 2, 4, 8, 16) if size >= task.smallest)
-        sizes = sizes or list(dict.fromkeys(default_lengths))
+        sizes = sizes or list(dict.fromkeys(default_lengths)) or [task.smallest]
         return Inquiry.of(args.endpoint, args.model, task, **choices), sizes
     recipe = find_recipe(args.like, [])
     if args.changes or recipe.task.name != task.name:

@@ -252,6 +252,17 @@ def test_a_task_alone_is_asked_at_lengths_that_it_has(endpoint):
     assert server.bodies[0]["messages"][0]["content"].startswith("Answer the math question. Reply")
 
 
+def test_a_file_of_long_prompts_and_empty_answers_is_asked(endpoint, tmp_path):
+    path, server = tmp_path / "own.jsonl", endpoint(lambda *_: "")
+    for answer, sizes in (("1", []), ("", ["--lengths", 20])):
+        rows = [{"prompt": f"{number:020b}", "answer": answer} for number in range(400)]
+        rows += [] if answer else [{"prompt": "1", "answer": "1"}]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        given = ["ask", "file", f"path={path}", "--endpoint", server.url, "--model", "m", "--samples", 8, *sizes]
+        (row,) = cli_json(*given)["scores"]
+        assert row["sizes"] == [20] and row["exact"] == row["token_accuracy"] == (answer == "")
+
+
 def test_only_the_whole_answer_is_right():
     found = {"42": "42", " 42\n": "42", "43": "43", "042": "042", "+42": "+42"}
     found |= dict.fromkeys(("42.", "4,2", "4 2", "-42", "４２", "It is 42", "\\boxed{42}", ""))
@@ -273,12 +284,16 @@ LENIENT = {
     "expression": {"-12": ["It is \N{MINUS SIGN}12."], "-3": ["It is -3."]},
     "sorting": {"B,A": ["In ascending order: B,A."]},
     "parity": {"0": ["There are 2 ones, so: 0"]},
+    "sudoku": {"4213/3124/1342/2431": ["Solved: **4213/3124/1342/2431**", "4213/3124/1342/2431"]},
+    "file path=words.jsonl words=true": {"dog cat": ["It is: dog cat.", "**dog cat**"]},
 }
 WRONG = ["First 137, or rather 138", "The answer is 13.7", "I cannot add.", "", "137, no: 136", "1,37"]
 
 
-def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer():
+def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer(tmp_path, monkeypatch):
     """The lenient score takes the last possible answer of a reply, in any common notation."""
+    monkeypatch.chdir(tmp_path)
+    Path("words.jsonl").write_text('{"prompt": "cat dog", "answer": "dog cat"}\n', encoding="utf-8")
     for name, answers in LENIENT.items():
         task = catalog.task(name.split()[0], name.split()[1:])
         for right, replies in answers.items():
@@ -385,7 +400,7 @@ def send_half(handler):
 TROUBLES = {
     "500": lambda handler: handler.fail(500),
     "503, a page": lambda handler: handler.send(503, "<html>busy</html>", "text/html"),
-    "429": lambda handler: handler.fail(429),
+    "429": lambda handler: handler.fail(429, Retry_After=f"Mon, 01 Jan 2020 00:00:00 +{10**20}"),
     "slow": reply_late,
     "slower": reply_in_drops,
     "hung up": hang_up,
@@ -564,14 +579,17 @@ def test_invalid_arguments_are_refused_before_anything_is_sent(endpoint, monkeyp
     assert "axis" in refused("--lengths", "2x2", task="parity")
     assert "omit --hard" in refused("--hard", task="parity")
     hosts = "localhost:8000", "ftp://x/v1", "http://", "http://x:port/v1", "https://me:pass@x/v1", "http://x/?key=pass"
-    for url in hosts:
+    for url in (*hosts, "http://x:99999/v1", "http://[x]/v1", "http://x\x07/v1"):
         line = refused("--endpoint", url)
         assert "--endpoint: an address such as http://localhost:8000/v1" in line and "=pass" not in line
         assert "pass@" not in line
+    assert Inquiry.of("HTTP://[2001:DB8::1]:80/v1/@x", "m", catalog.task("parity")).endpoint.endswith("/@x")
     for name in ("sk-proj-abc123", "gsk_9aB8cD7eF6", "AKIA0123456789ABCDEF"):
         assert name not in (line := refused("--key-variable", name)) and "the variable's name, not the key" in line
-    monkeypatch.setitem(sys.modules, "openai", None)
-    assert "pip install" in refused()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "openai", None)
+        assert "pip install" in refused()
+    assert "--endpoint: " in error_line(*words("http://999.1.1.1/v1"))  # which the client's library refuses
 
 
 def test_a_folder_holds_one_inquiry(endpoint, tmp_path):
