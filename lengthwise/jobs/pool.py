@@ -152,7 +152,7 @@ def status_table(runs: Sequence[Run]) -> Table:
             steps, seconds = last["step"], last.get("wall_s", 0.0)
             exact = "  ".join(f"{size}: {share_text(share)}" for size, share in watched[-1].items()) if watched else ""
             length = f"length {last['length']}" if "length" in last else ""
-            time_left = f"{duration_text((total - steps) * seconds / steps)} left"
+            time_left = f"{duration_text((total - steps) * seconds / (steps - run.recipe.start))} left"
             note = "  ".join(filter(None, [exact, length, loss_text(last), time_left]))
             if run.done:
                 note = f"{exact}  trained in {duration_text(seconds)}, {len(run.rows('scores'))} scores"

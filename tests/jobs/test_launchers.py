@@ -19,8 +19,10 @@ import lengthwise as lw
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import options
 from lengthwise.cli.shared import TrainingOptions
+from lengthwise.experiment.recipe import Parent
 from lengthwise.jobs import launchers, pool, ray_cluster, slurm
 from lengthwise.jobs.pool import JobPool, summarize_runs
+from lengthwise.runs.run import Run
 
 SMALL = ["steps=2", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
 
@@ -132,6 +134,12 @@ def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
     assert re.fullmatch(r"30 runs: \d+ done, 0 failed, \d+ submitted, 0 waiting", counts)
     assert 0 < len(lines) <= pool.MAX_LISTED_RUNS
     assert len(set(read)) == 30
+
+
+def test_the_time_left_of_a_continued_run_counts_its_own_steps(runs):
+    run = Run.of(replace(lw.find("looped-parity", "steps=250"), parent=Parent("0" * 16, step=100)))
+    run.append("metrics", {"step": 150, "rate": 1e-3, "loss": 0.5, "wall_s": 10.0})
+    assert [*pool.status_table([run]).columns[3].cells] == ["loss 0.5000  20 s left"]
 
 
 # Forecasts
