@@ -137,7 +137,16 @@ def _add_option(parser: argparse.ArgumentParser, field: Field) -> None:
     else:
         scale = value_type(field)
         keywords["type"] = get_args(scale)[0] if get_args(scale) else scale
+    if name in ALIASES:
+        keywords["action"] = _Joined
     parser.add_argument(flag, *ALIASES.get(name, ()), dest=name, required=field.default is None, **keywords)
+
+
+class _Joined(argparse.Action):
+    """Joins the values of an option given several times: ``--mixer A --mixer B`` is ``--mixer A,B``."""
+
+    def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *given: Any) -> None:
+        setattr(namespace, self.dest, ",".join(filter(None, [getattr(namespace, self.dest), given[0]])))
 
 
 def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

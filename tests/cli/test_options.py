@@ -26,6 +26,12 @@ def test_options_read_from_the_source_equal_the_declared_ones(verb):
         assert (actions[name].default or None) == (given or None)
 
 
+def test_an_option_for_names_may_be_given_for_each_name():
+    words = ["reproduce", "formal", "--mixer", "A", "--methods", "B,C", "--mixer", "D"]
+    assert entry.parse(words).methods == "A,B,C,D"
+    assert entry.parse([*words[:3], ""]).methods == ""
+
+
 GIVEN = {
     "samples": st.integers(1, 10**6),
     "save_every": st.floats(0, 1e6),
