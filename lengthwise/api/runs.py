@@ -142,7 +142,12 @@ def pool_by_recipe(things: Sequence[object]) -> PooledComparison | None:
         recipes = {source.seedless_id for source in outlines}
         if len({(source.seedless_id, source.seed, source.data_seed) for source in outlines}) == len(recipes):
             return None
-    return PooledComparison([_open(source) for part in things for source in (part if _is_list(part) else [part])])
+    runs = [_open(source) for part in things for source in (part if _is_list(part) else [part])]
+    for one in runs:
+        if all(row["stopping"] != one.outline.stopping for row in one.rows("scores")):
+            fault = f"{one.folder.name}: no scores yet by its own stopping rule"
+            raise UsageError(f"{fault}; lw.evaluate(run, …, save=True) saves them")
+    return PooledComparison(runs)
 
 
 def _is_list(thing: object) -> TypeGuard[Sequence[object]]:
