@@ -39,7 +39,8 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                 setattr(args, name, getattr(args, name) + unparsed)
                 unparsed = []
     if unparsed:
-        top.error(_describe_unknown(unparsed, verb_parsers(top).get(args.verb, top), hasattr(args, "recipe")))
+        verb = verb_parsers(top).get(args.verb, top)
+        verb.error(_describe_unknown(unparsed, verb, hasattr(args, "recipe")))
     return args
 
 
@@ -58,8 +59,8 @@ def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_rec
     name, _, value = unknown[0].lstrip("-").partition("=")
     if has_recipe and (path := sources.field_path(name)):
         return f"{message}; {name} is a field of the recipe: write {path}={value or '…'}, without dashes"
-    options = [option for action in parser._actions for option in action.option_strings if option.startswith("--")]
-    return message + suggest(f"--{name}", options)
+    options = [option[2:] for action in parser._actions for option in action.option_strings if option[:2] == "--"]
+    return message + suggest(name, options).replace("did you mean ", "did you mean --")
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -226,7 +226,8 @@ class Recipe(fields.Config):
         for change in changes:
             name, _, value = fields.validate(str, change, "a change").partition("=")
             if "." not in name and name not in names and (path := sources.field_path(name)):
-                raise UsageError(f"{name}: a recipe has no such field; write {path}={value}")
+                advice = f"; write {path}={value}{fields.suggest(name, names)}"
+                raise UsageError(f"{name}: a recipe has no such field{advice}")
         for name in values:
             if name not in names:
                 raise UsageError(f"{name}: a recipe has no such field{fields.suggest(name, names)}")

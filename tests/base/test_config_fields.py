@@ -105,6 +105,8 @@ def test_a_misspelt_field_gets_a_suggestion():
             override(RECIPE, [f"{name}x=1"])
         with pytest.raises(lw.UsageError, match=rf"no such field \(did you mean {name}\?\)"):
             RECIPE.change(**{f"{name}x": 1})
+    with pytest.raises(lw.UsageError, match=r"^step: .*; write .*\.step=3 \(did you mean steps\?\)"):
+        RECIPE.change(["step=3"])
 
 
 WRONG = [

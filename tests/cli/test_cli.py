@@ -237,7 +237,8 @@ WRONG = [  # commands, and parts of the line that each must print
     ("train looped-parity lr=3", "write optimizer.rate=3"),
     ("train looped-parity --lr 3", "write optimizer.rate="),
     ("show looped-parity width=3", "write model.width=3"),
-    ("evaluate RUN --sample 3", "did you mean --samples?"),
+    ("evaluate RUN --sample 3", "did you mean --samples?", "see `lengthwise evaluate --help`"),
+    ("solve RUN --loops 3", "unrecognized arguments: --loops; see `lengthwise solve --help`"),
     ("solve RUN 1+1 --jsn 2+2", "arguments: --jsn (did you mean --json?)"),
     ("solve gpt-small --stopping MaxConfidence 1+2 2+2", ""),  # once for all prompts
     ("solve looped-pairs 1+1 --device tpu", "available are: auto, cpu"),
