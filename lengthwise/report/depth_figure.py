@@ -123,6 +123,7 @@ def _draw_problem(above: Axes, below: Axes, fate: Fate) -> None:
     below.plot(across, up, color=FAINT, linewidth=0.5)
     states = below.scatter(across, up, c=range(1, len(across) + 1), s=5, cmap="viridis", zorder=3)
     below.plot(*fate.path[fate.map_planned - 1], marker="x", color=COLOURS[1], markersize=7, zorder=4)
+    above.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
     below.xaxis.set_major_locator(MaxNLocator(4))
     for axes, image_or_states, label, across_label, up_label in (
         (above, image, "movement", "position", "loop"),

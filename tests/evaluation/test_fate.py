@@ -86,6 +86,7 @@ def test_the_map_counts_loops_from_one_and_its_parts_are_named(blank_figures):
     (shown,) = (axes for axes in figure.axes if axes.images)
     assert shown.images[0].get_extent() == [-0.5, 0.5, 5.5, 0.5]  # five loops, one position
     assert list(shown.lines[0].get_ydata()) == [4, 4]  # T(n) = 4
+    assert all(float(tick).is_integer() for tick in shown.get_xticks())
     labels = {axes.get_ylabel() for axes in figure.axes} | {axes.get_xlabel() for axes in figure.axes}
     assert {"loop", "position", "movement", "first principal component", "second"} <= labels
     assert "state after T(n) loops (lowest panel)" in [text.get_text() for text in figure.legends[0].get_texts()]
