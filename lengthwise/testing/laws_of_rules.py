@@ -60,8 +60,8 @@ def loops_not_run_are_ignored(rule: Stopping) -> None:
         corrupted = Trace(trace.predictions.where(answered, GARBAGE), ends, confidence, trace.loops, movement)
         chosen, changed = rule.choose(trace, planned), rule.choose(corrupted, planned)
         if not torch.equal(chosen, changed):
-            given = f"rows ran {trace.loops.tolist()} loops"
-            raise Broken(f"{given}: other values after them change the choices {chosen.tolist()} to {changed.tolist()}")
+            given = f"rows ran {trace.loops.tolist()} loops: other values after them, or after an answer's end"
+            raise Broken(f"{given}, change the choices {chosen.tolist()} to {changed.tolist()}")
 
 
 def choices_do_not_depend_on_other_rows(rule: Stopping) -> None:

@@ -492,6 +492,7 @@ TOLD = [
     ("the_loss_is_a_number", _NoSteps(), "steps yields no loss"),
     ("the_loss_is_a_number", _ValueSteps(), "_ValueSteps must return lw.Loss(value, logs)"),
     ("question_describes_the_task", _Mute(), "'Digits → digits'; it must be a sentence on one line, of more than 10"),
+    ("loops_not_run_are_ignored", _Rubbish(), "or after an answer's end, change the choices"),
 ]
 
 
