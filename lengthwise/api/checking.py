@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from torch import nn
+
 from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
@@ -51,8 +53,9 @@ def _check_thing(thing: object) -> Findings:
         return check_classes([thing])
     if isinstance(thing, fields.Config):
         return check_part(thing)
-    kinds = "parts, recipes, studies, classes of parts and modules"
-    raise UsageError(f"check takes {kinds}, not {type(thing).__name__}")
+    kinds = "parts, recipes, studies, classes of parts and Python modules"
+    advice = "; a torch module is checked before it is trained or measured" * isinstance(thing, nn.Module)
+    raise UsageError(f"check takes {kinds}, not {type(thing).__name__}{advice}")
 
 
 def describe_file(name: str, *, words: bool = False, grid: bool = False) -> tuple[list[str], list[tuple[str, str]]]:

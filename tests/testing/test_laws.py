@@ -581,7 +581,7 @@ def test_findings_print_as_a_table():
     assert isinstance(found, Findings)
     assert f"{len(found.broken)} of {len(found)} laws are broken" in str(found)
     assert "slots at size (1,), and no answer" in " ".join(str(found).split()) and "<table>" in found._repr_html_()
-    with pytest.raises(lw.UsageError, match=r"^check takes parts, .* classes of parts and modules, not int$"):
+    with pytest.raises(lw.UsageError, match=r"^check takes parts, .* classes of parts and Python modules, not int$"):
         lw.check(3)
 
 
