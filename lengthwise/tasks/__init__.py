@@ -162,7 +162,7 @@ class Task(Config):
         about = type(self).__doc__ or ""
         if not about or about.startswith(f"{type(self).__name__}("):  # the default docstring of dataclasses
             raise UsageError(f"{self.name}: its class has no docstring: describe the problem there, or in `question`")
-        return re.split(r"(?<=\.)\s", " ".join(about.split("\n\n")[0].split()))[0]
+        return re.split(r"(?<=[.?])\s", " ".join(about.split("\n\n")[0].split()))[0]
 
     @abstractmethod
     def reference(self, prompt: str) -> str:

@@ -138,8 +138,8 @@ def other_text_is_rejected(task: Task) -> None:
 def question_describes_the_task(task: Task) -> None:
     """``question`` describes the task in a sentence, without knowledge of the class."""
     question = task.question
-    if len(question) <= 10 or not question.endswith(".") or "\n" in question or "→" in question:
-        wanted = "a sentence on one line, of more than 10 characters, with a full stop and without →"
+    if len(question) <= 10 or not question.endswith((".", "?")) or "\n" in question or "→" in question:
+        wanted = "a sentence on one line, of more than 10 characters, ending in . or ? and without →"
         raise Broken(f"the question, or the class's docstring, is {question!r}; it must be {wanted}")
 
 

@@ -47,6 +47,7 @@ def asked_by_default(about):
 
 def test_the_default_question_is_the_docstring_s_first_sentence():
     assert asked_by_default("Bits, told\n    otherwise. And more.\n\n    And more yet.") == "Bits, told otherwise."
+    assert asked_by_default("Is this word balanced? A word of two kinds.") == "Is this word balanced?"
     for about in (None, "Own(base: int = 2)"):  # without a docstring, dataclasses write the second
         with pytest.raises(lw.UsageError, match="own: its class has no docstring"):
             asked_by_default(about)

@@ -19,6 +19,7 @@ from lengthwise.models.external import ExternalModule
 from lengthwise.testing import laws
 from lengthwise.testing.laws import Finding, Findings, check_part, list_laws
 from lengthwise.testing.laws_of_models import build_small_spec
+from lengthwise.testing.laws_of_tasks import question_describes_the_task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 EXPECTED_NAMES = "name a module of your own, e.g. own_task for own_task.py, or a file of problems (.jsonl or .csv)"
@@ -120,6 +121,10 @@ class _Unary(_Reverse):
 
 class _Mute(_Reverse):
     """Digits → digits"""
+
+
+class _Asking(_Reverse):
+    """Which digits are these, in reverse order?"""
 
 
 @dataclass(frozen=True)
@@ -576,6 +581,10 @@ def test_a_dependence_beyond_the_first_chunk_of_a_row_is_found():
     assert law.startswith("In a causal layout") and "in a row of 136, tokens after position" in result
 
 
+def test_a_question_may_end_in_a_question_mark():
+    question_describes_the_task(_Asking())
+
+
 def test_findings_print_as_a_table():
     found = lw.check(_Wrong(how="roomy"))
     assert isinstance(found, Findings)
@@ -583,6 +592,8 @@ def test_findings_print_as_a_table():
     assert "slots at size (1,), and no answer" in " ".join(str(found).split()) and "<table>" in found._repr_html_()
     with pytest.raises(lw.UsageError, match=r"^check takes parts, .* classes of parts and Python modules, not int$"):
         lw.check(3)
+    with pytest.raises(lw.UsageError, match=r"not Linear; a torch module is checked before it is trained or measured$"):
+        lw.check(nn.Linear(2, 2))
 
 
 # From the command line
