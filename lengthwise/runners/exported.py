@@ -33,7 +33,7 @@ from lengthwise.nn.position import Encoding
 INPUT_NAMES = (*(one.name for one in fields(Inputs)), "loops")  # the graph's inputs, in order
 
 
-class Exported(nn.Module):
+class ExportedModule(nn.Module):
     """A module that maps the fields of ``Inputs``, "b t", and ``loops`` "b" (at least 1) to logits "b t v" after each
     row's own number of loops."""
 
@@ -87,14 +87,14 @@ class Exported(nn.Module):
 
 
 def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> torch.export.ExportedProgram:
-    """Export a model as a program of torch.export (see ``Exported``), for any inputs. It is traced on ``inputs``: at
-    least two rows of at least three positions. Raises UsageError for a model that torch cannot trace."""
+    """Export a model as a program of torch.export (see ``ExportedModule``), for any inputs. It is traced on ``inputs``:
+    at least two rows of at least three positions. Raises UsageError for a model that torch cannot trace."""
     rows, positions = torch.export.Dim("rows"), torch.export.Dim("positions")
     shapes = (*({0: rows, 1: positions} for _ in INPUT_NAMES[:-1]), {0: rows})
     try:
         with torch.no_grad(), _explicit_attention():
             given = graph_inputs(inputs, loops)
-            return torch.export.export(Exported(model), given, dynamic_shapes=shapes, strict=False)
+            return torch.export.export(ExportedModule(model), given, dynamic_shapes=shapes, strict=False)
     except UsageError:
         raise
     except Exception as error:

@@ -202,7 +202,7 @@ class Graphs(Runner):
 
     def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         """Return a function that computes a pass's output from its inputs and the rows that run in each loop."""
-        unrolled = Unrolled(self.model, shape, compiles=self.compiles, uses_waves=self.uses_waves)
+        unrolled = UnrolledLoops(self.model, shape, compiles=self.compiles, uses_waves=self.uses_waves)
 
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
             weights = dict(unrolled.named_parameters(remove_duplicate=False)) if self.bf16 else {}
@@ -299,7 +299,7 @@ class _Replay(torch.autograd.Function):
         return None, None
 
 
-class Unrolled(nn.Module):
+class UnrolledLoops(nn.Module):
     """All loops of a pass, at a fixed shape."""
 
     def __init__(self, model: Model, shape: Shape, *, compiles: bool, uses_waves: bool) -> None:

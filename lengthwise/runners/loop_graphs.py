@@ -24,7 +24,7 @@ from lengthwise.base.types import Inputs, to_device
 from lengthwise.models import Model, State, get_device
 from lengthwise.runners import RowLoops
 from lengthwise.runners.cuda import capture, side_stream
-from lengthwise.runners.plain import Plain, Unrolled, select_rows, unroll
+from lengthwise.runners.plain import LoopStates, Plain, select_rows, unroll
 
 MIN_LOOPS = 16  # a capture takes about as long as a dozen loops
 TOLERANCE = 1e-2  # relative to the largest number; a replay's kernels may differ from the model's in the last bits
@@ -43,7 +43,7 @@ class LoopGraphs(Plain):
 
     def unroll(
         self, inputs: Inputs, loops: RowLoops, *, no_grad_loops: int = 0, state: State | None = None
-    ) -> Unrolled:
+    ) -> LoopStates:
         model, device, first, k = self.model, get_device(self.model), state, 0
         rows, loop = loops.argsort(descending=True, stable=True), None
         if not torch.is_grad_enabled() and int(loops.max()) >= MIN_LOOPS:

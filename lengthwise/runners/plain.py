@@ -16,12 +16,12 @@ from lengthwise.runners import Carried, Logits, RowLoops, Runner, Selected, Step
 
 PERIODS = 2  # movements are measured over one loop and over two
 # After each loop: its number, the rows that ran, and their state. Takes a mask of the rows that continue; None: all.
-Unrolled = Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]
+LoopStates = Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]
 
 
 def unroll(
     model: Model, inputs: Inputs, loops: RowLoops, *, no_grad_loops: int = 0, state: State | None = None
-) -> Unrolled:
+) -> LoopStates:
     """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running
     (indices into ``inputs``), and their state.
 
@@ -88,7 +88,7 @@ def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
 class Plain(Runner):
     """Advances the running rows, at all positions, by calling the model's methods."""
 
-    def unroll(self, inputs: Inputs, loops: RowLoops, **options: Any) -> Unrolled:
+    def unroll(self, inputs: Inputs, loops: RowLoops, **options: Any) -> LoopStates:
         """Advance each row for its own number of loops, as ``unroll`` does."""
         return unroll(self.model, inputs, loops, **options)
 

@@ -163,7 +163,7 @@ def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[A
     weights = {f"model.{name}": torch.stack([own[name] for own in tensors]) for name in tensors[0]}
     versions = [weight._version for weight in weights.values()]
     batch = {name: to_device(value, device) for name, value in plan.tensors.items()}
-    unrolled = _Unrolled(models[0], plan)
+    unrolled = _UnrolledModel(models[0], plan)
     # Fused attention kernels have no stacked form: torch would call them for one model after the other.
     with sdpa_kernel(SDPBackend.MATH):
         answers = vmap(lambda weights, batch: functional_call(unrolled, weights, (batch,)))(weights, batch)
@@ -172,7 +172,7 @@ def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[A
     return plan.logits_after_each(answers) if plan.each else plan.logits_after_last_loop(answers)
 
 
-class _Unrolled(nn.Module):
+class _UnrolledModel(nn.Module):
     """The loop over depth of one model of the stack, as a module for torch.func."""
 
     def __init__(self, model: Model, plan: _Plan) -> None:

@@ -22,7 +22,7 @@ from lengthwise.models import Model
 from lengthwise.models.transformer import TransformerContext
 from lengthwise.runners.compiled import compile_function
 from lengthwise.runners.cuda import attend_by_products
-from lengthwise.runners.graphs import BACKEND, Graphs, Shape, Unrolled, input_tensors, round_weights
+from lengthwise.runners.graphs import BACKEND, Graphs, Shape, UnrolledLoops, input_tensors, round_weights
 from lengthwise.runners.plain import Plain, take_values
 from lengthwise.runners.stacked import Answer, Query, join_inputs, pad_and_join
 
@@ -112,7 +112,7 @@ class StackedGraphs(Graphs):
 
     def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         caller, count, compiles = _Caller(self.models[0]), len(self.models), self.compiles
-        whole = Unrolled(self.models[0], shape, compiles=False, uses_waves=False)
+        whole = UnrolledLoops(self.models[0], shape, compiles=False, uses_waves=False)
         stack = _CompiledStack(caller, count)
         compiled = _UnrolledStack(stack, shape, compiles=True, uses_waves=False)  # type: ignore[arg-type]
 
@@ -172,7 +172,7 @@ class _CompiledStack(nn.Module):
         return vmap(call, (0, model_axes(argument)))(self.weights, argument)  # type: ignore[no-any-return]
 
 
-class _UnrolledStack(Unrolled):
+class _UnrolledStack(UnrolledLoops):
     def advance_compiled(self, state: Tensor, context: Any, runs: Bool[Tensor, "b 1 1"]) -> Tensor:
         stack: Any = self.model
         state, runs = (part.unflatten(0, (stack.count, -1)) for part in (state, runs))

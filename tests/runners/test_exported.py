@@ -17,7 +17,7 @@ from lengthwise.cli import entry
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.nn.mixers.attention_forms import ForgettingAttention
 from lengthwise.runners import exported
-from lengthwise.runners.exported import INPUT_NAMES, Exported, graph_inputs
+from lengthwise.runners.exported import INPUT_NAMES, ExportedModule, graph_inputs
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import list_shipped
 from lengthwise.runs.run import load
@@ -100,7 +100,7 @@ def test_the_traced_module_equals_the_model(name):
     if name not in ONE_LOOP:
         recipe = recipe.change([f"model.width={2 * getattr(recipe.model, 'heads', 4)}"])
     weights = lw.Weights(name, recipe, noisy(recipe.build()).eval())
-    module = Exported(weights.model)
+    module = ExportedModule(weights.model)
     with torch.no_grad():  # in one size, as the module is compiled for each
         assert_equal(weights, lambda given: module(*given.values()), sizes=[(13, 2, 3)])
 

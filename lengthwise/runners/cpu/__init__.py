@@ -5,8 +5,7 @@ float32 or float64 (see ``claims``). All other models use the plain runner. Valu
 runner's up to rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them
 off.
 
-``RUNNERS`` are for a CPU; ``Compiled`` is for any device, on request. In hand-written backward passes, ``to_x`` is the
-gradient of the loss with respect to ``x``.
+``RUNNERS`` are for a CPU; ``Compiled`` is for any device, on request.
 """
 
 from __future__ import annotations

@@ -46,11 +46,11 @@ class _CellStep(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_emitted: Tensor, to_new_long: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_emitted: Tensor, grad_new_long: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
         inputs, weight, gates, long, new_long = ctx.saved_tensors
-        to_gates = torch.empty_like(gates)
-        to_long = _backward_through_gates(gates, long, new_long, to_emitted, to_new_long, to_gates)
-        return to_gates.mT @ weight, to_gates @ inputs, to_long
+        grad_gates = torch.empty_like(gates)
+        grad_long = _backward_through_gates(gates, long, new_long, grad_emitted, grad_new_long, grad_gates)
+        return grad_gates.mT @ weight, grad_gates @ inputs, grad_long
 
 
 def run_cell(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor, "d n"]:
@@ -95,29 +95,30 @@ class _CellAlongRows(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_outputs: Tensor) -> tuple[Any, ...]:
+    def backward(ctx: Any, grad_outputs: Tensor) -> tuple[Any, ...]:
         into, out = ctx.saved_tensors
-        width, into, out_t, into_t = len(to_outputs), into[:, :-1], out.T, into[:, :-1].T
-        to_into, to_bias, to_out, to_x = torch.zeros_like(into), into.new_zeros(len(into)), torch.zeros_like(out), []
+        width, into, out_t, into_t = len(grad_outputs), into[:, :-1], out.T, into[:, :-1].T
+        grad_into, grad_bias = torch.zeros_like(into), into.new_zeros(len(into))
+        grad_out, grad_x = torch.zeros_like(out), []
         # Gradients from the next position, which fewer rows reach.
-        to_short, to_long = to_outputs.new_empty(len(out) - width, 0), to_outputs.new_empty(out.shape[1], 0)
-        parts = to_outputs.split([len(step[0][0]) for step in ctx.steps], 1)
-        for to_output, (cell_input, gate, long_before, long_after, e) in zip(
+        grad_short, grad_long = grad_outputs.new_empty(len(out) - width, 0), grad_outputs.new_empty(out.shape[1], 0)
+        parts = grad_outputs.split([len(step[0][0]) for step in ctx.steps], 1)
+        for grad_output, (cell_input, gate, long_before, long_after, e) in zip(
             reversed(parts), reversed(ctx.steps), strict=True
         ):
-            added_rows = len(to_output[0]) - len(to_short[0])
+            added_rows = len(grad_output[0]) - len(grad_short[0])
             if added_rows:
-                to_short, to_long = F.pad(to_short, (0, added_rows)), F.pad(to_long, (0, added_rows))
-            to_output_and_short = torch.cat([to_output, to_short])
-            to_out.addmm_(to_output_and_short, e.T)
-            to_e, to_gate = out_t @ to_output_and_short, torch.empty_like(gate)
-            to_long = _backward_through_gates(gate, long_before, long_after, to_e, to_long, to_gate)
-            to_into.addmm_(to_gate, cell_input[:-1].T)
-            to_bias += to_gate.sum(1)  # takes a third less time than one more column in the product
-            to_read, to_short = (into_t @ to_gate).split([width, len(to_short)])
-            to_x.append(to_read)
-        to_into = torch.cat([to_into, to_bias[:, None]], 1)
-        return torch.cat(to_x[::-1], 1), to_into, to_out, to_short.sum(1), to_long.sum(1), None
+                grad_short, grad_long = F.pad(grad_short, (0, added_rows)), F.pad(grad_long, (0, added_rows))
+            grad_output_and_short = torch.cat([grad_output, grad_short])
+            grad_out.addmm_(grad_output_and_short, e.T)
+            grad_e, grad_gate = out_t @ grad_output_and_short, torch.empty_like(gate)
+            grad_long = _backward_through_gates(gate, long_before, long_after, grad_e, grad_long, grad_gate)
+            grad_into.addmm_(grad_gate, cell_input[:-1].T)
+            grad_bias += grad_gate.sum(1)  # takes a third less time than one more column in the product
+            grad_read, grad_short = (into_t @ grad_gate).split([width, len(grad_short)])
+            grad_x.append(grad_read)
+        grad_into = torch.cat([grad_into, grad_bias[:, None]], 1)
+        return torch.cat(grad_x[::-1], 1), grad_into, grad_out, grad_short.sum(1), grad_long.sum(1), None
 
 
 def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:
@@ -130,19 +131,19 @@ def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:
 
 
 def _backward_through_gates(
-    gates: Tensor, long_before: Tensor, long_after: Tensor, to_emitted: Tensor, to_long_after: Tensor, out: Tensor
+    gates: Tensor, long_before: Tensor, long_after: Tensor, grad_emitted: Tensor, grad_long_after: Tensor, out: Tensor
 ) -> Tensor:
     """Return the gradient of the long state before a step, and write that of the gates before their nonlinearities to
-    ``out``. ``to_emitted`` is the gradient of the cell's output e, ``to_long_after`` that of the long state after the
-    step, from later steps only."""
+    ``out``. ``grad_emitted`` is the gradient of the cell's output e, ``grad_long_after`` that of the long state after
+    the step, from later steps only."""
     i, f, o, new = gates.chunk(4, -2)
-    to_i, to_f, to_o, to_new = out.chunk(4, -2)
-    to_long_after = torch.addcmul(to_long_after, to_emitted, o)
-    torch.mul(to_long_after, new, out=to_i)
-    torch.mul(to_long_after, long_before, out=to_f)
-    torch.mul(to_emitted, long_after, out=to_o)
-    torch.mul(to_long_after, i, out=to_new)
-    sigmoids, to_sigmoids = (part.narrow(-2, 0, 3 * i.shape[-2]) for part in (gates, out))
-    torch.ops.aten.sigmoid_backward.grad_input(to_sigmoids, sigmoids, grad_input=to_sigmoids)
-    torch.ops.aten.tanh_backward.grad_input(to_new, new, grad_input=to_new)
-    return to_long_after * f
+    grad_i, grad_f, grad_o, grad_new = out.chunk(4, -2)
+    grad_long_after = torch.addcmul(grad_long_after, grad_emitted, o)
+    torch.mul(grad_long_after, new, out=grad_i)
+    torch.mul(grad_long_after, long_before, out=grad_f)
+    torch.mul(grad_emitted, long_after, out=grad_o)
+    torch.mul(grad_long_after, i, out=grad_new)
+    sigmoids, grad_sigmoids = (part.narrow(-2, 0, 3 * i.shape[-2]) for part in (gates, out))
+    torch.ops.aten.sigmoid_backward.grad_input(grad_sigmoids, sigmoids, grad_input=grad_sigmoids)
+    torch.ops.aten.tanh_backward.grad_input(grad_new, new, grad_input=grad_new)
+    return grad_long_after * f

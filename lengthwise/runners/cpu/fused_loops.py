@@ -241,7 +241,7 @@ class _FusedLoops(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_done: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_done: Tensor) -> tuple[Tensor | None, ...]:
         loops, heads, _, is_relu, inject_again = ctx.settings
         tensors = ctx.saved_tensors  # under checkpointing they can be read once
         saved = iter(tensors)
@@ -249,41 +249,44 @@ class _FusedLoops(torch.autograd.Function):
         saved_by_step = [list(islice(saved, size)) for size in ctx.sizes]
         gradients = [None if parameter is None else torch.zeros_like(parameter) for parameter in parameters]
         layers, norm = _split_parameters(list(zip(parameters, gradients, strict=True)))
-        to_x, to_state = to_done.new_zeros(loops[0].positions, to_done.shape[1]), to_done[:0]
-        to_done_by_loop = to_done.split([len(loop.done) for loop in loops])
+        grad_x, grad_state = grad_done.new_zeros(loops[0].positions, grad_done.shape[1]), grad_done[:0]
+        grad_done_by_loop = grad_done.split([len(loop.done) for loop in loops])
         for number, loop in reversed(list(enumerate(loops))):
             count = loop.positions if loop.wanted is None else len(loop.wanted)
-            to_state = torch.cat([to_state, to_state.new_zeros(count - loop.continuing, to_state.shape[1])])
-            to_state.index_add_(0, loop.done, to_done_by_loop[number])
+            grad_state = torch.cat([grad_state, grad_state.new_zeros(count - loop.continuing, grad_state.shape[1])])
+            grad_state.index_add_(0, loop.done, grad_done_by_loop[number])
             if norm[0][0] is not None:
                 x, mean, scale = saved_by_step.pop()
-                to_state = _norm_backward(to_state, x, mean, scale, norm)
+                grad_state = _norm_backward(grad_state, x, mean, scale, norm)
             for layer in reversed(layers):
                 x, mean, scale, attention_input, attention_output, *others = saved_by_step.pop()
                 middle, mean_again, scale_again, mlp_input, wide, gate, active, *attended = others
-                _add_linear_gradients(to_state, active, layer.narrow)
-                to_wide = to_state @ layer.narrow[0][0]
+                _add_linear_gradients(grad_state, active, layer.narrow)
+                grad_wide = grad_state @ layer.narrow[0][0]
                 if is_relu:
-                    to_wide = torch.ops.aten.threshold_backward(to_wide, active, 0)
+                    grad_wide = torch.ops.aten.threshold_backward(grad_wide, active, 0)
                 else:
-                    to_wide = elementwise.gelu_backward(to_wide, wide, gate)
-                _add_linear_gradients(to_wide, mlp_input, layer.widen)
-                to_mlp_input = to_wide @ layer.widen[0][0]
-                to_middle = _norm_backward(to_mlp_input, middle, mean_again, scale_again, layer.norm_mlp).add_(to_state)
-                _add_linear_gradients(to_middle, attention_output.T, layer.out)
-                to_attention_output = layer.out[0][0].T @ to_middle.T
+                    grad_wide = elementwise.gelu_backward(grad_wide, wide, gate)
+                _add_linear_gradients(grad_wide, mlp_input, layer.widen)
+                grad_mlp_input = grad_wide @ layer.widen[0][0]
+                grad_middle = _norm_backward(grad_mlp_input, middle, mean_again, scale_again, layer.norm_mlp)
+                grad_middle.add_(grad_state)
+                _add_linear_gradients(grad_middle, attention_output.T, layer.out)
+                grad_attention_output = layer.out[0][0].T @ grad_middle.T
                 wanted = loop.wanted if layer is layers[-1] else None
                 if wanted is not None:
-                    zeros = to_attention_output.new_zeros(len(to_attention_output), len(x))
-                    to_attention_output = zeros.index_copy_(1, wanted, to_attention_output)
-                to_projected = _attend_backward(to_attention_output, attended, loop.views, heads).T
-                _add_linear_gradients(to_projected, attention_input, layer.project)
-                to_attention_input = to_projected @ layer.project[0][0]
-                to_state = _norm_backward(to_attention_input, x, mean, scale, layer.norm_attention)
-                to_state = to_state.add_(to_middle) if wanted is None else to_state.index_add_(0, wanted, to_middle)
+                    zeros = grad_attention_output.new_zeros(len(grad_attention_output), len(x))
+                    grad_attention_output = zeros.index_copy_(1, wanted, grad_attention_output)
+                grad_projected = _attend_backward(grad_attention_output, attended, loop.views, heads).T
+                _add_linear_gradients(grad_projected, attention_input, layer.project)
+                grad_attention_input = grad_projected @ layer.project[0][0]
+                grad_state = _norm_backward(grad_attention_input, x, mean, scale, layer.norm_attention)
+                grad_state = (
+                    grad_state.add_(grad_middle) if wanted is None else grad_state.index_add_(0, wanted, grad_middle)
+                )
             if inject_again or not number:  # x enters this loop
-                to_x[: loop.positions].add_(to_state)
-        return to_x, None, *gradients
+                grad_x[: loop.positions].add_(grad_state)
+        return grad_x, None, *gradients
 
 
 def _attend(
@@ -312,16 +315,16 @@ def _attend_backward(
     parts, tensors = [], iter(saved)
     for part, view in zip(gradient.split([len(view.first_padded) for view in views], 1), views, strict=True):
         query, key, value, weights, inverse_sums, output = islice(tensors, 6)
-        to_output = part.index_select(1, view.spread).view(output.shape).mul_(inverse_sums[:, 0])
-        mean = (to_output * output).sum(0)[:, :, None]
-        to_output = to_output.transpose(0, 1)
-        to_parts, _ = small.attention_gradients(to_output, query, key, value, weights, weights, None, mean)
-        to_parts = to_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
-        to_part = to_parts.index_select(1, view.first_padded)
+        grad_output = part.index_select(1, view.spread).view(output.shape).mul_(inverse_sums[:, 0])
+        mean = (grad_output * output).sum(0)[:, :, None]
+        grad_output = grad_output.transpose(0, 1)
+        grad_parts, _ = small.attention_gradients(grad_output, query, key, value, weights, weights, None, mean)
+        grad_parts = grad_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
+        grad_part = grad_parts.index_select(1, view.first_padded)
         if view.repeated is not None:
             padded_index, state_numbers = view.repeated
-            to_part.index_add_(1, state_numbers, to_parts.index_select(1, padded_index))
-        parts.append(to_part)
+            grad_part.index_add_(1, state_numbers, grad_parts.index_select(1, padded_index))
+        parts.append(grad_part)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
@@ -331,12 +334,12 @@ def _norm_backward(
     """Return the gradient of a layer norm's input; update its parameters' gradients, given as pairs (parameter,
     gradient)."""
     (weight, weight_gradient), (bias, bias_gradient) = pairs
-    to_x, to_weight, to_bias = torch.ops.aten.native_layer_norm_backward(
+    grad_x, grad_weight, grad_bias = torch.ops.aten.native_layer_norm_backward(
         gradient, x, x.shape[1:], mean, scale, weight, bias, [True, True, True]
     )
-    weight_gradient.add_(to_weight)
-    bias_gradient.add_(to_bias)
-    return to_x
+    weight_gradient.add_(grad_weight)
+    bias_gradient.add_(grad_bias)
+    return grad_x
 
 
 def _add_linear_gradients(gradient: Float[Tensor, "n o"], x: Float[Tensor, "n i"], pairs: Any) -> None:

@@ -29,7 +29,7 @@ from lengthwise.nn.position import Encoding
 from lengthwise.nn.window import LocalEncoding, LocalHeadsEncoding
 from lengthwise.runners.cpu import small
 from lengthwise.runners.cpu.elementwise import dropout
-from lengthwise.runners.cpu.packing import Packed, Ragged
+from lengthwise.runners.cpu.packing import PackedTensor, Ragged
 from lengthwise.runners.plain import select_rows
 
 # The largest number of groups in a batch; the smallest number of rows in a group, and of heads in all its rows.
@@ -42,7 +42,7 @@ MAX_SPARSE_HEAD_WIDTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Band(Packed):
+class Band(PackedTensor):
     """The attention bias "n h w" of each position's w nearest positions, if all heads see only neighbours; −inf for
     missing positions."""
 
@@ -233,10 +233,10 @@ class _SparseAttention(torch.autograd.Function):
         # The gradient of the scores: weight · (gradient of the weight − its mean under the weights).
         scores = _dot_products(gradient, table, sparse.keys + 2 * heads) * weights
         scores = scores - weights * scores.sum(-1, keepdim=True)
-        to_query = _weighted_sums(table, sparse.keys + heads, scores * scale)
-        to_key = _weighted_sums(table, sparse.queries, scores.take(sparse.key_entries) * sparse.real * scale)
-        to_value = _weighted_sums(gradient.flatten(0, 1), sparse.rows, weights.take(sparse.key_entries) * sparse.real)
-        return torch.stack([to_query, to_key, to_value], 1), scores, None
+        grad_query = _weighted_sums(table, sparse.keys + heads, scores * scale)
+        grad_key = _weighted_sums(table, sparse.queries, scores.take(sparse.key_entries) * sparse.real * scale)
+        grad_value = _weighted_sums(gradient.flatten(0, 1), sparse.rows, weights.take(sparse.key_entries) * sparse.real)
+        return torch.stack([grad_query, grad_key, grad_value], 1), scores, None
 
 
 def _dot_products(

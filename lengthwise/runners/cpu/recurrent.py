@@ -6,8 +6,8 @@ LSTM runs over all positions as one autograd function (``cell``).
 
 ReTran's layers are computed at once, as a wave: at step w, layer l computes position w − l, so one product with stacked
 weights serves all active layers, and there are t + layers − 1 steps instead of t · layers. Keys and values are in
-preallocated tensors (``Recall``): with a Python list, autograd would stack all keys at every step and add up one
-gradient per pair of steps, so that the cost of copies would be quadratic. Results are equal up to rounding; with
+preallocated tensors (``KeyValueSlots``): with a Python list, autograd would stack all keys at every step and add up
+one gradient per pair of steps, so that the cost of copies would be quadratic. Results are equal up to rounding; with
 dropout, in distribution.
 """
 
@@ -147,11 +147,11 @@ class Wave(RecurrentRunner):
         shorts = [layer.cell.first_short.expand(rows, -1) for layer in layers]
         longs = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
         # The output of layer l at position t is stored in slot t + l + 1, its learned first vector in slot l.
-        recall = Recall((depth, positions + depth, width, rows), heads, probability=probability, like=x)
+        memory = KeyValueSlots((depth, positions + depth, width, rows), heads, probability=probability, like=x)
         token = x.new_zeros(()).requires_grad_(torch.is_grad_enabled())
         for number, layer in enumerate(layers):
             key, value = (part(layer.first).expand(1, rows, -1) for part in (layer.key, layer.value))
-            token = recall.store(key, value, token, number, number)
+            token = memory.store(key, value, token, number, number)
 
         def select(part: Float[Tensor, "all ..."]) -> Float[Tensor, "l ..."]:
             """Select the active layers of stacked weights. No slice if all are: its gradient would cost a copy."""
@@ -181,14 +181,14 @@ class Wave(RecurrentRunner):
             hidden = slots < torch.arange(len(active), device=x.device)[:, None] if len(active) > 1 else None
 
             query = apply_rotation(linear("query", below), cos_sin)
-            mixed = linear("mix", recall.attend(query, token, first, slice(first, wave + 1), hidden))
+            mixed = linear("mix", memory.attend(query, token, first, slice(first, wave + 1), hidden))
             h = norm("norm_attention", below + dropout(mixed, probability))
             cell_input = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
             emitted, long = step_cells(cell_input, select(gates), long)
             out, short = linear("out_short", emitted.mT).chunk(2, -1)
             y = norm("norm_cell", h + dropout(out, probability))
             *keys, value = linear("key_value", y).split(width, -1)
-            token = recall.store(apply_rotation(torch.cat(keys, -1), cos_sin), value, token, first, wave + 1)
+            token = memory.store(apply_rotation(torch.cat(keys, -1), cos_sin), value, token, first, wave + 1)
             outputs[first : active.stop], shorts[first : active.stop] = y.unbind(), short.unbind()
             longs[first : active.stop] = long.unbind()
             if active[-1] == depth - 1:
@@ -196,7 +196,7 @@ class Wave(RecurrentRunner):
         return torch.cat(last_outputs)
 
 
-class Recall:
+class KeyValueSlots:
     """The keys and values of ReTran's layers, in slots. Rows may end, the last rows first.
 
     ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor outside autograd. A token fixes
@@ -236,7 +236,9 @@ class Recall:
 
 class _Store(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, key: Tensor, value: Tensor, token: Tensor, state: Recall, layer: int, slot: int) -> Tensor:
+    def forward(
+        ctx: Any, key: Tensor, value: Tensor, token: Tensor, state: KeyValueSlots, layer: int, slot: int
+    ) -> Tensor:
         layers, rows, _ = key.shape
         ctx.state, ctx.where = state, (slice(layer, layer + layers), slot, slice(None), slice(rows))
         state.keys[ctx.where], state.values[ctx.where] = key.mT, value.mT
@@ -250,11 +252,11 @@ class _Store(torch.autograd.Function):
 
 
 class _AttendSlots(torch.autograd.Function):
-    """The softmax attention of ``Recall.attend``. In shapes, s counts slots, e the coordinates of a head."""
+    """The softmax attention of ``KeyValueSlots.attend``. In shapes, s counts slots, e the coordinates of a head."""
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, token: Tensor, state: Recall, layer: int, slots: slice, mask: Tensor | None
+        ctx: Any, query: Tensor, token: Tensor, state: KeyValueSlots, layer: int, slots: slice, mask: Tensor | None
     ) -> Tensor:
         layers, rows, width = query.shape
         ctx.state, ctx.where = state, (slice(layer, layer + layers), slots, slice(None), slice(rows))
@@ -272,19 +274,19 @@ class _AttendSlots(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, to_mixed: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_mixed: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         query, weights, dropout_mask = ctx.saved_tensors
         state = ctx.state
-        keys, values, to_keys, to_values = (
+        keys, values, grad_keys, grad_values = (
             _split_heads(part[ctx.where], state.heads) for part in (state.keys, state.values, *state.gradients())
         )
-        to_mixed = _split_heads(to_mixed.mT.contiguous()[:, None], state.heads)
-        to_values.addcmul_(_apply_dropout(weights, dropout_mask)[:, :, :, None], to_mixed)
-        to_weights = _apply_dropout((values * to_mixed).sum(3), dropout_mask).mul_(weights)
-        to_scores = to_weights.addcmul_(weights, to_weights.sum(1, keepdim=True), value=-1)[:, :, :, None]
-        to_keys.addcmul_(to_scores, query)
-        to_query = (to_scores * keys).sum(1).flatten(1, 2).mT * ctx.scale
-        return to_query, torch.zeros_like(to_mixed[0, 0, 0, 0, 0]), None, None, None, None
+        grad_mixed = _split_heads(grad_mixed.mT.contiguous()[:, None], state.heads)
+        grad_values.addcmul_(_apply_dropout(weights, dropout_mask)[:, :, :, None], grad_mixed)
+        grad_weights = _apply_dropout((values * grad_mixed).sum(3), dropout_mask).mul_(weights)
+        grad_scores = grad_weights.addcmul_(weights, grad_weights.sum(1, keepdim=True), value=-1)[:, :, :, None]
+        grad_keys.addcmul_(grad_scores, query)
+        grad_query = (grad_scores * keys).sum(1).flatten(1, 2).mT * ctx.scale
+        return grad_query, torch.zeros_like(grad_mixed[0, 0, 0, 0, 0]), None, None, None, None
 
 
 def _split_heads(x: Float[Tensor, "l s d r"], heads: int) -> Float[Tensor, "l s h e r"]:

@@ -106,12 +106,12 @@ class _AttendSmall(torch.autograd.Function):
         # Softmax needs Σ_k weight · gradient of the weight, which equals output · gradient of the output.
         mean = (gradient * output).sum(1)[:, :, None]
         parts = query, key, value, weights, dropped_weights, dropout_mask
-        to_parts, scores = attention_gradients(gradient, *parts, mean)
-        to_parts = to_parts.unflatten(1, (rows, heads))
+        grad_parts, scores = attention_gradients(gradient, *parts, mean)
+        grad_parts = grad_parts.unflatten(1, (rows, heads))
         if turn:
-            to_parts[:2] = rotate_pairs(to_parts[:2], turn[0], -turn[1], axis=-2)
-        to_bias = None if ctx.bias_shape is None else scores.sum_to_size(ctx.bias_shape) / LOG2E
-        return ctx.padded.pack(to_parts.permute(1, 4, 0, 2, 3)), None, None, to_bias, *(None for _ in turn)
+            grad_parts[:2] = rotate_pairs(grad_parts[:2], turn[0], -turn[1], axis=-2)
+        grad_bias = None if ctx.bias_shape is None else scores.sum_to_size(ctx.bias_shape) / LOG2E
+        return ctx.padded.pack(grad_parts.permute(1, 4, 0, 2, 3)), None, None, grad_bias, *(None for _ in turn)
 
 
 def attention_weights(
@@ -148,14 +148,14 @@ def attention_gradients(
     ``weights`` are unnormalized, ``dropped_weights`` are weights after dropout. ``gradient`` is that of the output
     times the normalizing factors of ``attention_weights``, and ``mean`` is Σ_e output · ``gradient``.
     """
-    to_parts = value.new_empty(3, *value.shape)
-    to_query, to_key, to_value = to_parts
+    grad_parts = value.new_empty(3, *value.shape)
+    grad_query, grad_key, grad_value = grad_parts
     scale = value.shape[1] ** -0.5
     if dropout_mask is None:
         scores = torch.baddbmm(mean, gradient.mT, value, beta=-1).mul_(weights)
     else:
         scores = torch.bmm(gradient.mT, value).mul_(dropout_mask).sub_(mean).mul_(weights)
-    torch.baddbmm(to_query, key, scores.mT, beta=0, alpha=scale, out=to_query)
-    torch.baddbmm(to_key, query, scores, beta=0, alpha=scale, out=to_key)
-    torch.bmm(gradient, dropped_weights, out=to_value)
-    return to_parts, scores
+    torch.baddbmm(grad_query, key, scores.mT, beta=0, alpha=scale, out=grad_query)
+    torch.baddbmm(grad_key, query, scores, beta=0, alpha=scale, out=grad_key)
+    torch.bmm(gradient, dropped_weights, out=grad_value)
+    return grad_parts, scores

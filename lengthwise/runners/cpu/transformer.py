@@ -25,7 +25,7 @@ from lengthwise.nn.input_output import DigitReadin, ScaledReadout
 from lengthwise.runners import Logits, RowLoops, Selected, Step, Steps
 from lengthwise.runners.cpu import claims, fused_loops, small
 from lengthwise.runners.cpu.elementwise import dropout, gelu
-from lengthwise.runners.cpu.packing import Packed, Ragged, group_by_length, restore_order, select_unique
+from lengthwise.runners.cpu.packing import PackedTensor, Ragged, group_by_length, restore_order, select_unique
 from lengthwise.runners.cpu.pattern import (
     Band,
     PaddedGroups,
@@ -78,18 +78,18 @@ class PackedTransformer(claims.SpecializedRunner):
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
         # The latest states, newest first: packed during a call of ``_run_loops``, padded between two calls.
-        states, padded, done, ids = list[Packed](), list[Tensor](), 0, torch.arange(len(loops))
+        states, padded, done, ids = list[PackedTensor](), list[Tensor](), 0, torch.arange(len(loops))
         while len(ids):
             prepared_batch, stay = _PreparedBatch.build(self.model, inputs.take(ids), loops[ids] - done), None
             ragged = prepared_batch.embedded.ragged
-            states = [Packed(ragged.pack(packed[prepared_batch.rows]), ragged) for packed in padded]
+            states = [PackedTensor(ragged.pack(packed[prepared_batch.rows]), ragged) for packed in padded]
             # Movement needs all positions; without it, only those on which answers depend are computed.
             needed = None if movement or torch.is_grad_enabled() else positions[ids[prepared_batch.rows]]
             for k, local, state in _run_loops(self.model, prepared_batch, 0, needed, states[0] if states else None):
                 rows, moved = ids[local], None
                 if movement:
                     states = [packed.take(slice(len(rows))) for packed in states]
-                    # Packed positions are treated as rows of one position each.
+                    # PackedTensor positions are treated as rows of one position each.
                     real = torch.ones(len(state.value), 1, dtype=torch.bool)
                     moved = relative_movement(state.value[:, None], [packed.value[:, None] for packed in states], real)
                     moved = state.ragged.unpack(moved[:, 0])
@@ -147,7 +147,7 @@ class _PreparedBatch(NamedTuple):
     loops: Int[Tensor, " b"]
     running: list[int]  # number of rows in each loop
     inputs: Inputs
-    embedded: Packed
+    embedded: PackedTensor
     pattern: Pattern
 
     @staticmethod
@@ -158,7 +158,7 @@ class _PreparedBatch(NamedTuple):
         ragged = Ragged.from_mask(inputs.padding_mask)
         embedded = model.embed_tokens(inputs.tokens, model.position_vectors(inputs))
         pattern = build_pattern(list(model.encodings), inputs, model.causal, block_attention(model.blocks[0]))
-        return _PreparedBatch(rows, loops[rows], running, inputs, Packed(ragged.pack(embedded), ragged), pattern)
+        return _PreparedBatch(rows, loops[rows], running, inputs, PackedTensor(ragged.pack(embedded), ragged), pattern)
 
 
 def _final_states(
@@ -193,17 +193,17 @@ def _run_loops(
     prepared_batch: _PreparedBatch,
     no_grad_loops: int,
     positions: Bool[Tensor, "b t"] | None,
-    state: Packed | None = None,
-) -> Iterator[tuple[int, Int[Tensor, " r"], Packed]]:
+    state: PackedTensor | None = None,
+) -> Iterator[tuple[int, Int[Tensor, " r"], PackedTensor]]:
     """Run all loops, as ``plain.unroll`` does. With ``positions`` (in the order of ``prepared_batch``), compute only
     the states there after a row's last loop, and the states on which they depend. ``state`` replaces the model's state
     before the first loop."""
     rows, loops, running, _, x, pattern = prepared_batch
-    state = Packed(model.init_state(x.value), x.ragged) if state is None else state
+    state = PackedTensor(model.init_state(x.value), x.ragged) if state is None else state
     radius = len(model.blocks) * (pattern.value.shape[-1] // 2) if isinstance(pattern, Band) else None
     until = None
     if positions is not None:
-        until = Packed(x.ragged.pack(_find_last_needed_loop(positions, loops, radius)), x.ragged)
+        until = PackedTensor(x.ragged.pack(_find_last_needed_loop(positions, loops, radius)), x.ragged)
     for k, count in enumerate(running, 1):
         if count < len(rows):
             first_rows = slice(count)
@@ -227,7 +227,7 @@ def _run_loops(
                 value = value + x.value if model.injection == "layers" else value
                 value = _run_block(block, value, pattern, injected, wanted if block is model.blocks[-1] else None)
             value = model.norm(value)
-        state = Packed(value, state.ragged if wanted is None else state.ragged.select(wanted))
+        state = PackedTensor(value, state.ragged if wanted is None else state.ragged.select(wanted))
         yield k, rows, state
 
 
