@@ -180,14 +180,14 @@ def test_a_task_is_one_new_file(tmp_path):
     import lengthwise.tasks
     from lengthwise.api import catalog
 
-    def use():
+    def use_task():
         lengthwise.tasks.__path__.append(str(tmp_path))
         recipe = catalog.recipe("looped-parity", ["task=Oddness"])
         assert type(recipe.task).__name__ == "Oddness" and type(recipe).read(recipe.json()) == recipe
         return catalog.task("oddness").reference("111")
 
     (tmp_path / "oddness.py").write_text((PACKAGE / "tasks" / "parity.py").read_text().replace("Parity", "Oddness"))
-    assert call_in_fork(use) == "1"
+    assert call_in_fork(use_task) == "1"
 
 
 def test_the_package_imports_no_large_library_and_a_run_opens_without_further_imports(tmp_path):

@@ -16,7 +16,7 @@ SCALES = ("cpu", "half", "paper")
 
 
 @pytest.fixture
-def no_steps(monkeypatch):
+def forbid_steps(monkeypatch):
     """Fail the test if it runs a training step or counts operations."""
     ran = []
     monkeypatch.setattr(Trainer, "advance", lambda *_: ran.append("a step"))
@@ -25,7 +25,7 @@ def no_steps(monkeypatch):
     assert not ran
 
 
-@pytest.mark.usefixtures("no_steps", "runs")
+@pytest.mark.usefixtures("forbid_steps", "runs")
 @pytest.mark.parametrize("name", catalog.studies())
 def test_every_study_is_estimated_without_a_step(name):
     known = inspect.signature(catalog.studies()[name]).parameters
@@ -37,7 +37,7 @@ def test_every_study_is_estimated_without_a_step(name):
         assert all(row["minutes_each"] > 0 and row["memory"] > 0 for row in told)
 
 
-@pytest.mark.usefixtures("no_steps", "runs")
+@pytest.mark.usefixtures("forbid_steps", "runs")
 def test_a_changed_recipe_is_estimated():
     for words in (("train", "--dry-run"), ("show",)):
         verb, *options = words

@@ -46,7 +46,7 @@ class Unprintable:
         raise RuntimeError
 
 
-class Loose(lw.ModelSpec):
+class NotFrozen(lw.ModelSpec):
     """A configuration that is not a frozen dataclass."""
 
     def build(self, reads, writes, *, causal):
@@ -54,7 +54,7 @@ class Loose(lw.ModelSpec):
 
 
 @dataclass(frozen=True)
-class Frozen(lw.ModelSpec):
+class Spec(lw.ModelSpec):
     """A valid model configuration."""
 
     width: int = 8  # numbers per position
@@ -87,14 +87,14 @@ def test_any_module_is_measured():
     scores = lw.evaluate("looped-multiplication", [(2, 2), 3, (3, 3), (2, 2), np.int64(1)], samples=2, quiet=True)
     assert [score.sizes for score in scores] == [(2, 2), (2, 3), (3, 3), (1, 1)]  # 3 is at most 2 on the first axis
 
-    class Counts(nn.Module):
+    class CountsOnes(nn.Module):
         def forward(self, tokens):
             ones = (tokens == 1).cumsum(1)
             said = nn.functional.one_hot(ones % 2, 4).float()
             after = (tokens == 2).cumsum(1) - (tokens == 2).long() > 0  # behind the equals sign comes the end
             return torch.where(after[..., None], torch.tensor([0.0, 0.0, 0.0, 1.0]), said)
 
-    assert [score.exact for score in lw.evaluate(Counts(), [1, 9], task="parity", samples=20, quiet=True)] == [1, 1]
+    assert [score.exact for score in lw.evaluate(CountsOnes(), [1, 9], task="parity", samples=20, quiet=True)] == [1, 1]
 
 
 def test_the_training_length_is_shown_only_if_it_is_given():
@@ -145,7 +145,7 @@ def test_fields_of_a_recipe_are_keywords():
     assert run.recipe.chosen_on.sizes == ()
     run = lw.train(Gru(32, 32), "name=expressions", task="expression", **FEW | {"lengths": 9})
     assert run.recipe.lengths == lw.Uniform(9, run.recipe.task.smallest)
-    assert lw.train(Frozen(), task=lw.Copy(), **FEW).recipe.name == "frozen-copy"
+    assert lw.train(Spec(), task=lw.Copy(), **FEW).recipe.name == "spec-copy"
 
 
 def test_every_argument_is_explained():
@@ -299,9 +299,9 @@ WRONG = [
     (lambda: lw.evaluate(Gru(reads=3), 2, task="parity"), "Gru has too few embeddings for the 4 symbols of parity"),
     (lambda: lw.evaluate(Gru(writes=3), 2, task="parity"), "3 logits per position, but .* writes 4 symbols: 0 1 = "),
     (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track must be a string or a list of strings"),
-    (lambda: lw.train(Loose(), task="parity"), "Loose is not a frozen dataclass"),
-    (lambda: lw.train(Frozen()), "Frozen: name the task"),
-    (lambda: lw.train(Frozen(), task="parity", model=Frozen()), "^model: Frozen is a model already; give only one$"),
+    (lambda: lw.train(NotFrozen(), task="parity"), "NotFrozen is not a frozen dataclass"),
+    (lambda: lw.train(Spec()), "Spec: name the task"),
+    (lambda: lw.train(Spec(), task="parity", model=Spec()), "^model: Spec is a model already; give only one$"),
     (lambda: lw.train([]), "train takes a recipe, its name, a model's configuration or a torch module, not "),
     (lambda: lw.train("looped-parity", matmul="bfloat16"), "matmul: 'bfloat16' is not one of: fp32, tf32, bf16"),
     (lambda: lw.train(TINY, threads=True), "threads: True is not a whole number"),

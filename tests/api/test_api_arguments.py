@@ -89,11 +89,11 @@ def test_anatomy_uses_the_batch_size_of_its_rule(monkeypatch):
     recipe = catalog.recipe("looped-parity", ["model.width=16"])
     seen = []
 
-    def spied(model, recipe, batch, rules):
+    def record_batch_size(model, recipe, batch, rules):
         seen.append(len(batch))
         return predict_by_rules(model, recipe, batch, rules)
 
-    monkeypatch.setattr(attacking, "predict_by_rules", spied)
+    monkeypatch.setattr(attacking, "predict_by_rules", record_batch_size)
     weights = Weights("untrained", recipe, recipe.build().eval())
     attacking.measure_anatomy(weights, 3, samples=600, stopping=lw.MaxConfidence(per="batch"))
     assert seen == [512, 88]
@@ -102,12 +102,12 @@ def test_anatomy_uses_the_batch_size_of_its_rule(monkeypatch):
 def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatch):
     run = lw.Run.of(catalog.recipe("looped-parity"))
 
-    def held(*_, **__):
+    def refuse_lock(*_, **__):
         raise lw.UsageError("process 1 on a machine works on this run")
 
     pool = JobPool([run], lambda _: [])
     with monkeypatch.context() as patch:
-        patch.setattr(lw.Run, "lock", held)
+        patch.setattr(lw.Run, "lock", refuse_lock)
         pool._record_failure([run], "it was locked")
     assert not (run.folder / "failed.json").exists()
     pool._record_failure([run], "it was lost")

@@ -26,7 +26,7 @@ class Net(nn.Module):
         return self.read(self.gru(self.embed(tokens))[0])
 
 
-class Bare(Net):
+class WithBareParameter(Net):
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(8))
@@ -71,7 +71,7 @@ def test_a_class_or_a_function_builds_the_module_of_each_seed():
 @pytest.mark.parametrize(
     ("thing", "told"),
     [
-        (Bare(), "Bare has weights but no reset_parameters"),
+        (WithBareParameter(), "WithBareParameter has weights but no reset_parameters"),
         (lambda: 1 / 0, "the function that builds the module: ZeroDivisionError"),
         (lambda: "net", "which is not a torch module"),
     ],

@@ -170,7 +170,7 @@ def prompts_of(task, problems):
     return [task.to_text(prompt[:length]) for prompt, length in zip(problems.prompt, lengths, strict=True)]
 
 
-def replies_in(result):
+def read_replies(result):
     path = Path(result["run"]) / "replies.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -247,7 +247,7 @@ def test_a_task_alone_is_asked_at_lengths_that_it_has(endpoint):
     server = endpoint(lambda prompt, _: task.reference(prompt))
     result = cli_json("ask", "--endpoint", server.url, "--model", "m", "--samples", 8, "expression")
     assert [(row["sizes"], row["exact"]) for row in result["scores"]] == [([4], 1), ([8], 1), ([16], 1)]
-    rows = replies_in(result)
+    rows = read_replies(result)
     assert any(row["right"].startswith("-") for row in rows) and all(row["answer"] == row["right"] for row in rows)
     assert server.bodies[0]["messages"][0]["content"].startswith("Answer the math question. Reply")
 
@@ -343,9 +343,9 @@ def test_an_empty_reply_is_wrong(endpoint):
     silent = '{"choices": [{"message": {"role": "assistant"}, "finish_reason": "length"}]}'
     server = endpoint(lambda *_: (lambda handler: handler.send(200, silent)) if len(server.asked) == 1 else None)
     result = cli_json(*words(server.url, "--lengths", "2", "--samples", 3, "--concurrency", 1))
-    assert [row["finish"] for row in replies_in(result)] == ["length", "stop", "stop"]
+    assert [row["finish"] for row in read_replies(result)] == ["length", "stop", "stop"]
     assert (result["scores"][0]["exact"], result["scores"][0]["chatter"]) == (0, 3)
-    assert [row["said"] for row in replies_in(result)] == [""] * 3
+    assert [row["said"] for row in read_replies(result)] == [""] * 3
 
 
 def test_a_prompt_that_occurs_twice_is_asked_once_and_counts_twice(endpoint):
@@ -372,7 +372,7 @@ def reply_late(handler):
     handler.reply("late")
 
 
-def reply_in_drops(handler):
+def reply_byte_by_byte(handler):
     """Send every byte within the timeout, but the whole response after it."""
     end = b'{"choices": [{"message": {"content": "late"}}]}'
     handler.send_response(200)
@@ -402,7 +402,7 @@ TROUBLES = {
     "503, a page": lambda handler: handler.send(503, "<html>busy</html>", "text/html"),
     "429": lambda handler: handler.fail(429, Retry_After=f"Mon, 01 Jan 2020 00:00:00 +{10**20}"),
     "slow": reply_late,
-    "slower": reply_in_drops,
+    "slower": reply_byte_by_byte,
     "hung up": hang_up,
     "cut short": send_half,
     "garbage": lambda handler: handler.send(200, '{"choices": [{"mess'),
@@ -422,7 +422,7 @@ def test_a_request_that_fails_once_is_repeated(endpoint, trouble):
     late = trouble in {"slow", "slower"}
     result = cli_json(*words(server.url, "--lengths", "3", "--samples", 3, "--timeout", 0.5 if late else 30))
     assert result["scores"][0]["exact"] == 1
-    tries = [row["tries"] for row in replies_in(result)]
+    tries = [row["tries"] for row in read_replies(result)]
     # On a busy machine a reply may be late for another reason, and is asked for once more.
     assert min(tries) == 2 if late else set(tries) == {2}
     assert sorted(server.asked.values()) == sorted(tries) and result["requests"] == sum(tries)
@@ -565,30 +565,30 @@ def test_the_key_comes_from_a_variable_and_a_local_endpoint_needs_none(endpoint,
 def test_invalid_arguments_are_refused_before_anything_is_sent(endpoint, monkeypatch, runs):
     server = endpoint(right)
 
-    def refused(*more, task="addition"):
+    def refusal(*more, task="addition"):
         line = error_line(*words(server.url, *more, task=task))
         assert not server.asked and not runs.exists()
         return line
 
-    assert "did you mean addition" in refused(task="additon")
-    assert "bass" in refused("bass=2")
+    assert "did you mean addition" in refusal(task="additon")
+    assert "bass" in refusal("bass=2")
     wrong = {"--limit": -1, "--concurrency": 0, "--timeout": "nan", "--backoff": "inf", "--samples": 0, "--model": " "}
     for option, value in wrong.items():
-        assert option in refused(option, value)
-    assert "sizes" in refused("--lengths", "none")
-    assert "axis" in refused("--lengths", "2x2", task="parity")
-    assert "omit --hard" in refused("--hard", task="parity")
+        assert option in refusal(option, value)
+    assert "sizes" in refusal("--lengths", "none")
+    assert "axis" in refusal("--lengths", "2x2", task="parity")
+    assert "omit --hard" in refusal("--hard", task="parity")
     hosts = "localhost:8000", "ftp://x/v1", "http://", "http://x:port/v1", "https://me:pass@x/v1", "http://x/?key=pass"
     for url in (*hosts, "http://x:99999/v1", "http://[x]/v1", "http://x\x07/v1"):
-        line = refused("--endpoint", url)
+        line = refusal("--endpoint", url)
         assert "--endpoint: an address such as http://localhost:8000/v1" in line and "=pass" not in line
         assert "pass@" not in line
     assert Inquiry.of("HTTP://[2001:DB8::1]:80/v1/@x", "m", catalog.task("parity")).endpoint.endswith("/@x")
     for name in ("sk-proj-abc123", "gsk_9aB8cD7eF6", "AKIA0123456789ABCDEF"):
-        assert name not in (line := refused("--key-variable", name)) and "the variable's name, not the key" in line
+        assert name not in (line := refusal("--key-variable", name)) and "the variable's name, not the key" in line
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "openai", None)
-        assert "pip install" in refused()
+        assert "pip install" in refusal()
     assert "--endpoint: " in error_line(*words("http://999.1.1.1/v1"))  # which the client's library refuses
 
 
@@ -628,7 +628,7 @@ def test_no_more_requests_are_sent_than_allowed(endpoint):
     assert (result["requests"], result["unfinished"], result["scores"]) == (0, 20, [])
     result = cli_json(*given, "--limit", 7, code=1)
     assert sum(server.asked.values()) == 7 == result["requests"]
-    assert result["unfinished"] == 20 - len(replies_in(result))
+    assert result["unfinished"] == 20 - len(read_replies(result))
     status, _, err = cli(*given, "--limit", 9)
     assert status == 1 and "--limit 9 is reached" in err and "of 20 prompts have no reply" in err
     assert sum(server.asked.values()) == 16
@@ -682,7 +682,7 @@ def test_a_killed_command_resumes_without_repeating_requests(endpoint, runs):
         file.write(b'{"sizes": [5, 5], "prompt": "1+')  # as a kill within a line leaves it
     gate.set()
     result = cli_json(*given)
-    rows = replies_in(result)
+    rows = read_replies(result)
     assert [row for row in rows if row["prompt"] in finished] == list(finished.values())
     assert len(rows) == 30 and result["requests"] == 18 and result["scores"][0]["exact"] == 1
     assert all(server.asked[prompt] == 1 for prompt in finished)
@@ -738,7 +738,7 @@ def test_an_implausible_token_count_counts_as_none(endpoint, count):
     server = endpoint(lambda prompt, _: lambda handler: handler.reply(sum_of(prompt), **usage))
     given = words(server.url, "--lengths", "3", "--samples", 1)
     result = cli_json(*given)
-    (row,) = replies_in(result)
+    (row,) = read_replies(result)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (0, 10**9)
     if count == 10**99:
         (Path(result["run"]) / "replies.jsonl").write_text(json.dumps(row | {"prompt_tokens": count}) + "\n")
@@ -777,7 +777,7 @@ def test_an_echoed_key_is_neither_printed_nor_stored(endpoint, runs, status):
 def test_a_key_in_a_reply_is_masked(endpoint, runs):
     server = endpoint(lambda *_: lambda handler: handler.reply(f"Your key is {KEY}!", model=KEY))
     result = cli_json(*words(server.url, "--lengths", "4", "--samples", 2))
-    assert [row["said"] for row in replies_in(result)] == ["Your key is [key]!"] * 2
+    assert [row["said"] for row in read_replies(result)] == ["Your key is [key]!"] * 2
     assert not files_with_key(runs) and KEY not in json.dumps(result)
 
 
@@ -796,7 +796,7 @@ def test_a_key_in_another_option_is_not_printed(endpoint, runs, monkeypatch):
 def test_a_placeholder_for_a_key_masks_nothing(endpoint, monkeypatch, value):
     monkeypatch.setenv("OPENAI_API_KEY", value)
     result = cli_json(*words(endpoint(lambda *_: "100 no - 0").url, "--lengths", "3", "--samples", 1))
-    assert replies_in(result)[0]["said"] == "100 no - 0"
+    assert read_replies(result)[0]["said"] == "100 no - 0"
 
 
 # Reading replies

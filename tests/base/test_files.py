@@ -32,7 +32,7 @@ ROW = {"task": "parity", "weights": "w", "stopping": "MaxConfidence(extra=1)", "
        "count": 9, "exact": 1.0, "token_accuracy": 1.0, "loops": 2.0, "low": 0.7, "high": 1.0}  # fmt: skip
 
 
-def run_in(folder):
+def build_run(folder):
     """Build a run with rows, without training."""
     run = Run.of(RECIPE, folder)
     run.append("scores", ROW)
@@ -93,15 +93,15 @@ WRITERS = {
 }  # fmt: skip
 
 
-def symbolic(path, target):
+def symbolic_link(path, target):
     path.symlink_to(target)
 
 
-def hard(path, target):
+def hard_link(path, target):
     path.hardlink_to(target)
 
 
-def dangling(path, target):
+def dangling_link(path, target):
     path.symlink_to(target.with_name("missing"))
 
 
@@ -110,7 +110,7 @@ def contents(folder):
 
 
 @pytest.fixture
-def outside(tmp_path):
+def outside_folder(tmp_path):
     """Return a user's folder with a file whose last line is incomplete."""
     folder = tmp_path / "outside"
     folder.mkdir()
@@ -118,20 +118,20 @@ def outside(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("link", [symbolic, hard, dangling])
+@pytest.mark.parametrize("link", [symbolic_link, hard_link, dangling_link])
 @pytest.mark.parametrize("name", WRITERS)
-def test_no_writer_follows_a_link(name, link, outside, tmp_path, monkeypatch):
-    folder = run_in(tmp_path / "run").folder
+def test_no_writer_follows_a_link(name, link, outside_folder, tmp_path, monkeypatch):
+    folder = build_run(tmp_path / "run").folder
     if WRITERS[name] is report:
         folder = tmp_path / "results"
         folder.mkdir()
     (folder / name).unlink(missing_ok=True)
     monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
-    link(folder / name, outside / "file")
-    before = contents(outside)
+    link(folder / name, outside_folder / "file")
+    before = contents(outside_folder)
     with pytest.raises(lw.UsageError) as error:
         WRITERS[name](folder)
-    assert str(error.value).isprintable() and contents(outside) == before
+    assert str(error.value).isprintable() and contents(outside_folder) == before
     assert os.path.lexists(folder / name)
 
 
@@ -144,17 +144,17 @@ PARENTS = {
 
 
 @pytest.mark.parametrize("writer", PARENTS)
-def test_no_writer_follows_a_link_to_a_folder(writer, outside, tmp_path, monkeypatch):
+def test_no_writer_follows_a_link_to_a_folder(writer, outside_folder, tmp_path, monkeypatch):
     folder = tmp_path / "named"
     folder.mkdir()
     monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
     inquiry = Inquiry("http://x/v1", "m", RECIPE.task, "Well?")
     names = {"a run": Run.locate(RECIPE).folder.name, "an inquiry": inquiry.name}
-    (folder / names.get(writer, writer)).symlink_to(outside)
-    before = contents(outside)
+    (folder / names.get(writer, writer)).symlink_to(outside_folder)
+    before = contents(outside_folder)
     with pytest.raises(lw.UsageError, match="nothing is written through links"):
         PARENTS[writer](folder, writer)
-    assert contents(outside) == before and {*outside.iterdir()} == {outside / "file"}
+    assert contents(outside_folder) == before and {*outside_folder.iterdir()} == {outside_folder / "file"}
 
 
 def run_failing(*words):
@@ -165,30 +165,30 @@ def run_failing(*words):
 
 
 @pytest.mark.parametrize("verb", ["demo", "reproduce", "report"])
-def test_commands_refuse_to_write_into_a_linked_folder(verb, outside, tmp_path, runs):
+def test_commands_refuse_to_write_into_a_linked_folder(verb, outside_folder, tmp_path, runs):
     results, out = tmp_path / "results", tmp_path / "out"
     runs.mkdir()
     out.mkdir()
-    publish([run_in(tmp_path / "run")], results)
+    publish([build_run(tmp_path / "run")], results)
     links = {"demo": runs / "demo", "reproduce": out / "binary-sum", "report": out / "results"}
-    links[verb].symlink_to(outside)
-    before = contents(outside)
+    links[verb].symlink_to(outside_folder)
+    before = contents(outside_folder)
     words = {
         "demo": [],
         "reproduce": ["looped", "--out", out, "--tasks", "binary-sum"],
         "report": [results, "--out", out],
     }
     assert "nothing is written through links" in run_failing(verb, *words[verb])
-    assert contents(outside) == before and {*outside.iterdir()} == {outside / "file"}
+    assert contents(outside_folder) == before and {*outside_folder.iterdir()} == {outside_folder / "file"}
 
 
-def test_a_library_s_folder_may_hold_links_to_its_own_files(tmp_path, outside):
+def test_a_library_s_folder_may_hold_links_to_its_own_files(tmp_path, outside_folder):
     folder = tmp_path / "wandb"
     (folder / "run").mkdir(parents=True)
     (folder / "run" / "file").write_text("")
     (folder / "latest-run").symlink_to("run")
     assert files.check_links_inside(folder) == folder
-    (folder / "run" / "log").symlink_to(outside / "file")
+    (folder / "run" / "log").symlink_to(outside_folder / "file")
     with pytest.raises(lw.UsageError, match="log: a link"):
         files.check_links_inside(folder)
 
@@ -198,37 +198,37 @@ def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
     (tmp_path / "disk").mkdir()
     (tmp_path / "runs").symlink_to("disk")
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
-    run = run_in(None)
+    run = build_run(None)
     (tmp_path / "run").symlink_to(run.folder)
     with run.lock(), RunFolder(tmp_path / "run").lock():
-        run_in(tmp_path / "run").append_new("scores", ROW)
+        build_run(tmp_path / "run").append_new("scores", ROW)
     assert len(run.rows("scores")) == 2 and run.folder.parent.resolve() == tmp_path / "disk"
 
 
 @pytest.fixture(scope="module")
-def original(tmp_path_factory):
+def finished_run(tmp_path_factory):
     """Build a finished run with rows of every kind."""
     return fuzz._runs(tmp_path_factory.mktemp("original"))[0]
 
 
 @pytest.fixture
-def trained(original, tmp_path):
-    return Path(shutil.copytree(original, tmp_path / "trained"))
+def trained(finished_run, tmp_path):
+    return Path(shutil.copytree(finished_run, tmp_path / "trained"))
 
 
-@pytest.mark.parametrize("link", [symbolic, hard, dangling])
-def test_commands_on_another_user_s_run_write_nothing_outside(link, trained, outside):
+@pytest.mark.parametrize("link", [symbolic_link, hard_link, dangling_link])
+def test_commands_on_another_user_s_run_write_nothing_outside(link, trained, outside_folder):
     for name in ("scores.jsonl", "anatomy.jsonl", ".owner", ".lock"):
         moved = (trained / name).exists() and (trained / name).rename(trained / "moved")
-        link(trained / name, outside / "file")
-        before = contents(outside)
+        link(trained / name, outside_folder / "file")
+        before = contents(outside_folder)
         assert name in run_failing("evaluate", trained, "--lengths", "2", "--samples", "4", "--anatomy", "--quiet")
-        assert contents(outside) == before and {*outside.iterdir()} == {outside / "file"}
+        assert contents(outside_folder) == before and {*outside_folder.iterdir()} == {outside_folder / "file"}
         (trained / name).unlink()
         if moved:
             (trained / "moved").rename(trained / name)
     run = Run.of(RECIPE)
-    (run.folder / "about.json").symlink_to(outside / "missing")
+    (run.folder / "about.json").symlink_to(outside_folder / "missing")
     with pytest.raises(lw.UsageError, match=r"about\.json: a link"):
         lw.train(RECIPE, quiet=True)
     assert not run.rows("metrics")
@@ -289,7 +289,7 @@ def test_names_of_any_length_can_be_written(tmp_path):
 
 @pytest.mark.parametrize("name", ["scores.jsonl", "config.json", "about.json", "model.safetensors", "state.pt"])
 def test_an_endless_file_is_refused_at_once(name, tmp_path):
-    run = run_in(tmp_path / "run")
+    run = build_run(tmp_path / "run")
     path = run.folder / name
     acts = {
         "scores.jsonl": lambda: (run.rows("scores"),),
@@ -340,7 +340,7 @@ def test_a_row_with_too_many_sizes_is_refused_in_one_line(name, trained, tmp_pat
     wanted = f"{name}.jsonl: line {len(lines)}: sizes must be 1 (length), not 2; delete that line"
     for words in calls:
         assert wanted in run_failing(*words)
-    publish([run_in(tmp_path / "run")], tmp_path / "results")
+    publish([build_run(tmp_path / "run")], tmp_path / "results")
     path = tmp_path / "results" / "scores.csv"
     path.write_text(path.read_text().replace(",2,9,", ",2x2,9,"))
     said = run_failing("report", tmp_path / "results", "--out", tmp_path / "out")
@@ -354,15 +354,15 @@ def test_a_row_with_too_many_sizes_is_refused_in_one_line(name, trained, tmp_pat
 def without_flock(monkeypatch):
     fcntl = pytest.importorskip("fcntl")
 
-    def missing(*_):
+    def raise_not_implemented(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(fcntl, "flock", missing)
+    monkeypatch.setattr(fcntl, "flock", raise_not_implemented)
 
 
 @pytest.mark.usefixtures("without_flock")
 def test_a_disk_without_flock_is_locked_by_the_file_itself(tmp_path):
-    path = run_in(tmp_path / "run").folder / ".lock"
+    path = build_run(tmp_path / "run").folder / ".lock"
     path.touch()  # left by a lock on a disk that supports flock
     os.utime(path, (0, 0))
     with warnings.catch_warnings(action="error"), RunFolder(path.parent).lock():

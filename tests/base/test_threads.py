@@ -26,7 +26,7 @@ COUNT = 4
 
 
 @dataclass(frozen=True)
-class DroppingModule(lw.ModelSpec):
+class DropoutModule(lw.ModelSpec):
     """A module with torch's dropout, which no fast runner supports, and which also draws from Python's generator."""
 
     def build(self, reads, writes, *, causal):
@@ -44,7 +44,7 @@ RECIPES = [
     DROPPING,
     replace(DROPPING, seed=1, watch=lw.Watch(every=5, sizes=(2,), count=4)),
     replace(NEXT_TOKEN, model=lw.LSTM(width=4, hidden=4, layers=2, dropout=0.3)),
-    replace(NEXT_TOKEN, model=DroppingModule()),
+    replace(NEXT_TOKEN, model=DropoutModule()),
     replace(MASTERED, model=replace(MODEL, dropout=0.3), steps=8),
 ]
 
@@ -53,14 +53,14 @@ def in_threads(function, things):
     """Return ``function`` of each thing, called in threads at the same time."""
     ready, before = threading.Barrier(len(things)), sys.getswitchinterval()
 
-    def work(thing):
+    def call_when_ready(thing):
         ready.wait()
         return function(thing)
 
     sys.setswitchinterval(1e-5)  # seconds: threads take turns as often as they can
     try:
         with ThreadPoolExecutor(len(things)) as threads:
-            return list(threads.map(work, things))
+            return list(threads.map(call_when_ready, things))
     finally:
         sys.setswitchinterval(before)
 
@@ -150,10 +150,10 @@ def test_denormal_numbers_are_flushed_until_the_outer_context_ends():
 def test_warning_filters_are_restored_after_threads_end():
     before = [*warnings.filters]
 
-    def silenced(number):
+    def suppress_repeatedly(number):
         for _ in range(50):
             with suppress_warnings():
                 time.sleep(0.0001 * (number + 1))
 
-    in_threads(silenced, range(COUNT))
+    in_threads(suppress_repeatedly, range(COUNT))
     assert warnings.filters == before

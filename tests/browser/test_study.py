@@ -23,10 +23,10 @@ READY = "[data-drawn]"
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory):
+def write_report(tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
 
-    def written(name, *models):
+    def write_report(name, *models):
         path = folder / f"{name.replace('/', '-')}{len(models)}.html"
         if not path.exists():
             path.write_text(
@@ -34,12 +34,12 @@ def written(tmp_path_factory):
             )
         return path
 
-    return written
+    return write_report
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_every_chart_is_there(name, written, opened):
-    page = opened(written(name), ready=READY)
+def test_every_chart_is_there(name, write_report, opened):
+    page = opened(write_report(name), ready=READY)
     assert first_paint(page) < 1
     page.wait_for_selector(READY)
     drawn = {chart.get_attribute("id").removeprefix("chart-") for chart in page.locator(".chart:has(svg)").all()}
@@ -51,8 +51,8 @@ def test_every_chart_is_there(name, written, opened):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 900, 1200, 1600])
-def test_the_page_fits_any_width(width, scheme, written, opened):
-    path = written("pairs", "looped-pairs")
+def test_the_page_fits_any_width(width, scheme, write_report, opened):
+    path = write_report("pairs", "looped-pairs")
     assert path.stat().st_size < MAX_PAGE_BYTES
     page = opened(path, width=width, scheme=scheme, ready=".panel")
     assert first_paint(page) < 1
@@ -67,8 +67,8 @@ def test_the_page_fits_any_width(width, scheme, written, opened):
         page.screenshot(path=f"{folder}/report-{width}-{scheme}.png", full_page=True)
 
 
-def test_methods_problems_and_scale_can_be_switched(written, opened):
-    page = opened(written("pairs"), ready=READY)
+def test_methods_problems_and_scale_can_be_switched(write_report, opened):
+    page = opened(write_report("pairs"), ready=READY)
     labels = lambda: page.locator("#chart-lengths svg").get_by_label("standard-pairs").count()  # noqa: E731
     assert labels() > 0
     again = "document.querySelector('[data-report]').report"
@@ -82,15 +82,15 @@ def test_methods_problems_and_scale_can_be_switched(written, opened):
     assert page.locator("#chart-lengths svg.marks").count() == 1
 
 
-def test_a_hovered_point_shows_its_numbers(written, opened):
-    page = opened(written("pairs"), ready=READY)
+def test_a_hovered_point_shows_its_numbers(write_report, opened):
+    page = opened(write_report("pairs"), ready=READY)
     page.locator("#chart-lengths svg .mark-symbol.role-mark path").first.hover(force=True)
     page.wait_for_selector("#vg-tooltip-element.visible")
     assert "exact match" in page.locator("#vg-tooltip-element").text_content()
 
 
-def test_tables_are_saved_as_csv(written, opened, tmp_path):
-    page = opened(written("pairs"), ready=READY)
+def test_tables_are_saved_as_csv(write_report, opened, tmp_path):
+    page = opened(write_report("pairs"), ready=READY)
     page.locator("#table-scores summary").focus()
     page.keyboard.press("Enter")
     with page.expect_download() as saved:
@@ -101,8 +101,8 @@ def test_tables_are_saved_as_csv(written, opened, tmp_path):
     assert page.locator("#table-scores tbody tr").count() == 200
 
 
-def test_printed_pages_have_no_controls(written, opened, tmp_path):
-    page = opened(written("pairs", "looped-pairs"), ready=".panel")
+def test_printed_pages_have_no_controls(write_report, opened, tmp_path):
+    page = opened(write_report("pairs", "looped-pairs"), ready=".panel")
     page.emulate_media(media="print")
     assert not page.locator("form.controls").is_visible() and not page.locator(".transport").is_visible()
     assert page.locator("#chart-lengths svg.marks").is_visible()

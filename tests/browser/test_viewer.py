@@ -42,25 +42,25 @@ async (prompt) => {
 
 
 @pytest.fixture(scope="session")
-def written(tmp_path_factory):
+def write_viewer(tmp_path_factory):
     """Return a function that writes the page of shipped weights."""
     folder = tmp_path_factory.mktemp("pages")
 
-    def written(*names):
+    def write_viewer(*names):
         path = folder / f"{'-and-'.join(names)}.html"
         if not path.exists():
             path.write_text(viewer_page([load(name) for name in names]))
         return path
 
-    return written
+    return write_viewer
 
 
 @pytest.mark.parametrize("name", LONGEST)
-def test_the_page_computes_what_pytorch_computes(name, written, opened):
+def test_the_page_computes_what_pytorch_computes(name, write_viewer, opened):
     weights = load(name)
     prompts = thinking.typed(weights.recipe, COUNT, LONGEST[name])
     wanted = [thinking.reference(weights, prompt) for prompt in prompts]
-    page, found = opened(written(name)), []
+    page, found = opened(write_viewer(name)), []
     for start in range(0, COUNT, 10):
         found += page.evaluate(ASK, prompts[start : start + 10])
     worst = 0.0
@@ -72,16 +72,16 @@ def test_the_page_computes_what_pytorch_computes(name, written, opened):
     assert worst < 1e-3
 
 
-def test_a_loop_on_50_digits_takes_under_50_ms(written, opened):
-    milliseconds = opened(written("looped-pairs")).evaluate(TIME, f"{'7' * 50}+{'2' * 49}3")
+def test_a_loop_on_50_digits_takes_under_50_ms(write_viewer, opened):
+    milliseconds = opened(write_viewer("looped-pairs")).evaluate(TIME, f"{'7' * 50}+{'2' * 49}3")
     print(f"a loop of looped-pairs on 50 digits: {milliseconds:.1f} ms")
     assert milliseconds < 50
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 900, 1200, 1600])
-def test_every_part_is_shown_at_any_width(width, scheme, written, opened, tmp_path):
-    page = opened(written("looped-parity", "halting-parity"), width=width, scheme=scheme,
+def test_every_part_is_shown_at_any_width(width, scheme, write_viewer, opened, tmp_path):
+    page = opened(write_viewer("looped-parity", "halting-parity"), width=width, scheme=scheme,
                   after="#problem=1011011101&model=looped-parity&beside=halting-parity&loop=6")  # fmt: skip
     assert first_paint(page) < 1
     page.wait_for_selector(".panel")
@@ -103,10 +103,10 @@ def _labels(panel):
 
 
 @pytest.mark.parametrize(("width", "height", "touch"), [(390, 844, True), (1280, 800, False)])
-def test_the_map_that_plays_is_seen_without_scrolling(width, height, touch, written, chromium):
+def test_the_map_that_plays_is_seen_without_scrolling(width, height, touch, write_viewer, chromium):
     viewport = {"width": width, "height": height}
     page = chromium.new_context(viewport=viewport, has_touch=touch, is_mobile=touch, offline=True).new_page()
-    page.goto(written("looped-pairs").as_uri())
+    page.goto(write_viewer("looped-pairs").as_uri())
     page.wait_for_selector(".panel")
     play, chart = (page.locator(name).bounding_box() for name in (".transport .primary", ".map"))
     assert play["y"] + play["height"] <= chart["y"] and chart["y"] + chart["height"] <= height
@@ -117,8 +117,8 @@ def test_the_map_that_plays_is_seen_without_scrolling(width, height, touch, writ
 
 @pytest.mark.parametrize("name", ["looped-maze", "looped-prefix-sum"])
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1200, "light")])
-def test_a_recording_plays(name, width, scheme, written, opened):
-    page = opened(written(name), width=width, scheme=scheme)
+def test_a_recording_plays(name, width, scheme, write_viewer, opened):
+    page = opened(write_viewer(name), width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".panel canvas").count() == 2 and not page.locator("#problem").is_visible()
     status = lambda: page.locator(".status").text_content()  # noqa: E731
@@ -137,8 +137,8 @@ def test_a_recording_plays(name, width, scheme, written, opened):
     assert "probability" in page.locator(".panel p.mono").text_content()
 
 
-def test_the_keyboard_alone_suffices(written, opened):
-    page = opened(written("looped-parity", "halting-parity"), after="#problem=101")
+def test_the_keyboard_alone_suffices(write_viewer, opened):
+    page = opened(write_viewer("looped-parity", "halting-parity"), after="#problem=101")
     loop = lambda: int(page.locator(".transport output").text_content().split()[1])  # noqa: E731
     press = page.keyboard.press
     for key, after in (("ArrowDown", 2), ("End", 23), ("Home", 1), ("ArrowUp", 1)):
@@ -174,22 +174,22 @@ def test_the_keyboard_alone_suffices(written, opened):
     assert page.locator(".transport .primary").text_content() == "Play"
 
 
-def test_a_link_holds_the_problem(written, opened):
-    page = opened(written("looped-pairs"), after="#problem=99%2B1&loop=3")
+def test_a_link_holds_the_problem(write_viewer, opened):
+    page = opened(write_viewer("looped-pairs"), after="#problem=99%2B1&loop=3")
     assert page.locator("#problem").input_value() == "99+1"
     assert "loop 3 of" in page.locator(".transport output").text_content()
     page.evaluate("location.hash = 'problem=5%2B6'")
     until(page, "document.querySelector('.status').textContent.includes(': 11, right')")
 
 
-def test_a_problem_that_is_too_long_is_refused_in_one_line(written, opened):
+def test_a_problem_that_is_too_long_is_refused_in_one_line(write_viewer, opened):
     after, ready = f"#problem={'9' * 200}%2B1", "#trouble:not(:empty)"
-    page = opened(written("abacus-addition"), after=after, ready=ready)
+    page = opened(write_viewer("abacus-addition"), after=after, ready=ready)
     until(page, "document.querySelector('#trouble').textContent.startsWith('Too long for this model')")
 
 
-def test_failures_are_among_the_examples(written, opened):
-    page = opened(written("local-sorting"))
+def test_failures_are_among_the_examples(write_viewer, opened):
+    page = opened(write_viewer("local-sorting"))
     page.locator(".examples button.wrong", has_text="q:2,r:36,s:35").click()
     page.keyboard.press("End")
     until(page, "document.querySelector('.status').textContent.includes('wrong: q,s,r is right')")

@@ -25,12 +25,12 @@ WIDTHS = (60, 80, 200)
 def run(capsys, monkeypatch):
     """Return a function that runs a command at a terminal width and returns its output."""
 
-    def at(width, *words):
+    def run_at_width(width, *words):
         monkeypatch.setattr(console.out, "width", width)
         assert entry._run(entry.parse(list(words))) == 0
         return capsys.readouterr().out
 
-    return at
+    return run_at_width
 
 
 # Parsed sources agree with imported code
@@ -202,7 +202,7 @@ class Parity(lw.Parity):
 COMMANDS = ["list", "list parts", "list recipes", "show model"]
 
 
-def run_with(folder, words, **modules):
+def run_with_modules(folder, words, **modules):
     """Write modules to ``folder`` and run a command that imports them in a fork, hidden from other tests."""
     for name, text in modules.items():
         (folder / f"{name}.py").write_text(text)
@@ -212,31 +212,31 @@ def run_with(folder, words, **modules):
 
 @pytest.mark.parametrize("words", [*COMMANDS, "sample parity 3"])
 def test_a_class_may_have_the_name_of_its_base_but_not_of_a_shipped_part(words, tmp_path):
-    done = run_with(tmp_path, words, gates=SAME_NAME_AS_BASE, doors=SAME_NAME_AS_BASE.replace("Gated", "Doors"))
+    done = run_with_modules(tmp_path, words, gates=SAME_NAME_AS_BASE, doors=SAME_NAME_AS_BASE.replace("Gated", "Doors"))
     assert done.returncode == 0 and not done.stderr
     assert words.split()[-1] in ("recipes", "3") or {"Gated", "Doors"} <= {*re.findall(r"\w+", done.stdout)}
-    done = run_with(tmp_path, words, mine=SAME_NAME_AS_SHIPPED)
+    done = run_with_modules(tmp_path, words, mine=SAME_NAME_AS_SHIPPED)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "lengthwise: mine.Parity: the package has a part of this name; rename yours\n"
 
 
 def test_two_modules_that_define_a_part_with_the_same_name_are_refused(tmp_path):
-    done = run_with(tmp_path, "sample parity 3", gates=SAME_NAME_AS_BASE, doors=SAME_NAME_AS_BASE)
+    done = run_with_modules(tmp_path, "sample parity 3", gates=SAME_NAME_AS_BASE, doors=SAME_NAME_AS_BASE)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "lengthwise: Gated: gates and doors each define it: rename one\n"
-    again = run_with(tmp_path, "sample parity 3", gates=SAME_NAME_AS_BASE, doors="from gates import Gated")
+    again = run_with_modules(tmp_path, "sample parity 3", gates=SAME_NAME_AS_BASE, doors="from gates import Gated")
     assert again.returncode == 0 and not again.stderr
 
 
 @pytest.mark.parametrize("name", ["copy", "random", "numpy", "sys", "lengthwise"])
 def test_a_file_or_folder_that_another_module_hides_is_refused(name, tmp_path):
-    done = run_with(tmp_path, "list", **{name: SAME_NAME_AS_BASE})
+    done = run_with_modules(tmp_path, "list", **{name: SAME_NAME_AS_BASE})
     assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith(f"lengthwise: --import {name}: Python has another module of this name (")
     assert done.stderr.endswith(f"), which hides your {name}.py: rename yours\n")
     (tmp_path / name).mkdir()
     (tmp_path / name / "__init__.py").touch()
-    assert f"which hides your {name}/__init__.py: rename yours" in run_with(tmp_path, f"check {name}").stderr
+    assert f"which hides your {name}/__init__.py: rename yours" in run_with_modules(tmp_path, f"check {name}").stderr
 
 
 # Completion

@@ -328,7 +328,7 @@ def test_an_unreadable_folder_is_reported(cli, monkeypatch, runs):
 
 
 @pytest.fixture
-def stored():
+def stored_runs():
     """Build a finished run with rows of every kind, and an unfinished one."""
     with fuzz.Place.made() as place:
         yield place
@@ -342,36 +342,36 @@ ROWS = {
 }
 
 
-def test_damaged_rows_are_reported_by_file_and_line(stored, cli):
+def test_damaged_rows_are_reported_by_file_and_line(stored_runs, cli):
     for name, (change, said) in ROWS.items():
-        path = stored.done / name
+        path = stored_runs.done / name
         text = path.read_text()
         first, *rest = text.splitlines()
         for damaged, reason in ((json.dumps(json.loads(first) | change), said), ("[1]", "not a JSON object"),
                                 ("{", "not JSON"), ('{"step": NaN}', ""), ("\udcff", "not JSON")):  # fmt: skip
             path.write_bytes("\n".join([damaged, *rest, ""]).encode(errors="surrogateescape"))
             with pytest.raises(lw.UsageError, match=rf"{name}: line 1.*; delete that line$") as error:
-                RunFolder(stored.done).rows(path.stem)
+                RunFolder(stored_runs.done).rows(path.stem)
             assert reason in str(error.value)
         path.write_text(text)
-    about = stored.done / "about.json"
+    about = stored_runs.done / "about.json"
     tree = json.loads(about.read_text())
     about.write_text(json.dumps(tree | {"cpu_s": None}))
-    done = cli("report", stored.done, "--out", stored.folder / "out")
+    done = cli("report", stored_runs.done, "--out", stored_runs.folder / "out")
     check_error(done, "about.json: ", "cpu_s", "delete about.json")
     outline = tree["outline"] | {"name": "../../up"}  # a name cannot lead out of the folder of results
     about.write_text(json.dumps(tree | {"outline": outline}))
-    check_error(cli("report", stored.done, "--out", stored.folder / "out"), "outline.name must be letters")
+    check_error(cli("report", stored_runs.done, "--out", stored_runs.folder / "out"), "outline.name must be letters")
     about.write_text(json.dumps(tree))
     for content in (b"\xff", b"[]"):
-        (stored.done / "config.json").write_bytes(content)
-        check_error(cli("report", stored.done, "--out", stored.folder / "out"), "config.json")
-    assert not (stored.folder / "out").exists()
+        (stored_runs.done / "config.json").write_bytes(content)
+        check_error(cli("report", stored_runs.done, "--out", stored_runs.folder / "out"), "config.json")
+    assert not (stored_runs.folder / "out").exists()
 
 
-def test_a_short_fuzzing_campaign_finds_no_fault(stored):
+def test_a_short_fuzzing_campaign_finds_no_fault(stored_runs):
     """Fuzzed commands show no fault; ``make torture`` runs the long campaign."""
-    assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play_input(stored, number, 0)] == []
+    assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play_input(stored_runs, number, 0)] == []
 
 
 def test_recipes_without_shipped_weights_ask_for_training_first(cli):

@@ -27,7 +27,7 @@ FEW = ["steps=20", "batch=4", "model.width=16", "watch.every=10", "watch.sizes=2
 
 
 @pytest.fixture
-def seen(monkeypatch):
+def recorded_lines(monkeypatch):
     """Record every progress line that is added, with the fractions and notes it shows."""
     begun = {}
     begin = Progress.add_line
@@ -44,7 +44,7 @@ def seen(monkeypatch):
     return begun
 
 
-def rises_to_one(said):
+def is_completed(said):
     shares = [share for share, _ in said]
     return shares == sorted(shares) and shares[-1] == pytest.approx(1)
 
@@ -133,14 +133,14 @@ def test_a_notebook_gets_plain_html(monkeypatch):
 # Commands and functions that show progress
 
 
-def test_training_and_evaluation_share_one_display(seen, capsys):
+def test_training_and_evaluation_share_one_display(recorded_lines, capsys):
     words = ["train", "looped-parity", *FEW, "lengths=Curriculum(top=4, every=2)", "--lengths", "2,4", "--samples", "4"]
     assert entry._run(entry.parse([*words, "--hard"])) == 2  # parity has no harder set: refused before training
-    assert not seen
+    assert not recorded_lines
     assert entry._run(entry.parse([*words, "--families"])) == 0
-    assert list(seen) == ["looped-parity", "looped-parity: exact match, uniform", "looped-parity: families"]
-    assert rises_to_one(seen["looped-parity"])
-    last = seen["looped-parity"][-1][1]
+    assert list(recorded_lines) == ["looped-parity", "looped-parity: exact match, uniform", "looped-parity: families"]
+    assert is_completed(recorded_lines["looped-parity"])
+    last = recorded_lines["looped-parity"][-1][1]
     for part in ("step 20 of 20", "length 4", "loss ", "exact match 2: "):
         assert part in last
 
@@ -157,9 +157,9 @@ LONG_COMMANDS = [
 
 
 @pytest.mark.parametrize(("words", "said"), LONG_COMMANDS, ids=[words[0] for words, _ in LONG_COMMANDS])
-def test_long_commands_show_progress(seen, capsys, words, said):
+def test_long_commands_show_progress(recorded_lines, capsys, words, said):
     assert entry._run(entry.parse(words)) == 0
-    assert list(seen) == said
+    assert list(recorded_lines) == said
     if words[0] == "show":
         assert "min more, on 1,000 problems of each default length" in " ".join(capsys.readouterr().out.split())
 
@@ -178,18 +178,18 @@ def test_many_problems_are_written_as_they_are_decoded(more, monkeypatch, capsys
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_python_functions_and_reports_show_progress(seen, capsys, tmp_path):
+def test_python_functions_and_reports_show_progress(recorded_lines, capsys, tmp_path):
     run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)")
     lw.evaluate(run, [2, 3], samples=4, families=True, save=True)
-    assert [what.partition(": ")[2] for what in seen] == ["", "exact match", "families"]
-    assert all(rises_to_one(said) for said in seen.values())
-    seen.clear()
+    assert [what.partition(": ")[2] for what in recorded_lines] == ["", "exact match", "families"]
+    assert all(is_completed(said) for said in recorded_lines.values())
+    recorded_lines.clear()
     assert entry._run(entry.parse(["report", str(run.folder), "--out", str(tmp_path / "figures")])) == 0
-    assert list(seen) == ["operations of a step", "figures"]
-    seen.clear()
+    assert list(recorded_lines) == ["operations of a step", "figures"]
+    recorded_lines.clear()
     words = ["report", str(run.folder), "--stopping", "--samples", "4", "--lengths", "2,3", "--out", str(tmp_path)]
     assert entry._run(entry.parse(words)) == 0
-    assert list(seen) == ["looped-parity: every loop"]
+    assert list(recorded_lines) == ["looped-parity: every loop"]
 
 
 # Cost

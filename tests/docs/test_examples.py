@@ -23,7 +23,7 @@ MOST_LINES = 65  # lines
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch, runs):
+def examples_folder(tmp_path, monkeypatch, runs):
     """Return a working folder from which examples can be imported; their recipes are forgotten afterwards."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
@@ -73,7 +73,7 @@ def trained(tmp_path_factory):
     return run
 
 
-@pytest.mark.usefixtures("here", "cheap_calls", "blank_figures")
+@pytest.mark.usefixtures("examples_folder", "cheap_calls", "blank_figures")
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_runs_as_a_script(name, monkeypatch, trained):
     """The whole script runs and prints something."""
@@ -84,7 +84,7 @@ def test_an_example_runs_as_a_script(name, monkeypatch, trained):
     assert printed
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("examples_folder")
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_s_recipes_and_studies_are_found_from_the_command_line(name):
     for recipe in names_in(name, Recipe)[-1:]:
@@ -94,7 +94,7 @@ def test_an_example_s_recipes_and_studies_are_found_from_the_command_line(name):
         assert shell("reproduce", study, "--import", name, "--dry-run") == 0
 
 
-def test_own_stopping_stops_at_the_first_confident_loop(here):
+def test_own_stopping_stops_at_the_first_confident_loop(examples_folder):
     from own_stopping import Confident
 
     words = ["--import", "own_stopping", "--stopping", "Confident(least=0.999)", "--lengths", "2", "--samples", "4"]
@@ -108,7 +108,7 @@ def test_own_stopping_stops_at_the_first_confident_loop(here):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_own_position_tells_left_from_right(causal, here):
+def test_own_position_tells_left_from_right(causal, examples_folder):
     from own_position import Octaves
 
     encoding = Octaves(count=3).build(8, 2)

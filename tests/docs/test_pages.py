@@ -69,7 +69,7 @@ def blocks(page, *kinds):
     return re.findall(rf"```(?:{'|'.join(kinds)})\n(.*?)```", text, re.DOTALL)
 
 
-def words_of(line):
+def split_arguments(line):
     """Return the arguments of a quoted command, without anything before a pipe or after #."""
     words = shlex.split(line.split("|")[-1], comments=True)
     return words[1:]
@@ -77,7 +77,7 @@ def words_of(line):
 
 def commands(page):
     lines = [line for block in blocks(page, "sh", "bash") for line in block.splitlines()]
-    return [words_of(line) for line in lines if re.match(r"(echo [^|]*\| *)?lengthwise ", line)]
+    return [split_arguments(line) for line in lines if re.match(r"(echo [^|]*\| *)?lengthwise ", line)]
 
 
 QUOTED = {" ".join(words): words for page in fill.PAGES for words in commands(page)}
@@ -131,7 +131,7 @@ MISTAKES = [
 def test_quoted_mistakes_give_the_quoted_error(command, answer, here, monkeypatch, capsys):
     """Each exits with status 2 and the quoted error before any training; … stands for any text."""
     monkeypatch.setattr(loop.Trainer, "advance", lambda _: pytest.fail("training began"))
-    assert entry._run(entry.parse(words_of(command))) == 2
+    assert entry._run(entry.parse(split_arguments(command))) == 2
     expected = re.escape(answer).replace("…", ".*")
     assert re.fullmatch(expected, capsys.readouterr().err)
 

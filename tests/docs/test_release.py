@@ -47,20 +47,20 @@ def test_the_demo_installs_the_package_alone_and_tests_add_their_tools(tmp_path)
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
 
-    def installed(*words):
+    def list_installs(*words):
         clean = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
         command = ["make", "-n", *words]
         done = subprocess.run(command, cwd=tmp_path, env=clean, capture_output=True, text=True, check=True)
         return [line.split("constraints.txt ")[1].split() for line in done.stdout.splitlines() if "pip install" in line]
 
     alone, tools, torch = ["-e", "."], ["-e", "'.[dev]'"], ["torch==2.13.0"]
-    assert installed("demo") == [torch, alone]
-    assert installed("test") == [torch, alone, tools]
-    assert installed("demo", "TORCH=cpu")[0] == ["--index-url", "https://download.pytorch.org/whl/cpu", *torch]
+    assert list_installs("demo") == [torch, alone]
+    assert list_installs("test") == [torch, alone, tools]
+    assert list_installs("demo", "TORCH=cpu")[0] == ["--index-url", "https://download.pytorch.org/whl/cpu", *torch]
     (tmp_path / ".venv").mkdir()
     for number, mark in enumerate((".ready", ".dev")):
         (tmp_path / ".venv" / mark).touch()
-        assert (installed("demo"), installed("test")) == ([], [tools] if number == 0 else [])
+        assert (list_installs("demo"), list_installs("test")) == ([], [tools] if number == 0 else [])
 
 
 def test_make_targets_named_in_the_release_guide_exist():

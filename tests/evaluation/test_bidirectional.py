@@ -33,7 +33,7 @@ class Encoder(nn.Module):
 TASKS = [task for task in shipped("tasks") if WHOLE.accepts(task)]
 
 
-class Copying(nn.Module):
+class NextInputPredictor(nn.Module):
     """A model that predicts the next input token."""
 
     def __init__(self, count):
@@ -68,7 +68,7 @@ def test_a_bidirectional_model_learns_to_copy_short_rows(runs):
 def test_a_module_that_copies_the_answer_is_refused_or_has_nothing_to_copy(runs):
     """Next-token rows hold the answer, so looking ahead is refused; the message names a layout without it."""
     task = lw.Addition()
-    module = Copying(len(WHOLE.vocabs(task)[0]))
+    module = NextInputPredictor(len(WHOLE.vocabs(task)[0]))
     with pytest.raises(lw.UsageError, match=r"layout=FullOutput\(causal=false\)"):
         lw.evaluate(module, [5], task=task, layout=lw.NextToken(), samples=20)
     (score,) = lw.evaluate(module, [5], task=task, layout=WHOLE, samples=20)
@@ -86,7 +86,7 @@ class AnswerShown(lw.FullOutput):
 
 
 def test_a_layout_that_shows_the_answer_is_refused(runs):
-    module = Copying(len(WHOLE.vocabs(lw.Addition())[0]))
+    module = NextInputPredictor(len(WHOLE.vocabs(lw.Addition())[0]))
     for call in (lw.train, lambda module, **options: lw.evaluate(module, [5], **options)):
         with pytest.raises(lw.UsageError, match="shows the answer: tokens changes with the answer"):
             call(module, task=lw.Addition(), layout=AnswerShown(causal=False), quiet=True)

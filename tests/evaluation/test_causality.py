@@ -61,7 +61,7 @@ class NumpyRandom(Causal):
         return super().forward(tokens) + np.random.random_sample()
 
 
-class Carries(Causal):
+class AddsLastOutput(Causal):
     """A model that adds a value that it computed in the last call."""
 
     last = 0.0
@@ -72,7 +72,7 @@ class Carries(Causal):
         return found
 
 
-class Converges(Causal):
+class ConvergingState(Causal):
     """A model that adds a state kept between calls, which converges as in a gated recurrence."""
 
     state = 9.0
@@ -82,7 +82,7 @@ class Converges(Causal):
         return super().forward(tokens) + self.state
 
 
-class Caches(Causal):
+class CachesTokens(Causal):
     """A model that appends its tokens to those of earlier calls."""
 
     kept = None
@@ -109,7 +109,7 @@ class OneHot(Causal):
 
 
 @dataclass(frozen=True)
-class Own(lw.ModelSpec):
+class OwnModel(lw.ModelSpec):
     of: str = "Unmasked"
 
     def build(self, reads, writes, *, causal):
@@ -120,7 +120,7 @@ def recipe(layout, kind):
     """Return a small addition recipe with a user-defined model."""
     task = catalog.task("addition", ["equal_lengths=true", "leading_zeros=true", "order=least"])
     base = catalog.recipe("looped-parity", ["steps=2", "batch=4", "watch.every=0", "loops=Constant"])
-    return base.change([], model=Own(kind), task=task, layout=layout)
+    return base.change([], model=OwnModel(kind), task=task, layout=layout)
 
 
 @pytest.mark.parametrize(
@@ -132,9 +132,9 @@ def recipe(layout, kind):
         (lw.NextToken(), "Random", "Random is random at test"),
         (lw.Pairs(), "Random", "Random is random at test"),
         (lw.NextToken(), "NumpyRandom", "NumpyRandom is random at test"),
-        (lw.NextToken(), "Carries", "Carries is random at test, or keeps something from one call to the next"),
-        (lw.NextToken(), "Converges", "Converges is random at test, or keeps something from one call to the next"),
-        (lw.NextToken(), "Caches", "to logits .*, but Caches gave|Sizes of tensors must match"),
+        (lw.NextToken(), "AddsLastOutput", "AddsLastOutput is random at test, or keeps something from one call"),
+        (lw.NextToken(), "ConvergingState", "ConvergingState is random at test, or keeps something from one call"),
+        (lw.NextToken(), "CachesTokens", "to logits .*, but CachesTokens gave|Sizes of tensors must match"),
         (lw.NextToken(), "Probabilities", r"^Probabilities returns probabilities; return logits \(before the softmax"),
         (lw.NextToken(), "Causal", None),
         (lw.NextToken(), "LogProbabilities", None),
@@ -162,26 +162,26 @@ def test_a_model_trained_on_one_length_is_checked_beside_other_lengths():
         check_model(own.build(), own)
 
 
-class Deep(nn.Module):
+class DeepEncoder(nn.Module):
     """Four of torch's encoder layers, causal unless ``ahead``, optionally in 16 bits."""
 
-    def __init__(self, reads, writes, *, autocast=None, stubborn=False, ahead=0, positions=99):
+    def __init__(self, reads, writes, *, autocast=None, always_bfloat16=False, ahead=0, positions=99):
         super().__init__()
         layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 4)
         self.embedding, self.head = nn.Embedding(reads, 32), nn.Linear(32, writes)
         self.positions, self.autocast, self.ahead = nn.Embedding(positions, 32), autocast, ahead
-        self.stubborn = stubborn  # casts to 16 bits whatever the dtype of the weights
+        self.always_bfloat16 = always_bfloat16  # casts to 16 bits whatever the dtype of the weights
 
     def forward(self, tokens):
         index = torch.arange(tokens.shape[1])
         with torch.autocast("cpu", self.autocast or torch.bfloat16, enabled=self.autocast is not None):
             x = self.embedding(tokens) + self.positions(index)
-            x = x.bfloat16() if self.stubborn else x
+            x = x.bfloat16() if self.always_bfloat16 else x
             return self.head(self.layers(x, mask=index > index[:, None] + self.ahead)).float()
 
 
-class Recurrent(nn.Module):
+class BatchedGRU(nn.Module):
     """A GRU whose bfloat16 logits differ by more than 1e-3 between a row alone and the same row in a batch."""
 
     def __init__(self, reads, writes):
@@ -194,7 +194,7 @@ class Recurrent(nn.Module):
 
 
 BF16 = torch.bfloat16
-NARROW = [{}, {"kind": BF16}, {"kind": torch.half}, {"autocast": BF16}, {"kind": BF16, "stubborn": True}]
+NARROW = [{}, {"kind": BF16}, {"kind": torch.half}, {"autocast": BF16}, {"kind": BF16, "always_bfloat16": True}]
 
 
 @pytest.mark.parametrize("how", NARROW, ids=str)
@@ -204,12 +204,12 @@ def test_rounding_is_not_reported_as_a_leak_and_hides_no_leak(how):
     reads, writes = map(len, own.layout.vocabs(own.task))
     for seed in range(2 if LONG else 1):
         torch.manual_seed(seed)
-        for module in (Deep(reads, writes, **form), Recurrent(reads, writes)):
+        for module in (DeepEncoder(reads, writes, **form), BatchedGRU(reads, writes)):
             check_model(SinglePass(module.to(kind)), own)
         leaks = {
-            "looks ahead": Deep(reads, writes, **form, ahead=1),
+            "looks ahead": DeepEncoder(reads, writes, **form, ahead=1),
             "Unmasked looks ahead": Unmasked(reads, writes),
-            "Peeks looks ahead": Peeks(reads, writes),
+            "LooksAheadInAnswer looks ahead": LooksAheadInAnswer(reads, writes),
         }
         for said, module in leaks.items():
             with pytest.raises(lw.UsageError, match=said):
@@ -220,12 +220,12 @@ def test_rounding_is_not_reported_as_a_leak_and_hides_no_leak(how):
 def test_rows_longer_than_the_position_table_are_refused_in_one_line(positions):
     """Rows longer than a module's position table give one clear error, in training and in evaluation."""
     own = lw.Parity()
-    for lost in (Deep(4, 4, positions=positions), Sliced(4, 4, positions)):
+    for lost in (DeepEncoder(4, 4, positions=positions), SlicedPositions(4, 4, positions)):
         message = rf"^{type(lost).__name__} fails on rows of \d+ positions .*: if its position table"
         with pytest.raises(lw.UsageError, match=message):
             lw.evaluate(lost, [4, 40], task=own, trained_to=9, samples=3, quiet=True)
     with pytest.raises(lw.UsageError, match="has too few embeddings for the 4 symbols"):
-        lw.evaluate(Deep(3, 4), 4, task=own, samples=3, quiet=True)
+        lw.evaluate(DeepEncoder(3, 4), 4, task=own, samples=3, quiet=True)
 
 
 SHORT = "layout=NextToken model.positions=Learned(size=16) lengths=Uniform(top=4) loops=Constant steps=2 batch=4"
@@ -252,7 +252,7 @@ def test_a_size_beyond_the_table_of_positions_is_refused_before_training(stack, 
     assert not Run.locate(lw.find("looped-parity", *SHORT)).folder.exists()
 
 
-class Sliced(Causal):
+class SlicedPositions(Causal):
     """A model that adds a slice of a learned position table, which fails on longer rows."""
 
     def __init__(self, reads, writes, positions):
@@ -264,19 +264,19 @@ class Sliced(Causal):
 
 
 def test_a_replaced_block_is_checked_too():
-    class Swapped(Block):
+    class LookAheadBlock(Block):
         def forward(self, x, context, injected=None, cache=None):
             return super().forward(x, context, injected, cache) + x.flip(1)
 
     own = catalog.recipe("looped-copy")
     model = own.build()
     check_model(model, own)
-    model.blocks[0].__class__ = Swapped
+    model.blocks[0].__class__ = LookAheadBlock
     with pytest.raises(lw.UsageError, match="looks ahead"):
         check_model(model, own)
 
 
-class Peeks(Causal):
+class LooksAheadInAnswer(Causal):
     """A model that sees one token ahead from the = (symbol 11) on, and none before."""
 
     def forward(self, tokens):
@@ -292,11 +292,11 @@ def test_a_model_that_looks_ahead_within_the_answer_only_is_refused(lengths, pau
     reads, writes = own.layout.vocabs(own.task)
     check_model(SinglePass(Causal(len(reads), len(writes))), own)
     for rows in ([], ["task.order=most"]):
-        with pytest.raises(lw.UsageError, match="Peeks looks ahead"):
-            check_model(SinglePass(Peeks(len(reads), len(writes))), own.change(rows))
+        with pytest.raises(lw.UsageError, match="LooksAheadInAnswer looks ahead"):
+            check_model(SinglePass(LooksAheadInAnswer(len(reads), len(writes))), own.change(rows))
 
 
-class FromPosition(Causal):
+class FaultyFromPosition(Causal):
     """A model that is correct up to position 32, and has one of several faults from there on."""
 
     def __init__(self, reads, writes, fault):
@@ -318,17 +318,17 @@ class FromPosition(Causal):
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("later", "FromPosition looks ahead"),
-        ("chunks", "FromPosition looks ahead"),
-        ("width", "FromPosition reads padding, or other rows"),
-        ("nan", r"FromPosition gives logits that are NaN in a batch with rows of \d+ positions"),
+        ("later", "FaultyFromPosition looks ahead"),
+        ("chunks", "FaultyFromPosition looks ahead"),
+        ("width", "FaultyFromPosition reads padding, or other rows"),
+        ("nan", r"FaultyFromPosition gives logits that are NaN in a batch with rows of \d+ positions"),
     ],
 )
 def test_faults_in_long_rows_are_found_when_those_are_trained_or_measured(fault, message):
     """Faults that only long rows show are found if such rows are used; copy rows have 2 n + 2 positions."""
     reads, writes = lw.NextToken().vocabs(lw.Copy())
     torch.manual_seed(0)
-    net = FromPosition(len(reads), len(writes), fault)
+    net = FaultyFromPosition(len(reads), len(writes), fault)
     known = {"task": lw.Copy(), "layout": lw.NextToken()}
     assert lw.evaluate(net, [10, 14], trained_to=10, samples=4, quiet=True, **known)
     for lengths in ([40], [10, 40], [80]):
@@ -351,7 +351,7 @@ def test_long_rows_are_checked_few_at_a_time(monkeypatch):
     assert max(rows * width for rows, width in widths) <= 2 * 1100
 
 
-class Chaotic(nn.Module):
+class UnstableRecurrence(nn.Module):
     """A causal recurrence with weights so large that rounding errors grow from position to position."""
 
     def __init__(self, reads, writes):
@@ -372,7 +372,7 @@ class Chaotic(nn.Module):
 def test_rounding_errors_that_grow_along_a_row_are_not_reported_as_a_leak():
     torch.manual_seed(0)
     reads, writes = lw.NextToken().vocabs(lw.Copy())
-    net = Chaotic(len(reads), len(writes))
+    net = UnstableRecurrence(len(reads), len(writes))
     known = {"task": lw.Copy(), "layout": lw.NextToken()}
     rows = torch.randint(len(reads), (6, 160))
     alone, together = (net.double()(part)[0] for part in (rows[:1], rows))

@@ -35,7 +35,7 @@ LEAVING = LEAVING if LONG else [*LEAVING[::4], *LEAVING[3::4]]  # movement for e
 LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows leave
 
 
-def by_row(runner, inputs, at, leave, movement):
+def results_by_row(runner, inputs, at, leave, movement):
     """Return logits and movement by loop and row; ``leave`` has the loop after which each row leaves."""
     found, stay = {}, None
     steps = runner.steps(inputs, LOOPS, at, movement=movement)
@@ -55,18 +55,18 @@ def by_row(runner, inputs, at, leave, movement):
 def test_remaining_rows_are_unaffected_by_rows_that_left(movement, spec, causal):
     model, inputs = built(spec, causal).eval(), some(width=10)
     at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
-    whole = by_row(Plain(model), inputs, at, LOOPS, movement)
+    whole = results_by_row(Plain(model), inputs, at, LOOPS, movement)
     for leave in map(torch.tensor, LEAVE if LONG else LEAVE[:3]):
         wanted = {key: pair for key, pair in whole.items() if key[0] <= leave[key[1]]}
         for runner in (Plain(model), choose_runner(model)):
-            found = by_row(runner, inputs, at, leave, movement)
+            found = results_by_row(runner, inputs, at, leave, movement)
             assert sorted(found) == sorted(wanted)
             for key, pair in wanted.items():
                 for one, two in zip(pair, found[key], strict=True):
                     close(one.double(), two.double())
 
 
-def batch_of(recipe, sizes, each):
+def build_batch(recipe, sizes, each):
     draw = stream(3, "early")
     problems = [recipe.task.sample(torch.tensor([list(recipe.sizes(size))] * each), draw) for size in sizes]
     return recipe.layout.write(Problems.join(problems), recipe.task)
@@ -76,7 +76,7 @@ def batch_of(recipe, sizes, each):
 def test_answers_are_those_of_the_full_trace(name, monkeypatch):
     """Answers equal those of the full trace, whether rows leave one by one or together."""
     model, recipe = (weights := load(name)).model.double(), weights.recipe
-    batch, end = batch_of(recipe, [2, 5, 9], 6 if LONG else 2), recipe.layout.end_id(recipe.task)
+    batch, end = build_batch(recipe, [2, 5, 9], 6 if LONG else 2), recipe.layout.end_id(recipe.task)
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     rules = [rule for rule in RULES if recipe.layout.ends or not rule.needs_end]
     limits = [loop_limits(rule, planned) for rule in rules]
@@ -101,7 +101,7 @@ def test_loops_after_a_row_has_stopped_are_not_computed(monkeypatch):
     weights, ran = load("looped-pairs"), []
     plain = type(choose_runner(weights.model)).steps
 
-    def counted(self, *args, **kwargs):
+    def count_rows(self, *args, **kwargs):
         steps, stay = plain(self, *args, **kwargs), None
         while True:
             try:
@@ -111,7 +111,7 @@ def test_loops_after_a_row_has_stopped_are_not_computed(monkeypatch):
             ran.append(len(step.rows))
             stay = yield step
 
-    monkeypatch.setattr(type(choose_runner(weights.model)), "steps", counted)
+    monkeypatch.setattr(type(choose_runner(weights.model)), "steps", count_rows)
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 10**9)
     (score,) = evaluate(weights, [30], samples=100, stopping=Converged(2, most=400))
     assert sum(ran) == pytest.approx(score.ran * 100) and len(ran) < 10 < loop_limits(Converged(2, most=400), LOOPS)[0]
@@ -121,7 +121,7 @@ def test_loops_after_a_row_has_stopped_are_not_computed(monkeypatch):
 
 @given(st.data())
 def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
-    class Hasty(Converged):
+    class StopsAtOnce(Converged):
         """A rule that stops every row after the first loop."""
 
         def done(self, trace, planned):
@@ -129,8 +129,8 @@ def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
 
     weights = load("looped-parity")
     with pytest.raises(UsageError, match="done stopped a row after loop 1, but its answer is 2 loops back"):
-        predict_by_rules(weights.model, weights.recipe, batch_of(weights.recipe, [3], 6), [Hasty()])
+        predict_by_rules(weights.model, weights.recipe, build_batch(weights.recipe, [3], 6), [StopsAtOnce()])
     wrong = data.draw(st.sampled_from([None, 3, torch.ones(6), torch.ones(5, dtype=torch.bool)]))
-    Hasty.done = lambda self, trace, planned: wrong
+    StopsAtOnce.done = lambda self, trace, planned: wrong
     with pytest.raises(UsageError, match=r"done must return a torch\.bool for each of 6 rows"):
-        predict_by_rules(weights.model, weights.recipe, batch_of(weights.recipe, [3], 6), [Hasty()])
+        predict_by_rules(weights.model, weights.recipe, build_batch(weights.recipe, [3], 6), [StopsAtOnce()])

@@ -41,7 +41,7 @@ def mixed_problems(recipe, count=16, top=4):
     return recipe.task.sample(torch.randint(1, top + 1, (count, len(recipe.task.axes)), generator=draw), draw)
 
 
-def one_by_one(problems):
+def split_rows(problems):
     return [problems.take(slice(i, i + 1)) for i in range(len(problems))]
 
 
@@ -93,7 +93,7 @@ def test_answers_and_scores_equal_those_of_rows_run_alone(recipe, stopping, monk
     end = recipe.layout.end_id(recipe.task)
     predicted = predict(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
     seen, rights, lengths = set(), [], []
-    for i, problem in enumerate(one_by_one(problems)):
+    for i, problem in enumerate(split_rows(problems)):
         symbols, sure, loops = plain_answer(weights.model, recipe, problem, stopping)
         assert predicted.symbols[i, : len(symbols)].tolist() == symbols
         assert not predicted.symbols[i, len(symbols) :].any()
@@ -193,7 +193,7 @@ RULES = [Oracle(), MaxConfidence(extra=3), After(3), Converged(1, extra=2), Afte
 
 
 @dataclass(frozen=True)
-class Seen(OutputRule):
+class RowCountRule(OutputRule):
     """A rule that chooses as many loops as it sees rows, which are three."""
 
     extra: int = 20
@@ -205,13 +205,13 @@ class Seen(OutputRule):
 
 @pytest.mark.parametrize("precision", [None, 0.2])
 def test_batch_wise_rules_see_as_many_rows_beside_other_rules_as_alone(precision):
-    weights, rules = half_trained(PARITY), [MaxConfidence(per="batch"), Oracle(), Seen()]
+    weights, rules = half_trained(PARITY), [MaxConfidence(per="batch"), Oracle(), RowCountRule()]
     asked = {"samples": 20, "precision": precision}
     beside = list(evaluate(weights, [5, 9], stopping=rules, **asked))
     alone = [evaluate(weights, [5, 9], stopping=rule, samples=beside[0].count) for rule in rules]
     found = [(score.exact, score.loops, score.stopping) for score in beside]
     assert found == [(one.exact, one.loops, one.stopping) for size in zip(*alone, strict=True) for one in size]
-    assert all(score.loops < 3.01 for score in beside if score.stopping.startswith("Seen"))
+    assert all(score.loops < 3.01 for score in beside if score.stopping.startswith("RowCountRule"))
 
 
 @pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=name_of)
@@ -365,7 +365,7 @@ def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, mo
     with torch.enable_grad():
         weights, total = half_trained(recipe), 0
     problems = mixed_problems(recipe, 24)
-    for problem in one_by_one(problems):
+    for problem in split_rows(problems):
         use_problems(monkeypatch, problem)
         (score,) = evaluate(weights, [2], samples=1)
         wanted = [*problem.answer[0, : int(problem.answer_length)].tolist(), recipe.layout.end_id(recipe.task)]

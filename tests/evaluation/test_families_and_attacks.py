@@ -216,11 +216,11 @@ def test_mutations_stay_within_the_largest_size_on_each_axis():
 def test_an_attack_ends_near_its_limit_however_slow_the_model(monkeypatch):
     """An attack ends near its time limit; here, a first round of 48 problems takes 50 ms each."""
 
-    def slow(model, recipe, batch, rules):
+    def predict_slowly(model, recipe, batch, rules):
         time.sleep(0.05 * len(batch))
         return predict_by_rules(model, recipe, batch, rules)
 
-    monkeypatch.setattr(attacking, "predict_by_rules", slow)
+    monkeypatch.setattr(attacking, "predict_by_rules", predict_slowly)
     weights, start = half_trained(PARITY), time.monotonic()
     found = attack(weights, [6], seconds=0.4)
     assert 1 <= found["tries"] <= 20 and time.monotonic() - start < 4
@@ -299,11 +299,11 @@ def test_the_longest_solved_length_ends_before_a_failure():
 
 def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere():
     runs = [scored(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)), scored(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY))]
-    lines, said, cards = curves(runs), "not fitted: 0.600 at 8", score_card(runs)
-    assert name_curves(lines) == [f"looped-parity, {said}", "other"] and [card["fit"] for card in cards] == [0.6, 1.0]
+    lines, note, cards = curves(runs), "not fitted: 0.600 at 8", score_card(runs)
+    assert name_curves(lines) == [f"looped-parity, {note}", "other"] and [card["fit"] for card in cards] == [0.6, 1.0]
     for table in (score_table(lines), summary_table(summary_rows("p", lines, (16,))), card_table(cards)):
-        assert said in " ".join(render(table, width=200).split())
-    assert any(said in text.get_text() for text in length_figure(lines).axes[0].texts)
+        assert note in " ".join(render(table, width=200).split())
+    assert any(note in text.get_text() for text in length_figure(lines).axes[0].texts)
     close = [scored(recipe("c", seed=seed), (8, exact, MANY)) for seed, exact in enumerate((0.98, 0.99, 1.0))]
     assert name_curves(curves(close)) == ["c"]  # a mean of exactly the bound
     assert name_curves(curves(close[:2])) == ["c, not fitted: 0.985 at 8"]
@@ -388,12 +388,12 @@ def test_family_scores_are_stored_size_by_size(monkeypatch):
     run, keep = untrained_run(), Folder.append_new
     run.append("metrics", {"step": 1, "loss": 1.0})  # marks the run as trained here
 
-    def dying(self, name, *rows):
+    def append_or_crash(self, name, *rows):
         if rows[0]["sizes"] == [9] and rows[0]["problems"] != "uniform":
             raise Crash
         keep(self, name, *rows)
 
-    monkeypatch.setattr(Folder, "append_new", dying)
+    monkeypatch.setattr(Folder, "append_new", append_or_crash)
     with pytest.raises(Crash):
         command("evaluate", run.folder, "--families", "--lengths", "8,9", "--samples", "20", "--quiet")
     assert {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] == "palindrome"} == {(8,)}
@@ -404,13 +404,13 @@ def test_sealed_problems_are_all_measured_whenever_the_process_dies(written, mon
     run, append = untrained_run(), Run.append
     asked = {"samples": 5, "family_samples": 2}
 
-    def dying(self, name, *rows):
+    def append_or_crash(self, name, *rows):
         if len(self.rows(name)) >= written:
             raise Crash
         append(self, name, *rows)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "append", dying)
+        patch.setattr(Run, "append", append_or_crash)
         with pytest.raises(Crash):
             measure_sealed(run, [8, 9], **asked)
     again = measure_sealed(run, [8, 9], **asked)
@@ -430,7 +430,7 @@ def test_sealed_scores_are_reported_instead_of_others():
 # The command line
 
 
-def said(*words):
+def run_command(*words):
     done = command(*words)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -438,19 +438,19 @@ def said(*words):
 
 def test_evaluate_shows_families_unless_uniform_only():
     words = ["evaluate", "looped-parity", "--lengths", "13", "--samples", "20", "--json"]
-    rows = json.loads(said(*words))
+    rows = json.loads(run_command(*words))
     assert {row["problems"] for row in rows if row["sizes"] == [13]} == {"uniform", *lw.families("parity")}
     assert {row["problems"] for row in rows if row["sizes"] == [3]} == {"every"}
-    assert [row["problems"] for row in json.loads(said(*words, "--uniform-only"))] == ["uniform"]
-    assert [row["problems"] for row in json.loads(said(*words, "--family", "runs"))] == ["runs"]
-    assert "worst family" in said(*words[:-1])
-    assert "palindrome" in said(*words[:-1], "--families")
+    assert [row["problems"] for row in json.loads(run_command(*words, "--uniform-only"))] == ["uniform"]
+    assert [row["problems"] for row in json.loads(run_command(*words, "--family", "runs"))] == ["runs"]
+    assert "worst family" in run_command(*words[:-1])
+    assert "palindrome" in run_command(*words[:-1], "--families")
 
 
 def test_the_worst_family_stands_beside_uniform_problems_by_the_same_rule():
     words = ["evaluate", "looped-pairs", "--lengths", "8", "--samples", "20"]
     rules = ["--stopping", "Oracle", "--stopping", "After(loops=1)", "--stopping", "MaxConfidence(per=batch)"]
-    rows = [line.split() for line in said(*words, *rules).splitlines()]
+    rows = [line.split() for line in run_command(*words, *rules).splitlines()]
     assert ["▪8", "1.000", "all-highest", "1.000", "0", "of", "24"] in rows
     (uniform,) = lw.evaluate("looped-pairs", 8, samples=20, stopping="After(loops=1)", quiet=True)
     assert [row[1] for row in rows if row[:1] == ["▪8"] and "of" in row] == ["1.000", f"{uniform.exact:.3f}"]
@@ -463,37 +463,37 @@ def test_families_of_the_interface_are_measured_by_the_rules_of_the_command():
     scores = lw.evaluate("looped-parity", 9, samples=20, stopping=rules, families=True, quiet=True)
     assert [score.stopping for score in scores if score.problems == "runs"] == ["Oracle", "After(loops=1)"]
     words = ["evaluate", "looped-parity", "--lengths", "9", "--samples", "20", "--json"]
-    rows = json.loads(said(*words, *(word for rule in rules for word in ("--stopping", rule))))
+    rows = json.loads(run_command(*words, *(word for rule in rules for word in ("--stopping", rule))))
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "After(loops=1)"]
 
 
 def family_rows(options, *, recipe="looped-parity", few=FEW):
     """Train by the command line with ``options``; return the run's scores."""
-    said("train", recipe, *few, "--quiet", *options.split())
+    run_command("train", recipe, *few, "--quiet", *options.split())
     return Run.locate(lw.find(recipe, *few)).rows("scores")
 
 
-def of_runs(rows, name):
+def values_of_family_runs(rows, name):
     return [row[name] for row in rows if row["problems"] == "runs"]
 
 
 def test_more_problems_are_measured_of_families_too():
     for samples in (20, 200, 200):
         rows = family_rows(f"--families --lengths 12 --samples {samples}")
-    assert of_runs(rows, "count") == [2, 20]
+    assert values_of_family_runs(rows, "count") == [2, 20]
 
 
 @pytest.mark.parametrize(("sizes", "measured"), [("3x4,8x3,9x1", [[3, 4], [8, 3]]), ("1-3x2-4,3", [[3, 3]])])
 def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measured):
     few = ["steps=2", "batch=2", "lengths.top=4", "watch.every=0"]
     rows = family_rows(f"--families --lengths {sizes} --samples 10", recipe="abacus-addition", few=few)
-    assert of_runs(rows, "sizes") == measured
+    assert values_of_family_runs(rows, "sizes") == measured
 
 
 def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others():
     family_rows("--lengths 12 --samples 20")
     run = Run.locate(lw.find("looped-parity", *FEW))
-    said("evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
+    run_command("evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
     assert [row["problems"] for row in run.rows("scores")] == ["uniform", "runs"]
     rows = family_rows("--lengths 12 --samples 20 --families")
     families = {row["problems"] for row in rows if row["sizes"] == [12] and "family" not in row}
@@ -504,14 +504,14 @@ def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time
     further = " --stopping Converged() --stopping MaxConfidence(per=batch)"
     for rules in ("", further, further):
         rows = family_rows(f"--families --lengths 12 --samples 20{rules}")
-    assert of_runs(rows, "stopping") == ["Oracle", "Converged"]
+    assert values_of_family_runs(rows, "stopping") == ["Oracle", "Converged"]
     few = [*FEW, "stopping=MaxConfidence(per=batch)"]  # there is no other rule
     rows = family_rows("--families --lengths 12 --samples 20", few=few)
-    assert of_runs(rows, "stopping") == ["MaxConfidence(per=batch)"]
+    assert values_of_family_runs(rows, "stopping") == ["MaxConfidence(per=batch)"]
 
 
 def test_attack_from_the_command_line():
     words = ["attack", "looped-parity", "--lengths", "6", "--tries", "40"]
-    assert "nothing found (not a proof" in said(*words)
-    found = json.loads(said(*words, "--json"))
+    assert "nothing found (not a proof" in run_command(*words)
+    found = json.loads(run_command(*words, "--json"))
     assert (found["failed"], found["shortest"]) == (0, [])

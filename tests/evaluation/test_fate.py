@@ -33,7 +33,7 @@ def test_problems_are_aligned_at_their_own_rounds():
     assert fate.exact_after(3) == pytest.approx(score.exact)
 
 
-def fate_of(moved, over_two, exact=1.0, seed=0, recipe="r"):
+def build_fate(moved, over_two, exact=1.0, seed=0, recipe="r"):
     weights = (f"w{seed}", recipe, seed, "parity", (4,), 8, 0, 4.0)
     course = ([0, 1], [1.0, exact], [None, moved], [None, over_two], [1.0, 1.0])
     return Fate(*weights, *course, [[1.0]] * 5, [[0.0, 1.0]] * 5, 4)
@@ -51,7 +51,7 @@ def fate_of(moved, over_two, exact=1.0, seed=0, recipe="r"):
     ],
 )
 def test_verdicts_follow_from_movement_and_accuracy(moved, over_two, exact, verdict):
-    fates = Fates([fate_of(moved, over_two, exact)])
+    fates = Fates([build_fate(moved, over_two, exact)])
     assert fates[0].verdict == verdict
     assert verdict in str(fates) and verdict in fates._repr_html_()
 
@@ -66,12 +66,12 @@ def test_the_command_writes_a_row_per_loop_and_a_figure(tmp_path, capsys, blank_
     assert {row["weights"] for row in rows} == {"looped-pairs", "looped-parity"}
     assert [row["after"] for row in rows][-1] == "5"
     assert (tmp_path / "depth.png").exists()
-    assert len(Fates([fate_of(0.1, 0.1, recipe=str(k)) for k in range(5)]).plot().axes) == 10
+    assert len(Fates([build_fate(0.1, 0.1, recipe=str(k)) for k in range(5)]).plot().axes) == 10
 
 
 def test_seeds_of_a_recipe_share_one_table_row_and_one_panel(blank_figures):
-    seeds = [fate_of(1e-4, 1e-4, exact, seed) for seed, exact in enumerate((1.0, 0.5, 1.0))]
-    fates = Fates([*seeds, fate_of(0.5, 0.4, recipe="other")])
+    seeds = [build_fate(1e-4, 1e-4, exact, seed) for seed, exact in enumerate((1.0, 0.5, 1.0))]
+    fates = Fates([*seeds, build_fate(0.5, 0.4, recipe="other")])
     several, one = fates.table()[1]
     assert several == ["r, 3 seeds", "4", "4", "1.00", "0.50 to 1.00", "", "", "", "0.50 to 1.00", "1e-04", "1e-04",
                        "settles right 2, settles wrong 1"]  # fmt: skip
@@ -82,7 +82,7 @@ def test_seeds_of_a_recipe_share_one_table_row_and_one_panel(blank_figures):
 
 
 def test_the_map_counts_loops_from_one_and_its_parts_are_named(blank_figures):
-    figure = Fates([fate_of(1e-4, 1e-4)]).plot()
+    figure = Fates([build_fate(1e-4, 1e-4)]).plot()
     (shown,) = (axes for axes in figure.axes if axes.images)
     assert shown.images[0].get_extent() == [-0.5, 0.5, 5.5, 0.5]  # five loops, one position
     assert list(shown.lines[0].get_ydata()) == [4, 4]  # T(n) = 4
@@ -92,7 +92,7 @@ def test_the_map_counts_loops_from_one_and_its_parts_are_named(blank_figures):
     assert "state after T(n) loops (lowest panel)" in [text.get_text() for text in figure.legends[0].get_texts()]
 
 
-def looped_once():
+def single_loop_weights():
     weights = load("looped-pairs")
     return replace(weights, recipe=replace(weights.recipe, loops=lw.Constant()))
 
@@ -101,7 +101,7 @@ def looped_once():
     ("work", "message"),
     [
         (lambda: lw.depth("abacus-addition"), "its inputs hold the right answer"),
-        (lambda: lw.depth(looped_once()), "`depth` needs looped weights"),
+        (lambda: lw.depth(single_loop_weights()), "`depth` needs looped weights"),
         (lambda: lw.depth(["looped-pairs", "looped-pairs"]), "looped-pairs is given more than once"),
         (lambda: lw.depth("looped-pairs", more=0), "more and samples must be 1 or more, not 0 and 64"),
         (lambda: lw.depth("looped-parity", 0), "0 is not a size"),

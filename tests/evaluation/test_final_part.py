@@ -9,7 +9,7 @@ import lengthwise as lw
 MARK_ID, EQUALS_ID, END_ID = 2, 3, 4
 
 
-class Scratch(nn.Module):
+class WrongScratchpad(nn.Module):
     """A model that writes wrong running parities, then the parity or, if ``copying``, its own last one."""
 
     def __init__(self, copying):
@@ -40,10 +40,10 @@ def test_a_final_answer_is_scored_apart_from_its_scratchpad(layout, copying, tmp
         running = [str(prompt[: i + 1].count("1") % 2) for i in range(8)]
         rows.append({"prompt": prompt, "answer": f"{''.join(running)}:{running[-1]}"})
     path = lw.File.of(rows, tmp_path / "scratch.jsonl").path
-    scores = lw.evaluate(Scratch(copying), [8], task=lw.File(path, final_after=":"), layout=layout, samples=18)
+    scores = lw.evaluate(WrongScratchpad(copying), [8], task=lw.File(path, final_after=":"), layout=layout, samples=18)
     assert (scores[0].exact, scores[0].final) == (0, float(not copying))
     assert scores[0].row()["final"] == scores[0].final and "final part" in str(scores)
-    (plain,) = lw.evaluate(Scratch(copying), [8], task=lw.File(path), layout=layout, samples=18)
+    (plain,) = lw.evaluate(WrongScratchpad(copying), [8], task=lw.File(path), layout=layout, samples=18)
     assert plain.final is None and "final" not in plain.row()
     with pytest.raises(lw.UsageError, match="final_after=;: no answer has this symbol"):
         lw.File(path, final_after=";")

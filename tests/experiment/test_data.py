@@ -24,7 +24,7 @@ RECIPE = lw.Recipe(
 
 
 @dataclass(frozen=True)
-class Mirrored(strings.Reverse):
+class ReverseLetters(strings.Reverse):
     """Write the symbols backwards."""
 
     symbols = ("a", "b")
@@ -74,9 +74,9 @@ def test_a_set_is_drawn_in_chunks_without_duplicates():
 def test_tasks_may_have_any_number_of_symbols(count, monkeypatch):
     """Ids up to the last occur in fresh problems and in a fixed set, and answers belong to their prompts."""
     letters = [chr(code) for code in range(0x4E00, 0x4E00 + count)] if count < 20_000 else map(str, range(count))
-    monkeypatch.setattr(Mirrored, "symbols", tuple(letters))
+    monkeypatch.setattr(ReverseLetters, "symbols", tuple(letters))
     for source in (Fresh(), Finite(300)):
-        recipe = replace(RECIPE, task=Mirrored(), source=source, batch=300, lengths=lw.Uniform(3))
+        recipe = replace(RECIPE, task=ReverseLetters(), source=source, batch=300, lengths=lw.Uniform(3))
         inputs = data.draw_batch(recipe, 0)[0].inputs
         ids, vocab = inputs.tokens[inputs.padding_mask], recipe.layout.vocabs(recipe.task)[0]
         assert int(ids.min()) >= 0 and int(ids.max()) < len(vocab)
@@ -150,13 +150,13 @@ MASKS = {
     "not NoneType": lambda problems: None,
     r"not torch.int64 of \(64,\)": lambda problems: torch.ones(len(problems), dtype=torch.long),
     r"must return torch.bool of \(64,\), not torch.bool of \(65,\)": lambda problems: torch.ones(65, dtype=torch.bool),
-    r"^_Given.* leaves almost no problem of this size for the train part": lambda problems: problems.prompt[:, 0] < 0,
-    r"AttributeError in test_data.py, line \d+.*your own classes: _Given": lambda problems: problems.nothing,
+    r"^_MaskSource.* leaves almost no problem of this size for the train": lambda problems: problems.prompt[:, 0] < 0,
+    r"AttributeError in test_data.py, line \d+.*your own classes: _MaskSource": lambda problems: problems.nothing,
 }
 
 
 @dataclass(frozen=True)
-class _Given(lw.Source):
+class _MaskSource(lw.Source):
     """A source whose masks come from ``MASKS``."""
 
     message: str
@@ -168,10 +168,10 @@ class _Given(lw.Source):
 @pytest.mark.parametrize("message", MASKS)
 def test_a_source_s_mistakes_are_reported(message):
     with pytest.raises(lw.UsageError, match=message):
-        data.draw_batch(replace(RECIPE, source=_Given(message)), 0)
+        data.draw_batch(replace(RECIPE, source=_MaskSource(message)), 0)
 
 
-class _Counted(Mirrored):
+class _LengthTask(ReverseLetters):
     """Write the word's length as one symbol."""
 
     symbols = ("a", "b", "2", "3")
@@ -182,8 +182,8 @@ class _Counted(Mirrored):
 
 
 def test_an_id_that_is_no_symbol_is_named_before_training():
-    recipe = replace(RECIPE, task=_Counted(), source=Fresh())
-    message = r"^_counted: an answer holds the id 5; its symbols are 0 to 3$"
+    recipe = replace(RECIPE, task=_LengthTask(), source=Fresh())
+    message = r"^_length-task: an answer holds the id 5; its symbols are 0 to 3$"
     assert len(data.evaluation_problems(recipe, 3, 4, seed=0)) == 4
     with pytest.raises(lw.UsageError, match=message):
         data.check_problems(recipe, [3, 5])

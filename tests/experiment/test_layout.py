@@ -178,10 +178,10 @@ def test_digits_of_equal_weight_have_equal_positions(task, layout, prompt, posit
 @pytest.mark.parametrize("symbol", ["=", "$", "#"])
 @pytest.mark.parametrize("layout", [FullOutput(1), NextToken(1)], ids=repr)
 def test_a_task_must_not_use_the_layout_s_own_symbols(layout, symbol):
-    class _Foreign(lw.Copy):
+    class _UsesLayoutSymbol(lw.Copy):
         symbols = ("0", symbol)
 
-    for task, refusing in ((_Foreign(), layout), (lw.Parity(), Pairs())):
+    for task, refusing in ((_UsesLayoutSymbol(), layout), (lw.Parity(), Pairs())):
         with pytest.raises(lw.UsageError, match="does not accept"):
             refusing.write(sample(lw.Copy()), task)
 

@@ -171,17 +171,17 @@ def traces(draw):
     """Draw planned loops, and a trace of rows that ran 1 to 6 loops each, with noise in loops that were not run."""
     rows, width = draw(st.integers(1, 4)), draw(st.integers(1, 3))
 
-    def several(values, *shape):
+    def draw_tensor(values, *shape):
         count = math.prod(shape)
         return torch.tensor(draw(st.lists(values, min_size=count, max_size=count))).view(shape)
 
-    loops = several(st.integers(1, 6), rows)
+    loops = draw_tensor(st.integers(1, 6), rows)
     shape = int(loops.max()), rows
     # Multiples of 1/4, so that equals occur and means are exact.
-    confidence = several(st.integers(-6, 0), *shape) / 4
-    predicted, ends = several(st.integers(0, 1), *shape, width), several(st.integers(1, width), *shape)
-    movement = several(st.integers(0, 8), *shape, 2) / 20
-    return lw.Trace(predicted, ends, confidence, loops, movement), several(st.integers(1, 6), rows)
+    confidence = draw_tensor(st.integers(-6, 0), *shape) / 4
+    predicted, ends = draw_tensor(st.integers(0, 1), *shape, width), draw_tensor(st.integers(1, width), *shape)
+    movement = draw_tensor(st.integers(0, 8), *shape, 2) / 20
+    return lw.Trace(predicted, ends, confidence, loops, movement), draw_tensor(st.integers(1, 6), rows)
 
 
 def plain(stopping, trace, planned, i):

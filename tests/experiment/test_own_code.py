@@ -79,13 +79,13 @@ def write(tmp_path, monkeypatch):
     """Return a function that writes a user's module and imports it again."""
     monkeypatch.syspath_prepend(tmp_path)
 
-    def written(text):
+    def write_module(text):
         (tmp_path / "my_scaled.py").write_text(text)
         sys.modules.pop("my_scaled", None)
         importlib.invalidate_caches()
         return importlib.import_module("my_scaled").Scaled()
 
-    yield written
+    yield write_module
     sys.modules.pop("my_scaled", None)
 
 
@@ -188,14 +188,14 @@ def test_an_untrained_run_records_the_current_code(write):
 
 
 def test_a_class_without_a_file_is_hashed_by_its_functions():
-    def made(times):
+    def cell(times):
         code = f"class Cell(Module):\n    def forward(self, tokens):\n        return {times} * tokens\n"
         space = {"Module": nn.Module, "__name__": "__notebook__"}
         exec(code, space)
         return space["Cell"]()
 
     one = lw.find("looped-copy")
-    assert hash_user_code(one, made(2)) == hash_user_code(one, made(2)) != hash_user_code(one, made(3))
+    assert hash_user_code(one, cell(2)) == hash_user_code(one, cell(2)) != hash_user_code(one, cell(3))
 
 
 def test_a_part_may_not_take_the_name_of_one_of_the_package():
@@ -266,7 +266,7 @@ def test_a_derived_recipe_keeps_what_it_was_chosen_on_only_if_it_trains_the_same
 
 
 def test_batch_normalization_is_refused():
-    class Normed(nn.Module):
+    class WithBatchNorm(nn.Module):
         def __init__(self, reads, writes):
             super().__init__()
             self.table, self.norm = nn.Embedding(reads, writes), nn.BatchNorm1d(writes)
@@ -277,20 +277,20 @@ def test_batch_normalization_is_refused():
     task = catalog.task("parity")
     reads, writes = lw.NextToken().vocabs(task)
     with pytest.raises(lw.UsageError, match="reads other rows in training: BatchNorm1d normalizes over the batch"):
-        lw.train(Normed(len(reads), len(writes)), task=task, steps=2, quiet=True)
+        lw.train(WithBatchNorm(len(reads), len(writes)), task=task, steps=2, quiet=True)
 
 
-class Odd(BaseException):
+class UnprintableError(BaseException):
     """An error that cannot be printed, and is no ``Exception``."""
 
     def __str__(self):
         raise RuntimeError
 
 
-ERRORS = {"SystemExit": SystemExit(0), "Odd": Odd(), "ValueError": ValueError()}
+ERRORS = {"SystemExit": SystemExit(0), "UnprintableError": UnprintableError(), "ValueError": ValueError()}
 
 
-class Failing(nn.Embedding):
+class FailsInTraining(nn.Embedding):
     """A module that fails in training, from the call ``after`` on."""
 
     after, error = 0, "SystemExit"
@@ -304,13 +304,13 @@ class Failing(nn.Embedding):
 
 @dataclass(frozen=True)
 class FailingModel(lw.ModelSpec):
-    """The spec of a ``Failing`` module."""
+    """The spec of a ``FailsInTraining`` module."""
 
     after: int = 0
     error: str = "SystemExit"
 
     def build(self, reads, writes, *, causal):
-        found = Failing(len(reads), len(writes))
+        found = FailsInTraining(len(reads), len(writes))
         found.after, found.error = self.after, self.error
         return found
 
@@ -324,7 +324,7 @@ def test_a_model_that_fails_in_any_way_gives_one_line(error, after, tmp_path):
     with pytest.raises(lw.UsageError, match=rf"^looped-parity: {error} in test_own_code.py, line \d+: .*FailingModel$"):
         lw.train(recipe, folder=tmp_path / "run", quiet=True)
     with pytest.raises(lw.UsageError, match=r"SystemExit in test_own_code\.py"):
-        lw.train(Failing(4, 4), task="parity", steps=2, batch=2, quiet=True)
+        lw.train(FailsInTraining(4, 4), task="parity", steps=2, batch=2, quiet=True)
 
 
 CHATTY = """# -*- coding: latin-1 -*-
@@ -366,7 +366,7 @@ def test_a_module_may_print_have_any_encoding_and_import_types_for_annotations_o
 
 
 @dataclass(frozen=True)
-class Mistaken(lw.Stopping):
+class FaultyRule(lw.Stopping):
     """A rule that raises in ``limit``, or reads what it has not requested: the movement, or the loop before."""
 
     reads: str = "nothing"
@@ -382,7 +382,7 @@ class Mistaken(lw.Stopping):
 
 @pytest.mark.parametrize("reads", ["nothing", "movement", "earlier"])
 def test_an_error_in_a_user_s_rule_gives_one_line_and_breaks_a_law(reads):
-    rule = Mistaken(reads)
+    rule = FaultyRule(reads)
     message = rf"^{re.escape(rule.name)}: \w+Error in test_own_code.py, line \d+: .*"
     with pytest.raises(lw.UsageError, match=message):
         lw.evaluate("looped-parity", 4, samples=4, stopping=rule, quiet=True)

@@ -89,7 +89,7 @@ def test_tasks_that_do_not_fit_are_refused():
 
 def test_scaled_scores_are_shown_only_where_there_is_a_chance_level(example):
     task = example.RunningParity()
-    scores = lw.evaluate(Walker(task.next_state, 2), [8], task=task, layout=lw.Tagged(), samples=50)
+    scores = lw.evaluate(AutomatonModel(task.next_state, 2), [8], task=task, layout=lw.Tagged(), samples=50)
     assert scores[0].scaled == scores[0].row()["scaled"] == -0.5 and "-0.500" in str(scores)
     (plain,) = lw.evaluate("looped-pairs", [2], samples=10)
     assert plain.scaled is None and "scaled" not in plain.row()
@@ -97,7 +97,7 @@ def test_scaled_scores_are_shown_only_where_there_is_a_chance_level(example):
     assert lw.Labelled().chance(type("_Mostly", (_Balanced,), {"chance": 0.75})()) == 0.75
 
 
-class Walker(nn.Module):
+class AutomatonModel(nn.Module):
     """A model that follows an automaton; from position ``wrong_from`` on, its states are off by one."""
 
     def __init__(self, next_state, wrong_from=10**9):
@@ -118,7 +118,7 @@ def test_families_are_scored_as_uniform_problems_are(example, name):
     """Exact, per-token and scaled scores are right for uniform problems and every family."""
     task = getattr(example, name)()
     for wrong_from, exact, per_token in ((99, 1, 1), (6, 0, 0.75)):
-        module = Walker(task.next_state, wrong_from)
+        module = AutomatonModel(task.next_state, wrong_from)
         options = {"samples": 40, "families": True, "rows": True, "quiet": True}
         scores = lw.evaluate(module, [8], task=task, layout=lw.Tagged(), **options)
         assert {score.problems for score in scores} == {"uniform", *lw.families(task)}
@@ -157,21 +157,21 @@ def test_solve_returns_the_confidence_of_each_symbol(example, runs):
 
 
 @dataclass(frozen=True)
-class _MineAlone(lw.Tagged):
+class _OwnTaskLayout(lw.Tagged):
     """A user-defined layout that accepts a user-defined task only."""
 
     def accepts(self, task):
-        return isinstance(task, _Mine)
+        return isinstance(task, _OwnTask)
 
 
 @dataclass(frozen=True)
-class _Mine(lw.Copy):
+class _OwnTask(lw.Copy):
     """Write these symbols again, as they stand."""
 
 
 def test_a_layout_for_a_user_s_task_is_checked_on_that_task(monkeypatch):
-    monkeypatch.setattr(laws_of_layouts, "part_classes", lambda base: {"_Mine": _Mine})
-    (of_its_name,) = lw.check(_MineAlone()).broken  # the only law that it breaks
+    monkeypatch.setattr(laws_of_layouts, "part_classes", lambda base: {"_OwnTask": _OwnTask})
+    (of_its_name,) = lw.check(_OwnTaskLayout()).broken  # the only law that it breaks
     assert "starts with _" in of_its_name.failing_case
     monkeypatch.setattr(laws_of_layouts, "part_classes", lambda base: {})
-    assert any("no imported task of your own" in one.failing_case for one in lw.check(_MineAlone()).broken)
+    assert any("no imported task of your own" in one.failing_case for one in lw.check(_OwnTaskLayout()).broken)

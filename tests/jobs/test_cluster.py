@@ -133,12 +133,12 @@ def test_runs_survive_a_killed_node_a_lost_job_and_a_preemption(cluster, runs, t
     watching = start_watching("--seeds", "12")
     wait_until(lambda: jobs(node="n2") and len([*runs.glob("*/state.pt")]) >= 3)
     preempted, lost = jobs(node="n1")[:2]
-    lose(lost)
+    kill_job(lost)
     preempting = subprocess.Popen(["scancel", "--signal=USR2", preempted], stderr=subprocess.DEVNULL)
     wait_until(lambda: preempted not in jobs())  # it is queued again; scancel itself would retry for a minute
     preempting.kill()
     preempting.wait()
-    crash("n2", cluster)
+    kill_node("n2", cluster)
     assert wait_for_exit(watching, 1500) == 0
     assert not jobs() and not jobs("PENDING")
     assert_undisturbed(runs, tmp_path, 12)
@@ -156,7 +156,7 @@ def kill_processes(file, *marks):
                 os.kill(int(process.name), signal.SIGKILL)
 
 
-def crash(node, cluster):
+def kill_node(node, cluster):
     """Kill all processes of a node, Slurm's own first, so that none reports the end of another."""
     own = [f"slurmstepd: [{job}." for job in output("squeue", "-h", "-w", node, "-o", "%A").split()]
     kill(cluster / f"slurmd-{node}.pid", signal.SIGKILL)
@@ -164,7 +164,7 @@ def crash(node, cluster):
     kill_processes("environ", f"SLURMD_NODENAME={node}\0")
 
 
-def lose(job):
+def kill_job(job):
     """Kill all processes of a job, so that Slurm counts it as failed."""
     kill_processes("environ", f"SLURM_JOB_ID={output('squeue', '-h', '-j', job, '-o', '%A').strip()}\0")
 

@@ -120,7 +120,7 @@ def simulated_trainings(no_type_checks, monkeypatch, runs):
     """Replace trainings: wider models score higher. Return what was trained, and after how many to simulate a kill."""
     trained, kill_after = [], [None]
 
-    class Made:
+    class FakePool:
         def __init__(self, found, *_, **__):
             self.found, self.failed = found, {}
 
@@ -140,7 +140,7 @@ def simulated_trainings(no_type_checks, monkeypatch, runs):
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr(verb, "JobPool", Made)
+    monkeypatch.setattr(verb, "JobPool", FakePool)
     monkeypatch.setattr(verb, "show_progress", lambda *_, **__: None)
     monkeypatch.setattr(verb, "try_training", lambda *_: None)
     return trained, kill_after

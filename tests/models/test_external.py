@@ -29,7 +29,7 @@ FEW = {"task": "parity", "steps": 3, "batch": 4, "lengths": 4, "quiet": True}
 SYMBOLS = 4  # of parity in rows
 
 
-class Heads(nn.Module):
+class SmallAttention(nn.Module):
     """Causal attention whose weights are of the same shape for any number of heads, with dropout."""
 
     def __init__(self, heads=1, *, drop=0.0, logits=SYMBOLS, extra=None):
@@ -47,7 +47,7 @@ class Heads(nn.Module):
 
 def build_heads(*args, **kwargs):
     torch.manual_seed(0)
-    return Heads(*args, **kwargs)
+    return SmallAttention(*args, **kwargs)
 
 
 def build_attention(heads):
@@ -140,7 +140,7 @@ def test_modules_with_reference_cycles_have_an_identity():
     assert lw.models.external.ExternalModule.of(module) != before
 
 
-class PartlyUnused(Heads):
+class UnusedWeights(SmallAttention):
     """A module with weights that no step uses, such as an expert that receives no token."""
 
     def __init__(self):
@@ -151,7 +151,7 @@ class PartlyUnused(Heads):
 
 def test_a_module_with_weights_that_no_step_uses_resumes():
     torch.manual_seed(0)
-    module = PartlyUnused()
+    module = UnusedWeights()
     recipe = lw.train(module, **FEW).recipe.change(steps=5)
     trainee, run = Trainer(recipe, torch.device("cpu")), Run.of(recipe)
     trainee.advance()
@@ -218,28 +218,28 @@ def test_a_notebook_class_has_the_same_hash_in_every_process():
     assert there == here.getvalue() != ""
 
 
-class WithStyle(Heads):
+class ExtraArgument(SmallAttention):
     def forward(self, tokens, style):
         return super().forward(tokens)
 
 
-class Fixed(nn.Module):
+class WithoutWeights(nn.Module):
     def forward(self, tokens):
         return nn.functional.one_hot(tokens, SYMBOLS).float()
 
 
-class Unfinished(nn.Module):
+class WithoutForward(nn.Module):
     def __init__(self):
         super().__init__()
         self.head = nn.Linear(8, SYMBOLS)
 
 
-class Detached(Heads):
+class DetachedLogits(SmallAttention):
     def forward(self, tokens):
         return super().forward(tokens).detach()
 
 
-class Stateful(Heads):
+class Stateful(SmallAttention):
     """A module that stores another value than a tensor, or one of a type that files lack."""
 
     def get_extra_state(self):
@@ -249,7 +249,7 @@ class Stateful(Heads):
         self.extra = state
 
 
-class BuiltLater(Heads):
+class LazyLayer(SmallAttention):
     """A module that builds a layer in its first call, after the optimizer has listed the weights."""
 
     def __init__(self):
@@ -269,13 +269,13 @@ def build_scripted():
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (WithStyle, "WithStyle.forward is missing a required argument: .style"),
-        (Unfinished, "Unfinished has no forward: define forward"),
-        (Fixed, "no trainable weights"),
+        (ExtraArgument, "ExtraArgument.forward is missing a required argument: .style"),
+        (WithoutForward, "WithoutForward has no forward: define forward"),
+        (WithoutWeights, "no trainable weights"),
         (lambda: build_heads().requires_grad_(False), "no trainable weights"),
-        (Detached, "the loss depends on no trainable weight: .*detach"),
+        (DetachedLogits, "the loss depends on no trainable weight: .*detach"),
         (lambda: nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS)), "lazy layers without weights"),
-        (BuiltLater, "BuiltLater builds weights in its first call"),
+        (LazyLayer, "LazyLayer builds weights in its first call"),
         (build_scripted, "pass the module before"),
         (lambda: Stateful(extra={"version": 1}), r"module\._extra_state: weights must be tensors, not dict"),
         (lambda: Stateful(extra=torch.zeros(1, dtype=torch.complex128)), "cannot hold numbers of torch.complex128"),
@@ -288,13 +288,13 @@ def test_untrainable_modules_are_refused_in_one_line_before_training(make, why, 
 
 
 def test_a_module_that_has_built_its_weights_is_trained():
-    module = BuiltLater()
+    module = LazyLayer()
     module(torch.zeros(1, 2, dtype=torch.long))
     assert lw.train(module, **FEW).done
 
 
 @dataclass(frozen=True)
-class Smooth(lw.Objective):
+class GradientPenalty(lw.Objective):
     """An objective that adds the squared gradient of the loss to the loss."""
 
     def __call__(self, runner, batch, loops, generator):
@@ -307,7 +307,7 @@ class Smooth(lw.Objective):
 def test_an_objective_with_second_derivatives_trains_only_with_plain_runners(name):
     few = ["steps=1", "batch=2", "watch.every=0", "keep=last", "loops=PerRound", "source=Fresh"]
     recipe = lw.find(name).change(few)
-    recipe = recipe.change(model=shrunk(recipe.model), objective=Smooth(), stopping=lw.Oracle(), name="smooth")
+    recipe = recipe.change(model=shrunk(recipe.model), objective=GradientPenalty(), stopping=lw.Oracle(), name="smooth")
     with pytest.raises(lw.UsageError, match=r"second derivatives.* lw\.plain\(\)"):
         train(recipe)
     if name == "looped-parity" or LONG:
@@ -315,7 +315,7 @@ def test_an_objective_with_second_derivatives_trains_only_with_plain_runners(nam
             assert train(recipe).done
 
 
-class Complex(nn.Module):
+class ComplexWeights(nn.Module):
     """A module that adds cumulative sums of rotated states, up to each position or from it on."""
 
     def __init__(self, *, looks_ahead=False):
@@ -334,9 +334,9 @@ class Complex(nn.Module):
 
 @pytest.mark.filterwarnings("error")
 def test_complex_weights_are_checked_trained_and_loaded(runs):
-    with pytest.raises(lw.UsageError, match="Complex looks ahead"):
-        lw.evaluate(Complex(looks_ahead=True), 3, task="parity", samples=2, quiet=True)
-    module = Complex()
+    with pytest.raises(lw.UsageError, match="ComplexWeights looks ahead"):
+        lw.evaluate(ComplexWeights(looks_ahead=True), 3, task="parity", samples=2, quiet=True)
+    module = ComplexWeights()
     run = lw.train(module, **FEW)
     rotation = load(run.folder).model.module.rotation
-    assert rotation.is_complex() and not torch.equal(rotation, Complex().rotation)
+    assert rotation.is_complex() and not torch.equal(rotation, ComplexWeights().rotation)

@@ -19,7 +19,7 @@ from lengthwise.testing.laws_of_parts import it_is_equal_after_json
 SMALL = lw.Transformer(width=8, heads=2, layers=1)
 
 
-class Mean(nn.Module):
+class RunningMean(nn.Module):
     """A module that returns the mean of the positions up to each one."""
 
     def __init__(self, width):
@@ -32,37 +32,37 @@ class Mean(nn.Module):
         return self.scale(x).cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
 
 
-class Peeking(Mean):
+class LooksAhead(RunningMean):
     def forward(self, x):
         return self.scale(x).flip(1)
 
 
-class Pair(Mean):
+class ReturnsPair(RunningMean):
     def forward(self, x):
         return x, x
 
 
-class Masked(Mean):
+class MaskedMean(RunningMean):
     def forward(self, x, padding_mask):
         real = padding_mask[..., None]
         return (self.scale(x) * real).sum(1, keepdim=True) / real.sum(1, keepdim=True) + 0 * x
 
 
-MODULES_BY_NAME = {one.__name__: one for one in (Mean, Peeking, Pair, Masked)}
+MODULES_BY_NAME = {one.__name__: one for one in (RunningMean, LooksAhead, ReturnsPair, MaskedMean)}
 
 
 @dataclass(frozen=True)
-class _Plain(MixerSpec):
-    of: str = "Mean"
+class _ModuleSpec(MixerSpec):
+    of: str = "RunningMean"
 
     def build(self, width, heads):
         return MODULES_BY_NAME[self.of](width)
 
 
 @dataclass(frozen=True)
-class _Numbered(MixerSpec):
+class _LayerNumberSpec(MixerSpec):
     def build(self, width, heads, *, layer, **_):
-        module = Mean(width)
+        module = RunningMean(width)
         module.layer = layer
         return module
 
@@ -77,46 +77,46 @@ def built(causal=True, **changes):
 
 
 def test_a_plain_module_is_a_mixer_and_keeps_the_laws():
-    assert isinstance(built(mixer=_Plain()).blocks[0].mixer, PlainMixer)
-    assert not broken_laws(replace(SMALL, mixer=_Plain()))
-    assert broken_laws(replace(SMALL, mixer=_Plain("Masked")))  # in a causal layout it sees later positions
+    assert isinstance(built(mixer=_ModuleSpec()).blocks[0].mixer, PlainMixer)
+    assert not broken_laws(replace(SMALL, mixer=_ModuleSpec()))
+    assert broken_laws(replace(SMALL, mixer=_ModuleSpec("MaskedMean")))  # in a causal layout it sees later positions
 
 
 def test_a_plain_module_without_a_padding_mask_needs_a_causal_layout():
     with pytest.raises(lw.UsageError, match="takes no padding_mask: it fits only causal layouts"):
-        built(causal=False, mixer=_Plain())
-    built(causal=False, mixer=_Plain("Masked"))
+        built(causal=False, mixer=_ModuleSpec())
+    built(causal=False, mixer=_ModuleSpec("MaskedMean"))
 
 
 def test_modules_that_cannot_be_mixers_are_refused_in_one_line():
     changes = "layout=NextToken", "model.positions=NoPE", "loops=Constant(count=1)", "objective=Final"
     recipe = lw.find("looped-parity", *changes)
 
-    for name, message in (("Peeking", "^Peeking in TransformerModel looks ahead: other tokens after a position"),
-                          ("Pair", "but Pair returned a value of type tuple")):  # fmt: skip
-        own = recipe.change(model=replace(recipe.model, mixer=_Plain(name)))
+    for name, message in (("LooksAhead", "^LooksAhead in TransformerModel looks ahead: other tokens after a position"),
+                          ("ReturnsPair", "but ReturnsPair returned a value of type tuple")):  # fmt: skip
+        own = recipe.change(model=replace(recipe.model, mixer=_ModuleSpec(name)))
         with pytest.raises(lw.UsageError, match=message):
             causality.check_model(own.build(), own)
 
 
 def test_a_mixer_keeps_its_own_initial_weights():
-    (block,) = built(mixer=_Plain(), init_std=0.5).blocks
+    (block,) = built(mixer=_ModuleSpec(), init_std=0.5).blocks
     assert torch.equal(block.mixer.module.scale.weight, torch.eye(8))
     assert block.mlp.widen.weight.std().item() == pytest.approx(0.5, rel=0.2)
 
 
 def test_mixers_alternate_over_the_layers():
-    model = built(layers=5, mixers=(Attention(), _Numbered()))
+    model = built(layers=5, mixers=(Attention(), _LayerNumberSpec()))
     kinds = [type(block.mixer) for block in model.blocks]
     assert kinds == [SoftmaxAttention, PlainMixer] * 2 + [SoftmaxAttention]
     assert [block.mixer.module.layer for block in model.blocks if type(block.mixer) is PlainMixer] == [1, 3]
-    assert not broken_laws(replace(SMALL, layers=2, mixers=(Attention(), _Plain())))
+    assert not broken_laws(replace(SMALL, layers=2, mixers=(Attention(), _ModuleSpec())))
 
 
 def test_an_attention_encoding_needs_at_least_one_attention_layer():
-    built(layers=2, mixers=(_Plain(), Attention()), positions=(lw.Local(1),))
-    with pytest.raises(lw.UsageError, match="_Plain, _Numbered has no attention for Local to act on"):
-        built(layers=2, mixers=(_Plain(), _Numbered()), positions=(lw.Local(1),))
+    built(layers=2, mixers=(_ModuleSpec(), Attention()), positions=(lw.Local(1),))
+    with pytest.raises(lw.UsageError, match="_ModuleSpec, _LayerNumberSpec has no attention for Local to act on"):
+        built(layers=2, mixers=(_ModuleSpec(), _LayerNumberSpec()), positions=(lw.Local(1),))
 
 
 def test_a_block_may_have_no_mlp():
@@ -133,7 +133,7 @@ def test_a_block_may_have_no_mlp():
     "optimizer", [lw.AdamW(weight_decay=0.5), lw.LAMB(weight_decay=0.5)], ids=lambda one: type(one).__name__
 )
 def test_parameters_may_be_exempt_from_weight_decay(optimizer):
-    model = built(mixer=_Plain())
+    model = built(mixer=_ModuleSpec())
     decayed, exempt = optimizer.build(model.parameters()).param_groups
     assert decayed["weight_decay"] == 0.5 and exempt["weight_decay"] == 0
     assert [id(one) for one in exempt["params"]] == [id(model.blocks[0].mixer.module.scale.bias)]
@@ -141,7 +141,7 @@ def test_parameters_may_be_exempt_from_weight_decay(optimizer):
     assert len(optimizer.build(built().parameters()).param_groups) == 1
 
 
-class Sum(Mixer):
+class RunningSum(Mixer):
     def __init__(self, wrong=0.0):
         super().__init__()
         self.scale, self.wrong = nn.Parameter(torch.ones(8)), wrong
@@ -155,28 +155,28 @@ class Sum(Mixer):
 
 
 @dataclass(frozen=True)
-class _Sums(MixerSpec):
+class _RunningSumSpec(MixerSpec):
     wrong: float = 0.0
 
     def build(self, width, heads, *, causal):
         if not causal:
             raise lw.UsageError("needs a causal layout")
-        return Sum(self.wrong)
+        return RunningSum(self.wrong)
 
 
 def test_the_laws_check_stepwise_decoding_against_the_whole_row():
-    assert not broken_laws(replace(SMALL, mixer=_Sums()))
-    (found,) = broken_laws(replace(SMALL, mixer=_Sums(wrong=0.1)))
+    assert not broken_laws(replace(SMALL, mixer=_RunningSumSpec()))
+    (found,) = broken_laws(replace(SMALL, mixer=_RunningSumSpec(wrong=0.1)))
     assert "decoded separately" in found.failing_case
-    hybrid = replace(SMALL, layers=3, mixers=(_Sums(), Attention()), positions=(lw.Local(2),), mlp=0)
+    hybrid = replace(SMALL, layers=3, mixers=(_RunningSumSpec(), Attention()), positions=(lw.Local(2),), mlp=0)
     assert not broken_laws(hybrid)
-    assert broken_laws(replace(hybrid, mixers=(_Sums(0.1), Attention())))
+    assert broken_laws(replace(hybrid, mixers=(_RunningSumSpec(0.1), Attention())))
 
 
 def test_only_mixers_with_a_step_method_are_decoded_stepwise():
     inputs = build_rows([5])
-    assert choose_reader(built(mixer=_Sums()), inputs) is not None
-    assert choose_reader(built(mixer=_Plain()), inputs) is None
-    hooked = built(mixer=_Sums())
+    assert choose_reader(built(mixer=_RunningSumSpec()), inputs) is not None
+    assert choose_reader(built(mixer=_ModuleSpec()), inputs) is None
+    hooked = built(mixer=_RunningSumSpec())
     hooked.blocks[0].register_forward_hook(lambda *_: None)
     assert choose_reader(hooked, inputs) is None

@@ -169,7 +169,7 @@ def test_alibi_s_slopes_as_published():
 # Positions
 
 
-def shifted(inputs, by):
+def shift_positions(inputs, by):
     return replace(inputs, position=inputs.position + by)
 
 
@@ -179,7 +179,7 @@ def shifted(inputs, by):
 @causal_and_full
 def test_relative_positions_do_not_depend_on_the_start_of_a_row(positions, causal, run):
     runner, inputs = run(build(replace(BASE, positions=positions), causal)), some()
-    close(logits(runner, inputs), logits(runner, shifted(inputs, 7)), 1e-6)
+    close(logits(runner, inputs), logits(runner, shift_positions(inputs, 7)), 1e-6)
 
 
 @pytest.mark.parametrize("positions", [(RoPE(),), (Learned(40),)], ids=repr)

@@ -78,7 +78,7 @@ def test_the_delta_rule_in_chunks_equals_its_scan(length, decays, starts, chunk,
     log_decay = random_tensor(ROWS, HEADS, length, seed=seed + 1) if decays else None
     state = random_tensor(ROWS, HEADS, WIDTH, WIDTH, seed=seed) if starts else None
 
-    def bounded(function, *further):
+    def bound(function, *further):
         def call(query, key, value, beta, log_decay, state):
             decay = None if log_decay is None else -20 * log_decay.square()
             return function(query, F.normalize(key, dim=-1), value, 2 * beta.sigmoid(), decay, state, *further)
@@ -86,7 +86,7 @@ def test_the_delta_rule_in_chunks_equals_its_scan(length, decays, starts, chunk,
         return call
 
     parts = [query, key, value, beta, log_decay, state]
-    assert_equal_in_values_and_gradients(bounded(delta_rule, chunk), bounded(delta_rule_scan), parts)
+    assert_equal_in_values_and_gradients(bound(delta_rule, chunk), bound(delta_rule_scan), parts)
 
 
 @given(lengths, st.booleans(), st.booleans(), st.sampled_from([4, 32]), st.integers(0, 99))
@@ -96,13 +96,13 @@ def test_linear_attention_in_chunks_equals_its_scan(length, signed, starts, chun
     state = random_tensor(ROWS, HEADS, WIDTH, 5, seed=seed) if starts else None
     sign = random_tensor(ROWS, HEADS, length, seed=seed + 1).detach().sign() if signed else None
 
-    def bounded(function, *further):
+    def bound(function, *further):
         return lambda query, key, value, log_decay, state: function(
             query, key, value, -20 * log_decay.square(), sign, state, *further
         )
 
     parts = [query, key, value, log_decay, state]
-    assert_equal_in_values_and_gradients(bounded(linear_attention, chunk), bounded(linear_attention_scan), parts)
+    assert_equal_in_values_and_gradients(bound(linear_attention, chunk), bound(linear_attention_scan), parts)
 
 
 def trapezoidal_scan(query, key, value, log_decay, step, mix):
@@ -122,12 +122,12 @@ def test_trapezoidal_attention_in_chunks_equals_its_scan(length, cut, chunk, see
     query, key, value = (random_tensor(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(3))
     gates = [random_tensor(ROWS, HEADS, length, seed=seed + i) for i in range(3)]
 
-    def bounded(function):
+    def bound(function):
         return lambda query, key, value, log_decay, step, mix: function(
             query, key, value, -20 * log_decay.square(), F.softplus(step), mix.sigmoid()
         )
 
-    def chunked(*parts):
+    def in_pieces(*parts):
         outputs, state = [], None
         for piece in filter(len, (range(length)[:cut], range(length)[cut:])):  # a row in two pieces
             output, state = trapezoidal_attention(*(part[:, :, piece] for part in parts), state, chunk)
@@ -136,7 +136,7 @@ def test_trapezoidal_attention_in_chunks_equals_its_scan(length, cut, chunk, see
         return torch.cat(outputs, 2), memory + weight[..., None] * last_key.mT * last_value
 
     parts = [query, key, value, *gates]
-    assert_equal_in_values_and_gradients(bounded(chunked), bounded(trapezoidal_scan), parts)
+    assert_equal_in_values_and_gradients(bound(in_pieces), bound(trapezoidal_scan), parts)
 
 
 def test_mamba_3_can_track_parity_by_rotation():
@@ -156,7 +156,7 @@ def test_diagonal_plus_rank_one_in_chunks_equals_its_scan(length, starts, chunk,
     query, decay, a, b, key, value = (random_tensor(ROWS, HEADS, length, WIDTH, seed=seed + i) for i in range(6))
     state = random_tensor(ROWS, HEADS, WIDTH, WIDTH, seed=seed) if starts else None
 
-    def bounded(function, *further):
+    def bound(function, *further):
         def call(query, decay, a, b, key, value, state):
             a, log_decay = F.normalize(a, dim=-1), -0.6 * decay.sigmoid()
             decay = log_decay.exp() if function is scan else log_decay
@@ -165,7 +165,7 @@ def test_diagonal_plus_rank_one_in_chunks_equals_its_scan(length, starts, chunk,
         return call
 
     parts = [query, decay, a, b, key, value, state]
-    assert_equal_in_values_and_gradients(bounded(diagonal_plus_rank_one, chunk), bounded(scan), parts)
+    assert_equal_in_values_and_gradients(bound(diagonal_plus_rank_one, chunk), bound(scan), parts)
 
 
 @given(lengths, st.sampled_from([4, 32]), st.integers(0, 99))
@@ -179,7 +179,7 @@ def test_exponential_gates_in_chunks_equal_their_scan(length, chunk, seed):
         found = exponential_attention_scan(query, key, value, 3 * enter, F.logsigmoid(forget))
         return found, found.new_zeros(1)
 
-    def chunked(query, key, value, enter, forget):
+    def in_pieces(query, key, value, enter, forget):
         cut, found, state = length // 2, [], (None, None)
         for piece in filter(len, (range(cut), range(cut, length))):
             here = (part[:, :, piece] for part in (query, key, value, 3 * enter, F.logsigmoid(forget)))
@@ -187,7 +187,7 @@ def test_exponential_gates_in_chunks_equal_their_scan(length, chunk, seed):
             found.append(one)
         return torch.cat(found, 2), found[0].new_zeros(1)
 
-    assert_equal_in_values_and_gradients(chunked, by_position, parts)
+    assert_equal_in_values_and_gradients(in_pieces, by_position, parts)
     far = exponential_attention(query, key, value, 400 * enter, F.logsigmoid(forget), None, None)[0]
     assert far.isfinite().all()
 

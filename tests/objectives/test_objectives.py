@@ -36,18 +36,18 @@ def short(part):
     return "+".join(map(repr, part.positions)) if isinstance(part, lw.Transformer) else part_text(part)
 
 
-def ways_of(spec):
+def accepted_ways(spec):
     return [(task, layout) for task, layout in WAYS if accepted(spec, layout.causal, *layout.vocabs(task))]
 
 
-def some(ways, number):
+def choose_ways(ways, number):
     """Return all ways, or one that is chosen by the number."""
     return ways if LONG else [ways[number % len(ways)]]
 
 
 every_way = pytest.mark.parametrize(
     ("spec", "task", "layout"),
-    [(spec, *way) for i, spec in enumerate(SPECS) for way in some(ways_of(spec), i)],
+    [(spec, *way) for i, spec in enumerate(SPECS) for way in choose_ways(accepted_ways(spec), i)],
     ids=short,
 )
 
@@ -160,7 +160,7 @@ def test_final_and_every_against_single_rows(spec, task, layout, objective, plai
 @pytest.mark.parametrize("spec", SPECS if LONG else SPECS[1:4:2], ids=short)
 def test_progressive_against_single_rows(spec, run):
     """It is (1 − weight) · L(all loops) + weight · L(r loops), and every r in 1 … R is drawn."""
-    way = ways_of(spec)[0]
+    way = accepted_ways(spec)[0]
     model, batch = build_setting(spec, *way)
     by_depth = {depth: cached_reference(plain_final, spec, *way, depth) for depth in range(1, 5)}
     wanted = {depth: progressive(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}

@@ -129,10 +129,10 @@ def test_places_are_compared_selected_and_moved(drawn, relation):
     assert read(compare(one, other, relation)) == [[RELATIONS[relation](a, b) for a, b in row] for row in pairs]
     assert read(before(one)) == [[a - 1 for a in row] for row in read(one)]
     assert read(after(one)) == [[a + 1 for a in row] for row in read(one)]
-    assert read(select(one, other, relation)) == selected(read(one), read(other), RELATIONS[relation])
+    assert read(select(one, other, relation)) == expected_selection(read(one), read(other), RELATIONS[relation])
 
 
-def selected(keys, queries, related):
+def expected_selection(keys, queries, related):
     """Return the selector as a matrix: queries are rows, keys are columns, and later keys are hidden."""
     return [
         [[k <= q and related(key[k], query[q]) for k in range(len(key))] for q in range(len(query))]
@@ -144,9 +144,9 @@ def selected(keys, queries, related):
 def test_symbols_are_selected_and_counted_from_0(drawn):
     keys, queries = starmap(SymbolSequence, drawn)
     for related in (lambda key, query: (key, query) == ("a", "b"), lambda key, _: key, lambda _, query: query is None):
-        wanted = selected(read(keys), read(queries), lambda k, q, related=related: bool(related(k, q)))
+        wanted = expected_selection(read(keys), read(queries), lambda k, q, related=related: bool(related(k, q)))
         assert read(select(keys, queries, related)) == wanted
-    assert read(select(keys, queries)) == selected(read(keys), read(queries), operator.eq)
+    assert read(select(keys, queries)) == expected_selection(read(keys), read(queries), operator.eq)
     assert read(positions(keys)) == [list(range(len(symbols))) for symbols in read(keys)]
 
 
@@ -348,11 +348,11 @@ def test_one_round_fewer_does_not_solve_the_problem(task):
     "spoil", [lambda answer: {"0": "1", "1": "0"}.get(answer, END), lambda answer: answer or "0"], ids=["answer", "end"]
 )
 def test_a_wrong_answer_or_end_is_not_right(spoil):
-    class Wrong(ParityProgram):
+    class WrongAnswer(ParityProgram):
         def finish(self, state, row):
             return each(spoil, state["answer"])
 
-    assert not execute(Wrong(lw.Parity()), fresh_problems(lw.Parity(), (5,), 50, seed=0)).is_right.any()
+    assert not execute(WrongAnswer(lw.Parity()), fresh_problems(lw.Parity(), (5,), 50, seed=0)).is_right.any()
 
 
 def test_products_with_equal_rounds_run_together():
@@ -396,7 +396,7 @@ def test_every_program_is_allowed(task):
     check_program(find_program(task))
 
 
-class Honest(Program):
+class AllowedProgram(Program):
     """An allowed program that does nothing; each forbidden one below differs from it in one thing."""
 
     done = 0  # rounds
@@ -418,7 +418,7 @@ class Honest(Program):
 def assert_refused(said, **methods):
     """Check that a program with these methods is refused in one line."""
     with pytest.raises(Forbidden, match=f"^Cheat: [^\n]*{re.escape(said)}[^\n]*$"):
-        check_program(type("Cheat", (Honest,), methods)(lw.Parity()))
+        check_program(type("Cheat", (AllowedProgram,), methods)(lw.Parity()))
 
 
 # Forbidden operations of a step, on the row and the positions, and the errors that they give.
@@ -454,17 +454,17 @@ FORBIDDEN = {
 
 @pytest.mark.parametrize(("said", "text"), [(said, text) for said, texts in FORBIDDEN.items() for text in texts])
 def test_forbidden_operations_are_refused_in_every_method(said, text):
-    def act(row, where):
+    def evaluate_text(row, where):
         return eval(text, globals() | {"row": row, "where": where})
 
     assert_refused(
         said,
-        prepare=lambda self, row: Honest.prepare(self, row) | {"more": row},
-        step=lambda self, state, row: state | {"more": act(row, state["where"])},
+        prepare=lambda self, row: AllowedProgram.prepare(self, row) | {"more": row},
+        step=lambda self, state, row: state | {"more": evaluate_text(row, state["where"])},
     )
     if said != "a state must be a dict of rows and places":
-        assert_refused(said, prepare=lambda self, row: (act(row, positions(row)), {})[1])
-        assert_refused(said, finish=lambda self, state, row: act(row, state["where"]))
+        assert_refused(said, prepare=lambda self, row: (evaluate_text(row, positions(row)), {})[1])
+        assert_refused(said, finish=lambda self, state, row: evaluate_text(row, state["where"]))
 
 
 def flip(state, is_on):
@@ -488,7 +488,7 @@ CHEATS = [
 
 @pytest.mark.parametrize(("said", "change"), CHEATS)
 def test_operations_may_depend_on_neither_rounds_nor_length_nor_data(said, change):
-    check_program(Honest(lw.Parity()))
+    check_program(AllowedProgram(lw.Parity()))
     assert_refused(said, change=change)
 
 
@@ -501,7 +501,7 @@ def test_a_state_closes_within_a_few_steps(most, is_allowed):
         "finish": lambda self, state, row: row,
     }
     if is_allowed:
-        check_program(type("Bounded", (Honest,), methods)(lw.Parity()))
+        check_program(type("Bounded", (AllowedProgram,), methods)(lw.Parity()))
     else:
         assert_refused("still growing", **methods)
 
@@ -514,7 +514,7 @@ def test_a_state_keeps_its_parts_and_a_program_finishes_with_a_row():
 
 
 def test_other_errors_of_a_program_are_raised_unchanged():
-    broken = type("Broken", (Honest,), {"change": lambda self, state, row: state["nowhere"]})
+    broken = type("Broken", (AllowedProgram,), {"change": lambda self, state, row: state["nowhere"]})
     with pytest.raises(KeyError):
         check_program(broken(lw.Parity()))
 

@@ -49,7 +49,7 @@ from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.parity import Parity
 
 
-def printed(renderable, width=80):
+def print_to_text(renderable, width=80):
     console = Console(width=width, no_color=True, force_terminal=False, file=io.StringIO())
     console.print(renderable)
     return console.file.getvalue()
@@ -106,7 +106,7 @@ def test_runs_without_scores_are_refused(runs):
 def test_score_table_fits_a_terminal_and_marks_what_was_trained():
     runs = [scored(recipe(seed=seed), *((n, 1 - n / 200) for n in range(1, 61))) for seed in range(2)]
     runs.append(scored(recipe("standard-parity-with-a-long-name"), (8, 1.0), (60, 0.0)))
-    text = printed(score_table(curves(runs)))
+    text = print_to_text(score_table(curves(runs)))
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text and "1 to 2 seeds" in text
     sizes = [int(word) for word in text.splitlines()[0].split() if word.isdecimal()]
     assert (sizes[0], sizes[-1]) == (1, 60) and TOP in sizes
@@ -115,7 +115,7 @@ def test_score_table_fits_a_terminal_and_marks_what_was_trained():
 
 
 def test_score_table_shows_the_band_and_never_narrows_it():
-    text = printed(score_table(curves([scored(recipe(), (8, 0.9))])))
+    text = print_to_text(score_table(curves([scored(recipe(), (8, 0.9))])))
     assert "▪0.90 .82–.95" in text  # Wilson: 0.8256 to 0.9448
     assert "100 problems per size, 1 seed; beside exact match: 95 % interval" in " ".join(text.split())
 
@@ -123,7 +123,7 @@ def test_score_table_shows_the_band_and_never_narrows_it():
 def test_score_table_has_a_column_where_rows_were_trained_differently():
     runs = [scored(recipe(name, lengths=Uniform(top)), (8, 1.0), (16, 0.5)) for name, top in (("a", 8), ("b", 16))]
     short = recipe("products", task=Multiplication(), lengths=Curriculum(11, 1, most=(2, 11)))
-    lines = printed(score_table(curves([*runs, scored(short, ((2, 11), 1.0))])), 120).splitlines()
+    lines = print_to_text(score_table(curves([*runs, scored(short, ((2, 11), 1.0))])), 120).splitlines()
     for line, top, trained in zip(lines[2:5], ("8", "16", "2x11"), (1, 2, 1), strict=True):
         assert f" {top} " in line and line.count("▪") == trained
 
@@ -138,7 +138,7 @@ def test_a_share_is_never_rounded_to_a_clean_0_or_1(share, text):
 
 def test_detail_table_shows_every_field_of_a_score():
     run = scored(recipe(), (8, 0.9), (16, 0.001, {"count": 1000, "problems": "hard"}))
-    lines = printed(detail_table(run.rows("scores"), (TOP,)), 120).splitlines()
+    lines = print_to_text(detail_table(run.rows("scores"), (TOP,)), 120).splitlines()
     trained, beyond = (next(line for line in lines if word in line) for word in ("uniform", "hard"))
     assert "▪8" in trained
     assert "▪" not in beyond
@@ -153,7 +153,7 @@ def test_a_large_map_is_summarized_in_blocks():
     known = {(20, 20): 0.5, (8, 8): 0.68}
     cells = [((i, j), known.get((i, j), share[max(i, j) <= 8])) for i in side for j in side]
     run = scored(recipe("sums", task=Addition()), *cells)
-    text = printed(map_table(run.rows("scores"), (8, 8)), 80)
+    text = print_to_text(map_table(run.rows("scores"), (8, 8)), 80)
     lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["1–3", "4–6", "7–9", "10–12", "13–15", "16–18", "19–20"]
     assert lines[2] == ["1–3", "1.00", "1.00", "0.97", *["0.90"] * 4]
@@ -218,7 +218,7 @@ def test_a_card_has_a_row_per_recipe_over_its_seeds():
     assert first == {"recipe": runs[0].folder.name, **wanted, "parameters": 1234, "cpu_s": 60.0}
     wanted = {"trained_to": "8x8", "longest": ["8x8"], "generalise": 0, "operations": 1e10, "parameters": None}
     assert second | wanted | {"recipe": bare.folder.name, "cpu_s": None} == second
-    shown = printed(card_table([first, second]), width=150)
+    shown = print_to_text(card_table([first, second]), width=150)
     for part in ("16, –, 16", "2 of 3", "1,234", "2.0e+11", "1.0", "8x8"):
         assert part in shown
     json.dumps([first, second])
@@ -227,7 +227,7 @@ def test_a_card_has_a_row_per_recipe_over_its_seeds():
 CLAIMS = (Claim("Somebody's model", 16, "near-perfect", "text of a paper"),)
 
 
-def summed():
+def build_summary():
     """Return a summary of two recipes at size 16: one with two seeds, one with a single seed and two rules."""
     late = {"stopping": "MaxConfidence", "count": 50}
     runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.99, 0.39))]
@@ -237,7 +237,7 @@ def summed():
 
 def test_a_summary_has_a_row_per_curve_and_reported_size_and_one_per_claim():
     keys = ("who", "stopping", "size", "exact", "error", "solved", "seeds", "count")
-    *ours, claim = summed()
+    *ours, claim = build_summary()
     assert [tuple(row[key] for key in keys) for row in ours] == [
         ("looped-parity", "Oracle", "16", 0.69, 0.3, 1, 2, 100),
         ("other", "Oracle", "16", 0.12346, None, 0, 1, 100),
@@ -246,7 +246,7 @@ def test_a_summary_has_a_row_per_curve_and_reported_size_and_one_per_claim():
     published = {"published": "near-perfect", "standing": "text of a paper"}
     assert claim == {"panel": "A panel", "who": "Somebody's model", "size": 16} | published
     assert {row["panel"] for row in ours} == {"A panel"}
-    json.dumps(summed())
+    json.dumps(build_summary())
 
 
 def test_a_summary_takes_sizes_of_two_axes_by_the_larger():
@@ -255,8 +255,8 @@ def test_a_summary_takes_sizes_of_two_axes_by_the_larger():
 
 
 def test_summary_table_shows_every_field_and_names_each_panel_once():
-    rows = summed()
-    lines = printed(summary_table([*rows, *({**row, "panel": "Another"} for row in rows[:1])]), 100).splitlines()
+    rows = build_summary()
+    lines = print_to_text(summary_table([*rows, *({**row, "panel": "Another"} for row in rows[:1])]), 100).splitlines()
     panels = [number for number, line in enumerate(lines) if line.strip() in ("A panel", "Another")]
     cells = [" ".join(line.split()) for line in lines[panels[0] + 1 : panels[1]]]
     assert cells == [
@@ -269,7 +269,7 @@ def test_summary_table_shows_every_field_and_names_each_panel_once():
 
 def test_row_table_shows_rows_as_they_are():
     rows = [{"size": "8", "exact": 0.12345, "T": 8}, {"size": "12", "exact": 1.0, "two_words": "x"}]
-    head, _, first, second = printed(row_table(rows)).splitlines()
+    head, _, first, second = print_to_text(row_table(rows)).splitlines()
     assert head.split() == ["size", "exact", "T", "two", "words"]
     assert (first.split(), second.split()) == (["8", "0.123", "8"], ["12", "1.000", "x"])
 
@@ -279,8 +279,8 @@ def test_a_rule_measured_at_one_size_is_in_the_csv_but_not_in_the_figure(tmp_pat
     alone = scored(recipe("other"), (16, 0.25, {"stopping": "Converged"}))  # without lines, points are drawn
     names = {"runs.json", "scores.csv", "card.json", "figures.json", "lengths.png", "lengths.svg"}
     for number, one in enumerate((run, alone)):
-        written = publish([one], tmp_path / str(number), title="Parity & more", formats=("png", "svg"))
-        assert {path.name for path in written} == {path.name for path in (tmp_path / str(number)).iterdir()} == names
+        paths = publish([one], tmp_path / str(number), title="Parity & more", formats=("png", "svg"))
+        assert {path.name for path in paths} == {path.name for path in (tmp_path / str(number)).iterdir()} == names
     drawn = (tmp_path / "0" / "lengths.svg").read_text()
     assert "Parity &amp; more" in drawn and "Converged" not in drawn
     rows = read_csv(tmp_path / "0" / "scores.csv")
@@ -352,7 +352,7 @@ NAN = math.nan
 
 def test_a_plot_in_the_terminal_has_marks_where_the_values_are():
     dense = [(x / 100, 1.0) for x in range(1001)]
-    shown = printed(plot({"a": [(0, 0.0), (5, 0.5), (10, 1.0)], "b": [(10, 0.0)], "c": dense}, "length", top=5))
+    shown = print_to_text(plot({"a": [(0, 0.0), (5, 0.5), (10, 1.0)], "b": [(10, 0.0)], "c": dense}, "length", top=5))
     legend, *lines = shown.splitlines()
     rows = [line[5:].ljust(71) for line in lines[:9]]  # after 4 columns of numbers and the axis
     assert legend.split() == ["exact", "match", MARKS[0], "a", MARKS[1], "b", MARKS[2], "c"]
@@ -361,14 +361,14 @@ def test_a_plot_in_the_terminal_has_marks_where_the_values_are():
     assert min(np.diff(places[:-1])) >= 6  # dense points are marked sparsely
     assert rows[7][35] == "┊" and [line[:4].strip() for line in lines[:9] if line[:4].strip()] == ["1", "0.5", "0"]
     assert lines[9].endswith(" length") and lines[10].split() == ["0", "trained", "to", "5", "10"]
-    down = printed(plot({"down": [(0, 1), (0, 0.5), (0, 0)]}, "x")).splitlines()
+    down = print_to_text(plot({"down": [(0, 1), (0, 0.5), (0, 0)]}, "x")).splitlines()
     assert [line[5] for line in down[2:5]] == ["⡇"] * 3  # the left column of dots
 
 
 # Figures
 
 
-def written(figure, folder):
+def saved_bytes(figure, folder):
     return [path.read_bytes() for path in save(figure, folder / "figure", ("png", "svg"))]
 
 
@@ -380,12 +380,12 @@ def two_axes(shares, name="sums", **changes):
 def test_the_same_rows_give_the_same_bytes(tmp_path):
     runs = [scored(recipe(seed=seed), (8, 1.0), (16, 0.5 + seed / 10)) for seed in range(2)]
     first = length_figure(curves(runs), "Parity")
-    bytes_first = written(first, tmp_path)
-    assert written(first, tmp_path) == bytes_first
+    bytes_first = saved_bytes(first, tmp_path)
+    assert saved_bytes(first, tmp_path) == bytes_first
     with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "font.size": 20, "savefig.dpi": 30}):
-        assert written(length_figure(curves(runs), "Parity"), tmp_path) == bytes_first
+        assert saved_bytes(length_figure(curves(runs), "Parity"), tmp_path) == bytes_first
     squares = two_axes({(4, 4): 1.0, (4, 12): 0.5}).rows("scores")
-    assert written(heat_map(squares, (TOP, TOP)), tmp_path) == written(heat_map(squares, (TOP, TOP)), tmp_path)
+    assert saved_bytes(heat_map(squares, (TOP, TOP)), tmp_path) == saved_bytes(heat_map(squares, (TOP, TOP)), tmp_path)
 
 
 def test_saving_writes_png_and_on_request_svg_which_keeps_text(tmp_path):
@@ -463,7 +463,7 @@ def test_maps_count_runs_whose_folders_have_one_name(tmp_path):
 def test_an_axis_that_training_keeps_short_ends_the_training_range():
     part = recipe("products", task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
     run = scored(part, ((2, 8), 1.0), ((8, 2), 1.0), ((8, 8), 1.0))
-    lines = printed(detail_table(run.rows("scores"), part.lengths.tops(2)), 120).splitlines()
+    lines = print_to_text(detail_table(run.rows("scores"), part.lengths.tops(2)), 120).splitlines()
     assert [word for line in lines for word in line.split() if word.startswith("▪")][:-1] == ["▪2x8"]
     assert "up to 2x8" in "".join(lines)
     (curve,) = curves([run])
@@ -488,7 +488,7 @@ def test_heat_map_has_a_panel_per_rule_that_was_measured_beyond_the_diagonal(siz
 
 def test_runs_of_one_axis_and_of_two_share_a_table_and_equal_sizes_are_drawn():
     pairs = two_axes({(4, 4): 0.5, (4, 12): 0.25, (12, 12): 0.25})
-    text = printed(score_table(curves([scored(recipe(), (8, 1.0)), pairs])), 120)
+    text = print_to_text(score_table(curves([scored(recipe(), (8, 1.0)), pairs])), 120)
     assert "4x12" in text and "1.00 .96–1" in text
     (axes,) = length_figure(curves([pairs])).axes
     assert axes.lines[1].get_xydata().tolist() == [[4, 0.5], [12, 0.25]]
@@ -504,10 +504,10 @@ def test_a_figure_with_one_short_axis_runs_along_the_other():
     assert axes.get_xlabel().startswith("second, first up to 2\n")
     (line,) = [line for line in axes.lines if len(line.get_xdata()) == 4]
     assert list(line.get_xdata()) == [1, 2, 8, 16]
-    head = printed(score_table([curve])).splitlines()[0]
+    head = print_to_text(score_table([curve])).splitlines()[0]
     assert "2x16" in head and "1x16" in head  # there is room for all
     scored(part, *(((1, size), 0.6) for size in (3, 4, 5, 6)))
-    head = printed(score_table(curves([Run.of(part)]))).splitlines()[0]
+    head = print_to_text(score_table(curves([Run.of(part)]))).splitlines()[0]
     assert "2x16" in head and "1x16" not in head
 
 
@@ -559,7 +559,7 @@ print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
 # Language models
 
 
-def replied(*scores, kind="uniform", **changes):
+def inquiry(*scores, kind="uniform", **changes):
     """Return the folder of a language model's answers, with a row per (size, exact)."""
     asked = InquiryRun.of(Inquiry("http://x/v1", "org/model", Parity(), "Well?", problems=kind, **changes))
     for size, exact in scores:
@@ -569,10 +569,10 @@ def replied(*scores, kind="uniform", **changes):
 
 
 def test_language_models_stand_beside_models(tmp_path):
-    run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), replied((8, 0.7), (12, 0.2))
+    run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), inquiry((8, 0.7), (12, 0.2))
     lines = curves([run]) + language_model_curves([asked])
     assert name_curves(lines) == ["looped-parity", "org/model"]
-    text = printed(score_table(lines))
+    text = print_to_text(score_table(lines))
     assert text.splitlines()[0].split()[-4:] == ["trained", "to", "8", "12"]
     assert re.search(r"org/model +– +0.70 .60–.79", text) and re.search(r"training range, up to 8 *\n", text)
     (axes,) = length_figure(lines).axes
@@ -593,24 +593,24 @@ def test_language_models_stand_beside_models(tmp_path):
 
 
 def test_reports_of_language_models_only_do_not_mention_training(tmp_path):
-    lines = language_model_curves([replied((8, 0.7), (12, 0.2))])
-    assert "train" not in printed(score_table(lines))
+    lines = language_model_curves([inquiry((8, 0.7), (12, 0.2))])
+    assert "train" not in print_to_text(score_table(lines))
     assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
-    files = publish([], tmp_path, inquiries=[replied((8, 0.7), (12, 0.2)), replied(seed=1)])
+    files = publish([], tmp_path, inquiries=[inquiry((8, 0.7), (12, 0.2)), inquiry(seed=1)])
     names = {"figures.json", "inquiries.json", "lengths.png", "runs.json", "scores.csv"}
     assert {path.name for path in files} == names
 
 
 def test_a_model_asked_in_several_ways_has_distinct_labels():
-    first, other, hard = replied((8, 0.7)), replied((8, 0.6), seed=1), replied((8, 0.1), kind="hard")
+    first, other, hard = inquiry((8, 0.7)), inquiry((8, 0.6), seed=1), inquiry((8, 0.1), kind="hard")
     assert name_curves(language_model_curves([first, hard])) == ["org/model", "org/model, hard"]
     found = name_curves(language_model_curves([first, hard, other]))
     assert found == [first.folder.name, "org/model, hard", other.folder.name]
-    assert language_model_curves([replied(seed=2)]) == []
+    assert language_model_curves([inquiry(seed=2)]) == []
 
 
 def test_a_report_takes_runs_and_language_models_together(tmp_path):
-    run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), replied((8, 0.7), (12, 0.2))
+    run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), inquiry((8, 0.7), (12, 0.2))
     done = command("report", run.folder, asked.folder.name, "--out", tmp_path, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert [row["exact"] for row in json.loads(done.stdout)["scores"]] == [1.0, 0.9, 0.7, 0.2]
@@ -631,7 +631,7 @@ def test_a_report_takes_runs_and_language_models_together(tmp_path):
 # Against parameters
 
 
-def watched(name, seed, parameters, losses, within=None, beyond=None, **changes):
+def loss_run(name, seed, parameters, losses, within=None, beyond=None, **changes):
     part = recipe(name, seed=seed, **changes)
     sizes = [(TOP // 2, within and within / 2), (TOP, within), (2 * TOP, beyond)]  # the last of each range counts
     natural = [(size, share, {"problems": "natural"}) for size, share in sizes if share is not None]
@@ -642,7 +642,11 @@ def watched(name, seed, parameters, losses, within=None, beyond=None, **changes)
 
 
 def test_parameter_rows_are_those_of_runs_with_a_validation_loss():
-    runs = [watched("a", 0, 100, [0.5, 0.2, 0.3], 0.9, 0.4), watched("b", 1, 900, [0.1]), scored(recipe("c"), (8, 1.0))]
+    runs = [
+        loss_run("a", 0, 100, [0.5, 0.2, 0.3], 0.9, 0.4),
+        loss_run("b", 1, 900, [0.1]),
+        scored(recipe("c"), (8, 1.0)),
+    ]
     first, second = parameter_rows(runs)
     assert (first["validation_loss"], first["within"], first["beyond"]) == (0.2, 0.9, 0.4)
     assert (second["seed"], second["parameters"], second["within"], second["beyond"]) == (1, 900, None, None)
@@ -650,8 +654,8 @@ def test_parameter_rows_are_those_of_runs_with_a_validation_loss():
 
 
 def test_the_parameter_figure_joins_the_means_over_seeds():
-    runs = [watched("a", seed, 100, [0.2], share, 0.1) for seed, share in enumerate((0.4, 0.8))]
-    rows = parameter_rows([*runs, watched("b", 0, 900, [0.1], 0.9, 0.3)])
+    runs = [loss_run("a", seed, 100, [0.2], share, 0.1) for seed, share in enumerate((0.4, 0.8))]
+    rows = parameter_rows([*runs, loss_run("b", 0, 900, [0.1], 0.9, 0.3)])
     claims = (Claim("Somebody", 8, "0.55", "text", 0.55), Claim("Another", 8, "near-perfect", "text"))
     left, right = parameter_figure(rows, claims).axes
     lines = [line.get_xydata().tolist() for line in left.lines]
@@ -663,14 +667,14 @@ def test_the_parameter_figure_joins_the_means_over_seeds():
 
 
 def test_a_folder_that_is_named_twice_is_published_once(tmp_path):
-    run, asked = scored(recipe(), (8, 1.0)), replied((8, 0.7), (12, 0.2))
+    run, asked = scored(recipe(), (8, 1.0)), inquiry((8, 0.7), (12, 0.2))
     publish([run, RunFolder(run.folder)], tmp_path, inquiries=[asked, InquiryRun.open(asked.folder)])
     assert [len(read_published_runs(tmp_path)), len(read_csv(tmp_path / "scores.csv"))] == [1, 3]
 
 
 @pytest.mark.usefixtures("blank_figures")
 def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_path):
-    run, alike = watched("a", 0, 100, [0.2], 0.4, 0.1), watched("b", 0, 100, [0.3], 0.8)
+    run, alike = loss_run("a", 0, 100, [0.2], 0.4, 0.1), loss_run("b", 0, 100, [0.3], 0.8)
     scored(alike.recipe, (2 * TOP, 0.9, {"problems": "natural", "stopping": "After(loops=1)"}))
 
     def drawn(*runs):
@@ -680,11 +684,11 @@ def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_pa
 
     first = drawn(run, alike)
     assert [[100, 0.4], [100, 0.8]] in first and [[100, 0.1]] in first
-    assert [[100, 0.6], [100, 0.8]] in drawn(watched("a", 1, 100, [0.2], 0.6, 0.1, steps=200))  # a changed recipe
+    assert [[100, 0.6], [100, 0.8]] in drawn(loss_run("a", 1, 100, [0.2], 0.6, 0.1, steps=200))  # a changed recipe
     path = tmp_path / "parameters.csv"
     rows = read_table(path, ParameterRow)
     write_csv(path, [{name: row[name] for name in row if name != "id"} for row in rows])  # of an earlier version
-    assert [[100, 0.6], [100, 0.8], [900, 0.9]] in drawn(watched("a", 2, 900, [0.1], 0.9, steps=200))
+    assert [[100, 0.6], [100, 0.8], [900, 0.9]] in drawn(loss_run("a", 2, 900, [0.1], 0.9, steps=200))
 
 
 def test_the_distribution_has_a_bar_per_length():
@@ -703,7 +707,7 @@ def test_the_worst_family_is_not_one_that_every_seed_solves():
     for number, family in ((3, "hard"), (2, "all-highest")):
         (worst,) = [curve for curve in curves(runs[:number]) if curve.problems == WORST]
         assert worst.points()[0].families == (family,)
-    assert "worst family hard at 8" in printed(score_table(curves(runs)))
+    assert "worst family hard at 8" in print_to_text(score_table(curves(runs)))
 
 
 @pytest.mark.usefixtures("blank_figures")
@@ -712,7 +716,7 @@ def test_publishing_removes_files_of_earlier_runs(tmp_path):
     anatomy = {"task": "parity", "weights": "w", "seed": 0, "sizes": [8], "problems": "uniform", "stopping": "Oracle"}
     anatomy |= {"count": 10, "exact": 0.9, "ends": {"early": 0, "late": 0, "right": 1}, "first_wrong": {"1": 1}}
     before.append("anatomy", anatomy | {"by": {}})
-    publish([before], tmp_path / "both", inquiries=[replied((8, 0.7), (12, 0.1))])
+    publish([before], tmp_path / "both", inquiries=[inquiry((8, 0.7), (12, 0.1))])
     assert (tmp_path / "both" / "anatomy-looped-parity.json").exists()
     own = ["lengths.tex", "map-notes.md", "notes.json", "scores"]
     for name in own[:-1]:
@@ -735,13 +739,13 @@ def test_no_table_and_no_map_rounds_to_one():
     run = scored(recipe(), (8, 1.0), (8, 0.9975, {"problems": "runs"}))
     assert card_cells(score_card([run])[0])["worst family"] == "runs >.99 at 8"
     rows = [row | {"exact": 0.9997, "high": 0.9999, "token_accuracy": 0.9999} for row in run.rows("scores")]
-    text = printed(detail_table(rows, (8,)))
+    text = print_to_text(detail_table(rows, (8,)))
     assert ">.999" in text and "1.000" not in text
     assert share_text(0.9996, 3) == ">.999" and share_text(0.0004, 3) == "<.001" and share_text(1.0, 3) == "1.000"
     shares = {(i, j): 0.996 for i in range(1, 4) for j in range(1, 4)}
     texts = [text.get_text() for text in heat_map(label_scores([two_axes(shares)]), (TOP, TOP)).axes[0].texts]
     assert any("worst >.99" in text for text in texts) and not any("1.00" in text for text in texts)
-    assert "0.9995 " not in printed(worst_table(run.rows("scores"), (8,)))
+    assert "0.9995 " not in print_to_text(worst_table(run.rows("scores"), (8,)))
 
 
 @pytest.mark.parametrize("folder", ["lengthwise", "docs"])
@@ -787,7 +791,7 @@ def test_options_that_would_do_nothing_are_refused(words, named, published_alrea
 def test_scores_of_all_problems_decide_the_fit_and_are_not_a_family():
     every, two_odd = {"problems": "every"}, {"problems": "two-odd"}
     run = scored(recipe(), (8, 0.7), (16, 0.5), (7, 0.9, every), (8, 0.719, every), (16, 0.25, two_odd))
-    text = " ".join(printed(score_table(curves([run]))).split())
+    text = " ".join(print_to_text(score_table(curves([run]))).split())
     assert name_curves(curves([run]))[0] == "looped-parity, not fitted: 0.719 at 8 (all problems)"
     assert "worst family two-odd at 16; all problems measured, some wrong, at 7, 8" in text
     (card,) = score_card([run])

@@ -75,13 +75,15 @@ def test_no_number_is_cut_and_no_word_split(name, width):
     assert "…" not in text.replace(" … ", "")
     found = set(text.split())
     for word in words_of(TABLES[name]):
-        assert whole(word, found), word
+        assert is_printed(word, found), word
 
 
-def whole(word, found):
+def is_printed(word, found):
     """Return whether a word is printed, maybe broken after hyphens; bars may be missing."""
     pieces = {part for part in found if part.endswith("-") and word.startswith(part)}
-    return word in found or set(word) <= set("█▏▎▍▌▋▊▉·") or any(whole(word[len(part) :], found) for part in pieces)
+    return (
+        word in found or set(word) <= set("█▏▎▍▌▋▊▉·") or any(is_printed(word[len(part) :], found) for part in pieces)
+    )
 
 
 def test_a_table_that_does_not_fit_is_wrapped_or_stacked():

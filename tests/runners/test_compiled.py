@@ -31,13 +31,13 @@ slow = pytest.mark.timeout(1800)  # also on a busy machine
 
 
 @pytest.fixture
-def uncompiled(monkeypatch):
+def no_compilation(monkeypatch):
     """Replace compilation by the function itself, to test everything else that the runner does."""
     monkeypatch.setattr(compiled, "compile_function", lambda function, backend: function)
 
 
 @pytest.fixture
-def traced(no_type_checks, monkeypatch):
+def traced_graphs(no_type_checks, monkeypatch):
     """Collect the traced graphs and run them uncompiled, without type checks, which cannot be traced."""
     graphs = []
 
@@ -65,7 +65,7 @@ TRANSFORMERS = [pair for pair in dict.fromkeys([*FORMS, *EVERY]) if isinstance(p
 FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
 
 
-@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.usefixtures("no_compilation")
 @pytest.mark.parametrize(("spec", "causal"), FORMS_HERE, ids=names(FORMS_HERE))
 def test_values_and_gradients_equal_the_plain_runner(spec, causal):
     model, inputs = built(spec, causal), some(ROWS, width=12)
@@ -73,7 +73,7 @@ def test_values_and_gradients_equal_the_plain_runner(spec, causal):
     all_close(with_gradients(found, model), plain_outputs(spec, causal))
 
 
-@pytest.mark.usefixtures("uncompiled")
+@pytest.mark.usefixtures("no_compilation")
 @pytest.mark.parametrize("length", [15, 17, 20, 21])
 def test_padding_does_not_exceed_the_table_of_positions(length):
     model, inputs = built(replace(BASE, positions=(Learned(20),)), True), some([length, 3])
@@ -87,7 +87,7 @@ def test_padding_does_not_exceed_the_table_of_positions(length):
 
 
 @unwarned
-def test_one_graph_is_compiled_per_bucket_of_lengths(traced):
+def test_one_graph_is_compiled_per_bucket_of_lengths(traced_graphs):
     """Other lengths and loops reuse it; a longer bucket or loops without gradients compile one more."""
     model = built(BASE, True)
 
@@ -98,12 +98,12 @@ def test_one_graph_is_compiled_per_bucket_of_lengths(traced):
 
     asked_of = [([3, 1, 2], [2, 5, 1]), ([16, 9, 4], [1, 1, 1]), ([17, 3, 2], [2, 2, 3]), ([9, 2, 2], [4, 4, 1], 2)]
     for more, asked in [*zip([1, 0, 1, 1], asked_of, strict=True)][: 4 if LONG else 3]:
-        before = len(traced)
+        before = len(traced_graphs)
         all_close(step(Compiled(model), *asked), step(Plain(model), *asked))
-        assert len(traced) == before + more
+        assert len(traced_graphs) == before + more
 
 
-@pytest.mark.usefixtures("uncompiled", "no_type_checks")
+@pytest.mark.usefixtures("no_compilation", "no_type_checks")
 @pytest.mark.parametrize("name", FEW if LONG else ["halting-parity"])
 def test_a_step_reads_nothing_from_the_device(name):
     trainee = on_meta(small(name))
@@ -145,11 +145,11 @@ def tiny_recipe(**changes):
     return replace(PLAIN, steps=4, model=replace(PLAIN.model, dropout=0.0, positions=(Mark(),)), **changes)
 
 
-def test_a_compiled_run_is_close_to_an_uncompiled_one_and_resumes_to_the_bit(traced, monkeypatch, tmp_path):
+def test_a_compiled_run_is_close_to_an_uncompiled_one_and_resumes_to_the_bit(traced_graphs, monkeypatch, tmp_path):
     recipe = tiny_recipe()
     run = lw.train(recipe, folder=tmp_path / "one", compile=True, quiet=True)
     other = train(recipe, tmp_path / "other")
-    assert len(traced) == 1 and run.recipe.id == other.recipe.id
+    assert len(traced_graphs) == 1 and run.recipe.id == other.recipe.id
     about = run.about(), other.about()
     assert [(one["runner"], one["compiled"]) for one in about] == [("Compiled", True), ("PackedTransformer", False)]
     for name, weight in run.model.state_dict().items():
@@ -165,7 +165,7 @@ WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengt
          "keep=last", "--lengths", "2,5", "--samples", "4", "--quiet", "--compile"]  # fmt: skip
 
 
-def test_without_a_compiler_training_is_refused_in_one_line(traced, monkeypatch, runs):
+def test_without_a_compiler_training_is_refused_in_one_line(traced_graphs, monkeypatch, runs):
     def missing(graph, inputs):
         raise RuntimeError("No working C++ compiler found")
 
@@ -176,7 +176,7 @@ def test_without_a_compiler_training_is_refused_in_one_line(traced, monkeypatch,
     assert done.stderr.count("\n") == 1 and done.stderr.endswith("); omit compile\n")
 
 
-def test_a_declined_model_trains_uncompiled_and_compiling_on_a_cpu_is_slower(uncompiled):
+def test_a_declined_model_trains_uncompiled_and_compiling_on_a_cpu_is_slower(no_compilation):
     for words, note, compiles in (
         (["model.dropout=0.1"], "runs uncompiled: it has dropout", False),
         ([], "compiled steps on a CPU took 3.3 times as long as the package's own runner; omit compile", True),

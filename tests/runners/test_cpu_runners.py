@@ -145,11 +145,11 @@ def test_gradients_of_frozen_and_shared_weights_equal_the_plain_runner(fast_path
 def test_lengthwise_plain_turns_fast_runners_off(monkeypatch):
     monkeypatch.setenv("LENGTHWISE_PLAIN", "1")
 
-    def chosen():
+    def describe_choice():
         again, model = importlib.reload(cpu), RECIPE.build()
         return type(again.choose_runner(model)).__name__, again.describe_choice(model)
 
-    assert call_in_fork(chosen) == ("Plain", "Plain: faster runners are turned off")
+    assert call_in_fork(describe_choice) == ("Plain", "Plain: faster runners are turned off")
 
 
 def test_the_plain_context_turns_fast_runners_off():

@@ -132,7 +132,7 @@ def test_each_seed_equals_its_own_run(name):
 
 
 @dataclass(frozen=True)
-class RunsItself(Objective):
+class IgnoresRunner(Objective):
     """An objective that runs the model without the given runner, and penalizes the norm of its weights."""
 
     def __call__(self, runner, batch, loops, generator):
@@ -143,7 +143,7 @@ class RunsItself(Objective):
 
 
 def test_an_objective_that_runs_the_model_itself_is_stacked():
-    assert_stacked_equals_alone(replace(PLAIN, objective=RunsItself()), 2)
+    assert_stacked_equals_alone(replace(PLAIN, objective=IgnoresRunner()), 2)
 
 
 def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
@@ -242,7 +242,7 @@ class _CountingModule(nn.Module):
 
 
 @dataclass(frozen=True)
-class Counting(lw.ModelSpec):
+class CountingSpec(lw.ModelSpec):
     def build(self, reads, writes, *, causal):
         return _CountingModule(len(writes))
 
@@ -256,8 +256,8 @@ class LogitDependent(lw.Final):
 
 REFUSED = [
     (seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
-    (seeds(replace(PLAIN, model=Counting()), 2), "changes its buffers"),
-    (seeds(replace(PLAIN, objective=RunsItself(), model=Counting()), 2), "runs the model itself, which changes its bu"),
+    (seeds(replace(PLAIN, model=CountingSpec()), 2), "changes its buffers"),
+    (seeds(replace(PLAIN, objective=IgnoresRunner(), model=CountingSpec()), 2), "runs the model itself, which"),
     (seeds(replace(PLAIN, objective=LogitDependent()), 2), "calls of its runner depend on earlier logits"),
     (seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which --stack does not support"),
     ([PLAIN], "two or more different seeds"),

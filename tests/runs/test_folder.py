@@ -31,15 +31,15 @@ def run():
 
 
 @pytest.fixture
-def asked():
+def inquiry():
     """Return a language model's folder with a score."""
-    asked = InquiryRun.of(Inquiry("http://x/v1", "org/model", catalog.task("multiplication"), "Well?", seed=3))
+    inquiry = InquiryRun.of(Inquiry("http://x/v1", "org/model", catalog.task("multiplication"), "Well?", seed=3))
     score = Score("multiplication", "org/model", "", "uniform", (2, 2), 100, 0.5, 0.5, 0.5, 0.0)
-    asked.append("scores", score.row() | {"seed": 3, "asked": 100, "chatter": 0})
-    return asked
+    inquiry.append("scores", score.row() | {"seed": 3, "asked": 100, "chatter": 0})
+    return inquiry
 
 
-def test_an_outline_is_that_of_the_recipe(run, asked):
+def test_an_outline_is_that_of_the_recipe(run, inquiry):
     recipe, found = run.recipe, RunFolder(run.folder).outline
     assert found == run.outline
     assert (found.id, found.name, found.task) == (recipe.id, recipe.name, "multiplication")
@@ -47,20 +47,21 @@ def test_an_outline_is_that_of_the_recipe(run, asked):
     assert found.tops == recipe.lengths.tops(2) == recipe.sizes(recipe.lengths.top) and found.top == recipe.lengths.top
     assert (found.stopping, found.steps, found.model) == ("MaxConfidence(extra=3)", recipe.steps, "Timed")
     assert found.seedless_id == recipe.change(seed=0, data_seed=0).id != found.id
-    assert InquiryFolder(asked.folder).outline == asked.outline == asked.inquiry.outline
-    assert (asked.outline.model, asked.outline.seed, asked.outline.id) == ("org/model", 3, asked.inquiry.id)
+    assert InquiryFolder(inquiry.folder).outline == inquiry.outline == inquiry.inquiry.outline
+    outline = inquiry.outline
+    assert (outline.model, outline.seed, outline.id) == ("org/model", 3, inquiry.inquiry.id)
 
 
-def test_the_recipe_as_data(run, asked):
+def test_the_recipe_as_data(run, inquiry):
     assert run.about() == RunFolder(run.folder).about() == {"parameters": 9, "cpu_s": 1.0, "wall_s": 1.0}
     assert RunFolder(run.folder).config() == run.config() == json.loads(run.recipe.json())
-    assert InquiryFolder(asked.folder).config() == asked.config() and "outline" not in asked.config()
+    assert InquiryFolder(inquiry.folder).config() == inquiry.config() and "outline" not in inquiry.config()
     for damaged, what in (("{", "not JSON"), ("3", "not a JSON object")):
         (run.folder / "config.json").write_text(damaged)
         with pytest.raises(UsageError, match=rf"config\.json: {what}"):
             RunFolder(run.folder).config()
     with pytest.raises(UsageError, match=r"config\.json: cannot be read"):
-        RunFolder(asked.folder).config()
+        RunFolder(inquiry.folder).config()
 
 
 @pytest.mark.parametrize("name", list_shipped()[:2])
@@ -69,10 +70,10 @@ def test_a_folder_of_an_earlier_version_has_an_outline_too(name):
     assert RunFolder(SHIPPED / name).outline == Run.open(SHIPPED / name).outline
 
 
-def test_a_damaged_outline_is_refused_in_one_line(run, asked):
+def test_a_damaged_outline_is_refused_in_one_line(run, inquiry):
     (run.folder / "about.json").write_text('{"outline": {"kind": "RunOutline", "id": 3}}')
-    (asked.folder / "asked.json").write_text("{}")
-    for folder in (RunFolder(run.folder), InquiryFolder(asked.folder)):
+    (inquiry.folder / "asked.json").write_text("{}")
+    for folder in (RunFolder(run.folder), InquiryFolder(inquiry.folder)):
         with pytest.raises(UsageError, match="outline") as error:
             _ = folder.outline
         assert "\n" not in str(error.value)
@@ -98,11 +99,11 @@ assert not [name for name in sys.modules if name.startswith(heavy)]
 """
 
 
-def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, asked, tmp_path):
+def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, inquiry, tmp_path):
     """It equals, byte for byte, the report from runs whose recipes are loaded."""
-    command = [sys.executable, "-c", PUBLISH, run.folder, asked.folder, tmp_path / "data"]
+    command = [sys.executable, "-c", PUBLISH, run.folder, inquiry.folder, tmp_path / "data"]
     subprocess.run(list(map(str, command)), check=True, timeout=120)
-    publish([run], tmp_path / "run", inquiries=[asked])
+    publish([run], tmp_path / "run", inquiries=[inquiry])
     written = {path.name: path.read_bytes() for path in (tmp_path / "data").iterdir()}
     assert written == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     assert {"runs.json", "inquiries.json", "scores.csv", "card.json", "lengths.png", "loss.png"} <= written.keys()

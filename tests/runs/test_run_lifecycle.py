@@ -24,7 +24,7 @@ from lengthwise.training.loop import Trainer, train
 WILD = replace(SMALL, optimizer=AdamW(rate=1e30), seed=1, watch=Watch(every=10, sizes=(2,), count=4, probes=("101",)))
 
 
-def strict(text):
+def parse_strictly(text):
     """Parse JSON, and fail on NaN and infinity."""
     return json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
 
@@ -34,13 +34,13 @@ def strict(text):
 
 def test_training_may_go_on_after_divergence_and_rows_have_null():
     run = train(WILD, allow_divergence=True)
-    rows = [strict(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [parse_strictly(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert rows[-2]["loss"] is None or rows[-1].get("loss", 0) is None
     assert rows[-1]["perplexity"] == {"101": None}
-    assert strict((run.folder / "about.json").read_text())["diverged"] == 10
+    assert parse_strictly((run.folder / "about.json").read_text())["diverged"] == 10
     assert run.diverged
     done = command("solve", run.folder, "101", "--json")
-    assert (done.returncode, done.stderr) == (0, "") and strict(done.stdout)["confidence"] is None
+    assert (done.returncode, done.stderr) == (0, "") and parse_strictly(done.stdout)["confidence"] is None
 
 
 def test_a_diverged_seed_is_marked_in_every_table():

@@ -43,7 +43,7 @@ class Hub:
     def digest(self, name):
         return hashlib.sha256(self.files[name]).hexdigest() if name.endswith("safetensors") else git(self.files[name])
 
-    def listed(self, name):
+    def describe_file(self, name):
         content = self.files[name]
         size = 10**12 if self.wrong == "huge" and name == "model.safetensors" else len(content)
         lfs = {"sha256": self.digest(name), "oid": self.digest(name), "size": size, "pointerSize": 100}
@@ -63,10 +63,10 @@ class Hub:
         if not route.startswith(("/api/models/u/pairs", "/u/pairs/resolve/")):
             return 404, {"X-Error-Code": "RepoNotFound"}, b"{}"
         if route.startswith("/api/models/u/pairs/tree/"):
-            return 200, {}, json.dumps([self.listed(name) for name in self.files]).encode()
+            return 200, {}, json.dumps([self.describe_file(name) for name in self.files]).encode()
         if route.startswith("/api/models/"):
             told = {"id": "u/pairs", "sha": OTHER if "old" in route else COMMIT, "private": False, "downloads": 0}
-            return 200, {}, json.dumps(told | {"siblings": [self.listed(name) for name in self.files]}).encode()
+            return 200, {}, json.dumps(told | {"siblings": [self.describe_file(name) for name in self.files]}).encode()
         name = route.rpartition("/")[2]
         headers = {"ETag": f'"{self.digest(name)}"', "X-Repo-Commit": route.split("/")[4]}
         content = self.files[name]

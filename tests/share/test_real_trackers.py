@@ -22,55 +22,55 @@ pytestmark = [
 
 
 @pytest.fixture
-def tracked(request, monkeypatch):
+def run(request, monkeypatch):
     """Return a run that was stopped and resumed, tracked by the library that the test names."""
     pytest.importorskip(request.param)
     for name in ("WANDB_API_KEY", "WANDB_MODE"):
         monkeypatch.delenv(name, raising=False)
     save = Run.save_state
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "save_state", lambda one, state: _stopped(save, one, state))
+        patch.setattr(Run, "save_state", lambda one, state: _save_and_stop(save, one, state))
         with pytest.raises(Interrupted):
             train(SMALL, track=[request.param], save_every=0)
     return train(SMALL, track=[request.param])
 
 
-def _stopped(save, run, state):
+def _save_and_stop(save, run, state):
     save(run, state)
     if state["step"] == 15:
         raise Interrupted("stopped")
 
 
-@pytest.mark.parametrize("tracked", ["tensorboard"], indirect=True)
-def test_tensorboard_reads_its_event_files(tracked):
+@pytest.mark.parametrize("run", ["tensorboard"], indirect=True)
+def test_tensorboard_reads_its_event_files(run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    found = EventAccumulator(str(tracked.folder / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
+    found = EventAccumulator(str(run.folder / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
     found.Reload()
     for name in ("loss", "rate"):
         events = found.Tensors(name) if name in found.Tags()["tensors"] else found.Scalars(name)
-        assert [event.step for event in events] == [at for _, at, _ in tracked_points(tracked)]
+        assert [event.step for event in events] == [at for _, at, _ in tracked_points(run)]
 
 
-@pytest.mark.parametrize("tracked", ["trackio"], indirect=True)
-def test_trackio_reads_its_database(tracked):
+@pytest.mark.parametrize("run", ["trackio"], indirect=True)
+def test_trackio_reads_its_database(run):
     from trackio.sqlite_storage import SQLiteStorage
 
-    logs = SQLiteStorage.get_logs("lengthwise", tracked.folder.name)
-    assert [row["step"] for row in logs] == [at for _, at, _ in tracked_points(tracked)]
-    assert [row["loss"] for row in logs] == pytest.approx([values["loss"] for _, _, values in tracked_points(tracked)])
+    logs = SQLiteStorage.get_logs("lengthwise", run.folder.name)
+    assert [row["step"] for row in logs] == [at for _, at, _ in tracked_points(run)]
+    assert [row["loss"] for row in logs] == pytest.approx([values["loss"] for _, _, values in tracked_points(run)])
 
 
-@pytest.mark.parametrize("tracked", ["wandb"], indirect=True)
-def test_wandb_reads_its_offline_files(tracked):
+@pytest.mark.parametrize("run", ["wandb"], indirect=True)
+def test_wandb_reads_its_offline_files(run):
     from wandb.proto.wandb_internal_pb2 import Record
 
     steps = []
-    for path in sorted(tracked.folder.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime):
+    for path in sorted(run.folder.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime):
         for data in leveldb_records(path.read_bytes()):
             record = Record.FromString(data)
             steps += [int(item.value_json) for item in record.history.item if "step" in (item.key, *item.nested_key)]
-    assert steps == [at for _, at, _ in tracked_points(tracked)]
+    assert steps == [at for _, at, _ in tracked_points(run)]
 
 
 def leveldb_records(content, block=32768):

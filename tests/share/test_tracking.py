@@ -52,7 +52,7 @@ def test_a_resumed_run_sends_no_point_twice(tracker, monkeypatch):
     save, advance = Run.save_state, Trainer.advance
     with monkeypatch.context() as patch:
         patch.setattr(Run, "save_state", lambda run, state: save(run, state) if state["step"] == 5 else None)
-        patch.setattr(Trainer, "advance", lambda one: _killed() if one.step == 25 else advance(one))
+        patch.setattr(Trainer, "advance", lambda one: _raise_interrupt() if one.step == 25 else advance(one))
         with pytest.raises(KeyboardInterrupt):
             train(WATCHED, track=["kept"], save_every=0)
     assert [at for _, at, _ in tracker.points] == [10, 10, 20, 20]
@@ -63,7 +63,7 @@ def test_a_resumed_run_sends_no_point_twice(tracker, monkeypatch):
     assert without[0] == without[1]
 
 
-def _killed():
+def _raise_interrupt():
     raise KeyboardInterrupt
 
 

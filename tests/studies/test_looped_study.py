@@ -149,7 +149,7 @@ def test_panels_draw_curves_and_choose_loops_by_confidence_where_loops_adapt(sca
 
 
 @pytest.fixture(autouse=True)
-def _wide(monkeypatch):
+def _wide_terminal(monkeypatch):
     """Make the terminal as wide as tables need."""
     monkeypatch.setattr(console.out, "width", 200)
 
@@ -595,9 +595,9 @@ def test_train_measures_a_curve_and_several_rules_once(half, tmp_path):
 
 def test_operations_and_weights_of_the_paper_s_recipes_follow_from_their_depth():
     """20 blocks take as many operations as one block applied 20 times, and 20 times the weights."""
-    changes = {"batch": 2, "steps": 4, "watch": lw.Watch(), "lengths": lw.Uniform(4, 4)}
+    list_changes = {"batch": 2, "steps": 4, "watch": lw.Watch(), "lengths": lw.Uniform(4, 4)}
     fixed, deep = (
-        replace(build_variation("parity", method, "paper"), **changes) for method in ("fop-loop-fixed", "fop")
+        replace(build_variation("parity", method, "paper"), **list_changes) for method in ("fop-loop-fixed", "fop")
     )
     one, twenty = (measure_cost(replace(r, model=replace(r.model, width=64)), 1, rows=1) for r in (fixed, deep))
     assert twenty.operations == pytest.approx(one.operations, rel=0.05)
@@ -611,13 +611,13 @@ def test_operations_and_weights_of_the_paper_s_recipes_follow_from_their_depth()
 def test_an_ablation_differs_from_the_first_in_one_thing(task):
     first, *others = catalog.study("ablations", tasks=task).recipes
 
-    def changes(one, other):
+    def list_changes(one, other):
         return {name for name, value in vars(one).items() if value != getattr(other, name)} - {"name", "chosen_on"}
 
     for recipe in others:
-        changed = changes(recipe, first)
+        changed = list_changes(recipe, first)
         assert len(changed) == 1, recipe.name
-        assert changed != {"model"} or len(changes(recipe.model, first.model)) == 1, recipe.name
+        assert changed != {"model"} or len(list_changes(recipe.model, first.model)) == 1, recipe.name
 
 
 def test_two_loops_take_the_rounds_of_both():

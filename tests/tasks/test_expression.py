@@ -44,7 +44,7 @@ def number(draw):
     return sign + digits
 
 
-def folded(row):
+def fold_signs(row):
     return row.replace("--", "+").replace("+-", "-")
 
 
@@ -53,7 +53,7 @@ def reference(low, high, count, seed=0):
     """Return ``count`` expressions of these lengths with their values, which have at most five characters."""
     draw, kept = random.Random(seed).random, []
     while len(kept) < count:
-        row = folded(equation(draw))
+        row = fold_signs(equation(draw))
         if low <= len(row) <= high and len(answer := str(eval(row))) <= 5:
             kept.append((row, answer))
     return kept
@@ -74,7 +74,7 @@ def depth(row):
 # Chi-square
 
 
-def alike(ours, theirs):
+def p_value(ours, theirs):
     """Return the p-value of Pearson's test that two samples have one distribution; rare categories are merged."""
     ours, theirs = Counter(ours), Counter(theirs)
     often = {key for key in ours | theirs if ours[key] + theirs[key] >= 20}
@@ -92,8 +92,8 @@ def test_the_chi_square_test_is_calibrated():
     """P-values are right for samples of equal and other distributions."""
     draw = random.Random(0)
     first, second, other = (draw.choices("abc", weights, k=20_000) for weights in ([5, 3, 2], [5, 3, 2], [50, 33, 17]))
-    assert alike(first, second) > 0.01 and alike(first, other) < 1e-6
-    spread = [alike(draw.choices("abc", k=300), draw.choices("abc", k=200)) for _ in range(400)]
+    assert p_value(first, second) > 0.01 and p_value(first, other) < 1e-6
+    spread = [p_value(draw.choices("abc", k=300), draw.choices("abc", k=200)) for _ in range(400)]
     assert sum(p < 0.1 for p in spread) / 400 == pytest.approx(0.1, abs=0.06)
 
 
@@ -101,14 +101,14 @@ def test_the_chi_square_test_is_calibrated():
 
 
 @pytest.fixture(scope="module")
-def pooled():
+def natural_sample():
     return TASK.sample_natural(MANY, 8, 30, lw.stream(0, "pool"))
 
 
 @pytest.fixture(scope="module")
-def once(pooled):
+def distinct_values(natural_sample):
     """Return each expression once, with its value: the task's and the reference's."""
-    return set(zip(*texts(pooled), strict=True)), set(reference(8, 30, MANY))
+    return set(zip(*texts(natural_sample), strict=True)), set(reference(8, 30, MANY))
 
 
 STATISTICS = {
@@ -124,16 +124,16 @@ STATISTICS = {
 }
 
 
-def compared(ours, theirs, name):
+def compare_statistic(ours, theirs, name):
     """Return the p-value that a statistic has one distribution in both lists of expressions and values."""
-    return alike(*([STATISTICS[name](row, answer) for row, answer in rows] for rows in (ours, theirs)))
+    return p_value(*([STATISTICS[name](row, answer) for row, answer in rows] for rows in (ours, theirs)))
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_natural_problems_have_the_grammar_s_distribution(once, name):
+def test_natural_problems_have_the_grammar_s_distribution(distinct_values, name):
     """They have as many duplicates as the reference."""
-    assert compared(*once, name) > 0.001
-    ours, theirs = map(len, once)
+    assert compare_statistic(*distinct_values, name) > 0.001
+    ours, theirs = map(len, distinct_values)
     assert 0.9 * MANY < ours < MANY and abs(ours - theirs) < 5 * (2 * (MANY - theirs)) ** 0.5
 
 
@@ -144,12 +144,12 @@ def test_problems_of_one_length_have_the_grammar_s_conditional_distribution(leng
     ours = [*zip(*texts(problems), strict=True)]
     assert {len(row) for row, _ in ours} == {length}
     for name in ("operators", "depth", "first two symbols", "value's length", "last two symbols", "signs"):
-        assert compared(ours, theirs, name) > 0.001
+        assert compare_statistic(ours, theirs, name) > 0.001
     # The most frequent expressions of one half of ours, and all shapes.
     often = {row for row, _ in Counter(row for row, _ in ours[:20_000]).most_common(300)}
     rows = [row for row, _ in ours[20_000:]], [row for row, _ in theirs]
-    assert alike(*([row if row in often else "" for row in of] for of in rows)) > 0.001
-    assert alike(*(map(shape, of) for of in rows)) > 0.001
+    assert p_value(*([row if row in often else "" for row in of] for of in rows)) > 0.001
+    assert p_value(*(map(shape, of) for of in rows)) > 0.001
 
 
 def shape(row):
@@ -185,15 +185,15 @@ def test_lengths_have_the_grammar_s_probabilities():
     """Expressions of at most five characters have at most seven before folding."""
     exact = Counter()
     for row, p in shapes(7).items():
-        exact[len(folded(row))] += p
+        exact[len(fold_signs(row))] += p
     assert get_tables(5).mass[3:6].tolist() == pytest.approx([exact[length] for length in (3, 4, 5)], rel=1e-12)
 
 
 def test_digits_are_uniform():
     prompts, _ = texts(TASK.sample(torch.full((20_000, 1), 14), lw.stream(0, "digits")))
     numbers = [digits for prompt in prompts for digits in re.findall(r"\d+", prompt)]
-    assert alike([n[0] for n in numbers if n != "0"], [*"123456789"] * 20_000) > 0.001
-    assert alike([d for n in numbers for d in n[1:]], [*"0123456789"] * 20_000) > 0.001
+    assert p_value([n[0] for n in numbers if n != "0"], [*"123456789"] * 20_000) > 0.001
+    assert p_value([d for n in numbers for d in n[1:]], [*"0123456789"] * 20_000) > 0.001
     assert not any(n[0] == "0" for n in numbers if len(n) > 1)
 
 
@@ -208,7 +208,7 @@ def test_values_have_at_most_the_given_number_of_characters(most):
     fits = [i for i, result in enumerate(values.tolist()) if len(str(result)) <= most]
     theirs = ["".join(SYMBOLS[i] for i in whole[row].tolist()) for row in fits]
     for statistic in (operators, depth, lambda row: row[:2]):
-        assert alike(map(statistic, prompts), map(statistic, theirs)) > 0.001
+        assert p_value(map(statistic, prompts), map(statistic, theirs)) > 0.001
 
 
 @pytest.mark.parametrize("lengths", [(31, 40), (MAX_CHARACTERS - 10, MAX_CHARACTERS)])
@@ -220,17 +220,17 @@ def test_long_expressions_are_drawn(lengths):
     assert [*map(len, prompts)] == sizes[:, 0].tolist()
     assert answers == [str(eval(prompt)) for prompt in prompts]
     assert max(map(len, answers)) == 5
-    pooled, _ = texts(TASK.sample_natural(200, low, high, lw.stream(1, "long")))
-    assert {*map(len, pooled)} == set(range(low, high + 1))
+    natural_sample, _ = texts(TASK.sample_natural(200, low, high, lw.stream(1, "long")))
+    assert {*map(len, natural_sample)} == set(range(low, high + 1))
 
 
-def test_draws_do_not_depend_on_their_index(pooled):
+def test_draws_do_not_depend_on_their_index(natural_sample):
     """Natural problems are in no order, and equal sizes have one distribution at every index."""
-    length = pooled.sizes[:, 0].tolist()
-    assert alike(length[: MANY // 2], length[MANY // 2 :]) > 0.001
+    length = natural_sample.sizes[:, 0].tolist()
+    assert p_value(length[: MANY // 2], length[MANY // 2 :]) > 0.001
     rows, _ = texts(TASK.sample(torch.tensor([[8], [20], [8], [9], [8]]).repeat(3000, 1), lw.stream(0, "place")))
     for statistic in (operators, depth, lambda row: row[:2]):
-        assert alike(map(statistic, rows[0::5]), map(statistic, rows[4::5])) > 0.001
+        assert p_value(map(statistic, rows[0::5]), map(statistic, rows[4::5])) > 0.001
 
 
 # Values

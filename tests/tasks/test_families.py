@@ -79,7 +79,7 @@ def test_shipped_binary_sums_count_past_the_powers_of_two(name):
 
 
 @pytest.fixture(scope="module")
-def untrained():
+def untrained_weights():
     recipe = catalog.recipe("looped-binary-sum", ["model.width=8", "model.layers=1"])
     return Weights("untrained", recipe, recipe.build().eval())
 
@@ -97,12 +97,12 @@ def test_a_mixture_has_no_family_of_rows_that_are_too_short_for_it():
         assert set(problems.prompt.sum(1).tolist()) == ones
 
 
-def test_a_family_is_neither_measured_nor_drawn_at_sizes_below_its_smallest(untrained):
+def test_a_family_is_neither_measured_nor_drawn_at_sizes_below_its_smallest(untrained_weights):
     for size in (30, 31):
-        there = {score.problems for score in evaluate_families(untrained, [size], samples=1)}
+        there = {score.problems for score in evaluate_families(untrained_weights, [size], samples=1)}
         assert {"3-ones", "15-ones"} < there and ("31-ones" in there) == (size >= 31) and "32-ones" not in there
     with pytest.raises(lw.UsageError, match=r"^binary-sum: its 31-ones problems start at size 31, not 30$"):
-        evaluation_problems(untrained.recipe, 30, 5, seed=0, kind="31-ones")
+        evaluation_problems(untrained_weights.recipe, 30, 5, seed=0, kind="31-ones")
     for names, message in (
         ('["31-ones","63-ones"]', r"^family_names: these start at size 31, but training ends at 20: name others$"),
         ('["runz"]', r"binary-sum has no family 'runz' \(did you mean runs\?\)"),

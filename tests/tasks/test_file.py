@@ -230,7 +230,7 @@ def test_words_are_parsed_and_formatted_with_spaces(turns, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def mirrors(tmp_path_factory):
+def grid_task(tmp_path_factory):
     """Return a file of grids of two symbols, answered by the grid mirrored from left to right."""
     rows = []
     for side in range(1, 5):
@@ -241,14 +241,14 @@ def mirrors(tmp_path_factory):
     return lw.File(str(write_rows(tmp_path_factory.mktemp("grids") / "mirrors.jsonl", rows)), grid=True)
 
 
-def test_grids_are_parsed_and_formatted_line_by_line(mirrors):
-    assert mirrors.listed_sizes == [1, 2, 3, 4] and mirrors.shape([3]) == (3, 3) and "/" not in mirrors.symbols
-    problem = mirrors.parse("xx/.x")
+def test_grids_are_parsed_and_formatted_line_by_line(grid_task):
+    assert grid_task.listed_sizes == [1, 2, 3, 4] and grid_task.shape([3]) == (3, 3) and "/" not in grid_task.symbols
+    problem = grid_task.parse("xx/.x")
     assert problem.sizes.tolist() == [[2]] and problem.prompt_length.tolist() == [4] and problem.rounds.tolist() == [2]
-    assert mirrors.to_text(problem.prompt[0]) == "xx/.x" and mirrors.format(problem.answer[0]) == "xx/x."
+    assert grid_task.to_text(problem.prompt[0]) == "xx/.x" and grid_task.format(problem.answer[0]) == "xx/x."
     with pytest.raises(lw.UsageError, match=r": a prompt must be a square grid with / between its lines, e\.g\. 12/34"):
-        mirrors.parse("xx/.")
-    recipe = small(mirrors, layout=lw.Grid(), model=lw.Transformer(width=8, heads=2, mixer=Convolution()))
+        grid_task.parse("xx/.")
+    recipe = small(grid_task, layout=lw.Grid(), model=lw.Transformer(width=8, heads=2, mixer=Convolution()))
     solver = lw.Solver(lw.Weights("own", recipe, recipe.build()))
     assert solver.solve("xx/.x").right == "xx/x." and solver.solve("xx/.x").text.count("/") == 1
     unknown = solver.solve("x..../x..../x..../x..../x....")  # larger than all grids of the file

@@ -62,7 +62,7 @@ class _Reverse(lw.SequenceTask):
 
 
 @dataclass(frozen=True)
-class _Wrong(_Reverse):
+class _WrongTask(_Reverse):
     """A task that is wrong in one way."""
 
     how: str = ""
@@ -109,7 +109,7 @@ class _Wrong(_Reverse):
         return [replace(family, **name) for family in super().families]
 
 
-class _Digitless(_Reverse):
+class _MissingWrites(_Reverse):
     writes = tuple("01234")
 
 
@@ -119,7 +119,7 @@ class _Unary(_Reverse):
     symbols = ("x",)
 
 
-class _Mute(_Reverse):
+class _WithoutQuestion(_Reverse):
     """Digits → digits"""
 
 
@@ -131,13 +131,13 @@ class _Asking(_Reverse):
 class _Spec(lw.ModelSpec):
     """A model specification that builds a module of this file by name."""
 
-    kind: str = "Fine"
+    kind: str = "Correct"
 
     def build(self, reads, writes, *, causal):
         return MODULES[self.kind](len(reads), len(writes))
 
 
-class Fine(nn.Module):
+class Correct(nn.Module):
     """A correct module, in which each position reads itself."""
 
     def __init__(self, reads, writes):
@@ -152,100 +152,98 @@ class Fine(nn.Module):
         return self.readout(self.mix(x, padding_mask))
 
 
-class Wrong(Fine):
+class WrongMix(Correct):
     """A module whose positions are combined wrongly, in the way that the name of its subclass says."""
 
     def mix(self, x, padding_mask):
         match type(self).__name__:
-            case "Batched":
+            case "SumsRows":
                 return x + x.sum(0)
-            case "First":
+            case "AddsFirst":
                 return x + x[0, 0]
-            case "Ahead":
+            case "LooksAhead":
                 return x + nn.functional.pad(x, (0, 0, 0, 1))[:, 1:]
-            case "Noisy":
+            case "AddsNoise":
                 return x + torch.randn_like(x)
-            case "Endless":
+            case "NaNInLongRows":
                 return x * (torch.nan if x.shape[1] > 100 else 1.0)
         if x.shape[1] > 100:
             raise RuntimeError("too long")
         return x
 
 
-Batched, First, Ahead, Noisy, Endless, Failing = (
-    type(name, (Wrong,), {}) for name in ("Batched", "First", "Ahead", "Noisy", "Endless", "Failing")
-)
+MIXES = "SumsRows", "AddsFirst", "LooksAhead", "AddsNoise", "NaNInLongRows", "FailsOnLongRows"
+WRONG_MIXES = [type(name, (WrongMix,), {}) for name in MIXES]
 
 
-class Padded(Fine):
+class SumsPadding(Correct):
     def forward(self, tokens, padding_mask):
         return self.readout(self.embedding(tokens).flip(1).cumsum(1).flip(1))
 
 
-class Idle(Fine):
+class UnusedParameter(Correct):
     def __init__(self, reads, writes):
         super().__init__(reads, writes)
         self.unused = nn.Linear(3, 3)
 
 
-class Unseeded(Fine):
+class UnseededWeights(Correct):
     def __init__(self, reads, writes):
         super().__init__(reads, writes)
         nn.init.normal_(self.readout.weight, generator=torch.Generator().manual_seed(next(SEEDS)))
 
 
-class Normalized(Fine):
+class ReturnsProbabilities(Correct):
     def forward(self, tokens, padding_mask):
         return super().forward(tokens, padding_mask).softmax(-1)
 
 
 SEEDS = iter(range(1000))
-KINDS = Fine, Batched, Padded, First, Ahead, Idle, Unseeded, Noisy, Endless, Failing, Normalized
-MODULES = {cls.__name__: cls for cls in KINDS}
+MODULES = {cls.__name__: cls for cls in (Correct, *Correct.__subclasses__(), *WRONG_MIXES)}
 
 
-class _Unstopped(lw.Oracle):
+class _LoopNotRun(lw.Oracle):
     def choose(self, trace, planned):
         return trace.loops + 1
 
 
-class _Still(lw.MaxConfidence):
+class _LimitBelowOne(lw.MaxConfidence):
     def limit(self, planned):
         return planned - 1
 
 
-class _Rubbish(lw.MaxConfidence):
+class _ReadsLoopsNotRun(lw.MaxConfidence):
     def choose(self, trace, planned):
         return trace.confidence.argmax(0).clamp(max=trace.loops - 1) + 1
 
 
-class _Herd(lw.MaxConfidence):
+class _BatchDependent(lw.MaxConfidence):
     def choose(self, trace, planned):
         return torch.minimum(trace.loops, super().choose(trace, planned).max())
 
 
-class _Never(lw.Constant):
+class _ZeroLoops(lw.Constant):
     def planned(self, rounds):
         return rounds - 1
 
 
-class _Luck(lw.Constant):
+class _UnseededLoops(lw.Constant):
     def draw(self, rounds, generator):
         return rounds + torch.randint(9, rounds.shape)
 
 
-class _Outside(lw.Uniform):
+class _SizesOutOfRange(lw.Uniform):
     def draw(self, step, rows, axes, generator):
         return super().draw(step, rows, axes, generator) + (step > 100)
 
 
-class _LuckyLengths(lw.Uniform):
+class _UnseededLengths(lw.Uniform):
     def draw(self, step, rows, axes, generator):
         return super().draw(step, rows, axes, torch.Generator().manual_seed(next(SEEDS)))
 
 
 @dataclass(frozen=True)
-class _Loss(lw.Final):
+class _WrongLoss(lw.Final):
     """A loss that is wrong in one way."""
 
     how: str = ""
@@ -277,13 +275,13 @@ class _ValueSteps(lw.Segments):
             yield loss.value
 
 
-class _Reads(lw.FullOutput):
+class _ReversedAnswer(lw.FullOutput):
     def answer(self, predicted, task):
         return super().answer(predicted, task).flip(0)
 
 
 @dataclass(frozen=True)
-class _Written(lw.FullOutput):
+class _WrongRows(lw.FullOutput):
     """A layout that writes rows wrongly in one way."""
 
     how: str = ""
@@ -312,29 +310,29 @@ class _Written(lw.FullOutput):
         return batch
 
 
-class _Early(lw.NextToken):
+class _TargetsInInputs(lw.NextToken):
     def write(self, problems, task):
         batch = super().write(problems, task)
         tokens = batch.inputs.tokens.where(~batch.loss_mask, batch.targets)
         return replace(batch, inputs=replace(batch.inputs, tokens=tokens))
 
 
-class _Picky(lw.FullOutput):
+class _AcceptsNoTask(lw.FullOutput):
     def accepts(self, task):
         return isinstance(task, _Reverse)
 
 
-class _ByTurns(lw.Fresh):
+class _PartByRowNumber(lw.Fresh):
     def mask_part(self, part, problems):
         return torch.arange(len(problems)) % 2 == 0
 
 
-class _Steep(lw.AdamW):
+class _IgnoresRate(lw.AdamW):
     def build(self, parameters):
         return torch.optim.AdamW(parameters, lr=0.1)
 
 
-class _Counting(torch.optim.SGD):
+class _RateByStepCount(torch.optim.SGD):
     count = 0
 
     def step(self):
@@ -344,18 +342,18 @@ class _Counting(torch.optim.SGD):
         super().step()
 
 
-class _Forgetful(lw.AdamW):
+class _IncompleteState(lw.AdamW):
     def build(self, parameters):
-        return _Counting(parameters, lr=self.rate)
+        return _RateByStepCount(parameters, lr=self.rate)
 
 
-class _Overheated(lw.Schedule):
+class _FactorAboveOne(lw.Schedule):
     def factor(self, step, steps):
         return 1 + step / steps
 
 
 @dataclass
-class _Loose(lw.Oracle.__base__):
+class _NotFrozen(lw.Oracle.__base__):
     """Not frozen."""
 
     def limit(self, planned):
@@ -363,19 +361,19 @@ class _Loose(lw.Oracle.__base__):
 
 
 @dataclass(frozen=True)
-class _Unsaid(lw.Oracle):
+class _WithoutDocstring(lw.Oracle):
     pass
 
 
 @dataclass(frozen=True)
-class _Rounded(lw.Oracle):
+class _ChangedByJson(lw.Oracle):
     """A rule that differs after it is written and read."""
 
     def __post_init__(self):
         object.__setattr__(self, "more", self.more + 1)
 
 
-class Sum(lw.Mixer):
+class ForgetfulSum(lw.Mixer):
     """A mixer that sums the positions so far, and whose ``step`` wrongly forgets a tenth of the sum."""
 
     def __init__(self):
@@ -390,7 +388,7 @@ class Sum(lw.Mixer):
         return found, found[:, -1:]
 
 
-class Counting(SequenceModel):
+class HiddenLoopCount(SequenceModel):
     """A model that counts its loops outside its state."""
 
     def __init__(self, reads, writes):
@@ -407,72 +405,72 @@ class Counting(SequenceModel):
 
 
 @dataclass(frozen=True)
-class _Counts(lw.ModelSpec):
+class _HiddenLoopCountSpec(lw.ModelSpec):
     def build(self, reads, writes, *, causal):
-        return Counting(len(reads), len(writes))
+        return HiddenLoopCount(len(reads), len(writes))
 
 
 @dataclass(frozen=True)
-class _Sums(lw.MixerSpec):
+class _ForgetfulSumSpec(lw.MixerSpec):
     """A mixer whose steps differ from the whole row."""
 
     def build(self, width, heads):
-        return Sum()
+        return ForgetfulSum()
 
 
 LAW_BREAKERS = {
-    "it_is_equal_after_json": _Rounded(),
-    "it_is_frozen": _Loose(),
-    "it_has_a_docstring": _Unsaid(),
-    "every_answer_is_right": _Wrong(how="copies"),
-    "problems_have_requested_sizes": _Wrong(how="longer"),
-    "symbols_are_in_reads_and_writes": _Digitless(),
-    "rows_are_padded_with_zeros": _Wrong(how="unpadded"),
-    "answers_fit_their_slots": _Wrong(how="tight"),
-    "some_answer_fills_its_slots": _Wrong(how="roomy"),
-    "rounds_are_whole_numbers": _Wrong(how="roundless"),
-    "problems_depend_only_on_the_generator": _Wrong(how="global"),
-    "typed_prompts_are_parsed": _Wrong(how="misread"),
-    "other_text_is_rejected": _Wrong(how="lenient"),
-    "question_describes_the_task": _Mute(),
-    "natural_problems_are_as_requested": _Wrong(how="shallow"),
-    "families_are_named": _Wrong(how="nameless"),
-    "enumerate_lists_every_problem_once": _Wrong(how="twice"),
-    "outputs_are_logits": _Spec("Normalized"),
-    "logits_do_not_depend_on_other_rows": _Spec("Batched"),
-    "padding_is_ignored": _Spec("Padded"),
-    "the_order_of_rows_does_not_matter": _Spec("First"),
-    "causal_models_do_not_look_ahead": _Spec("Ahead"),
-    "carried_states_continue_a_run": _Counts(),
-    "every_parameter_affects_logits": _Spec("Idle"),
-    "weights_come_from_the_seed": _Spec("Unseeded"),
-    "evaluation_is_deterministic": _Spec("Noisy"),
-    "long_rows_have_finite_logits": _Spec("Endless"),
-    "decoding_in_pieces_gives_the_same_logits": build_small_spec(_Sums()),
-    "every_row_has_a_limit": _Still(),
-    "chosen_loop_was_run": _Unstopped(),
-    "loops_not_run_are_ignored": _Rubbish(),
-    "choices_do_not_depend_on_other_rows": _Herd(),
-    "every_row_has_a_loop": _Never(),
-    "drawn_loops_come_from_the_generator": _Luck(),
-    "sizes_stay_in_the_range": _Outside(9),
-    "drawn_problems_come_from_the_generator": _LuckyLengths(9),
-    "the_loss_is_a_number": _Loss(how="negative"),
-    "the_loss_comes_from_the_generator": _Loss(how="random"),
-    "loss_depends_only_on_masked_targets": _Loss(how="everywhere"),
-    "gradients_are_finite_and_not_all_zero": _Loss(how="flat"),
-    "accepts_some_task": _Picky(),
-    "targets_are_the_answer": _Reads(),
-    "masks_lie_inside_rows": _Written(how="crowded"),
-    "ids_are_in_the_vocabulary": _Written(how="strange"),
-    "inputs_hide_the_answer": _Written(how="telling"),
-    "slots_do_not_depend_on_the_answer": _Written(how="fitted"),
-    "rows_do_not_depend_on_the_batch": _Written(how="centred"),
-    "rounds_and_sizes_do_not_change": _Written(how="hurried"),
-    "purposes_do_not_depend_on_other_problems": _ByTurns(),
-    "it_uses_its_rate": _Steep(),
-    "its_state_dict_is_complete": _Forgetful(),
-    "the_rate_is_a_fraction_of_its_peak": _Overheated(),
+    "it_is_equal_after_json": _ChangedByJson(),
+    "it_is_frozen": _NotFrozen(),
+    "it_has_a_docstring": _WithoutDocstring(),
+    "every_answer_is_right": _WrongTask(how="copies"),
+    "problems_have_requested_sizes": _WrongTask(how="longer"),
+    "symbols_are_in_reads_and_writes": _MissingWrites(),
+    "rows_are_padded_with_zeros": _WrongTask(how="unpadded"),
+    "answers_fit_their_slots": _WrongTask(how="tight"),
+    "some_answer_fills_its_slots": _WrongTask(how="roomy"),
+    "rounds_are_whole_numbers": _WrongTask(how="roundless"),
+    "problems_depend_only_on_the_generator": _WrongTask(how="global"),
+    "typed_prompts_are_parsed": _WrongTask(how="misread"),
+    "other_text_is_rejected": _WrongTask(how="lenient"),
+    "question_describes_the_task": _WithoutQuestion(),
+    "natural_problems_are_as_requested": _WrongTask(how="shallow"),
+    "families_are_named": _WrongTask(how="nameless"),
+    "enumerate_lists_every_problem_once": _WrongTask(how="twice"),
+    "outputs_are_logits": _Spec("ReturnsProbabilities"),
+    "logits_do_not_depend_on_other_rows": _Spec("SumsRows"),
+    "padding_is_ignored": _Spec("SumsPadding"),
+    "the_order_of_rows_does_not_matter": _Spec("AddsFirst"),
+    "causal_models_do_not_look_ahead": _Spec("LooksAhead"),
+    "carried_states_continue_a_run": _HiddenLoopCountSpec(),
+    "every_parameter_affects_logits": _Spec("UnusedParameter"),
+    "weights_come_from_the_seed": _Spec("UnseededWeights"),
+    "evaluation_is_deterministic": _Spec("AddsNoise"),
+    "long_rows_have_finite_logits": _Spec("NaNInLongRows"),
+    "decoding_in_pieces_gives_the_same_logits": build_small_spec(_ForgetfulSumSpec()),
+    "every_row_has_a_limit": _LimitBelowOne(),
+    "chosen_loop_was_run": _LoopNotRun(),
+    "loops_not_run_are_ignored": _ReadsLoopsNotRun(),
+    "choices_do_not_depend_on_other_rows": _BatchDependent(),
+    "every_row_has_a_loop": _ZeroLoops(),
+    "drawn_loops_come_from_the_generator": _UnseededLoops(),
+    "sizes_stay_in_the_range": _SizesOutOfRange(9),
+    "drawn_problems_come_from_the_generator": _UnseededLengths(9),
+    "the_loss_is_a_number": _WrongLoss(how="negative"),
+    "the_loss_comes_from_the_generator": _WrongLoss(how="random"),
+    "loss_depends_only_on_masked_targets": _WrongLoss(how="everywhere"),
+    "gradients_are_finite_and_not_all_zero": _WrongLoss(how="flat"),
+    "accepts_some_task": _AcceptsNoTask(),
+    "targets_are_the_answer": _ReversedAnswer(),
+    "masks_lie_inside_rows": _WrongRows(how="crowded"),
+    "ids_are_in_the_vocabulary": _WrongRows(how="strange"),
+    "inputs_hide_the_answer": _WrongRows(how="telling"),
+    "slots_do_not_depend_on_the_answer": _WrongRows(how="fitted"),
+    "rows_do_not_depend_on_the_batch": _WrongRows(how="centred"),
+    "rounds_and_sizes_do_not_change": _WrongRows(how="hurried"),
+    "purposes_do_not_depend_on_other_problems": _PartByRowNumber(),
+    "it_uses_its_rate": _IgnoresRate(),
+    "its_state_dict_is_complete": _IncompleteState(),
+    "the_rate_is_a_fraction_of_its_peak": _FactorAboveOne(),
 }
 
 
@@ -487,17 +485,17 @@ def test_each_law_detects_a_part_that_breaks_it(law):
 TOLD = [
     (
         "rows_are_padded_with_zeros",
-        _Wrong(how="wide"),
+        _WrongTask(how="wide"),
         "6 columns have lengths 1 to 5: the longest must fill the last column",
     ),
-    ("rows_are_padded_with_zeros", _Wrong(how="silent"), "uniform answers are all empty"),
-    ("rows_do_not_depend_on_the_batch", _Written(how="narrow"), "] beside others"),
-    ("inputs_hide_the_answer", _Early(), "a different answer changes tokens at position"),
-    ("long_rows_have_finite_logits", _Spec("Failing"), "RuntimeError in test_laws.py, line "),
+    ("rows_are_padded_with_zeros", _WrongTask(how="silent"), "uniform answers are all empty"),
+    ("rows_do_not_depend_on_the_batch", _WrongRows(how="narrow"), "] beside others"),
+    ("inputs_hide_the_answer", _TargetsInInputs(), "a different answer changes tokens at position"),
+    ("long_rows_have_finite_logits", _Spec("FailsOnLongRows"), "RuntimeError in test_laws.py, line "),
     ("the_loss_is_a_number", _NoSteps(), "steps yields no loss"),
     ("the_loss_is_a_number", _ValueSteps(), "_ValueSteps must return lw.Loss(value, logs)"),
-    ("question_describes_the_task", _Mute(), "'Digits → digits'; it must be a sentence on one line, of more than 10"),
-    ("loops_not_run_are_ignored", _Rubbish(), "or after an answer's end, change the choices"),
+    ("question_describes_the_task", _WithoutQuestion(), "'Digits → digits'; it must be a sentence on one line"),
+    ("loops_not_run_are_ignored", _ReadsLoopsNotRun(), "or after an answer's end, change the choices"),
 ]
 
 
@@ -514,7 +512,7 @@ def test_a_task_with_one_symbol_satisfies_all_laws():
 
 def test_randomness_of_a_model_is_reported_first():
     """The model breaks laws of padding and of rows only for this reason."""
-    first, second, *_ = laws.check_laws(_Spec("Noisy"), "", list_laws(lw.ModelSpec)).broken[
+    first, second, *_ = laws.check_laws(_Spec("AddsNoise"), "", list_laws(lw.ModelSpec)).broken[
         1:
     ]  # of its name was said before
     assert first.law == "In evaluation, computing a row twice gives the same logits."
@@ -524,7 +522,7 @@ def test_randomness_of_a_model_is_reported_first():
 def test_randomness_of_a_loss_is_the_only_finding():
     """The check does not also report that the loss depends on targets outside the mask."""
     told = {
-        finding.failing_case for finding in check_part(_Loss(how="random")).broken[1:]
+        finding.failing_case for finding in check_part(_WrongLoss(how="random")).broken[1:]
     }  # of its name was said before
     assert told == {"the loss differs between two calls on one batch: draw random numbers from `generator` only"}
 
@@ -543,8 +541,8 @@ def test_recipes_and_studies_are_checked():
     recipe = replace(lw.find("looped-parity"), name="own-parity", watch=lw.Watch(10, (50,)), steps=3, batch=2)
     told = [one.failing_case for one in lw.check(recipe).broken]
     assert told == ["it trains to 20, and watch.sizes names 50"]
-    ahead = lw.check(recipe.change(model=_Spec("Ahead"), loops=lw.Constant(), watch=lw.Watch())).broken
-    assert any("Ahead looks ahead" in one.failing_case for one in ahead)
+    ahead = lw.check(recipe.change(model=_Spec("LooksAhead"), loops=lw.Constant(), watch=lw.Watch())).broken
+    assert any("LooksAhead looks ahead" in one.failing_case for one in ahead)
     wrong = laws.check_recipes({"called": lambda: recipe}).broken
     assert [one.failing_case for one in wrong] == ["it is called called, and its name is own-parity"]
     panel = lw.Panel("One", (recipe,), sizes=(20,))
@@ -586,7 +584,7 @@ def test_a_question_may_end_in_a_question_mark():
 
 
 def test_findings_print_as_a_table():
-    found = lw.check(_Wrong(how="roomy"))
+    found = lw.check(_WrongTask(how="roomy"))
     assert isinstance(found, Findings)
     assert f"{len(found.broken)} of {len(found)} laws are broken" in str(found)
     assert "slots at size (1,), and no answer" in " ".join(str(found).split()) and "<table>" in found._repr_html_()
@@ -662,7 +660,7 @@ def test_a_file_of_another_kind_is_refused(tmp_path):
 # Parts that fit no row of random symbols
 
 
-class Squares(Fine):
+class Squares(Correct):
     """A module that takes only rows of a square number of symbols, such as grids."""
 
     def forward(self, tokens, padding_mask):
@@ -680,7 +678,7 @@ class LeakingSquares(Squares):
 MODULES |= {cls.__name__: cls for cls in (Squares, LeakingSquares)}
 
 
-class _OnGrids(_Spec):
+class _GridSpec(_Spec):
     """A specification that names grids as the problems to check it on."""
 
     checked_on = lw.find("looped-maze").task, lw.Grid()
@@ -690,6 +688,6 @@ def test_a_part_is_checked_on_the_problems_it_names():
     """A model that takes no random rows breaks laws unless it names its problems in ``checked_on``."""
     assert len(lw.check(_Spec("Squares")).broken) > 3
     assert [
-        one.failing_case for one in lw.check(_OnGrids("Squares")).broken if "starts with _" not in one.failing_case
+        one.failing_case for one in lw.check(_GridSpec("Squares")).broken if "starts with _" not in one.failing_case
     ] == []
-    assert any("after a row's end" in one.law for one in lw.check(_OnGrids("LeakingSquares")).broken)
+    assert any("after a row's end" in one.law for one in lw.check(_GridSpec("LeakingSquares")).broken)

@@ -95,11 +95,11 @@ def test_a_step_uses_the_requested_arithmetic(monkeypatch):
     trainee = Trainer(recipe, torch.device("cpu"), matmul="tf32")
     steps = trainee.objective_losses
 
-    def noted(*asked):
+    def record_precision(*asked):
         seen.append(torch.get_float32_matmul_precision())
         yield from steps(*asked)
 
-    monkeypatch.setattr(trainee, "objective_losses", noted)
+    monkeypatch.setattr(trainee, "objective_losses", record_precision)
     trainee.advance()
     assert seen == ["high"] and torch.get_float32_matmul_precision() == "highest"
 
@@ -117,7 +117,7 @@ def test_the_newer_settings_of_precision_are_left_as_they_were():
         backend.fp32_precision = before
 
 
-class Few(nn.Module):
+class CallCounter(nn.Module):
     asked = 0
 
     def __init__(self):
@@ -130,7 +130,7 @@ class Few(nn.Module):
 
 
 def test_an_unknown_symbol_does_not_reach_a_gpu(monkeypatch):
-    module = Few()
+    module = CallCounter()
     monkeypatch.setattr(causality, "get_device", lambda model: CUDA)
     with pytest.raises(UsageError, match="has too few embeddings for the"):
         lw.evaluate(module, [3], task="addition", samples=2)
@@ -296,7 +296,7 @@ def test_the_moving_average_equals_that_of_torch():
 # Number of operations
 
 
-class Operations(TorchDispatchMode):
+class OperationCounter(TorchDispatchMode):
     """A counter of the operations that a device is given, without views."""
 
     def __init__(self):
@@ -317,7 +317,7 @@ def test_a_layer_takes_few_operations(name):
     """A loop takes few operations, as most take a device less time than the host takes to launch them."""
     recipe = small(name)
     model, (rows, loops), kind = recipe.build(), draw_batch(recipe, 0), type(recipe.model)
-    with Operations() as operations:
+    with OperationCounter() as operations:
         recipe.objective(Plain(model), rows, loops, lw.stream(0, "objective")).value.backward()
     positions = 1 if kind is lw.Transformer else rows.inputs.tokens.shape[1]
     assert operations.count <= MOST[kind] * positions * int(loops.max())

@@ -47,16 +47,16 @@ def raise_python(*_, **__):
 
 
 class TwoRowMemory(Plain):
-    def _held(self, loops):
+    def _check_rows(self, loops):
         if len(loops) > 2:
             exhaust_memory()
 
     def last(self, inputs, loops, at, *, no_grad_loops=0):
-        self._held(loops)
+        self._check_rows(loops)
         return super().last(inputs, loops, at, no_grad_loops=no_grad_loops)
 
     def each(self, inputs, loops, at):
-        self._held(loops)
+        self._check_rows(loops)
         return super().each(inputs, loops, at)
 
 

@@ -81,12 +81,12 @@ def test_a_batch_from_before_an_exam_is_never_used(drawn):
 def test_an_error_while_drawing_is_raised_where_the_batch_is_needed(monkeypatch, drawn):
     draw = data.draw_batch
 
-    def failing(recipe, step, *, exams_passed=None):
+    def fail_at_step_4(recipe, step, *, exams_passed=None):
         if step == 4:
             raise UsageError("there is no such problem")
         return draw(recipe, step, exams_passed=exams_passed)
 
-    monkeypatch.setattr(data, "draw_batch", failing)
+    monkeypatch.setattr(data, "draw_batch", fail_at_step_4)
     taken = []
     advance = Trainer.advance
     monkeypatch.setattr(Trainer, "advance", lambda one: (advance(one), taken.append(one.step)))

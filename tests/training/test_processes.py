@@ -38,12 +38,12 @@ def _generators_of_each_process(monkeypatch):
     monkeypatch.setattr(rng, "_GENERATORS_LOCK", nullcontext())
 
 
-class Thread(Processes):
+class ThreadProcesses(Processes):
     def __init__(self, rank, count, box, barrier):
         super().__init__(rank, count)
         self.box, self.barrier = box, barrier
 
-    def _exchanged(self, value):
+    def _exchange(self, value):
         self.box[self.rank] = value
         self.barrier.wait()
         found = list(self.box)
@@ -51,13 +51,13 @@ class Thread(Processes):
         return found
 
     def gather(self, tensor):
-        return self._exchanged(tensor.detach().clone())
+        return self._exchange(tensor.detach().clone())
 
     def sum_in_place(self, tensor):
         tensor.copy_(torch.stack(self.gather(tensor)).sum(0))
 
     def broadcast(self, value):
-        return self._exchanged(value)[0]
+        return self._exchange(value)[0]
 
 
 def train_in_threads(recipe, count, steps, state=None):
@@ -65,7 +65,7 @@ def train_in_threads(recipe, count, steps, state=None):
     barrier, box, faults = threading.Barrier(count, timeout=20), [None] * count, []
     trainees = []
     for rank in range(count):
-        trainee = Trainer(recipe, CPU, processes=Thread(rank, count, box, barrier) if count > 1 else None)
+        trainee = Trainer(recipe, CPU, processes=ThreadProcesses(rank, count, box, barrier) if count > 1 else None)
         trainee.model.double()
         if state:
             trainee.load_state({**state})
@@ -81,7 +81,7 @@ def train_in_threads(recipe, count, steps, state=None):
             barrier.abort()
 
     # With this thread's context, which holds the chosen runner.
-    threads = [threading.Thread(target=copy_context().run, args=(work, trainee)) for trainee in trainees]
+    threads = [threading.ThreadProcesses(target=copy_context().run, args=(work, trainee)) for trainee in trainees]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -137,7 +137,7 @@ def test_too_few_rows_are_refused():
 
 
 @dataclass(frozen=True)
-class Penalised(lw.Final):
+class WeightPenalty(lw.Final):
     def __call__(self, runner, batch, loops, generator):
         loss = super().__call__(runner, batch, loops, generator)
         return lw.Loss(loss.value + sum(weight.square().sum() for weight in runner.model.parameters()), loss.logs)
@@ -145,7 +145,7 @@ class Penalised(lw.Final):
 
 def test_objectives_that_use_the_model_are_refused_before_training_in_several_processes(monkeypatch):
     """Each process would add the whole gradient of a penalty."""
-    recipe = replace(ODD, objective=Penalised())
+    recipe = replace(ODD, objective=WeightPenalty())
     try_training(recipe, CPU)
     monkeypatch.setattr(processes, "process_count", lambda: 2)
     with pytest.raises(UsageError, match=r"^the objective uses runner.model, .*, or train in one process$"):

@@ -73,7 +73,7 @@ def test_problems_depend_on_step_and_data_seed_but_not_on_the_seed_of_weights():
     assert not torch.equal(loops, others)
 
 
-class _Marked(lw.Parity):
+class _HardAllOnes(lw.Parity):
     """A task whose hard problems are all ones."""
 
     def sample_hard(self, sizes, generator):
@@ -83,7 +83,7 @@ class _Marked(lw.Parity):
 
 @pytest.mark.parametrize(("hard", "count"), [(0.0, 0), (0.3, 3), (0.5, 5), (1.0, 10)])
 def test_a_share_of_every_batch_is_hard_whatever_its_length(hard, count):
-    recipe = replace(PLAIN, task=_Marked(), batch=10, hard=hard, lengths=lw.Uniform(40, 30, longest=0.5))
+    recipe = replace(PLAIN, task=_HardAllOnes(), batch=10, hard=hard, lengths=lw.Uniform(40, 30, longest=0.5))
     longest = set()
     for step in range(5):
         batch, _ = data.draw_batch(recipe, step)
@@ -349,7 +349,7 @@ def test_a_second_signal_stops_at_once():
 # Damaged, foreign or malicious files
 
 
-class Evil:
+class Malicious:
     """An object that creates a file when it is unpickled."""
 
     def __reduce__(self):
@@ -360,14 +360,14 @@ HALF = replace(PLAIN, ema=0.5)
 
 
 @cache
-def half_way():
+def half_trained_state():
     trainee = training.Trainer(HALF, torch.device("cpu"))
     for _ in range(5):
         trainee.advance()
     return trainee.state()
 
 
-def saved(value):
+def to_bytes(value):
     with tempfile.TemporaryFile() as file:
         torch.save(value, file)
         file.seek(0)
@@ -382,9 +382,9 @@ WIDER = replace(PLAIN, model=replace(MODEL, width=16))
 STATES = [
     lambda state: b"",
     lambda state: bytes(range(256)) * 9,
-    lambda state: saved(state)[:-100],
-    lambda state: saved(torch.arange(3)),
-    lambda state: saved([1, 2]),
+    lambda state: to_bytes(state)[:-100],
+    lambda state: to_bytes(torch.arange(3)),
+    lambda state: to_bytes([1, 2]),
     lambda state: state.update(model=WIDER.build().state_dict()),
     lambda state: moments(state, lambda tensor: torch.zeros(1000, 3)),
     lambda state: moments(state, lambda tensor: torch.zeros(()).expand(tensor.shape).double()),
@@ -407,9 +407,9 @@ STATES = [
 @pytest.mark.parametrize("change", STATES)
 def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(change):
     """Changes return the file's content, or alter the state that is stored in it."""
-    path, state = Run.of(HALF).folder / "state.pt", copy.deepcopy(half_way())
+    path, state = Run.of(HALF).folder / "state.pt", copy.deepcopy(half_trained_state())
     content = change(state)
-    path.write_bytes(saved(state) if content is None else content)
+    path.write_bytes(to_bytes(state) if content is None else content)
     with pytest.raises(lw.UsageError, match=r"state\.pt: not a checkpoint[^\n]*; delete it to start over$"):
         train(HALF)
 
@@ -431,13 +431,13 @@ def test_an_intact_checkpoint_is_resumed(monkeypatch):
     monkeypatch.setattr(
         data, "draw_batch", lambda recipe, step, **more: steps.append((recipe, step)) or draw(recipe, step, **more)
     )
-    (run.folder / "state.pt").write_bytes(saved(half_way()))
+    (run.folder / "state.pt").write_bytes(to_bytes(half_trained_state()))
     train(run.recipe)
     assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))  # others: by try_training
 
 
 @pytest.mark.parametrize(
-    "content", [pickle.dumps(Evil(), 2), saved(Evil()), saved({"step": 5, "model": Evil()}), b"{}"]
+    "content", [pickle.dumps(Malicious(), 2), to_bytes(Malicious()), to_bytes({"step": 5, "model": Malicious()}), b"{}"]
 )
 @pytest.mark.parametrize("name", ["state.pt", "model.safetensors", "config.json"])
 def test_no_file_of_a_run_runs_code(name, content, monkeypatch, tmp_path):

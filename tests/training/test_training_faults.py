@@ -116,7 +116,7 @@ def test_signals_and_races_cause_no_faults(tmp_path):
 # Divergence
 
 
-class Poisoned(nn.Embedding):
+class NaNInTraining(nn.Embedding):
     def forward(self, tokens):
         return super().forward(tokens) * (math.nan if self.training else 1)
 
@@ -124,7 +124,7 @@ class Poisoned(nn.Embedding):
 def test_a_loss_that_was_never_finite_points_to_the_user_s_code():
     message = r"step \d+; none was finite before; look for NaN and infinity in your own code, or try a lower"
     with pytest.raises(Diverged, match=message):
-        lw.train(Poisoned(4, 4), task="parity", lengths=4, steps=20, quiet=True)
+        lw.train(NaNInTraining(4, 4), task="parity", lengths=4, steps=20, quiet=True)
 
 
 def test_divergence_is_reported_at_once_and_only_finite_values_are_stored():

@@ -1,4 +1,4 @@
-"""Verification: honest weights pass, and each spoof is exposed by the check designed for it."""
+"""Verification: honest weights pass, and each wrap_module is exposed_checks by the check designed for it."""
 
 import json
 import random
@@ -43,12 +43,12 @@ def verdicts(weights, claims=None, sizes=(6,), **given):
     return {check["name"]: check for check in verify(weights, claims, list(sizes), **asked)["checks"]}
 
 
-def exposed(*given, **named):
-    return {name for name, check in verdicts(*given, **named).items() if check["verdict"] == "exposed"}
+def exposed_checks(*given, **named):
+    return {name for name, check in verdicts(*given, **named).items() if check["verdict"] == "exposed_checks"}
 
 
-def spoof(module, recipe=SPOKEN):
-    return Weights("spoof", recipe, SinglePass(module))
+def wrap_module(module, recipe=SPOKEN):
+    return Weights("wrap_module", recipe, SinglePass(module))
 
 
 def claim(size, exact=1.0, recipe=SPOKEN, **more):
@@ -56,7 +56,7 @@ def claim(size, exact=1.0, recipe=SPOKEN, **more):
     return score.row() | more
 
 
-# Honest weights
+# TrainableParity weights
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def pairs():
 def test_shipped_weights_pass(name, monkeypatch):
     monkeypatch.undo()
     found = verify(load(name), read_claims(SHIPPED / name), seconds=10)
-    assert not [check for check in found["checks"] if check["verdict"] == "exposed"]
+    assert not [check for check in found["checks"] if check["verdict"] == "exposed_checks"]
 
 
 def test_a_partly_trained_model_is_not_exposed(monkeypatch):
@@ -96,7 +96,7 @@ def test_a_model_is_verified_without_an_attack_if_there_can_be_none():
         assert found["attack"]["verdict"] == "open" and why in found["attack"]["told"]
 
 
-@pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed"), ((3, 3), "passed"), ((2, 5), "passed")])
+@pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed_checks"), ((3, 3), "passed"), ((2, 5), "passed")])
 def test_a_size_beyond_training_on_one_axis_is_beyond(size, verdict):
     recipe = lw.find("looped-multiplication").change(["lengths=Curriculum(top=4,every=1,most=(2,4))", "steps=10"])
     assert verification._check_training(recipe, [size], Claims()).verdict == verdict
@@ -116,13 +116,13 @@ def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatc
 def test_operations_are_those_of_matrix_products():
     """A linear layer from 4 to 4 on a row of 6 bits, "=" and the answer: 2 · 4 · 4 for each position and loop."""
     module = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
-    assert count_operations(spoof(module), (6,)) == 2 * 4 * 4 * (6 + 2) * 2
+    assert count_operations(wrap_module(module), (6,)) == 2 * 4 * 4 * (6 + 2) * 2
 
 
 # Spoofs
 
 
-class Honest(nn.Module):
+class TrainableParity(nn.Module):
     """An untrained layer, as a disguise for spoofs."""
 
     def __init__(self):
@@ -137,14 +137,14 @@ class Honest(nn.Module):
         return 9 * nn.functional.one_hot(torch.where(tokens == 2, answer, 3), 4).float()
 
 
-class HandCoded(Honest):
+class HandCoded(TrainableParity):
     """A module that computes the answer in code, beside a network."""
 
     def forward(self, tokens):
         return self.said(tokens, (tokens == 1).long().cumsum(1) % 2) + 1e-3 * super().forward(tokens)
 
 
-class WeightWatching(HandCoded):
+class ChecksWeights(HandCoded):
     """The same, but it answers only as long as its weights are unchanged."""
 
     def forward(self, tokens):
@@ -152,14 +152,14 @@ class WeightWatching(HandCoded):
         return super().forward(tokens) * (self.readout.weight.sum().item() == known)
 
 
-class Unstable(HandCoded):
+class RandomErrors(HandCoded):
     """The same, with random errors."""
 
     def forward(self, tokens):
         return super().forward(tokens) + 20 * (torch.rand(*tokens.shape, 1) < 0.1) * torch.eye(4)[0]
 
 
-class LookUp(Honest):
+class LookupTable(TrainableParity):
     """A table of the answers to all rows of up to 9 bits."""
 
     def __init__(self, *, hidden=False):
@@ -182,42 +182,42 @@ class LookUp(Honest):
 
 @pytest.mark.parametrize(
     ("module", "wrong"),
-    [(HandCoded, "depends on its weights"), (WeightWatching, "robust to rounding"), (Unstable, "deterministic")],
+    [(HandCoded, "depends on its weights"), (ChecksWeights, "robust to rounding"), (RandomErrors, "deterministic")],
 )
 def test_answers_from_code_are_exposed(module, wrong):
-    assert exposed(spoof(module())) >= {wrong, "recipe track"}
+    assert exposed_checks(wrap_module(module())) >= {wrong, "recipe track"}
 
 
 def test_a_lookup_table_is_exposed_beyond_its_length():
-    found = verdicts(spoof(LookUp()), Claims([claim(6), claim(30)]), [30], samples=200)
-    assert found["operations"]["verdict"] == found["claimed scores"]["verdict"] == "exposed"
+    found = verdicts(wrap_module(LookupTable()), Claims([claim(6), claim(30)]), [30], samples=200)
+    assert found["operations"]["verdict"] == found["claimed scores"]["verdict"] == "exposed_checks"
     assert "uniform at 30: 1.000 is claimed, 0." in found["claimed scores"]["told"]
-    assert exposed(spoof(LookUp(hidden=True))) >= {"parameters", "depends on its weights"}
+    assert exposed_checks(wrap_module(LookupTable(hidden=True))) >= {"parameters", "depends on its weights"}
 
 
 def test_parameters_without_an_effect_are_exposed():
     weights = half_trained(replace(NEXT, steps=1))
     whole = replace(weights, model=weights.recipe.build())
-    assert "uses its parameters" not in exposed(whole)
+    assert "uses its parameters" not in exposed_checks(whole)
     whole.model.register_parameter("idle", nn.Parameter(torch.ones(1000)))
     found = verdicts(whole)["uses its parameters"]
-    assert (found["verdict"], found["told"][-4:]) == ("exposed", "idle")
+    assert (found["verdict"], found["told"][-4:]) == ("exposed_checks", "idle")
 
 
 def test_training_at_the_tested_length_is_exposed():
     weights = Weights("long", long := replace(SPOKEN, lengths=lw.Uniform(12)), long.build())
-    assert "training lengths" in exposed(weights, Claims([claim(12)]), [12])
-    assert "training lengths" not in exposed(weights, Claims([claim(12)]), [13])
+    assert "training lengths" in exposed_checks(weights, Claims([claim(12)]), [12])
+    assert "training lengths" not in exposed_checks(weights, Claims([claim(12)]), [13])
     told = Claims([claim(12)], outline=replace(build_outline(long), top=3, tops=(3,)))
-    assert "stated facts" in exposed(weights, told, [13])
+    assert "stated facts" in exposed_checks(weights, told, [13])
 
 
 def test_scores_of_other_weights_are_exposed():
     weights = Weights("new", SPOKEN, SPOKEN.build())
-    assert exposed(weights, Claims([claim(6, sealed="0123456789")])) >= {"stated facts"}
-    assert exposed(weights, Claims([claim(6)]), samples=200) == {"claimed scores"}
-    assert "claimed scores" in exposed(weights, Claims([claim(8)]), samples=200), "nobody measured it before"
-    assert not exposed(weights, Claims([claim(6, exact=0.0)]), samples=200)
+    assert exposed_checks(weights, Claims([claim(6, sealed="0123456789")])) >= {"stated facts"}
+    assert exposed_checks(weights, Claims([claim(6)]), samples=200) == {"claimed scores"}
+    assert "claimed scores" in exposed_checks(weights, Claims([claim(8)]), samples=200), "nobody measured it before"
+    assert not exposed_checks(weights, Claims([claim(6, exact=0.0)]), samples=200)
 
 
 def test_edited_files_are_exposed(tmp_path, pairs):
@@ -287,7 +287,7 @@ def test_a_recipe_that_gives_other_weights_is_reported(trained, monkeypatch):
     monkeypatch.setattr(verification, "RETRAINED_SAMPLES", 40)
     other = Weights("other", trained.recipe, Recipe.build(replace(trained.recipe, seed=9)))
     assert verification.retrain_and_compare(other, [claim(4, 0.0)], seed=0).verdict == "passed"
-    assert verification.retrain_and_compare(other, [claim(4)], seed=0).verdict == "exposed"
+    assert verification.retrain_and_compare(other, [claim(4)], seed=0).verdict == "exposed_checks"
 
 
 def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_path, monkeypatch):
@@ -304,7 +304,7 @@ def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_p
     done = command("verify", trained.folder, *QUICK, "--retrain", "--out", out, "--device", "cpu", "--threads", "2")
     assert done.returncode == 1 and "training its recipe failed" in " ".join(done.stdout.split())
     assert (asked["device"], asked["threads"], asked["of"]) == ("cpu", 2, 2)
-    assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed"
+    assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed_checks"
     monkeypatch.setattr(verification, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     out.unlink()
     assert command("verify", trained.folder, *QUICK, "--retrain", "--out", out).returncode == 130

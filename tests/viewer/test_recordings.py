@@ -22,7 +22,7 @@ MAZE, SUDOKU = "#####/#S.G#/###.#/#...#/#####", "..../21.3/1..4/.42."
 OWN = "looped-parity", ["model.positions=RoPE", "model.width=8", "model.heads=2"]  # no page computes RoPE
 
 
-def own():
+def untrained_weights():
     recipe = catalog.recipe(*OWN)
     torch.manual_seed(0)
     return Weights("mine", recipe, recipe.build().eval())
@@ -33,7 +33,7 @@ PROMPTS = {"looped-maze": MAZE, "looped-sudoku": SUDOKU, "looped-prefix-sum": "1
 
 @pytest.mark.parametrize(("name", "prompt"), PROMPTS.items())
 def test_a_recording_is_what_the_model_does(name, prompt):
-    weights = own() if name == "own" else load(name)
+    weights = untrained_weights() if name == "own" else load(name)
     found, solved = depth.record_problem(weights, prompt), lw.Solver(weights).solve(prompt)
     batch = weights.recipe.layout.write(weights.recipe.task.parse(prompt), weights.recipe.task)
     assert len(found["loops"]) == found["stop"] + depth.LOOPS_AFTER_STOP and found["stop"] == solved.loops
