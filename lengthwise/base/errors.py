@@ -17,7 +17,7 @@ class Diverged(UsageError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when training was asked to stop, after saving; the same call resumes. It is no ``Exception``, so that
+    """Raised when training was asked to stop, after saving; the same call resumes. It is not an ``Exception``, so that
     loops that skip failed models stop too."""
 
 

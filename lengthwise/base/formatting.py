@@ -41,7 +41,7 @@ class PrintedTable:
         raise NotImplementedError
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """Return the table's heads and its rows of cells."""
+        """Return the table's headings and its rows of cells."""
         raise NotImplementedError
 
     def __str__(self) -> str:

@@ -55,8 +55,8 @@ def run_measurements(
 
 
 def has_all_results(args: PlanOptions, run: Run) -> bool:
-    """Return whether ``train`` would change nothing. Runs of the user's own code, which may have changed, never
-    count."""
+    """Return whether ``train`` has nothing left to train or measure. False for runs of the user's own code, which may
+    have changed."""
     if not run.done or (run.folder / CODE_FILE).exists():
         return False
     return not any(_missing_measurements(args, run, plan_measurements(args, run.recipe)))

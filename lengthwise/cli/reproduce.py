@@ -119,7 +119,7 @@ def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run
 
 
 def _plan_options(args: Options, samples: Size, panel: Panel, run: Run) -> PlanOptions:
-    """Return the options with which ``train`` measures a run as its panel asks."""
+    """Return the options of ``train`` for measuring a run on the problems of its panel."""
     sizes = [*map(str, panel.sizes), *(["x".join(f"1-{top}" for top in panel.grid)] if panel.grid else [])]
     return PlanOptions(
         lengths=",".join(sizes),

@@ -196,7 +196,7 @@ def _mean_exact_match(sweep: Sweep, run: Run) -> float | None:
 
 
 def _trial_row(sweep: Sweep, point: Point, seeds: int | None = None) -> Row:
-    """Return what is known of a point's first ``seeds`` runs, or of all."""
+    """Return the mean exact match of a point's first ``seeds`` runs, or of all, and further facts for tables."""
     try:
         runs = [Run.locate(replicate) for replicate in _list_replicates(sweep, point)][:seeds]
     except UsageError:  # incompatible values

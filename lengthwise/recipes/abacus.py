@@ -85,7 +85,7 @@ def _published_recipe(name: str) -> Recipe:
 
 def blog_abacus_addition() -> Recipe:
     """The published reproduction: one layer, 16 loops, the input read in every layer, and digit positions added to
-    queries and keys. Training takes 27 hours of one GPU; its text says a mean of 0.61 over 40 × 40 digits."""
+    queries and keys. Training takes 27 hours of one GPU; its text reports a mean of 0.61 over 40 × 40 digits."""
     model = Transformer(
         width=1024,
         layers=1,
@@ -117,7 +117,7 @@ ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 
 def abacus_addition() -> Recipe:
-    """Our form of addition with Abacus embeddings: two layers, two loops and width 128. Half of the heads see only
+    """Our model for addition with Abacus embeddings: two layers, two loops and width 128. Half of the heads see only
     neighbouring digit positions, or nothing; the others only the position of the next digit, or nothing. A seed takes
     about 25 minutes of one CPU thread; weights are shipped. See docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
@@ -236,8 +236,8 @@ def tasks() -> dict[str, Recipe]:
 
 
 def local_sorting() -> Recipe:
-    """Our form of sorting: half of the heads see only the left neighbour, and collect a number's digits at its end; the
-    others see all positions. Trained on up to four numbers of four digits. Expect .99 or more on every family with
+    """Our model for sorting: half of the heads see only the left neighbour, and collect a number's digits at its end;
+    the others see all positions. Trained on up to four numbers of four digits. Expect .99 or more on every family with
     three numbers of three digits, .9 with four numbers of four digits, and little with five. A seed takes an hour of
     one CPU thread; weights are shipped."""
     similar = ("neighbours", "shared-front", "odd-one-out", "same-length", "two-values")

@@ -1,4 +1,4 @@
-"""Ablations of our looped system and of our form of Abacus: each recipe changes one part.
+"""Ablations of our looped system and of our variant of Abacus: each recipe changes one part.
 
 ``ablation-<task>-<change>``; ``ablation-<task>-ours`` is the reference.
 """
@@ -24,7 +24,7 @@ from lengthwise.tasks.bits import FlippedCopy
 
 
 def ablations() -> dict[str, Recipe]:
-    """Our looped system, or our form of Abacus, with one part changed. See results/ablations."""
+    """Our looped system, or our variant of Abacus, with one part changed. See results/ablations."""
     parity = replace(WINDOWED, name="ablation-parity-ours", watch=Watch())
     addition = replace(
         columns_addition(),
@@ -45,7 +45,7 @@ def ablations() -> dict[str, Recipe]:
     half_local = _change_model(deep, positions=(LocalHeads(2),))
     recipes += [deep, replace(deep, name="ablation-flipped-copy-half-local", model=half_local)]
 
-    # Our form of Abacus on up to 10 digits, and without each of its five changes in turn.
+    # Our variant of Abacus on up to 10 digits, and without each of its five changes in turn.
     ours = replace(abacus_addition(), name="ablation-abacus-ours", lengths=LogUniform(10), steps=3000, watch=Watch())
     coupling, neighbours, ahead, blank = _change_model(ours).positions
     assert isinstance(coupling, Coupling)

@@ -1,4 +1,4 @@
-"""Controls: our looped forms without the loop, without the window, or without both.
+"""Controls: our looped variants without the loop, without the window, or without both.
 
 ``control-<task>-window`` sees only neighbours, in several layers applied once; ``-loops`` loops and sees the whole row;
 ``-neither`` has neither; ``-both`` is ``looped-<task>`` at half its range. All four share data, steps and batch size;

@@ -3,7 +3,7 @@
 ``paper-<method>-<task>`` is the published recipe; ``<method>-<task>`` is the same at a small width, for a CPU: no
 positional encoding, no window. ``half-<method>-<task>`` is trained on half the range, with half the loops and pauses.
 A method is a layout, a number of loops and a depth. All methods of a task share everything else, including the number
-of problems and their distribution (with ``Mastery``, lengths depend on what the model has mastered). Our own form of
+of problems and their distribution (with ``Mastery``, lengths depend on what the model has mastered). Our variant of
 the system is in ``recipes/window.py``.
 """
 

@@ -1,4 +1,4 @@
-"""Looped transformers that see neighbours, not the whole row: our form of the looped system (Fan et al. 2025).
+"""Looped transformers that see neighbours, not the whole row: our variant of the looped system (Fan et al. 2025).
 
 Layout, loops and objective are those of the published method, ``fop-loop-adaptive``; recipes that halt by themselves
 have other loops and objectives. Attention differs. Without a positional encoding, a model finds a position by counting,
@@ -64,8 +64,8 @@ HALTING: dict[str, Any] = {"objective": Halting(), "stopping": Halted()}  # the 
 
 
 def looped_parity() -> Recipe:
-    """Our form of parity: each loop sees only the left neighbour, so no length is new to it. Expect exact match 1.00 at
-    three times the training length; a seed takes two minutes of one CPU thread."""
+    """Our model for parity: each loop sees only the left neighbour, so no length is new to it. Expect exact match 1.00
+    at three times the training length; a seed takes two minutes of one CPU thread."""
     return replace(WINDOWED, name="looped-parity", chosen_on=ChosenOn((20, 26, 60)))
 
 
@@ -86,7 +86,7 @@ def halting_parity() -> Recipe:
 
 
 def looped_copy() -> Recipe:
-    """Our form of copy: each loop moves the row on by one position. It stops by itself: the mark of the first symbol
+    """Our model for copy: each loop moves the row on by one position. It stops by itself: the mark of the first symbol
     reaches the ``=`` when the row has arrived. Expect every family to be right at 1.5 times the training length, and
     most at twice that length; a seed takes five minutes of one CPU thread."""
     return replace(
@@ -106,7 +106,7 @@ def looped_copy() -> Recipe:
 
 
 def looped_addition() -> Recipe:
-    """Our form of binary addition: half of the heads see the left neighbour, half the same digit position of each
+    """Our model for binary addition: half of the heads see the left neighbour, half the same digit position of each
     number, so that digits are paired without counting; paired digits move past the carries, one position per loop. It
     stops by itself: until the mark of the first position reaches the ``=``, its answer is empty. A seed takes 25
     minutes of one CPU thread; expect .99 or more on uniform sums at twice the training length and, in two of three
@@ -147,7 +147,7 @@ def columns_addition() -> Recipe:
 
 
 def short_binary_sum() -> Recipe:
-    """Our form of the binary sum, trained to 20 bits: n loops of three layers that see only the left neighbour. Three
+    """Our model for the binary sum, trained to 20 bits: n loops of three layers that see only the left neighbour. Three
     fifths of the problems are structured, since uniform bits have sums near n too rarely. A seed takes 20 minutes of
     one CPU thread; expect most 30-bit sums to be right, but not those of 31 ones."""
     return replace(
@@ -203,8 +203,8 @@ def halting_binary_sum() -> Recipe:
 
 
 def looped_multiplication() -> Recipe:
-    """Our form of multiplication, 1–2 bits times n: n₁·n₂ + 2 loops, with heads as for addition. The first position is
-    marked: without it no weights can distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal neighbour
+    """Our model for multiplication, 1–2 bits times n: n₁·n₂ + 2 loops, with heads as for addition. The first position
+    is marked: without it no weights can distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal neighbour
     changes nothing. Rows take up to twenty more loops in training, so that finished digits stay. It stops by a clock
     with two layers, since one operand determines how fast its mark moves along the other; beyond the training lengths
     the clock may be early, so the answer is taken four loops later. A seed takes 20 minutes of one CPU thread; expect
@@ -232,7 +232,7 @@ def looped_multiplication() -> Recipe:
 
 
 def looped_unique_set() -> Recipe:
-    """Our form of the unique set: one head sees the left neighbour, the other all earlier positions, to find equal
+    """Our model for the unique set: one head sees the left neighbour, the other all earlier positions, to find equal
     symbols, or nothing. Three fifths of the problems are structured: a symbol has to find its own copies among many
     copies of another. It stops by itself. A seed takes 45 minutes of one CPU thread; expect .99 or more on every family
     at 1.5 times the training length."""

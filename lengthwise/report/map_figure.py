@@ -29,11 +29,13 @@ def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
 @style()
 def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, width: Width = "page") -> Drawing:
     """Draw exact match for every pair of sizes, averaged over weights, the training range outlined; a panel per
-    stopping rule and set of problems. Sizes measured on the diagonal only are left out beside others. Raises UsageError
-    without rows of two sizes."""
+    stopping rule and set of problems. If any pair has unequal sizes, only sizes that occur in such a pair are
+    shown. Raises UsageError without pairs of sizes."""
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
-        raise UsageError("no scores of two sizes to map: evaluate a run of a task with two axes, for example on 20x40")
+        raise UsageError(
+            "no scores at pairs of sizes to map: evaluate a run of a task with two axes, for example on 20x40"
+        )
     kinds = average_cells(pairs)
     varies = [len(set(values)) > 1 for values in zip(*kinds, strict=True)]
     names = (", ".join(compress((rule_text(rule), problems), varies)) for rule, problems in kinds)

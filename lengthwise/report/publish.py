@@ -135,7 +135,7 @@ def identified_scores(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFold
 
 
 def metrics_rows(runs: Sequence[RunFolder]) -> list[Row]:
-    """Return the course of training: the fields that figures use, with the columns that identify the run."""
+    """Return the training metrics that figures use, with the columns that identify the run."""
     rows = []
     for columns, row in ((run_columns(run), row) for run in runs for row in run.rows("metrics")):
         kept_fields = {name: row[name] for name in ("loss", "exact", "validation_loss") if name in row}

@@ -134,7 +134,7 @@ class Comparison(PrintedTable):
         self.keys = [key for key in reversed(self._found[0]) if all(key in other for other in self._found)]
         if not self.keys:
             measured = "; ".join(", ".join(size_text(one.sizes) for one in part[:5]) for part in self.scores)
-            raise UsageError(f"compare: the scores share no size of one set of problems: {measured}")
+            raise UsageError(f"compare: no problem set was measured at the same size in all scores: {measured}")
 
     def rows(self) -> list[Row]:
         """Return a row per size and set of problems: exact match in each of the scores, and the difference with its

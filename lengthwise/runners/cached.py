@@ -31,7 +31,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
-        """Return the logits of the next positions, whose columns are ``inputs``, after ``loops`` loops."""
+        """Return the logits of the next positions after ``loops`` loops; ``inputs`` holds only these positions."""
 
 
 class Cache:

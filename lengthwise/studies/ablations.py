@@ -1,4 +1,4 @@
-"""Ablations of the looped system and of our form of Abacus, and a task that needs two loops in sequence."""
+"""Ablations of the looped system and of our variant of Abacus, and a task that needs two loops in sequence."""
 
 from __future__ import annotations
 

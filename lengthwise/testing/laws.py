@@ -167,4 +167,4 @@ def _build(build: Callable[[], Any], kind: type) -> None:
 
 def _check_name(name: str, build: Callable[[], Recipe]) -> None:
     if (other := build().name) != name:
-        raise Broken(f"it is called {name}, and its name is {other}")
+        raise Broken(f"its function or key is called {name}, but its name is {other}")

@@ -52,7 +52,7 @@ def watched_sizes_stay_near_training(recipe: Recipe) -> None:
     """The recipe watches sizes up to 1.5 times its training length only, so that longer sizes test generalization."""
     furthest = max(_watched_sizes(recipe), default=0)
     if furthest > 1.5 * recipe.lengths.top:
-        raise Broken(f"it trains to {recipe.lengths.top}, and watch.sizes names {furthest}")
+        raise Broken(f"it trains on sizes up to {recipe.lengths.top}, but watch.sizes contains {furthest}")
 
 
 def it_measures_unwatched_sizes(study: Study) -> None:
@@ -60,7 +60,8 @@ def it_measures_unwatched_sizes(study: Study) -> None:
     for panel in study.panels:
         chosen = max((max(_watched_sizes(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
         if max((*panel.sizes, *panel.grid), default=0) <= chosen:
-            raise Broken(f"{panel.title}: chosen up to {chosen}, measured up to {max(panel.sizes, default=0)}")
+            watched = f"{panel.title}: its recipes watch sizes up to {chosen}"
+            raise Broken(f"{watched}, but it measures only up to {max(panel.sizes, default=0)}")
 
 
 def _watched_sizes(recipe: Recipe) -> tuple[int, ...]:

@@ -60,7 +60,7 @@ def loops_not_run_are_ignored(rule: Stopping) -> None:
         corrupted = Trace(trace.predictions.where(answered, GARBAGE), ends, confidence, trace.loops, movement)
         chosen, changed = rule.choose(trace, planned), rule.choose(corrupted, planned)
         if not torch.equal(chosen, changed):
-            given = f"rows ran {trace.loops.tolist()} loops: other values after them, or after an answer's end"
+            given = f"rows ran {trace.loops.tolist()} loops: other values after the last loop, or after an answer's end"
             raise Broken(f"{given}, change the choices {chosen.tolist()} to {changed.tolist()}")
 
 
@@ -70,7 +70,7 @@ def choices_do_not_depend_on_other_rows(rule: Stopping) -> None:
         together = rule.choose(trace, planned).tolist()
         alone = [int(rule.choose(take_row(trace, i), planned[i : i + 1])) for i in range(len(planned))]
         if together != alone:
-            raise Broken(f"rows that stop after {alone} loops alone stop after {together} loops in one batch")
+            raise Broken(f"rows stop after {alone} loops when alone, but after {together} loops in one batch")
 
 
 def draw_traces() -> Iterator[Example]:
@@ -111,7 +111,7 @@ def drawn_loops_come_from_the_generator(loops: Loops) -> None:
     """The same generator draws the same loops."""
     first, again = (loops.draw(ROUNDS, stream(0, "loops")) for _ in range(2))
     if not torch.equal(first, again):
-        raise Broken(f"one seed draws {first[:5].tolist()}, and in a second call {again[:5].tolist()}")
+        raise Broken(f"the same seed draws {first[:5].tolist()}, then {again[:5].tolist()}")
 
 
 def sizes_stay_in_the_range(lengths: Lengths) -> None:
@@ -128,7 +128,7 @@ def drawn_problems_come_from_the_generator(lengths: Lengths) -> None:
     """The same generator draws the same problems."""
     first, again = (lengths.problems(TASK, 9, 50, stream(0, "lengths")).sizes for _ in range(2))
     if not torch.equal(first, again):
-        raise Broken(f"one seed draws the sizes {first[:3].tolist()}, and in a second call {again[:3].tolist()}")
+        raise Broken(f"the same seed draws the sizes {first[:3].tolist()}, then {again[:3].tolist()}")
 
 
 # Objectives

@@ -46,9 +46,9 @@ def symbols_are_in_reads_and_writes(task: Task) -> None:
             read, written = map(task.vocab.split, (prompt, answer))
             case = f"{name} problem {prompt!r} → {answer!r}"
             if task.reads and (undeclared := {*read} - {*task.reads}):
-                raise Broken(f"{case} holds {min(undeclared)!r}, which is not in reads")
+                raise Broken(f"{case} holds {min(undeclared)!r}, which `reads` lacks")
             if task.writes and (undeclared := {*written} - {*task.writes}):
-                raise Broken(f"{case} holds {min(undeclared)!r}, which is not in writes")
+                raise Broken(f"{case} holds {min(undeclared)!r}, which `writes` lacks")
             if task.answers_each_symbol and len(read) != len(written):
                 raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, is not as long as the prompt")
 
@@ -154,7 +154,7 @@ def natural_problems_are_as_requested(task: Task) -> None:
         raise Broken("sample_natural gives other problems in a second call with an equally seeded generator")
     found, wanted = (len(pairs), int(problems.sizes.min()), int(problems.sizes.max())), (POOL_SIZE, low, high)
     if found != wanted:
-        raise Broken(f"sample_natural gives {found} as number, smallest and largest size, instead of {wanted}")
+        raise Broken(f"count, smallest and largest size of natural problems are {found}, not {wanted}")
     for prompt, answer in pairs:
         if (right := task.reference(prompt)) != answer:
             raise Broken(f"the natural problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")

@@ -15,8 +15,9 @@ from lengthwise.models import Model
 
 
 class Validator:
-    """Measures a model as the recipe's ``watch`` says. ``best`` holds the weights with the highest merit (the earliest
-    if equal): exact match or negative validation loss, by the recipe's ``keep``; no weights if that is ``last``."""
+    """Measures a model as configured by the recipe's ``watch``. ``best`` holds the weights with the highest merit
+    (the earliest if equal): exact match or negative validation loss, by the recipe's ``keep``; no weights if that is
+    ``last``."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe

@@ -194,7 +194,7 @@ def test_scores_are_compared(run):
     assert row["difference"] == row["looped-parity"] - row[run.recipe.name]
     assert row["low"] <= row["difference"] <= row["high"]
     assert both.plot().axes and len(both.frame()) == 2
-    with pytest.raises(lw.UsageError, match="the scores share no size of one set of problems: 2, 3, 6; 7"):
+    with pytest.raises(lw.UsageError, match="no problem set was measured at the same size in all scores: 2, 3, 6; 7"):
         lw.compare(run, lw.evaluate("looped-parity", 7, samples=2, quiet=True))
     with pytest.raises(lw.UsageError, match="two or more runs or scores"):
         lw.compare(run)

@@ -71,7 +71,7 @@ def test_symbols_missing_from_reads_or_writes_are_reported():
     shorter = type("_Shorter", (_Balanced,), {"answers_each_symbol": True})()
     law = next(law for law in list_laws(_Balanced) if law.__name__ == "symbols_are_in_reads_and_writes")
     law(_Balanced())
-    for task, message in ((wrong, "not in writes"), (shorter, "not as long")):
+    for task, message in ((wrong, "`writes` lacks"), (shorter, "not as long")):
         with pytest.raises(AssertionError, match=message):
             law(task)
     assert not [one for one in lw.check(_Balanced()).broken if "starts with _" not in one.failing_case]

@@ -528,7 +528,7 @@ def test_figures_without_data_are_refused():
     for make, what in (
         (lambda: length_figure([]), "no scores to plot"),
         (lambda: length_figure(curves([two_axes({(4, 12): 1.0})])), "heat map"),
-        (lambda: heat_map(run.rows("scores"), (TOP, TOP)), "no scores of two sizes"),
+        (lambda: heat_map(run.rows("scores"), (TOP, TOP)), "no scores at pairs of sizes"),
         (lambda: loss_figure([]), "name at least one run"),
         (lambda: loss_figure([run, broken]), "no loss to draw"),
         (lambda: parameter_figure([]), "no run logged a validation loss"),

@@ -115,7 +115,7 @@ def test_the_paper_s_figures(task):
 
 
 def test_choices_are_panels_and_recipes_in_their_order():
-    """The cpu scale has one more method, our own form, whose models are looped on the same tasks."""
+    """The cpu scale has one more method, our variant, whose models are looped on the same tasks."""
     panels = catalog.study("looped", tasks="all").panels
     assert [panel.name for panel in panels] == list(PUBLISHED)
     for panel in panels:

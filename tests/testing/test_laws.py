@@ -540,14 +540,14 @@ def test_each_law_has_a_part_that_breaks_it():
 def test_recipes_and_studies_are_checked():
     recipe = replace(lw.find("looped-parity"), name="own-parity", watch=lw.Watch(10, (50,)), steps=3, batch=2)
     told = [one.failing_case for one in lw.check(recipe).broken]
-    assert told == ["it trains to 20, and watch.sizes names 50"]
+    assert told == ["it trains on sizes up to 20, but watch.sizes contains 50"]
     ahead = lw.check(recipe.change(model=_Spec("LooksAhead"), loops=lw.Constant(), watch=lw.Watch())).broken
     assert any("LooksAhead looks ahead" in one.failing_case for one in ahead)
     wrong = laws.check_recipes({"called": lambda: recipe}).broken
-    assert [one.failing_case for one in wrong] == ["it is called called, and its name is own-parity"]
+    assert [one.failing_case for one in wrong] == ["its function or key is called called, but its name is own-parity"]
     panel = lw.Panel("One", (recipe,), sizes=(20,))
     told = [one.failing_case for one in lw.check(lw.Study("Mine", (panel,))).broken]
-    assert told == ["One: chosen up to 50, measured up to 20"]
+    assert told == ["One: its recipes watch sizes up to 50, but it measures only up to 20"]
     (found,) = laws.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
     assert found.law == "The recipe can be created."
     assert found.failing_case.startswith("family_names: copy has no family 'few'")

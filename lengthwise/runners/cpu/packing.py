@@ -21,7 +21,7 @@ from lengthwise.runners import Logits, Selected
 
 
 def select_unique(x: Float[Tensor, "*b d"], positions: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
-    """Select positions by distinct indices, so that gradients are copied, not accumulated, which is slower."""
+    """Select positions by distinct indices: copying their gradients is faster than accumulating them."""
     return _SelectRows.apply(x.reshape(-1, x.shape[-1]), positions)
 
 
