@@ -156,9 +156,9 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
             summary = summary_rows(panel.title, curves(reported), panel.sizes, panel.claims)
             write_csv(panel_folder / "summary.csv", summary)
             files, rows = [*files, panel_folder / "summary.csv"], rows + summary
-    if study.strong:
+    if study.highlight:
         trained_panels = [panel.name for panel in study.panels if any(run.done for run in runs[panel.title])]
-        files += publish_overview(trained_panels, folder, title=study.title, strong=study.strong)
+        files += publish_overview(trained_panels, folder, title=study.title, highlight=study.highlight)
     claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
     files += publish_parameters(all_runs, list(claims), folder)
     matrix_runs = [*_read_other_columns(folder, study), *matrix_runs] if study.matrix else matrix_runs
@@ -198,7 +198,7 @@ def _publish_panel(
     args: Options, panel: Panel, runs: Sequence[RunFolder], folder: Path, operations_per_step: Mapping[str, float]
 ) -> list[Path]:
     """Write a panel's scores and figures, accuracy against loops of adaptive recipes, and a fixed set's lengths."""
-    files = publish(runs, folder, title=panel.title, operations_per_step=operations_per_step, strong=panel.strong)
+    files = publish(runs, folder, title=panel.title, operations_per_step=operations_per_step, highlight=panel.highlight)
     rows: dict[str, list[Row]] = defaultdict(list)
     for one in sorted(runs, key=lambda run: run.outline.seed) if panel.also else []:
         depth_rows = one.rows("depth")

@@ -48,7 +48,7 @@ class Panel:
     loops: tuple[int, ...] = ()  # further numbers of loops, for recipes with a fixed number
     also: tuple[Stopping, ...] = ()  # further rules at ``sizes``, for recipes whose loops grow with the problem
     claims: tuple[Claim, ...] = ()  # published results, shown beside ours
-    strong: str = ""  # the main recipe, drawn stronger
+    highlight: str = ""  # the main recipe, which figures highlight
     name: str = ""  # name of its folder of results; by default from the title, and none for a study's only panel
 
     def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
@@ -67,7 +67,7 @@ class Study:
     panels: tuple[Panel, ...]
     note: str = ""
     samples: int = 1000  # default number of problems per size
-    strong: str = ""  # the main method of all panels, if they share their methods: one figure then shows all panels
+    highlight: str = ""  # the main method of all panels, if they share their methods: one figure then shows all panels
     matrix: bool = False  # also draw architectures × tasks, beside published results
 
     def __post_init__(self) -> None:

@@ -35,12 +35,12 @@ from lengthwise.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class Plot:
-    """One panel with its curves; ``strong`` if it is highlighted."""
+    """One panel with its curves; ``highlight``: its title is bold."""
 
     title: str
     curves: list[Curve]
     looks: list[LineStyle]
-    strong: bool = False
+    highlight: bool = False
     seeds_only: bool = False  # bands are drawn for curves of several seeds only
 
 
@@ -76,16 +76,16 @@ def choose_curves(curves: Sequence[Curve]) -> list[Curve]:
 
 @style()
 def length_figure(
-    curves: Sequence[Curve], title: str | None = None, *, strong: str | None = None, width: Width = "page"
+    curves: Sequence[Curve], title: str | None = None, *, highlight: str | None = None, width: Width = "page"
 ) -> Drawing:
-    """Draw exact match against length, a line per curve, the training range shaded; ``strong`` is the recipe to
-    highlight. A line is the mean over seeds; its band spans the worst to the best seed, or the 95 % interval of a
+    """Draw exact match against length, a line per curve, the training range shaded; ``highlight`` is the main
+    recipe. A line is the mean over seeds; its band spans the worst to the best seed, or the 95 % interval of a
     single seed (among few lines). With two axes, sizes are those equal on both; an axis with a smaller training limit
     stays at it. Many curves are split over several panels. Raises UsageError if no curve has such sizes."""
     curves = [curve for curve in curves if curve.diagonal()]
     if not curves:
         raise UsageError("no scores to plot against length: evaluate a run first (pairs of sizes make a heat map)")
-    parts, heading = split_panels(curves, strong)
+    parts, heading = split_panels(curves, highlight)
     if len(parts) > 1:
         longest = max(curve.diagonal()[-1].length for curve in curves)
         return _draw_panels(parts, title, width, longest=longest, columns=5)
@@ -100,11 +100,11 @@ def length_figure(
 
 @style()
 def overview_figure(
-    groups: Mapping[str, Sequence[RunFolder]], title: str | None = None, *, strong: str = "", width: Width = "page"
+    groups: Mapping[str, Sequence[RunFolder]], title: str | None = None, *, highlight: str = "", width: Width = "page"
 ) -> Drawing:
     """Draw exact match on uniform problems against length, a panel per named group of runs. A recipe's method, which
     has the same style in every panel, is its name without the words that all names of its panel share; a panel of few
-    recipes uses the method names of the fullest panel. ``strong`` is the method to highlight. Each recipe is stopped by
+    recipes uses the method names of the fullest panel. ``highlight`` is the main method. Each recipe is stopped by
     its own rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
     drawn: dict[str, dict[str, Curve]] = {}  # by panel, and by recipe
     for name, group in groups.items():
@@ -126,10 +126,10 @@ def overview_figure(
         names = names if len({*names}) == len(names) else short_labels
         panels[name] = dict(zip(names, curves_by_label.values(), strict=True))
     methods = list(dict.fromkeys(method for panel in panels.values() for method in panel))
-    first = sorted(methods, key=lambda method: method != strong)  # the highlighted method takes the first colour
-    styles = {method: line_style(first.index(method), name=method, strong=method == strong) for method in methods}
+    first = sorted(methods, key=lambda method: method != highlight)  # the highlighted method takes the first colour
+    styles = {method: line_style(first.index(method), name=method, highlight=method == highlight) for method in methods}
     parts = [
-        Plot(name, [*panel.values()], [styles[method] for method in panel], strong=True, seeds_only=True)
+        Plot(name, [*panel.values()], [styles[method] for method in panel], highlight=True, seeds_only=True)
         for name, panel in panels.items()
     ]
     return _draw_panels(parts, title, width, columns=4)
@@ -143,7 +143,7 @@ def _draw_panels(
     figure, grid = panel_grid(len(panels), len(styles), width, sharex=longest is not None)
     for axes, part in zip(grid, panels, strict=True):
         _draw_plot(axes, part, longest)
-        axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.strong else "normal")
+        axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.highlight else "normal")
     add_legend(figure, list(styles), columns=2 if width == "column" else columns)
     return fix_layout(figure, title or "", width)
 
@@ -156,13 +156,13 @@ def _draw_plot(axes: Axes, panel: Plot, max_length: int | None = None) -> None:
     for look, curve in zip(panel.looks, curves, strict=True):
         points = curve.diagonal()
         sizes, means = [point.length for point in points], [point.mean for point in points]
-        layer = 2.9 if look.strong else 3.0  # drawn below the others, so that its wide line does not hide them
+        layer = 2.9 if look.highlight else 3.0  # drawn below the others, so that its wide line does not hide them
         marked = math.ceil(len(sizes) / MARKS)
         axes.plot(sizes, means, markevery=marked, zorder=layer, clip_on=False, **look.properties())
-        if look.strong or len(curve.rows_by_seed) > 1 or (few and not panel.seeds_only):
+        if look.highlight or len(curve.rows_by_seed) > 1 or (few and not panel.seeds_only):
             banded.append(curve)
             low, high = [point.low for point in points], [point.high for point in points]
-            alpha = 0.18 if few or look.strong else 0.1  # many bands overlap
+            alpha = 0.18 if few or look.highlight else 0.1  # many bands overlap
             axes.fill_between(sizes, low, high, alpha=alpha, color=look.colour, linewidth=0, zorder=2)
     if banded and axes.get_xlabel():
         several = {point.seeds > 1 for curve in banded for point in curve.diagonal()}
@@ -218,7 +218,7 @@ def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> 
     return figure, grid.ravel().tolist()[:count]
 
 
-def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot], str]:
+def split_panels(curves: Sequence[Curve], highlight: str | None) -> tuple[list[Plot], str]:
     """Return the panels, and a heading with the words that all recipe names share. There is one panel unless there are
     more pairs of recipe and stopping rule than colours: then one per recipe if recipes have several rules, otherwise
     one per set of problems if there are several."""
@@ -237,7 +237,7 @@ def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot
 
     # Within a panel the colour shows the recipe and rule, and the dash the set of problems; if there are too few
     # colours or dashes, each curve gets its own pair of colour and dash.
-    first = sorted(curves, key=lambda curve: curve.label != strong)  # the order of colours
+    first = sorted(curves, key=lambda curve: curve.label != highlight)  # the order of colours
     colours = list(dict.fromkeys(style_key(curve, "problems") for curve in first))
     numbers = list(dict.fromkeys(style_key(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
@@ -250,16 +250,17 @@ def split_panels(curves: Sequence[Curve], strong: str | None) -> tuple[list[Plot
             rule_text(curve.stopping) if split == "label" or len(rules) > 1 else "",
             curve.problems if curve.problems != "uniform" and split != "problems" else "",
         ]
+        main = curve.stopping == first[0].stopping if split == "label" else curve.label == highlight and not split
         look = line_style(
             colours.index(style_key(curve, "problems")) if twins else numbers.index(style_key(curve)),
             sets.index(curve.problems) if twins else None,
             name=", ".join(filter(None, parts)),
-            strong=curve.stopping == first[0].stopping if split == "label" else curve.label == strong and not split,
+            highlight=main,
             note=warnings[curve.label] if curve.problems == "uniform" and not split else "",
         )
         key = str(getattr(curve, split)) if split else ""
         title = short_labels[key] if split == "label" else f"{key} problems" if split else ""
-        panel = panels.setdefault(key, Plot(title, [], [], key == strong))
+        panel = panels.setdefault(key, Plot(title, [], [], key == highlight))
         panel.curves.append(curve)
         panel.looks.append(look)
     return [*panels.values()], heading

@@ -26,7 +26,7 @@ class LineStyle:
     colour: str
     marker: str
     dash: Dash = "-"
-    strong: bool = False  # highlighted
+    highlight: bool = False
     note: str = ""  # small print below the name
     hollow: bool = False  # hollow markers, visible on top of a line of the same colour
 
@@ -36,7 +36,7 @@ class LineStyle:
         face = {"markeredgecolor": "white", "markeredgewidth": 0.5}
         if self.hollow:
             face = {"markeredgecolor": self.colour, "markeredgewidth": 0.8, "markerfacecolor": "white"}
-        return line | face | {"linewidth": 2.0 if self.strong and not self.hollow else 1.2}
+        return line | face | {"linewidth": 2.0 if self.highlight and not self.hollow else 1.2}
 
 
 def line_style(number: int, version: int | None = None, **fields: Any) -> LineStyle:
@@ -99,7 +99,7 @@ def name_lines(
         style = styles[number]
         line = style.properties() | {"label": "_"}
         axes.add_artist(Line2D([0.16, 0.34, 0.52], [0] * 3, markevery=[1], transform=beside, clip_on=False, **line))
-        weight = "bold" if style.strong else "normal"
+        weight = "bold" if style.highlight else "normal"
         name = axes.text(0.6, 0, style.name, transform=beside, va="center_baseline", fontsize=7.5, weight=weight)
         name.set_parse_math(False)  # a name may contain $
         if style.note:
@@ -117,7 +117,7 @@ def add_legend(figure: Figure, styles: Sequence[LineStyle], columns: int, headin
     head = {"title": heading or None, "title_fontproperties": {"size": 7}}
     legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, handlelength=3, **head)
     for look, text in zip(styles, legend.get_texts(), strict=True):
-        text.set_fontweight("bold" if look.strong else "normal")
+        text.set_fontweight("bold" if look.highlight else "normal")
         text.set_parse_math(False)
     figure.draw_without_rendering()
     if columns > 1 and legend.get_window_extent().width > figure.bbox.width:

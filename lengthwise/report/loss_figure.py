@@ -39,10 +39,10 @@ Groups = dict[str, list["_Logged"]]  # by recipe
 
 @style()
 def loss_figure(
-    runs: Iterable[RunFolder], title: str | None = None, *, strong: str | None = None, width: Width = "page"
+    runs: Iterable[RunFolder], title: str | None = None, *, highlight: str | None = None, width: Width = "page"
 ) -> Drawing:
     """Draw the running geometric mean of the loss against steps on a log axis; with few recipes, logged losses too, as
-    thin lines. Below it, draw the exact match measured while training. ``strong`` is the recipe to highlight. Raises
+    thin lines. Below it, draw the exact match measured while training. ``highlight`` is the main recipe. Raises
     UsageError if no run has logged a loss."""
     groups = {}
     for name, group in by_recipe(runs).items():
@@ -51,10 +51,11 @@ def loss_figure(
     if not groups:
         raise UsageError("no loss to draw: these runs logged none that is finite and above 0")
     heading, names = shorten_labels(list(groups))
-    order, looks = sorted(groups, key=lambda label: label != strong), {}
+    order, looks = sorted(groups, key=lambda label: label != highlight), {}
     for label, name in zip(groups, names, strict=True):
         note = f"{len(groups[label])} seeds" if len(groups[label]) > 1 else ""
-        looks[label] = replace(line_style(order.index(label), name=name, note=note, strong=label == strong), marker="")
+        look = line_style(order.index(label), name=name, note=note, highlight=label == highlight)
+        looks[label] = replace(look, marker="")
     watched = {size for group in groups.values() for run_log in group for size in run_log.watched}
     sizes = sorted(watched, key=lambda size: [int(part) for part in size.split("x")])
     # Dashes mark sizes if colours suffice for the recipes; otherwise each size has its own axes.
@@ -122,7 +123,7 @@ def _draw_losses(axes: Axes, groups: Groups, styles: dict[str, LineStyle]) -> li
         lines = [zip(*run_log.losses, strict=True) for run_log in group]
         smooth = [[*zip(steps, running_mean(losses), strict=True)] for steps, losses in lines]
         joined, _ = _join_lines(smooth)
-        axes.plot(*joined, zorder=2.9 if styles[label].strong else 3, **styles[label].properties())
+        axes.plot(*joined, zorder=2.9 if styles[label].highlight else 3, **styles[label].properties())
         last = [line[-1] for line in smooth]
         ends.append((max(step for step, _ in last), statistics.geometric_mean(loss for _, loss in last)))
     return ends

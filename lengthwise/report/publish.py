@@ -36,7 +36,7 @@ def publish(
     inquiries: Sequence[InquiryFolder] = (),
     title: str | None = None,
     operations_per_step: Mapping[str, float] | None = None,
-    strong: str | None = None,
+    highlight: str | None = None,
     width: Width = "page",
     formats: Sequence[str] = FORMATS,
 ) -> list[Path]:
@@ -44,10 +44,10 @@ def publish(
     written: ``runs.json`` (recipes, versions and times), ``inquiries.json``, ``scores.csv``, ``metrics.csv`` (both as
     .csv.gz above ``COMPRESS_ABOVE`` bytes), ``card.json`` (see ``card.score_card``), ``figures.json`` (the title), and
     in each of ``formats`` the figures ``lengths``, ``map-<recipe>`` (exact match over two sizes), ``anatomy-<recipe>``
-    (how answers go wrong) and ``loss``. ``strong`` is the recipe that figures highlight."""
+    (how answers go wrong) and ``loss``. ``highlight`` is the main recipe."""
     runs, inquiries = drop_repeats(runs), drop_repeats(inquiries)
     title = title or default_title([inquiry.outline for inquiry in [*runs, *inquiries]])
-    figures = _draw_figures(runs, inquiries, title, strong, width)  # drawn first, so that an error leaves no files
+    figures = _draw_figures(runs, inquiries, title, highlight, width)  # drawn first, so that an error leaves no files
     groups = by_recipe(runs) if runs else {}
     files, entries = [folder / "runs.json"], []
     old_files = [*folder.glob("*")] if files[0].exists() else []
@@ -69,7 +69,7 @@ def publish(
     for label, group in groups.items():
         if anatomies := anatomy_rows(group):
             files.append(_write_json(folder, f"anatomy-{label}", anatomies))
-    files.append(_write_json(folder, "figures", {"title": title} | ({"strong": strong} if strong else {})))
+    files.append(_write_json(folder, "figures", {"title": title} | ({"strong": highlight} if highlight else {})))
     files += [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
     for path in old_files:  # those not overwritten would be mistaken for results of this publication
         if path not in files and re.fullmatch(FILES, path.name):
@@ -97,13 +97,17 @@ def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequen
 
 
 def _draw_figures(
-    runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder], title: str | None, strong: str | None, width: Width
+    runs: Sequence[RunFolder],
+    inquiries: Sequence[InquiryFolder],
+    title: str | None,
+    highlight: str | None,
+    width: Width,
 ) -> dict[str, Figure]:
     """Return every figure for which there are rows, by name."""
     figures: dict[str, Figure] = {}
     lines = all_curves(runs, inquiries)
     if any(curve.diagonal() for curve in lines):
-        figures["lengths"] = length_figure(choose_curves(lines), title, strong=strong, width=width)
+        figures["lengths"] = length_figure(choose_curves(lines), title, highlight=highlight, width=width)
     groups = by_recipe(runs) if runs else {}
     for label, group in groups.items():
         cells = [row for row in label_scores(group) if row["problems"] in KINDS_WITH_CURVE]
@@ -111,7 +115,7 @@ def _draw_figures(
         if all(len({sizes[axis] for sizes in unequal}) > 1 for axis in (0, 1)):  # a map needs several on both axes
             figures[f"map-{label}"] = heat_map(cells, group[0].outline.tops, label, width=width)
     if any(row.get("loss") is not None for run in runs for row in run.rows("metrics")):
-        figures["loss"] = loss_figure(runs, title, strong=strong, width=width)
+        figures["loss"] = loss_figure(runs, title, highlight=highlight, width=width)
     for label, group in groups.items():
         if anatomies := anatomy_rows(group):
             figures[f"anatomy-{label}"] = anatomy_figure(anatomies, f"{label}: how answers go wrong", width=width)
@@ -197,18 +201,18 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
     return [folder / "parameters.csv", about, *save(figure, folder / "parameters")]
 
 
-def publish_overview(panels: Sequence[str], folder: Path, *, title: str, strong: str) -> list[Path]:
+def publish_overview(panels: Sequence[str], folder: Path, *, title: str, highlight: str) -> list[Path]:
     """Add panels, by the names of their folders, to the panels published before, and draw all of them in one figure. A
-    single panel is recorded but not drawn. ``strong`` is the method to highlight."""
+    single panel is recorded but not drawn. ``highlight`` is the main method."""
     all_panels = list(dict.fromkeys([*read_figures_json(folder).get("panels", []), *panels]))
-    about = read_figures_json(folder) | {"title": title, "panels": all_panels, "strong": strong}
+    about = read_figures_json(folder) | {"title": title, "panels": all_panels, "strong": highlight}
     files = [_write_json(folder, "figures", about)]
     return files if len(all_panels) < 2 else [*files, *save(_draw_overview(folder, about), folder / "overview")]
 
 
 def _draw_overview(folder: Path, about: Row, width: Width = "page") -> Figure:
     groups = {name.replace("-", " ").capitalize(): read_published_runs(folder / name) for name in about["panels"]}
-    return overview_figure(groups, about.get("title"), strong=about.get("strong", ""), width=width)
+    return overview_figure(groups, about.get("title"), highlight=about.get("strong", ""), width=width)
 
 
 def publish_distribution(counts: Mapping[int, int], path: Path) -> list[Path]:

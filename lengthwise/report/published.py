@@ -125,7 +125,7 @@ def read_json(path: Path, schema: Any) -> Any:
 
 
 def read_figures_json(folder: Path) -> Row:
-    """Read figures.json: ``title``, ``strong`` and ``claims`` of the figures; empty if there is none."""
+    """Read figures.json: ``title``, ``strong`` (the highlighted recipe) and ``claims``; empty if there is none."""
     path = folder / "figures.json"
     return fields.validate(FiguresFile, read_json_object(path), str(path)) if path.exists() else {}
 

@@ -32,13 +32,13 @@ def abacus(tasks: str = "all", scale: Literal["cpu", "blog", "paper"] = "cpu") -
         recipes, loops = (recipes_of.blog_abacus_addition(),), LOOPS
     elif scale == "paper":  # the paper's map, and the end of its diagonal
         recipes, loops, grid, sizes = tuple(recipes_of.paper().values()), LOOPS, (100, 100), (60, 100, 160)
-    first = {"grid": grid, "loops": loops, "claims": CLAIMS, "strong": recipes[0].name, "name": "addition"}
+    first = {"grid": grid, "loops": loops, "claims": CLAIMS, "highlight": recipes[0].name, "name": "addition"}
     panels = [Panel("Addition, trained on up to 20 digits", recipes, sizes, **first)]
     if scale == "cpu":
-        compared = {"strong": "abacus-positions-abacus", "name": "positions"}
+        compared = {"highlight": "abacus-positions-abacus", "name": "positions"}
         title = "Positions, trained on up to 5 digits"
         panels.append(Panel(title, tuple(recipes_of.positions().values()), tuple(range(1, 16)), **compared))
-        compared = {"loops": LOOPS, "strong": "abacus-split-8x2", "name": "splits"}
+        compared = {"loops": LOOPS, "highlight": "abacus-split-8x2", "name": "splits"}
         title = "Sixteen layers, split into layers and loops"
         panels.append(Panel(title, tuple(recipes_of.splits().values()), (), grid=(12, 12), **compared))
         for recipe in recipes_of.tasks().values():

@@ -26,6 +26,6 @@ def ablations(tasks: str = "all") -> Study:
             selected.insert(0, build_variation(task.removeprefix("half-"), "fop-loop-adaptive", "half"))
             sizes = tuple(range(top, 2 * top + 1))
         title = f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: one part changed"
-        panels.append(Panel(title, tuple(selected), sizes, strong=selected[0].name, name=task))
+        panels.append(Panel(title, tuple(selected), sizes, highlight=selected[0].name, name=task))
     note = "One part is changed at a time; nothing was chosen by these figures."
     return Study("Ablations of the looped system", tuple(panels), note, samples=200)

@@ -17,6 +17,6 @@ def controls(tasks: str = "pairs") -> Study:
             arms = (looped_pairs(), *arms, standard_pairs())
         top = arms[0].lengths.top
         title = f"{task.replace('-', ' ').capitalize()}, trained on up to {top}: loop, window, both or neither"
-        panels.append(Panel(title, arms, (top // 2, top, 2 * top, 3 * top), strong=arms[0].name, name=task))
+        panels.append(Panel(title, arms, (top // 2, top, 2 * top, 3 * top), highlight=arms[0].name, name=task))
     note = "Nothing was chosen by these figures. Ignore longer problems of a recipe that fails at training lengths."
-    return Study("What the loop does, and what the window", tuple(panels), note, strong="both")
+    return Study("What the loop does, and what the window", tuple(panels), note, highlight="both")

@@ -37,7 +37,7 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     own_methods = [OUR_METHOD] if scale == "cpu" else []
     chosen = [*METHODS, *own_methods] if methods == "all" else methods.split(",")
     on = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
-    strong, panels = next((name for name in MAIN_METHODS if name in chosen), chosen[-1]), []
+    highlight, panels = next((name for name in MAIN_METHODS if name in chosen), chosen[-1]), []
     for task in on:
         recipes = {method: _find_recipe(task, method, scale) for method in chosen}
         top, tested = recipes[chosen[0]].lengths.top, test_length(task, scale)
@@ -51,13 +51,13 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
             also=(Oracle(), MaxConfidence(extra), MaxConfidence(extra, per="batch")),
             # There are no published results for half the range.
             claims=() if scale == "half" else (claim, *CLAIMS.get(task, ())),
-            strong=recipes[strong].name,
+            highlight=recipes[highlight].name,
             name=task,
         )
         panels.append(panel)
     check_unique(on, "tasks")
     check_unique(chosen, "methods")
-    return Study("Looped transformers and their baselines", tuple(panels), samples=6400, strong=strong)
+    return Study("Looped transformers and their baselines", tuple(panels), samples=6400, highlight=highlight)
 
 
 def test_length(task: str, scale: Scale) -> int:

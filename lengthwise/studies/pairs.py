@@ -14,7 +14,7 @@ def pairs() -> Study:
     """Both models of the pairs system, trained on the same kinds of sums."""
     title = "Sums of stacked digits, trained on up to 8"
     sizes = (4, 8, 12, 16, 20, 24, 50, 100)
-    return Study(title, (Panel(title, (looped_pairs(), standard_pairs()), sizes, hard=True, strong="looped-pairs"),))
+    return Study(title, (Panel(title, (looped_pairs(), standard_pairs()), sizes, hard=True, highlight="looped-pairs"),))
 
 
 def notebook(tasks: str = "all") -> Study:
@@ -22,7 +22,7 @@ def notebook(tasks: str = "all") -> Study:
     panels, sizes = [], (4, 6, 8, 10, 12, 16, 20, 24)
     for name in parse_names(tasks, TITLES):
         selected = tuple(recipe for recipe in recipes().values() if recipe.name.endswith(name))
-        panels.append(Panel(TITLES[name], selected, sizes, strong=f"notebook-looped-{name}", name=name))
+        panels.append(Panel(TITLES[name], selected, sizes, highlight=f"notebook-looped-{name}", name=name))
     note = "Nothing was chosen by these figures; dropout is off at test, where the notebook left it on."
     return Study("Standard against looped, as in the notebook", tuple(panels), note)
 

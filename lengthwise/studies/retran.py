@@ -21,7 +21,7 @@ def retran(scale: Literal["cpu", "paper"] = "cpu", sizes: str = "small") -> Stud
     panels = []
     for size in parse_names(sizes, SIZES, "sizes"):
         chosen = tuple(recipes[f"{prefix}{name}-{size}"] for name in build_models(size))
-        options = {"curve": tuple(range(8, 41)), "claims": CLAIMS, "strong": f"{prefix}retran-{size}", "name": size}
+        options = {"curve": tuple(range(8, 41)), "claims": CLAIMS, "highlight": f"{prefix}retran-{size}", "name": size}
         panels.append(Panel(f"Expressions, {size} models", chosen, (30, 40), natural=True, **options))
     note = "`natural` problems follow the training distribution, but were not trained on: up to 30 characters, and from"
     return Study("ReTran, GPT and LSTM", tuple(panels), f"{note} 31 to 40.", samples=6400)

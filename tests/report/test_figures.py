@@ -59,8 +59,8 @@ def lines_of(axes):
 def test_no_study_repeats_a_colour_and_dash(name):
     study = catalog.study(name, **({"tasks": "all"} if name in ("looped", "controls") else {}))
     for panel in study.panels:
-        assert panel.strong in ("", *(one.name for one in panel.recipes))
-        for part in split_panels(study_curves(panel), panel.strong)[0]:
+        assert panel.highlight in ("", *(one.name for one in panel.recipes))
+        for part in split_panels(study_curves(panel), panel.highlight)[0]:
             pairs = [(one.colour, str(one.dash)) for one in part.looks]
             assert len(set(pairs)) == len(pairs), f"{panel.title}: {part.title}"
             assert len({one.name for one in part.looks}) == len(pairs)
@@ -141,7 +141,7 @@ def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
 
 def test_the_highlighted_recipe_has_a_wider_line():
     runs = [scored(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
-    (axes,) = length_figure(curves(runs), strong="some-ours").axes
+    (axes,) = length_figure(curves(runs), highlight="some-ours").axes
     assert lines_of(axes)["ours"].get_linewidth() > lines_of(axes)["other"].get_linewidth()
 
 
@@ -181,7 +181,7 @@ def test_published_figures_can_be_redrawn(tmp_path):
     rows = [{"step": step, "loss": 1 / step, "exact": {"8": 0.5}} for step in (10, 20)]
     run.append("metrics", *rows)
     other = scored(recipe("other", seed=1), (8, 0.5), (16, 0.25))
-    publish([run, other], tmp_path / "first", strong="other")
+    publish([run, other], tmp_path / "first", highlight="other")
     done = command("report", tmp_path / "first", "--out", tmp_path / "again", "--json")
     again = [Path(name) for name in json.loads(done.stdout)["files"]]
     assert {path.name for path in again} == {"lengths.png", "loss.png"}
@@ -209,7 +209,7 @@ def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
     for task in ("parity", "binary-sum"):
         publish_task(task, tmp_path)
     groups = {name: read_published_runs(tmp_path / name) for name in ("parity", "binary-sum")}
-    first, second = overview_figure(groups, strong="loop").axes
+    first, second = overview_figure(groups, highlight="loop").axes
     assert [axes.get_title(loc="left") for axes in (first, second)] == ["parity", "binary-sum"]
     for axes in (first, second):
         lines = lines_of(axes)
@@ -221,8 +221,8 @@ def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
 def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path):
     for task in ("parity", "copy"):
         publish_task(task, tmp_path / "first")
-    (alone,) = publish_overview(["parity"], tmp_path / "first", title="Study", strong="loop")
-    about, figure = publish_overview(["copy", "parity"], tmp_path / "first", title="Study", strong="loop")
+    (alone,) = publish_overview(["parity"], tmp_path / "first", title="Study", highlight="loop")
+    about, figure = publish_overview(["copy", "parity"], tmp_path / "first", title="Study", highlight="loop")
     assert about == alone and json.loads(about.read_text())["panels"] == ["parity", "copy"]
     done = command("report", tmp_path / "first", "--out", tmp_path / "again", "--json")
     (again,) = map(Path, json.loads(done.stdout)["files"])

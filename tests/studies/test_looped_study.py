@@ -328,7 +328,7 @@ def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, tmp_
     for name in ("parity", "twin"):
         recipes = replace(small, name=f"tiny-a-{name}"), replace(small, name=f"tiny-b-{name}", seed=1)
         panels.append(lw.Panel(name, recipes, (2, 3), name=name))
-    monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", tuple(panels), strong="b"))
+    monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", tuple(panels), highlight="b"))
     code, out, _ = run_command("reproduce", "looped", "--samples", 4, "--out", tmp_path / "out", "--quiet", "--json")
     assert code == 0
     assert str(tmp_path / "out" / "overview.png") in json.loads(out)["files"]
