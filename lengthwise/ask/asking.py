@@ -137,7 +137,7 @@ class RequestOptions(Config):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CollectionSummary:
     """The result of one call of ``collect_replies``."""
 
     replies: int
@@ -148,17 +148,17 @@ class Outcome:
 
 def collect_replies(
     run: InquiryRun, items: Sequence[Item], options: RequestOptions, on_reply: Callable[[int, int], None]
-) -> Outcome:
+) -> CollectionSummary:
     """Ask every different prompt that has no reply yet. Each reply is saved before ``on_reply`` is called with the
     numbers of replies and of requests so far. Raises UsageError for errors that would repeat, such as a wrong key."""
     known_replies = run.replies()
     missing = {item.prompt: item for item in items if item.prompt not in known_replies}
     if not missing:
-        return Outcome(0, 0, 0, "")
-    asker = _Asker(run, options, on_reply, has_replies=bool(known_replies))
+        return CollectionSummary(0, 0, 0, "")
+    asker = _RequestWorkers(run, options, on_reply, has_replies=bool(known_replies))
     if asyncio.run(_run_until_signal(asker.run(missing.values()))):
         raise KeyboardInterrupt
-    return Outcome(asker.replies, asker.requests, len(missing) - asker.replies, asker.reason)
+    return CollectionSummary(asker.replies, asker.requests, len(missing) - asker.replies, asker.reason)
 
 
 async def _run_until_signal(work: Awaitable[None]) -> bool:
@@ -180,7 +180,7 @@ async def _run_until_signal(work: Awaitable[None]) -> bool:
     return bool(signals)
 
 
-class _Asker:
+class _RequestWorkers:
     """One call of ``collect_replies``: workers that take prompts from a queue, each handling one at a time."""
 
     def __init__(

@@ -38,7 +38,7 @@ def run(args: Options) -> int:
             systems = sources.list_systems(catalog.family_members()) or []
         own_recipes, own_studies = catalog.describe_user_definitions()
         if args.import_:
-            systems.append(sources.System("yours", "Recipes of imported modules", own_recipes))
+            systems.append(sources.RecipeFile("yours", "Recipes of imported modules", own_recipes))
         studies |= own_studies
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything["studies"] = studies
@@ -78,7 +78,7 @@ def run(args: Options) -> int:
     return print_result(args, None, *shown)
 
 
-def _build_overview(systems: Iterable[sources.System], sections: Sections) -> Any:
+def _build_overview(systems: Iterable[sources.RecipeFile], sections: Sections) -> Any:
     """Return all names, recipes by system; shipped weights are marked."""
     rows: list[tuple[str, Text]] = []
     for system in systems:

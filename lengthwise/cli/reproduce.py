@@ -152,7 +152,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
         reported = _add_published_runs(panel_folder, group)
         matrix_runs += [run for run in reported if not isinstance(run, Run) or run.done]
         files += _publish_panel(args, panel, reported, panel_folder, operations_per_step)
-        if panel.claims or panel.also:
+        if panel.claims or panel.further_rules:
             summary = summary_rows(panel.title, curves(reported), panel.sizes, panel.claims)
             write_csv(panel_folder / "summary.csv", summary)
             files, rows = [*files, panel_folder / "summary.csv"], rows + summary
@@ -200,7 +200,7 @@ def _publish_panel(
     """Write a panel's scores and figures, accuracy against loops of adaptive recipes, and a fixed set's lengths."""
     files = publish(runs, folder, title=panel.title, operations_per_step=operations_per_step, highlight=panel.highlight)
     rows: dict[str, list[Row]] = defaultdict(list)
-    for one in sorted(runs, key=lambda run: run.outline.seed) if panel.also else []:
+    for one in sorted(runs, key=lambda run: run.outline.seed) if panel.further_rules else []:
         depth_rows = one.rows("depth")
         if isinstance(one, Run) and one.recipe.loops.adapts and one.done:
             with computation_settings(1), Progress(quiet=args.quiet) as progress, one.lock(wait=True):

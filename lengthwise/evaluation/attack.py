@@ -63,7 +63,7 @@ class Attempts:
     tries: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
     shortest: list[Attempt] = field(default_factory=list)  # failures, by length, then by falling confidence
-    unsure: list[Attempt] = field(default_factory=list)  # right answers, by rising confidence
+    least_confident: list[Attempt] = field(default_factory=list)  # right answers, by rising confidence
     prompts: set[str] = field(default_factory=set)
 
     def select_new(self, problems: Problems, task: Task) -> Problems:
@@ -82,8 +82,8 @@ class Attempts:
         self.failures.update(problem.origin for problem in failed)
         failures = sorted([*self.shortest, *failed], key=lambda p: (len(p.prompt), -p.confidence, p.prompt))
         self.shortest = failures[:KEPT_FAILURES]
-        unsure = [*self.unsure, *(problem for problem in attempts if problem.right)]
-        self.unsure = sorted(unsure, key=lambda problem: (problem.confidence, problem.prompt))[:POOL]
+        least_confident = [*self.least_confident, *(problem for problem in attempts if problem.right)]
+        self.least_confident = sorted(least_confident, key=lambda problem: (problem.confidence, problem.prompt))[:POOL]
 
 
 def attack(
@@ -176,7 +176,7 @@ def _generate_candidates(
 def _generate_mutations(task: Task, history: Attempts, rng: Random, limits: Int[Tensor, " axes"]) -> Iterator[Problems]:
     """Yield new problems, at most ``limits`` on each axis: mutations, as typed text, of problems with the lowest
     confidence, and of the shortest failures, to find shorter failures."""
-    parents = [problem.prompt for problem in [*history.unsure, *history.shortest, *history.shortest]]
+    parents = [problem.prompt for problem in [*history.least_confident, *history.shortest, *history.shortest]]
     mutated: set[str] = set()
     for _ in range(3 * MUTATIONS):
         if not parents or len(mutated) == MUTATIONS:

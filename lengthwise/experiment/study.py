@@ -46,7 +46,7 @@ class Panel:
     curve: tuple[int, ...] = ()  # further sizes, measured on fewer problems
     grid: tuple[int, ...] = ()  # for tasks of two axes: measure every pair of sizes up to these
     loops: tuple[int, ...] = ()  # further numbers of loops, for recipes with a fixed number
-    also: tuple[Stopping, ...] = ()  # further rules at ``sizes``, for recipes whose loops grow with the problem
+    further_rules: tuple[Stopping, ...] = ()  # applied at ``sizes``, to recipes whose loops grow with the problem
     claims: tuple[Claim, ...] = ()  # published results, shown beside ours
     highlight: str = ""  # the main recipe, which figures highlight
     name: str = ""  # name of its folder of results; by default from the title, and none for a study's only panel
@@ -54,7 +54,7 @@ class Panel:
     def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
         """Return the stopping rules by which a recipe is measured, the recipe's own rule first."""
         if recipe.loops.adapts:
-            return (recipe.stopping, *(rule for rule in self.also if rule != recipe.stopping))
+            return (recipe.stopping, *(rule for rule in self.further_rules if rule != recipe.stopping))
         planned = int(recipe.loops.planned(torch.ones(1, dtype=torch.long)))
         return (recipe.stopping, *(After(count) for count in self.loops if planned > 1))
 

@@ -234,7 +234,7 @@ def possible_parts(annotation: str) -> list[ClassDeclaration]:
 
 
 @dataclass(frozen=True)
-class System:
+class RecipeFile:
     """The recipes of one file, with a sentence that describes the file and one for each recipe."""
 
     name: str
@@ -247,7 +247,7 @@ def list_recipe_names() -> list[str]:
     return [name for system in list_systems() or () for name in system.recipes]
 
 
-def list_systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> list[System] | None:
+def list_systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> list[RecipeFile] | None:
     """Return the shipped recipes by file; None if ``members``, the names of families by file and function (by default
     those in ``MEMBERS``), are older than the recipes."""
     if members is None:
@@ -260,7 +260,8 @@ def list_systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -
         recipes = {name.replace("_", "-"): about for name, about in _list_functions(path, "Recipe")}
         for name, about in _list_functions(path, "dict[str, Recipe]"):
             recipes |= dict.fromkeys(members[path.stem].get(name, []), about)
-        found.append(System(path.stem, first_sentence(ast.get_docstring(ast.parse(path.read_bytes())) or ""), recipes))
+        docstring = ast.get_docstring(ast.parse(path.read_bytes())) or ""
+        found.append(RecipeFile(path.stem, first_sentence(docstring), recipes))
     return found
 
 

@@ -39,7 +39,7 @@ class Plot:
 
     title: str
     curves: list[Curve]
-    looks: list[LineStyle]
+    styles: list[LineStyle]
     highlight: bool = False
     seeds_only: bool = False  # bands are drawn for curves of several seeds only
 
@@ -92,7 +92,7 @@ def length_figure(
     figure, (axes,) = panel_grid(1, len(curves), width)
     _draw_plot(axes, parts[0])
     ends = [(curve.diagonal()[-1].length, curve.diagonal()[-1].mean) for curve in curves]
-    name_lines(axes, parts[0].looks, ends, width, heading)
+    name_lines(axes, parts[0].styles, ends, width, heading)
     if title:
         axes.set_title(wrap_title(title, width), pad=15)
     return fix_layout(figure)
@@ -139,7 +139,7 @@ def _draw_panels(
     panels: Sequence[Plot], title: str | None, width: Width, *, longest: int | None = None, columns: int
 ) -> Drawing:
     """Draw several panels, up to the same length ``longest`` if given, and one legend."""
-    styles = dict.fromkeys(look for part in panels for look in part.looks)
+    styles = dict.fromkeys(look for part in panels for look in part.styles)
     figure, grid = panel_grid(len(panels), len(styles), width, sharex=longest is not None)
     for axes, part in zip(grid, panels, strict=True):
         _draw_plot(axes, part, longest)
@@ -153,7 +153,7 @@ def _draw_plot(axes: Axes, panel: Plot, max_length: int | None = None) -> None:
     curves = panel.curves
     _set_up_length_axes(axes, curves, max_length or max(curve.diagonal()[-1].length for curve in curves))
     few, banded = len(curves) <= len(COLOURS), list[Curve]()
-    for look, curve in zip(panel.looks, curves, strict=True):
+    for look, curve in zip(panel.styles, curves, strict=True):
         points = curve.diagonal()
         sizes, means = [point.length for point in points], [point.mean for point in points]
         layer = 2.9 if look.highlight else 3.0  # drawn below the others, so that its wide line does not hide them
@@ -262,5 +262,5 @@ def split_panels(curves: Sequence[Curve], highlight: str | None) -> tuple[list[P
         title = short_labels[key] if split == "label" else f"{key} problems" if split else ""
         panel = panels.setdefault(key, Plot(title, [], [], key == highlight))
         panel.curves.append(curve)
-        panel.looks.append(look)
+        panel.styles.append(look)
     return [*panels.values()], heading

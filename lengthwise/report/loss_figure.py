@@ -34,7 +34,7 @@ from lengthwise.report.style import (
 from lengthwise.runs.folder import RunFolder
 
 Points = list[tuple[int, float]]  # (step, value)
-Groups = dict[str, list["_Logged"]]  # by recipe
+Groups = dict[str, list["_LoggedRun"]]  # by recipe
 
 
 @style()
@@ -46,7 +46,7 @@ def loss_figure(
     UsageError if no run has logged a loss."""
     groups = {}
     for name, group in by_recipe(runs).items():
-        if logged := [log for log in map(_Logged, group) if log.losses]:
+        if logged := [log for log in map(_LoggedRun, group) if log.losses]:
             groups[name] = logged
     if not groups:
         raise UsageError("no loss to draw: these runs logged none that is finite and above 0")
@@ -81,7 +81,7 @@ def loss_figure(
     return fix_layout(figure)
 
 
-class _Logged:
+class _LoggedRun:
     """The values that a run has logged, as (step, value)."""
 
     def __init__(self, run: RunFolder) -> None:

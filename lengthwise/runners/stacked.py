@@ -51,7 +51,7 @@ class Query:
         return self.each, len(self.depths)
 
 
-class _Asking(Runner):
+class _QueryRunner(Runner):
     """Turns each call of a runner into a query."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class _Asking(Runner):
         yield from self.ask(Query(inputs, loops, positions, each=True))
 
 
-class Recorder(_Asking):
+class Recorder(_QueryRunner):
     """Records the queries, and returns logits of zero for ``symbols`` symbols. With ``supervises``, it also records the
     targets of the logits."""
 
@@ -98,7 +98,7 @@ class Recorder(_Asking):
         return zeros
 
 
-class Replayer(_Asking):
+class Replayer(_QueryRunner):
     """Returns the answers to the queries that a ``Recorder`` recorded. Raises UsageError for any other call, because an
     objective whose calls depend on logits cannot be recorded before the logits are computed."""
 

@@ -111,7 +111,7 @@ class StackedGraphs(Graphs):
         return zip(self.parameters[number], self.views[number], strict=True)
 
     def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
-        caller, count, compiles = _Caller(self.models[0]), len(self.models), self.compiles
+        caller, count, compiles = _MethodCaller(self.models[0]), len(self.models), self.compiles
         whole = UnrolledLoops(self.models[0], shape, compiles=False, uses_waves=False)
         stack = _CompiledStack(caller, count)
         compiled = _UnrolledStack(stack, shape, compiles=True, uses_waves=False)  # type: ignore[arg-type]
@@ -138,7 +138,7 @@ class _CompiledStack(nn.Module):
 
     weights: dict[str, Tensor]
 
-    def __init__(self, caller: _Caller, count: int) -> None:
+    def __init__(self, caller: _MethodCaller, count: int) -> None:
         super().__init__()
         self.caller, self.count = caller, count
 
@@ -179,7 +179,7 @@ class _UnrolledStack(UnrolledLoops):
         return compile_function(_advance_all, BACKEND)(stack.caller, stack.weights, state, context, runs).flatten(0, 1)
 
 
-class _Caller(nn.Module):
+class _MethodCaller(nn.Module):
     """A module whose ``forward`` calls any method of a model: ``functional_call`` calls only ``forward``."""
 
     def __init__(self, model: Model) -> None:
@@ -191,7 +191,7 @@ class _Caller(nn.Module):
 
 
 def _advance_all(
-    caller: _Caller, weights: dict[str, Tensor], state: Tensor, context: TransformerContext, runs: Tensor
+    caller: _MethodCaller, weights: dict[str, Tensor], state: Tensor, context: TransformerContext, runs: Tensor
 ) -> Float[Tensor, "s b t d"]:
     """Advance the rows that still run by one loop, in all models."""
     advance = vmap(

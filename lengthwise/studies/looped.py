@@ -48,7 +48,7 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
             recipes=tuple(recipes.values()),
             sizes=(tested,),
             curve=tuple(range(1, 3 * top + 1)),
-            also=(Oracle(), MaxConfidence(extra), MaxConfidence(extra, per="batch")),
+            further_rules=(Oracle(), MaxConfidence(extra), MaxConfidence(extra, per="batch")),
             # There are no published results for half the range.
             claims=() if scale == "half" else (claim, *CLAIMS.get(task, ())),
             highlight=recipes[highlight].name,

@@ -128,9 +128,9 @@ def chart_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) ->
     """Return the rows of every chart, by the chart's name; a chart with nothing to draw has no rows."""
     lengths, groups = _length_rows(runs, inquiries), by_recipe(runs) if runs else {}
     labels = dict.fromkeys([*groups, *(row["label"] for row in lengths)])
-    looks = [line_style(number, name=label) for number, label in enumerate(labels)]  # as in figures
+    styles = [line_style(number, name=label) for number, label in enumerate(labels)]  # as in figures
     charts: dict[str, list[Row]] = {
-        "methods": [{"label": style.name, "colour": style.colour, "shape": SHAPES[style.marker]} for style in looks],
+        "methods": [{"label": style.name, "colour": style.colour, "shape": SHAPES[style.marker]} for style in styles],
         "lengths": lengths,
         **{name: [] for name in ("maps", "loops", "stops", "loss", "watched", "wrong", "traits")},
     }

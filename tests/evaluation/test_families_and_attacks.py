@@ -207,7 +207,9 @@ def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
 
 
 def test_mutations_stay_within_the_largest_size_on_each_axis():
-    search = Attempts(unsure=[Attempt("10*110", "uniform", True, -1.0), Attempt("1*1011", "uniform", True, -1.0)])
+    search = Attempts(
+        least_confident=[Attempt("10*110", "uniform", True, -1.0), Attempt("1*1011", "uniform", True, -1.0)]
+    )
     tried = list(_generate_mutations(Multiplication(), search, Random(0), torch.tensor([2, 4])))
     assert len(tried) > 20
     assert torch.cat([problems.sizes for problems in tried]).amax(0).tolist() == [2, 4]

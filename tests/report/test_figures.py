@@ -61,9 +61,9 @@ def test_no_study_repeats_a_colour_and_dash(name):
     for panel in study.panels:
         assert panel.highlight in ("", *(one.name for one in panel.recipes))
         for part in split_panels(study_curves(panel), panel.highlight)[0]:
-            pairs = [(one.colour, str(one.dash)) for one in part.looks]
+            pairs = [(one.colour, str(one.dash)) for one in part.styles]
             assert len(set(pairs)) == len(pairs), f"{panel.title}: {part.title}"
-            assert len({one.name for one in part.looks}) == len(pairs)
+            assert len({one.name for one in part.styles}) == len(pairs)
 
 
 def test_no_figure_repeats_a_colour_and_dash():

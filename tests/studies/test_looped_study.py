@@ -297,7 +297,7 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path
 
     def reproduce(methods, seed, **changed):
         recipes = [replace(small, name=f"{name}-parity", **changed) for name in methods]
-        panel = lw.Panel("Tiny", tuple(recipes), (3,), name="parity", also=(MaxConfidence(),))
+        panel = lw.Panel("Tiny", tuple(recipes), (3,), name="parity", further_rules=(MaxConfidence(),))
         monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", (panel,)))
         monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / f"runs-{seed}"))  # a folder without the earlier weights
         words = ["--seed", seed, "--samples", 4, "--out", tmp_path / "out", "--quiet"]

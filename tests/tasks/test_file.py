@@ -56,7 +56,7 @@ def bits(tmp_path_factory):
     return lw.File(str(write_rows(tmp_path_factory.mktemp("bits") / "parity.jsonl", parities(range(1, 11)))))
 
 
-@pytest.mark.parametrize("name", ["bits", "turns", "mirrors"])
+@pytest.mark.parametrize("name", ["bits", "turns", "grid_task"])
 def test_files_satisfy_the_laws_of_tasks(name, request, monkeypatch):
     monkeypatch.setattr(laws_of_tasks, "POOL_SIZE", 600)
     assert_laws(request.getfixturevalue(name), monkeypatch)

@@ -1,4 +1,4 @@
-"""Verification: honest weights pass, and each wrap_module is exposed_checks by the check designed for it."""
+"""Verification: honest weights pass, and each spoof is exposed by the check designed for it."""
 
 import json
 import random
@@ -44,7 +44,7 @@ def verdicts(weights, claims=None, sizes=(6,), **given):
 
 
 def exposed_checks(*given, **named):
-    return {name for name, check in verdicts(*given, **named).items() if check["verdict"] == "exposed_checks"}
+    return {name for name, check in verdicts(*given, **named).items() if check["verdict"] == "exposed"}
 
 
 def wrap_module(module, recipe=SPOKEN):
@@ -69,7 +69,7 @@ def pairs():
 def test_shipped_weights_pass(name, monkeypatch):
     monkeypatch.undo()
     found = verify(load(name), read_claims(SHIPPED / name), seconds=10)
-    assert not [check for check in found["checks"] if check["verdict"] == "exposed_checks"]
+    assert not [check for check in found["checks"] if check["verdict"] == "exposed"]
 
 
 def test_a_partly_trained_model_is_not_exposed(monkeypatch):
@@ -96,7 +96,7 @@ def test_a_model_is_verified_without_an_attack_if_there_can_be_none():
         assert found["attack"]["verdict"] == "open" and why in found["attack"]["told"]
 
 
-@pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed_checks"), ((3, 3), "passed"), ((2, 5), "passed")])
+@pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed"), ((3, 3), "passed"), ((2, 5), "passed")])
 def test_a_size_beyond_training_on_one_axis_is_beyond(size, verdict):
     recipe = lw.find("looped-multiplication").change(["lengths=Curriculum(top=4,every=1,most=(2,4))", "steps=10"])
     assert verification._check_training(recipe, [size], Claims()).verdict == verdict
@@ -190,7 +190,7 @@ def test_answers_from_code_are_exposed(module, wrong):
 
 def test_a_lookup_table_is_exposed_beyond_its_length():
     found = verdicts(wrap_module(LookupTable()), Claims([claim(6), claim(30)]), [30], samples=200)
-    assert found["operations"]["verdict"] == found["claimed scores"]["verdict"] == "exposed_checks"
+    assert found["operations"]["verdict"] == found["claimed scores"]["verdict"] == "exposed"
     assert "uniform at 30: 1.000 is claimed, 0." in found["claimed scores"]["told"]
     assert exposed_checks(wrap_module(LookupTable(hidden=True))) >= {"parameters", "depends on its weights"}
 
@@ -201,7 +201,7 @@ def test_parameters_without_an_effect_are_exposed():
     assert "uses its parameters" not in exposed_checks(whole)
     whole.model.register_parameter("idle", nn.Parameter(torch.ones(1000)))
     found = verdicts(whole)["uses its parameters"]
-    assert (found["verdict"], found["told"][-4:]) == ("exposed_checks", "idle")
+    assert (found["verdict"], found["told"][-4:]) == ("exposed", "idle")
 
 
 def test_training_at_the_tested_length_is_exposed():
@@ -287,7 +287,7 @@ def test_a_recipe_that_gives_other_weights_is_reported(trained, monkeypatch):
     monkeypatch.setattr(verification, "RETRAINED_SAMPLES", 40)
     other = Weights("other", trained.recipe, Recipe.build(replace(trained.recipe, seed=9)))
     assert verification.retrain_and_compare(other, [claim(4, 0.0)], seed=0).verdict == "passed"
-    assert verification.retrain_and_compare(other, [claim(4)], seed=0).verdict == "exposed_checks"
+    assert verification.retrain_and_compare(other, [claim(4)], seed=0).verdict == "exposed"
 
 
 def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_path, monkeypatch):
@@ -304,7 +304,7 @@ def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_p
     done = command("verify", trained.folder, *QUICK, "--retrain", "--out", out, "--device", "cpu", "--threads", "2")
     assert done.returncode == 1 and "training its recipe failed" in " ".join(done.stdout.split())
     assert (asked["device"], asked["threads"], asked["of"]) == ("cpu", 2, 2)
-    assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed_checks"
+    assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed"
     monkeypatch.setattr(verification, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     out.unlink()
     assert command("verify", trained.folder, *QUICK, "--retrain", "--out", out).returncode == 130

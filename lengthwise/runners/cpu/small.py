@@ -43,7 +43,7 @@ class AttentionPlan(NamedTuple):
     heads: int
     padded: Ragged  # maps packed positions to the padded rows in which attention is computed
     bias: Float[Tensor, "#r #k #k"]  # attention bias times log₂ e
-    turn: tuple[Tensor, ...]  # cosines and sines of the angles, if any, positions last
+    rotation: tuple[Tensor, ...]  # cosines and sines of the angles, if any, positions last
 
     @staticmethod
     def build(like: Tensor, heads: int, ragged: Ragged, context: AttentionContext) -> AttentionPlan:
@@ -76,22 +76,24 @@ def _causal_bias(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
 def attend(qkv: Float[Tensor, "n 3 h e"], plan: AttentionPlan, probability: float) -> Float[Tensor, "n h e"]:
     """Return softmax(q kᵀ / √e + bias) v of packed positions, with queries and keys rotated by the plan's angles, and
     attention weights dropped with ``probability``."""
-    return _AttendSmall.apply(qkv, plan.padded, probability, plan.bias, *plan.turn)
+    return _AttendSmall.apply(qkv, plan.padded, probability, plan.bias, *plan.rotation)
 
 
 class _AttendSmall(torch.autograd.Function):
     """``attend`` as an autograd function of a plan. In shapes, r counts all heads of all rows."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, padded: Ragged, probability: float, bias: Tensor, *turn: Tensor) -> Tensor:
+    def forward(ctx: Any, qkv: Tensor, padded: Ragged, probability: float, bias: Tensor, *rotation: Tensor) -> Tensor:
         parts = padded.unpack(qkv).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
-        turns = rotate_pairs(parts[:2], *turn, axis=-2) if turn else parts[:2]
+        turns = rotate_pairs(parts[:2], *rotation, axis=-2) if rotation else parts[:2]
         query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
         weights, inverse_sums = attention_weights(query, key, bias)
         dropout_mask = dropout_factors(weights, probability) if probability else None
         dropped_weights = weights if dropout_mask is None else weights * dropout_mask
         output = torch.bmm(value, dropped_weights.mT).mul_(inverse_sums)
-        ctx.save_for_backward(query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, output, *turn)
+        ctx.save_for_backward(
+            query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, output, *rotation
+        )
         ctx.padded, ctx.bias_shape = padded, bias.shape if bias.requires_grad else None
         return padded.pack(output.view(parts.shape[1:]).permute(0, 3, 1, 2))
 
@@ -99,7 +101,7 @@ class _AttendSmall(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # under checkpointing they can be read once
-        query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, output, *turn = saved
+        query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, output, *rotation = saved
         gradient = ctx.padded.unpack(gradient)
         rows, _, heads, _ = gradient.shape
         gradient = gradient.permute(0, 2, 3, 1).flatten(0, 1) * inverse_sums
@@ -108,10 +110,10 @@ class _AttendSmall(torch.autograd.Function):
         parts = query, key, value, weights, dropped_weights, dropout_mask
         grad_parts, scores = attention_gradients(gradient, *parts, mean)
         grad_parts = grad_parts.unflatten(1, (rows, heads))
-        if turn:
-            grad_parts[:2] = rotate_pairs(grad_parts[:2], turn[0], -turn[1], axis=-2)
+        if rotation:
+            grad_parts[:2] = rotate_pairs(grad_parts[:2], rotation[0], -rotation[1], axis=-2)
         grad_bias = None if ctx.bias_shape is None else scores.sum_to_size(ctx.bias_shape) / LOG2E
-        return ctx.padded.pack(grad_parts.permute(1, 4, 0, 2, 3)), None, None, grad_bias, *(None for _ in turn)
+        return ctx.padded.pack(grad_parts.permute(1, 4, 0, 2, 3)), None, None, grad_bias, *(None for _ in rotation)
 
 
 def attention_weights(
