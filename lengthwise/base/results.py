@@ -178,9 +178,9 @@ class Claim:
 
     who: str
     size: int
-    figure: str  # the result as published, in numbers or words
+    reported: str  # the result as published, in numbers or words
     standing: str  # its source, and how reliable that is
-    exact: float | None = None  # the figure as exact match, if it can be plotted
+    exact: float | None = None  # the result as exact match, if it can be plotted
 
 
 MATRIX_TIMES = (1.0, 3.2, 6.4)  # sizes in a cell of the task matrix, in multiples of the training length

@@ -75,7 +75,7 @@ def parse_grid(text: str) -> list[AnySize]:
 
 def requested_extra_kinds(args: KindOptions, task: Task) -> list[Kind]:
     """Return the kinds of problems requested by --hard or --natural."""
-    if args.hard and not task.has_harder:
+    if args.hard and not task.has_harder_set:
         raise UsageError(f"--hard: {task.name} has no harder set of problems; omit --hard")
     return [kind for kind in ("hard", "natural") if getattr(args, kind)]
 

@@ -200,7 +200,7 @@ def get_sampler(task: Task, kind: Kind) -> Sampler:
         return task.sample_hard
     families = {family.name: family for family in task.families}
     if kind not in families:
-        kinds = ["uniform", "natural", *(["hard"] if task.has_harder else []), *families]
+        kinds = ["uniform", "natural", *(["hard"] if task.has_harder_set else []), *families]
         raise UsageError(f"{task.name} has no problems called {kind!r}{suggest(kind, kinds)}: {', '.join(kinds)}")
     return families[kind].sample
 

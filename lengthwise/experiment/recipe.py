@@ -148,7 +148,7 @@ class Recipe(fields.Config):
         if fixed and fixed.rows < self.batch:
             raise UsageError(f"source: a set of {fixed.rows} rows is smaller than a batch of {self.batch}: raise rows")
         self.layout.check(self.task)
-        if self.hard and not self.task.has_harder:
+        if self.hard and not self.task.has_harder_set:
             raise UsageError(f"{self.task.name} has no harder set of problems: leave hard at 0")
         if self.families + self.hard > 1:
             raise UsageError(f"families={self.families} and hard={self.hard} must add up to 1 at most")

@@ -54,7 +54,7 @@ def score_figure(runs: Sequence[RunFolder], title: str | None = None, *, width: 
         return length_figure(choose_curves(lines), title, width=width)
     if len({curve.label for curve in lines}) > 1:
         raise UsageError(
-            "no sizes are equal on all axes, and a heat map shows a single recipe: draw each recipe separately"
+            "all sizes differ between axes, which needs a heat map of a single recipe: draw recipes separately"
         )
     return heat_map(rows, runs[0].outline.tops, title, width=width)
 

@@ -166,7 +166,7 @@ def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], clai
                 seeds = {"solved": point.solved, "seeds": point.seeds, "count": point.count}
                 rows.append(curve_columns | score | seeds | trained)
     for claim in claims:
-        published = {"published": claim.figure, "standing": claim.standing}
+        published = {"published": claim.reported, "standing": claim.standing}
         rows.append({"panel": panel, "who": claim.who, "size": claim.size} | published)
     return rows
 

@@ -79,7 +79,7 @@ class Task(Config):
         raise UsageError(f"{self.name} has no harder set of problems: choose another kind")
 
     @property
-    def has_harder(self) -> bool:
+    def has_harder_set(self) -> bool:
         """Whether the task has a harder set."""
         return type(self).sample_hard is not Task.sample_hard
 
@@ -89,7 +89,7 @@ class Task(Config):
         harder set, if there is one, and the ``patterns``."""
         hard = Family(self.harder, "The harder set that training may draw from.", self.sample_hard)
         return (
-            *([hard] if self.has_harder else []),
+            *([hard] if self.has_harder_set else []),
             *(Family.from_function(pattern, partial(self.draw_pattern, pattern)) for pattern in self.patterns),
         )
 

@@ -192,7 +192,7 @@ def _compute_loss(objective: Objective, model: Model, batch: Batch) -> Loss:
     steps = objective.steps(Plain(model), batch, batch.rounds, stream(0, "objective"))
     losses = [validate_loss(objective, loss) for loss in steps]
     if not losses:
-        raise Broken("steps yields no loss")
+        raise Broken("`steps` yields no loss")
     return losses[0] if len(losses) == 1 else Loss.mean(losses)
 
 

@@ -145,7 +145,7 @@ def _list_examples(
     draw, top = stream(0, "page", recipe.task.name), recipe.lengths.top
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
     structured = [(top, name) for name in names[:: max(1, len(names) // HARD_EXAMPLES)][:HARD_EXAMPLES]]
-    hard = [(2 * top, recipe.task.harder)] if recipe.task.has_harder else []
+    hard = [(2 * top, recipe.task.harder)] if recipe.task.has_harder_set else []
     for length, origin in [*hard, *((factor * top, "uniform") for factor in multiples), *structured]:
         with suppress(UsageError):  # a size that the task cannot draw
             size = torch.tensor([list(recipe.sizes(length))])

@@ -146,7 +146,7 @@ def test_half_trained_models_are_sometimes_right():
         assert 0 < score.exact < score.token_accuracy < 1
 
 
-class Scripted(nn.Module):
+class FixedAnswer(nn.Module):
     """A module that predicts the same symbols after every equals sign, with a given probability."""
 
     def __init__(self, recipe, script, chance=0.9):
@@ -176,7 +176,7 @@ def test_an_answer_that_ends_early_or_late_is_wrong(predicted, layout, monkeypat
     recipe = replace(PARITY, task=lw.Addition(), layout=layout, loops=lw.Constant())
     problems = recipe.task.parse("12+34")
     use_problems(monkeypatch, problems)
-    weights = Weights("says", recipe, SinglePass(Scripted(recipe, predicted)))
+    weights = Weights("says", recipe, SinglePass(FixedAnswer(recipe, predicted)))
     (score,) = evaluate(weights, [2], samples=1)
     assert (score.exact, score.whole_row) == ENDINGS[predicted]
     assert score.token_accuracy == pytest.approx(sum(a == b for a, b in zip(predicted, "46$", strict=False)) / 3)

@@ -472,8 +472,8 @@ def flip(state, is_on):
     return {"row": each(lambda s: turn.get(s, s), state["row"])}
 
 
-def flip_where(steers):
-    return lambda self, state, row: flip(state, row.ids is not None and steers(row.ids))
+def flip_where(condition):
+    return lambda self, state, row: flip(state, row.ids is not None and condition(row.ids))
 
 
 CHEATS = [

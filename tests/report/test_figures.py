@@ -257,7 +257,7 @@ def test_a_map_is_of_one_recipe():
     exact = {"right": 1.0, "wrong": 0.0}
     runs = [scored(replace(part, name=name), ((4, 8), share), ((2, 6), share)) for name, share in exact.items()]
     assert score_figure(runs[:1])
-    with pytest.raises(lw.UsageError, match="a heat map shows a single recipe: draw each recipe separately"):
+    with pytest.raises(lw.UsageError, match="a heat map of a single recipe: draw recipes separately"):
         score_figure(runs)
 
 

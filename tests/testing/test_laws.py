@@ -492,7 +492,7 @@ TOLD = [
     ("rows_do_not_depend_on_the_batch", _WrongRows(how="narrow"), "] beside others"),
     ("inputs_hide_the_answer", _TargetsInInputs(), "a different answer changes tokens at position"),
     ("long_rows_have_finite_logits", _Spec("FailsOnLongRows"), "RuntimeError in test_laws.py, line "),
-    ("the_loss_is_a_number", _NoSteps(), "steps yields no loss"),
+    ("the_loss_is_a_number", _NoSteps(), "`steps` yields no loss"),
     ("the_loss_is_a_number", _ValueSteps(), "_ValueSteps must return lw.Loss(value, logs)"),
     ("question_describes_the_task", _WithoutQuestion(), "'Digits → digits'; it must be a sentence on one line"),
     ("loops_not_run_are_ignored", _ReadsLoopsNotRun(), "or after an answer's end, change the choices"),

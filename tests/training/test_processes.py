@@ -71,7 +71,7 @@ def train_in_threads(recipe, count, steps, state=None):
             trainee.load_state({**state})
         trainees.append(trainee)
 
-    def work(trainee):
+    def run_process(trainee):
         try:
             for _ in range(steps):
                 trainee.advance()
@@ -81,7 +81,7 @@ def train_in_threads(recipe, count, steps, state=None):
             barrier.abort()
 
     # With this thread's context, which holds the chosen runner.
-    threads = [threading.ThreadProcesses(target=copy_context().run, args=(work, trainee)) for trainee in trainees]
+    threads = [threading.Thread(target=copy_context().run, args=(run_process, trainee)) for trainee in trainees]
     for thread in threads:
         thread.start()
     for thread in threads:
