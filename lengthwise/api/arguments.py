@@ -90,7 +90,8 @@ def resolve_weights(
     if isinstance(weights, nn.Module):
         if task is None:
             raise UsageError(f"{type(weights).__name__}: name the task to measure it on, e.g. task='parity'")
-        lengths = Uniform(top=20 if trained_to is None else trained_to)
+        top = 20 if trained_to is None else trained_to
+        lengths = Uniform(top, bottom=min(top, resolve_task(task).smallest))
         recipe = build_recipe(weights, task, lengths=lengths, **settings)
         return Weights(type(weights).__name__, recipe, weights if isinstance(weights, Model) else SinglePass(weights))
     if task is not None or trained_to is not None or settings:

@@ -60,6 +60,9 @@ def test_the_recipe_as_data(run, inquiry):
         (run.folder / "config.json").write_text(damaged)
         with pytest.raises(UsageError, match=rf"config\.json: {what}"):
             RunFolder(run.folder).config()
+    (run.folder / "about.json").unlink()  # as of an unfinished run
+    with pytest.raises(UsageError, match=r"config\.json: "):
+        _ = RunFolder(run.folder).outline
     with pytest.raises(UsageError, match=r"config\.json: cannot be read"):
         RunFolder(inquiry.folder).config()
 
