@@ -14,6 +14,7 @@ from lengthwise.experiment import data
 from lengthwise.experiment.source import RESIDUES, Finite, Fresh, hash_prompts
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks import strings
+from lengthwise.tasks.expression import Expression
 from lengthwise.testing.laws_of_tasks import prompts_and_answers
 from lengthwise.training.loop import train
 
@@ -211,6 +212,7 @@ def test_an_epoch_goes_through_the_whole_set_in_its_own_order():
         ({"hard": 0.5}, "hard and families must be 0"),
         ({"source": Fresh(), "hard": 0.5, "lengths": lw.Natural(4)}, "hard must be 0 with Natural"),
         ({"source": Finite(63)}, "is smaller than a batch"),
+        ({"task": Expression(), "lengths": lw.Uniform(4)}, "sizes of expression start at 3, not at 1"),
         ({"keep": "lowest-loss"}, "needs watch.every and watch.validation"),
         ({"keep": "best", "watch": lw.Watch(every=5, validation=10)}, "needs watch.every and watch.sizes"),
     ],

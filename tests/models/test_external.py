@@ -198,6 +198,11 @@ def test_logits_beyond_the_symbols_are_shown_as_replacement_characters():
     assert found["failed"] == found["tries"] > 0
 
 
+def test_a_module_is_measured_on_a_task_whose_sizes_start_above_one():
+    (score,) = lw.evaluate(nn.Embedding(17, 17), 3, task="expression", samples=2, families=False)
+    assert score.count == 2
+
+
 NOTEBOOK = """
 class Chosen:
     def of(self, kind):
