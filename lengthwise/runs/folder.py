@@ -304,7 +304,11 @@ class RunFolder(Folder):
         # For unfinished runs and earlier versions' folders, compute it from the recipe, which imports torch.
         from lengthwise.experiment.recipe import Recipe, build_outline
 
-        return build_outline(Recipe.read(read_text(self.folder / "config.json")))
+        text = read_text(path := self.folder / "config.json")
+        try:
+            return build_outline(Recipe.read(text))
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from None
 
     def about(self) -> dict[str, Any]:
         """Return versions, commit, device and time of a finished run; empty before. Raises UsageError if damaged."""
