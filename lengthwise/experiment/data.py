@@ -65,8 +65,8 @@ def _draw_problems(
     rows, hard = count - family_count, round(recipe.hard * count)
     parts = [recipe.lengths.problems(task, curriculum_step, rows, generator, hard=min(hard, rows))] if rows else []
     if family_count:  # their sizes have the same distribution as the others'
-        sizes = recipe.lengths.problems(recipe.task, curriculum_step, family_count, family_generator).sizes
-        families = choose_families(recipe.task.families, recipe.family_names, recipe.task.name)
+        sizes = recipe.lengths.problems(task, curriculum_step, family_count, family_generator).sizes
+        families = choose_families(task.families, recipe.family_names, task.name)
         parts.append(draw_mixture(families, sizes, family_generator))
     return Problems.join(parts)
 

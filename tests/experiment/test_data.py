@@ -13,7 +13,7 @@ from lengthwise.evaluation import scores as evaluation
 from lengthwise.experiment import data
 from lengthwise.experiment.source import RESIDUES, Finite, Fresh, hash_prompts
 from lengthwise.runners.plain import Plain
-from lengthwise.tasks import strings
+from lengthwise.tasks import strings, sudoku
 from lengthwise.tasks.expression import Expression
 from lengthwise.testing.laws_of_tasks import prompts_and_answers
 from lengthwise.training.loop import train
@@ -47,6 +47,16 @@ def draw_set(rows=500, seed=0, **changes):
     data.fixed_set.cache_clear()
     recipe = replace(RECIPE, **changes)
     return data.fixed_set(recipe.task, recipe.lengths, Finite(rows, seed))
+
+
+def test_families_have_the_problems_of_their_part(monkeypatch):
+    parts, read = [], sudoku.read_base_puzzles
+    monkeypatch.setattr(sudoku, "read_base_puzzles", lambda side, part: parts.append(part) or read(side, part))
+    recipe = lw.find("looped-sudoku").change(families=0.5)
+    data.draw_batch(recipe, 0)
+    trained, parts[:] = {*parts}, []
+    data.validation_problems(recipe, 20)
+    assert (trained, {*parts}) == ({"train"}, {"validation"})
 
 
 def test_a_larger_set_begins_with_the_smaller_and_another_seed_gives_another():
