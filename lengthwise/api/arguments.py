@@ -167,7 +167,11 @@ def build_training_recipe(
         settings |= {"task": resolve_task(task)}
     if lengths is not None:
         smallest = settings.get("task", chosen.task).smallest
-        settings |= {"lengths": Uniform(top=lengths, bottom=smallest) if isinstance(lengths, int) else lengths}
+        lengths = Uniform(top=lengths, bottom=smallest) if isinstance(lengths, int) else lengths
+        if not isinstance(lengths, Lengths):
+            advice = "such as 20, nor a rule, such as lw.Uniform(top=20)"
+            raise UsageError(f"lengths: {quote(lengths)} is neither the longest training length, {advice}")
+        settings |= {"lengths": lengths}
     chosen = chosen.change(**{name: value for name, value in settings.items() if value is not None}).change(changes)
     return chosen if came_from is None else continue_from(came_from, chosen)
 

@@ -301,6 +301,7 @@ WRONG = [
     (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track must be a string or a list of strings"),
     (lambda: lw.train(NotFrozen(), task="parity"), "NotFrozen is not a frozen dataclass"),
     (lambda: lw.train(Spec()), "Spec: name the task"),
+    (lambda: lw.train("looped-parity", lengths=[4, 8]), r"^lengths: \[4, 8\] is neither the longest training length"),
     (lambda: lw.train(Spec(), task="parity", model=Spec()), "^model: Spec is a model already; give only one$"),
     (lambda: lw.train([]), "train takes a recipe, its name, a model's configuration or a torch module, not "),
     (lambda: lw.train("looped-parity", matmul="bfloat16"), "matmul: 'bfloat16' is not one of: fp32, tf32, bf16"),

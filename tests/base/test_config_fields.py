@@ -110,6 +110,7 @@ def test_a_misspelt_field_gets_a_suggestion():
 
 
 WRONG = [
+    ("lengths=8", r"lengths: 8 is not one of: Curriculum, .*; lengths\.FIELD=VALUE changes one of its fields"),
     ("model.widht=3", r"model\.widht: there is no such field; Transformer has: width, .*did you mean width\?"),
     ("model=Transfomer", r"model: 'Transfomer' is not one of: .*Transformer.*did you mean Transformer\?"),
     ("task=Uniform(top=3)", "task: 'Uniform' is not one of: .*Addition.*Copy.*Parity"),
