@@ -58,11 +58,19 @@ def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple
 
 @dataclass(frozen=True)
 class Final(Objective):
-    """The loss after each row's last loop; for a standard model, which is advanced once, the usual loss."""
+    """The loss after each row's last loop; for a standard model, which is advanced once, the usual loss.
+
+    With label smoothing (Szegedy et al. 2016, section 7) solved problems keep a gradient, so that what is nearly exact,
+    such as an eigenvalue of −1, becomes more so.
+    """
+
+    smoothing: Fraction = 0.0  # weight of the mean over all symbols, as in torch's cross_entropy
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         logits = runner.last(batch.inputs, loops, batch.loss_mask)
         value, right = supervise(logits, batch.targets[batch.loss_mask])
+        if self.smoothing:
+            value = (1 - self.smoothing) * value - self.smoothing * logits.log_softmax(-1).mean()
         return Loss(value, {"loss": value.detach(), "token_accuracy": right})
 
 

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from itertools import takewhile
 
 import pytest
@@ -71,7 +71,7 @@ def call(objective, runner, batch, seed=0):
     return loss, {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def single_row(model, batch, i, depth, tracked=None):
+def single_row(model, batch, i, depth, tracked=None, smoothing=0.0):
     """Return summed loss, right tokens and asked tokens of row i alone, without padding, after ``depth`` loops."""
     row = batch.take(slice(i, i + 1))
     width = int(row.inputs.padding_mask.sum())
@@ -81,7 +81,8 @@ def single_row(model, batch, i, depth, tracked=None):
         with torch.set_grad_enabled(tracked is None or loop >= depth - tracked):
             state = model.advance(state, context)
     logits, targets = model.read(state)[row.loss_mask[:, :width]], row.targets[row.loss_mask]
-    return F.cross_entropy(logits, targets, reduction="sum"), int((logits.argmax(-1) == targets).sum()), len(targets)
+    loss = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
+    return loss, int((logits.argmax(-1) == targets).sum()), len(targets)
 
 
 def mean(parts):
@@ -89,12 +90,17 @@ def mean(parts):
     return sum(losses) / sum(loss_mask), sum(right) / sum(loss_mask)
 
 
-def plain_final(model, batch, most=99, tracked=None):
+def plain_final(model, batch, most=99, tracked=None, smoothing=0.0):
     """Return the mean over all asked tokens, each row after its own loops or at most ``most``. Gradients go through the
     ``tracked`` last loops of the longest row."""
     most = min(most, int(LOOPS.max()))
     loops = LOOPS.clamp(max=most).tolist()
-    return mean([single_row(model, batch, i, n, tracked and max(0, n - (most - tracked))) for i, n in enumerate(loops)])
+    return mean(
+        [
+            single_row(model, batch, i, n, tracked and max(0, n - (most - tracked)), smoothing)
+            for i, n in enumerate(loops)
+        ]
+    )
 
 
 def plain_every(model, batch):
@@ -142,7 +148,9 @@ def same_gradients(one, two):
 
 @every_way
 @pytest.mark.parametrize(
-    ("objective", "plain"), [(lw.Final(), plain_final), (lw.Every(), plain_every)], ids=["final", "every"]
+    ("objective", "plain"),
+    [(lw.Final(), plain_final), (lw.Final(0.3), partial(plain_final, smoothing=0.3)), (lw.Every(), plain_every)],
+    ids=["final", "smoothed", "every"],
 )
 def test_final_and_every_against_single_rows(spec, task, layout, objective, plain, run):
     model, batch = build_setting(spec, task, layout)
@@ -265,5 +273,5 @@ class WrongReturn(lw.Final):
 def test_an_objective_that_returns_no_loss_is_refused_in_training_and_by_check(form):
     told = r"^WrongReturn must return lw\.Loss\(value, logs\), with a tensor of one number as value, .*, not "
     with pytest.raises(lw.UsageError, match=told):
-        lw.train("looped-parity", objective=WrongReturn(form), steps=2, quiet=True)
-    assert all(re.match(told, finding.failing_case) for finding in lw.check(WrongReturn(form)).broken)
+        lw.train("looped-parity", objective=WrongReturn(form=form), steps=2, quiet=True)
+    assert all(re.match(told, finding.failing_case) for finding in lw.check(WrongReturn(form=form)).broken)
