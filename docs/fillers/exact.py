@@ -148,13 +148,14 @@ def grid(*folders: str) -> str:
         known = [folder for folder in together.split("+") if (ROOT / folder).exists()]
         sizes = size_text(build_variation(task, "fop", scale).sizes(test_length(task, scale)))
         unfit = {name for folder in known for name in unfitted(folder)}
-        columns.append([f"{task} at {sizes.replace('x', ' × ')}", "---:"])
+        cells, seeds = [], set()
         for name in (build_variation(task, method, scale).name for method in METHODS):
             shares = [share for folder in known for share in exact_by_seed(folder, name, sizes)]
-            seeds = f" ({len(shares)} seeds)" if len(shares) > 1 else ""
-            mark = " †" * (name in unfit)
-            columns[-1].append(f"{share_text(statistics.fmean(shares), 3)}{mark}{seeds}" if shares else "–")
-            count += bool(shares)
+            cells.append(f"{share_text(statistics.fmean(shares), 3)}{' †' * (name in unfit)}" if shares else "–")
+            seeds |= {len(shares)} - {0}
+        count += len(cells) - cells.count("–")
+        many = f", {span(seeds)} seeds" if seeds - {1} else ""
+        columns.append([f"{task} at {sizes.replace('x', ' × ')}{many}", "---:", *cells])
     note = f"{count} of {len(METHODS) * len(TEST_LENGTHS)} cells are measured.{UNFITTED}"
     return f"{table_of(zip(*columns, strict=True))}\n{note}\n"
 
