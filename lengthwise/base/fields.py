@@ -279,8 +279,8 @@ def _validate_part(base_class: Any, value: Any, path: str) -> Any:
         value = {"kind": value}
     classes = part_classes(base_class)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
-        known = f"{', '.join(classes)}; {where}.FIELD=VALUE changes one of its fields"
-        raise UsageError(f"{where}: {quote_value(value)} is not one of: {known}")
+        advice = f"; {where}.FIELD=VALUE changes one of its fields" * isinstance(value, (int, float, list))
+        raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(classes)}{advice}")
     name = value["kind"]
     if name not in classes:
         advice = suggest(name, classes) or "; if it is your own, import its module first"

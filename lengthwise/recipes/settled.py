@@ -1,4 +1,4 @@
-"""Looped models whose finished answer is a fixed point, so that they stop without T(n)."""
+"""Looped models whose answer is a fixed point: they stop without T(n)."""
 
 from __future__ import annotations
 

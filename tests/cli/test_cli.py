@@ -380,8 +380,9 @@ def test_recipes_are_read_from_files(name, suffix, tmp_path):
     """A file holds what ``show --json`` prints, the recipe in it, or a recipe's name and changes."""
     yaml, path = pytest.importorskip("yaml"), tmp_path / f"recipe.{suffix}"
     shown = json.loads(command("show", name, "--json").stdout)
-    changes = {"steps": 8, "optimizer.rate": 1e-3, "clip": None, "lengths": "Uniform(top=12)", "watch.sizes": [8, 12]}
-    changed = ["steps=8", "optimizer.rate=0.001", "clip=none", "lengths=Uniform(top=12)", "watch.sizes=(8,12)"]
+    lengths = "Uniform(top=12,bottom=3)"
+    changes = {"steps": 8, "optimizer.rate": 1e-3, "clip": None, "lengths": lengths, "watch.sizes": [8, 12]}
+    changed = ["steps=8", "optimizer.rate=0.001", "clip=none", f"lengths={lengths}", "watch.sizes=(8,12)"]
     for tree, words in ((shown, []), (shown["recipe"], []), ({"recipe": name} | changes, changed)):
         path.write_text(json.dumps(tree) if suffix == "json" else yaml.safe_dump(tree), encoding="utf-8")
         assert find_recipe(str(path), ["batch=7"]) == catalog.recipe(name, [*words, "batch=7"])

@@ -136,7 +136,7 @@ TOO_LATE = {  # what would fail late, or could not be measured: refused before a
     "model.positions=Learned(size=2)": "table of 2",
     "model.positions=Randomized(of=Learned)": "Learned(size=1024)",
     "watch=Watch(every=1,sizes=(2,),probes=('12',))": "'2' at position 2",
-    "task=Expression": "lengths start at 3",
+    "task=Expression": "sizes of expression start at 3, not at 1: write lengths.bottom=3",
     "source=Finite(rows=100000)": "different problems",
     "--lengths 0": "names no sizes",
     "--hard": "no harder set",

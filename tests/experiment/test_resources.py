@@ -57,7 +57,7 @@ class Broken(nn.Module):
 
 
 @dataclass(frozen=True)
-class Spec(lw.models.ModelSpec):
+class ModuleByName(lw.models.ModelSpec):
     module: str = "ReadsWeights"
 
     def build(self, reads, writes, *, causal):
@@ -66,8 +66,10 @@ class Spec(lw.models.ModelSpec):
 
 def test_parameters_of_a_user_s_module_are_counted_by_building_it(monkeypatch):
     monkeypatch.setattr(resources, "is_small_model", lambda spec: False)
-    recipe = catalog.recipe("looped-parity").change(model=Spec())
+    recipe = catalog.recipe("looped-parity").change(model=ModuleByName())
     assert resources.count_parameters(recipe) == 7 * 7 + 7
     assert torch.get_default_device() == torch.device("cpu")
-    with pytest.raises(lw.UsageError, match=r"AttributeError in test_resources\.py.*; it uses your own classes: Spec"):
-        resources.count_parameters(recipe.change(model=Spec("Broken")))
+    with pytest.raises(
+        lw.UsageError, match=r"AttributeError in test_resources\.py.*; it uses your own classes: ModuleByName"
+    ):
+        resources.count_parameters(recipe.change(model=ModuleByName("Broken")))
