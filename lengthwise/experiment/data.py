@@ -49,7 +49,8 @@ def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) ->
 def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Problems:
     seed, source = recipe.data_seed, effective_source(recipe.task, recipe.source)
     draws = {"generator": stream(seed, "train", step), "family_generator": stream(seed, "families", step)}
-    return _draw_part("train", source, partial(_draw_problems, recipe, curriculum_step, **draws), recipe.batch)
+    draw_more = partial(_draw_problems, recipe, curriculum_step, **draws)
+    return _draw_part("train", source, draw_more, recipe.batch, mixed=recipe.families + recipe.hard > 0)
 
 
 def _draw_problems(
@@ -113,7 +114,8 @@ def validation_problems(recipe: Recipe, count: int) -> Problems:
     curriculum_step, seed = recipe.lengths.curriculum_step(recipe.steps, None), recipe.data_seed
     draws = {"generator": stream(seed, "validation"), "family_generator": stream(seed, "families", "validation")}
     draw_more = partial(_draw_problems, recipe, curriculum_step, purpose="validation", **draws)
-    return _draw_part("validation", effective_source(recipe.task, recipe.source), draw_more, count)
+    source = effective_source(recipe.task, recipe.source)
+    return _draw_part("validation", source, draw_more, count, mixed=recipe.families + recipe.hard > 0)
 
 
 def effective_source(task: Task, source: Source) -> Source:
@@ -262,8 +264,11 @@ def smallest_natural_size(sizes: tuple[int, ...], bottom: int, top: int | None) 
     return top + 1 if top is not None and max(sizes) > top else bottom
 
 
-def _draw_part(purpose: Purpose, source: Source, draw_more: Callable[[int], Problems], count: int) -> Problems:
-    """Draw ``count`` problems for a purpose. Raises NoProblemsLeft if there are too few."""
+def _draw_part(
+    purpose: Purpose, source: Source, draw_more: Callable[[int], Problems], count: int, *, mixed: bool = False
+) -> Problems:
+    """Draw ``count`` problems for a purpose, in the proportions of each draw if it is ``mixed``: one kind of problems
+    after another. Raises NoProblemsLeft if there are too few."""
     if source == FRESH:
         return draw_more(count)
     parts: list[Problems] = []
@@ -275,4 +280,5 @@ def _draw_part(purpose: Purpose, source: Source, draw_more: Callable[[int], Prob
         if tried > 10_000 and tried > 1000 * (drawn_count + 1):
             error = f"{part_text(source)} leaves almost no problem of this size for the {purpose} part"
             raise NoProblemsLeft(f"{error}: use another size")
-    return Problems.join(parts).take(slice(count))
+    kept = torch.arange(count)
+    return Problems.join(parts).take(kept * drawn_count // count if mixed else kept)

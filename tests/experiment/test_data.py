@@ -182,6 +182,19 @@ def test_a_source_s_mistakes_are_reported(message):
         data.draw_batch(replace(RECIPE, source=_MaskSource(message)), 0)
 
 
+@dataclass(frozen=True)
+class _SixTenths(lw.Source):
+    def mask_part(self, purpose, problems):
+        return problems.sizes[:, 0] % 5 < 3
+
+
+def test_a_source_that_leaves_problems_out_keeps_the_fraction_of_families():
+    settings = {"lengths": lw.Uniform(19, 10), "batch": 1000, "families": 0.5, "family_names": ("one-symbol",)}
+    batch, _ = data.draw_batch(replace(lw.find("looped-parity"), source=_SixTenths(), **settings), 0)
+    ones = (batch.inputs.tokens == 1).sum(1)
+    assert 0.45 < ((ones == 0) | (ones == batch.rounds)).float().mean() < 0.55
+
+
 class _LengthTask(ReverseLetters):
     """Write the word's length as one symbol."""
 
