@@ -286,6 +286,8 @@ def test_the_study_is_reproduced_without_repeating_work(small, runs, tmp_path, m
     for part in ("Parity, trained on up to 2", "of 1", "published: text of the paper", "0.992"):
         assert part in shown
     assert [(row["sizes"], row["count"]) for row in run.rows("scores")[len(scores) :]] == [([5], 16)] * 3
+    run.record_failure("killed after its last measurement")
+    assert run_command(*words)[0] == 0 and not (run.folder / "failed.json").exists()
     monkeypatch.setattr(launchers, "subprocess", None)  # nothing is left to do: no process starts
     assert run_command(*words)[0] == 0
 
