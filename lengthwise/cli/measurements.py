@@ -57,7 +57,7 @@ def run_measurements(
 def has_all_results(args: PlanOptions, run: Run) -> bool:
     """Return whether ``train`` has nothing left to train, measure or clear. False for runs of the user's own code,
     which may have changed."""
-    if not run.done or (run.folder / CODE_FILE).exists() or (run.folder / "failed.json").exists():
+    if not run.done or (run.folder / CODE_FILE).exists() or run.failure_file.exists():
         return False
     return not any(_missing_measurements(args, run, plan_measurements(args, run.recipe)))
 

@@ -149,8 +149,9 @@ class Recipe(fields.Config):
             raise UsageError(f"source: a set of {fixed.rows} rows is smaller than a batch of {self.batch}: raise rows")
         self.layout.check(self.task)
         if self.task.listed_sizes is None and (bottom := self.lengths.bottom) < self.task.smallest:
-            smallest = f"start at {self.task.smallest}, not at {bottom}: write lengths.bottom={self.task.smallest}"
-            raise UsageError(f"lengths: sizes of {self.task.name} {smallest}")
+            advice = f"write lengths.bottom={self.task.smallest}"
+            start = f"start at {self.task.smallest}, not at {bottom}"
+            raise UsageError(f"lengths: sizes of {self.task.name} {start}: {advice}")
         if self.hard and not self.task.has_harder_set:
             raise UsageError(f"{self.task.name} has no harder set of problems: leave hard at 0")
         if self.families + self.hard > 1:

@@ -272,19 +272,23 @@ class RunFolder(Folder):
             return "`lengthwise evaluate RUN` measures a run"
         return f"its training has not ended; {self.how_to_continue}"
 
+    @property
+    def failure_file(self) -> Path:
+        """The record of the last failure; it exists until the run is trained and measured without one."""
+        return self.folder / "failed.json"
+
     def record_failure(self, reason: str, verdict: str = "") -> None:
         """Write why the run failed, and the ``verdict``: diverged, or none."""
-        write_json(self.folder / "failed.json", {"reason": reason, "verdict": verdict})
+        write_json(self.failure_file, {"reason": reason, "verdict": verdict})
 
     def clear_failure(self) -> None:
         """Delete the record of an earlier failure."""
-        remove(self.folder / "failed.json")
+        remove(self.failure_file)
 
     @property
     def diverged(self) -> bool:
         """True if the loss became NaN or infinite in training."""
-        failed = self.folder / "failed.json"
-        verdict = read_json_object(failed).get("verdict") if failed.exists() else None
+        verdict = read_json_object(self.failure_file).get("verdict") if self.failure_file.exists() else None
         return bool(self._about().get("diverged")) or verdict == DIVERGED
 
     @property

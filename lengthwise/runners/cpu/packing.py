@@ -1,4 +1,4 @@
-"""PackedTensor rows, without padding, so that layers compute real tokens only.
+"""Packed rows, without padding, so that layers compute real tokens only.
 
 ``Ragged`` stores one row after the other; ``Packing``, for recurrent models, stores one position after the other, like
 torch's ``PackedSequence``. Rows that end or halt first are last, so the rows that continue are always the first, and no

@@ -89,7 +89,7 @@ class PackedTransformer(claims.SpecializedRunner):
                 rows, moved = ids[local], None
                 if movement:
                     states = [packed.take(slice(len(rows))) for packed in states]
-                    # PackedTensor positions are treated as rows of one position each.
+                    # Packed positions are treated as rows of one position each.
                     real = torch.ones(len(state.value), 1, dtype=torch.bool)
                     moved = relative_movement(state.value[:, None], [packed.value[:, None] for packed in states], real)
                     moved = state.ragged.unpack(moved[:, 0])
