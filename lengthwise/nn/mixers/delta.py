@@ -155,9 +155,9 @@ def delta_rule(
         total = split_chunks(log_decay[..., None], chunk).cumsum(3)
         ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()  # γ_t / γ_j
         query_key, key_key = query_key * ratio, key_key * ratio
-    inverse = invert_unit_lower((beta * key_key).tril(-1))
-    fresh = inverse @ (beta * value)  # u_t if S_0 were 0
-    removed = inverse @ (beta * key if total is None else beta * total.exp() * key)
+    known = beta * torch.cat([value, key if total is None else total.exp() * key], -1)
+    solved = torch.linalg.solve_triangular(beta * key_key, known, upper=False, unitriangular=True)
+    fresh, removed = solved.split([value.shape[-1], width], -1)  # u_t if S_0 were 0; − its factor of S_0
     if total is not None:  # decay queries from the chunk's start, and keys to its end
         query, key = query * total.exp(), key * (total[..., -1:, :] - total).exp()
     state = key.new_zeros(rows, heads, width, value.shape[-1]) if state is None else state
@@ -168,17 +168,3 @@ def delta_rule(
         state = state if total is None else state * total[:, :, i, -1:].exp()
         state = state + key[:, :, i].mT @ update
     return torch.cat(outputs, 2)[:, :, :length], state
-
-
-def invert_unit_lower(strict: Float[Tensor, "*n c c"]) -> Float[Tensor, "*n c c"]:
-    """Return (I + L)⁻¹ of a strictly lower triangular L: the product of I + M, I + M², I + M⁴, … with M = −L, which
-    ends because M^c = 0."""
-    size = strict.shape[-1]
-    identity = torch.eye(size, dtype=strict.dtype, device=strict.device)
-    power, exponent = -strict, 2
-    inverse = identity + power
-    while exponent < size:
-        power = power @ power
-        inverse = inverse + inverse @ power
-        exponent *= 2
-    return inverse

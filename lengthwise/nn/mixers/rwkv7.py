@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.nn.mixer import Hidden, Mixer, MixerSpec
-from lengthwise.nn.mixers.delta import invert_unit_lower
 from lengthwise.nn.mixers.recurrent import RecurrentMixer, exempt_from_decay, join_heads, split_chunks, split_heads
 
 CHUNK = 16  # positions computed at once; the product of their decays stays far above rounding errors in 32 bits
@@ -94,8 +93,9 @@ def diagonal_plus_rank_one(
     total = log_decay.cumsum(3)
     query, a = query * total.exp(), a * (total - log_decay).exp()
     b, key, last = b * (-total).exp(), key * (-total).exp(), total[..., -1:, :].exp()
-    inverse = invert_unit_lower(-(a @ b.mT).tril(-1))
-    fresh, seen = inverse @ ((a @ key.mT).tril(-1) @ value), inverse @ a
+    known = torch.cat([(a @ key.mT).tril(-1) @ value, a], -1)
+    solved = torch.linalg.solve_triangular(-(a @ b.mT), known, upper=False, unitriangular=True)
+    fresh, seen = solved.split([value.shape[-1], a.shape[-1]], -1)  # z_t if S_0 were 0, and its factor of S_0
     query_b, from_keys = (query @ b.mT).tril(), (query @ key.mT).tril() @ value
     state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
     outputs = []
