@@ -33,7 +33,7 @@ def plan_measurements(args: PlanOptions, recipe: Recipe) -> list[Measurement]:
     rules = options.choose_rules(args, recipe)
     sizes = options.parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
     kinds: list[Kind] = ["uniform", *options.requested_extra_kinds(args, recipe.task)]
-    plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds]
+    plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds if args.samples]
     if args.curve:
         curve_rules = rules if args.curve_samples == args.samples else rules[:1]
         plan.append(Measurement(options.parse_sizes(args.curve), args.curve_samples, "uniform", curve_rules))
@@ -69,7 +69,7 @@ def _missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measuremen
         samples, rules = planned.samples, planned.rules
         for count, group in [(samples, rules)] if samples <= 1000 else [(samples, rules[:1]), (1000, rules[1:])]:
             yield from _without_scores(run, planned._replace(samples=count, rules=group))
-    if args.families:
+    if args.families and args.samples:
         yield from _without_scores(run, _plan_families(args, run.recipe, plan[0]))
 
 

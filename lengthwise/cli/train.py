@@ -163,7 +163,8 @@ def _print_runs(args: Options, runs: Sequence[Run]) -> None:
         matmul = about.get("matmul", "fp32")
         time = seconds + f", products in {matmul}" * (matmul != "fp32") if run.done else DIVERGED
         lines.append(Text.assemble((str(run.folder), "dim"), f"  {time}"))
-    print_result(args, result, score_table(curves(runs)), *lines)
+    table = [score_table(curves(runs))] if any(entry["scores"] for entry in result) else []  # --samples 0: no scores
+    print_result(args, result, *table, *lines)
 
 
 def _train_run(args: Options, run: Run, progress: Progress) -> None:

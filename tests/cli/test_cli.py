@@ -156,6 +156,14 @@ def test_sizes_on_two_axes_reach_every_seed():
     assert [[row["sizes"] for row in run["scores"]] for run in json.loads(done.stdout)] == [[[1, 2]]] * 2
 
 
+def test_training_without_a_measurement_prints_the_folder(runs):
+    done = command("train", "looped-parity", *FEW, "--samples", "0", "--families", "--json")
+    (entry,) = json.loads(done.stdout)
+    assert done.returncode == 0 and entry["scores"] == []
+    again = command("train", "looped-parity", *FEW, "--samples", "0", "--quiet")
+    assert again.returncode == 0 and again.stdout.split()[0] == entry["run"]
+
+
 @pytest.mark.usefixtures("blank_figures")
 def test_a_report_of_all_runs_leaves_out_sweeps_and_the_demo(runs, tmp_path):
     run = lw.train("looped-parity", *FEW, "lengths.top=4", quiet=True)
