@@ -64,7 +64,10 @@ class ExternalModule(ModelSpec):
 
     def remember(self, module: nn.Module) -> None:
         """Keep a copy of the module in its present state, which ``build`` returns until the process ends."""
-        _MODULES[self.digest] = copy.deepcopy(module)
+        try:
+            _MODULES[self.digest] = copy.deepcopy(module)
+        except Exception as error:  # e.g. a TypeError for an attribute that is a lock or an open file
+            raise UsageError(f"{self.name} cannot be copied by copy.deepcopy: {error_line(error)}") from error
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
         if self.digest in _MODULES:

@@ -8,6 +8,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -282,6 +283,7 @@ def build_scripted():
         (lambda: nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS)), "lazy layers without weights"),
         (LazyLayer, "LazyLayer builds weights in its first call"),
         (build_scripted, "pass the module before"),
+        (lambda: Stateful(extra=threading.Lock()), "Stateful cannot be copied by copy.deepcopy: .*lock"),
         (lambda: Stateful(extra={"version": 1}), r"module\._extra_state: weights must be tensors, not dict"),
         (lambda: Stateful(extra=torch.zeros(1, dtype=torch.complex128)), "cannot hold numbers of torch.complex128"),
     ],
