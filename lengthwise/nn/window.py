@@ -163,8 +163,8 @@ class GridHeads(Position):
     """Windows on a square grid (for the layout ``Grid``): the first head sees its line, the second its column, the
     third its box, and further heads see all cells. No parameters.
 
-    In a grid of n × n cells, a box has h lines and n / h columns, where h is the largest divisor of n up to √n, as in
-    Sudoku.
+    In a grid of n × n cells, a box has h lines and n / h columns, where h is the largest divisor of n up to √n and
+    10, as in Sudoku.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
