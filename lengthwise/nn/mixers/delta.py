@@ -20,6 +20,7 @@ from lengthwise.nn.mixers.recurrent import (
     join_heads,
     split_chunks,
     split_heads,
+    unbind_chunks,
 )
 
 CHUNK = 16  # positions computed at once: the fastest on a CPU, see bench/mixers.py
@@ -161,10 +162,10 @@ def delta_rule(
     if total is not None:  # decay queries from the chunk's start, and keys to its end
         query, key = query * total.exp(), key * (total[..., -1:, :] - total).exp()
     state = key.new_zeros(rows, heads, width, value.shape[-1]) if state is None else state
+    decays = total[..., -1:, :].exp() if total is not None else None
     outputs = []
-    for i in range(key.shape[2]):
-        update = fresh[:, :, i] - removed[:, :, i] @ state
-        outputs.append(query[:, :, i] @ state + query_key[:, :, i] @ update)
-        state = state if total is None else state * total[:, :, i, -1:].exp()
-        state = state + key[:, :, i].mT @ update
+    for i, (new, old, q, scores, k) in enumerate(unbind_chunks(fresh, removed, query, query_key, key)):
+        update = new - old @ state
+        outputs.append(q @ state + scores @ update)
+        state = (state if decays is None else state * decays[:, :, i]) + k.mT @ update
     return torch.cat(outputs, 2)[:, :, :length], state

@@ -13,7 +13,14 @@ from torch.nn import functional as F
 from lengthwise.base.ranges import Extra, Size
 from lengthwise.nn.mixer import Hidden, Mixer, MixerSpec
 from lengthwise.nn.mixers.delta import Decay
-from lengthwise.nn.mixers.recurrent import RecurrentMixer, ShortConvolution, join_heads, split_chunks, split_heads
+from lengthwise.nn.mixers.recurrent import (
+    RecurrentMixer,
+    ShortConvolution,
+    join_heads,
+    split_chunks,
+    split_heads,
+    unbind_chunks,
+)
 
 CHUNK = 32  # positions computed at once: the fastest on a CPU
 MIN_DECAY = 1e-6  # smallest magnitude of a decay, so that its logarithm is finite
@@ -93,7 +100,7 @@ def linear_attention(
     query, key = query * from_start, key * to_end
     state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
     outputs = []
-    for i in range(value.shape[2]):
-        outputs.append(inside[:, :, i] + query[:, :, i] @ state)
-        state = from_start[:, :, i, -1:] * state + key[:, :, i].mT @ value[:, :, i]
+    for added, q, decay, k, v in unbind_chunks(inside, query, from_start[..., -1:, :], key, value):
+        outputs.append(added + q @ state)
+        state = decay * state + k.mT @ v
     return torch.cat(outputs, 2)[:, :, :length], state

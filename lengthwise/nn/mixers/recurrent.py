@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +70,12 @@ def join_heads(x: Float[Tensor, "b h t e"]) -> Float[Tensor, "b t c"]:
 def split_chunks(x: Float[Tensor, "b h t c"], chunk: int, filler: float = 0.0) -> Float[Tensor, "b h n s c"]:
     """Cut rows into n chunks of s = ``chunk`` positions; the last is padded with ``filler``."""
     return F.pad(x, (0, 0, 0, -x.shape[2] % chunk), value=filler).unflatten(2, (-1, chunk))
+
+
+def unbind_chunks(*parts: Float[Tensor, "_ _ n _ _"]) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the chunks of all parts, one after the other. (The gradient of ``part[:, :, i]`` is as large as ``part``: a
+    loop over i would take time that is quadratic in the number of chunks.)"""
+    return zip(*(part.unbind(2) for part in parts), strict=True)
 
 
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from lengthwise.nn.mixer import Hidden, Mixer, MixerSpec
-from lengthwise.nn.mixers.recurrent import RecurrentMixer, exempt_from_decay, join_heads, split_chunks, split_heads
+from lengthwise.nn.mixers.recurrent import (
+    RecurrentMixer,
+    exempt_from_decay,
+    join_heads,
+    split_chunks,
+    split_heads,
+    unbind_chunks,
+)
 
 CHUNK = 16  # positions computed at once; the product of their decays stays far above rounding errors in 32 bits
 MIN_LOG_DECAY = -0.606531  # −exp(−1/2): decays are in (.545, 1)
@@ -99,9 +106,9 @@ def diagonal_plus_rank_one(
     query_b, from_keys = (query @ b.mT).tril(), (query @ key.mT).tril() @ value
     state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
     outputs = []
-    for i in range(value.shape[2]):
-        z = fresh[:, :, i] + seen[:, :, i] @ state
-        outputs.append(query[:, :, i] @ state + query_b[:, :, i] @ z + from_keys[:, :, i])
-        state = state + b[:, :, i].mT @ z + key[:, :, i].mT @ value[:, :, i]
-        state = last[:, :, i].mT * state
+    chunks = unbind_chunks(fresh, seen, query, query_b, from_keys, b, key, value, last)
+    for new, old, q, scores, added, b_i, k, v, decay in chunks:
+        z = new + old @ state
+        outputs.append(q @ state + scores @ z + added)
+        state = decay.mT * (state + b_i.mT @ z + k.mT @ v)
     return torch.cat(outputs, 2)[:, :, :length], state

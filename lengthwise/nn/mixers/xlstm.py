@@ -69,25 +69,24 @@ def exponential_attention(
 ) -> tuple[Float[Tensor, "b h t v"], Float[Tensor, "b h k w"], Float[Tensor, "b h"]]:
     """Compute C_t = f_t C_{t−1} + exp(i_t) k_t v_tᵀ, and n_t in the same way with 1 for v, chunk by chunk. Return the
     outputs C_tᵀ q_t / max(|n_tᵀ q_t|, 1), the last C with n as its last column, both divided by exp(m), and m."""
-    rows, heads, length, width = key.shape
+    rows, heads, _, width = key.shape
     value = F.pad(value, (0, 1), value=1.0)  # the column of n
     state = key.new_zeros(rows, heads, width, value.shape[-1]) if state is None else state
     scale = key.new_full((rows, heads), -torch.inf) if scale is None else scale
     outputs = []
-    for start in range(0, length, chunk):
-        part = slice(start, start + chunk)
-        total = log_forget[:, :, part].cumsum(-1)
-        weight = total[..., :, None] - total[..., None, :] + log_input[:, :, None, part]
+    parts = (part.split(chunk, 2) for part in (query, key, value, log_input, log_forget))
+    for q, k, v, i, f in zip(*parts, strict=True):
+        total = f.cumsum(-1)
+        weight = total[..., :, None] - total[..., None, :] + i[:, :, None]
         lower = torch.ones(weight.shape[-2:], dtype=torch.bool, device=key.device).tril()
         weight = weight.masked_fill(~lower, -torch.inf)
         carried = total + scale[..., None]
         # The largest exponent so far. The result does not depend on it, so it has no gradient.
         largest = torch.maximum(carried, weight.amax(-1)).detach()
         weight, carried = (weight - largest[..., None]).exp(), (carried - largest).exp()[..., None]
-        scores = query[:, :, part] @ key[:, :, part].mT * weight
-        mixed = scores @ value[:, :, part] + carried * (query[:, :, part] @ state)
+        mixed = (q @ k.mT * weight) @ v + carried * (q @ state)
         outputs.append(mixed[..., :-1] / torch.maximum(mixed[..., -1:].abs(), (-largest).exp()[..., None]))
-        state = carried[:, :, -1:] * state + (key[:, :, part] * weight[:, :, -1, :, None]).mT @ value[:, :, part]
+        state = carried[:, :, -1:] * state + (k * weight[:, :, -1, :, None]).mT @ v
         scale = largest[..., -1]
     return torch.cat(outputs, 2), state, scale
 
