@@ -1,5 +1,6 @@
 """Verdicts on claims of the sources, and the rule that decides whether a model fits its training lengths."""
 
+import json
 import re
 import tomllib
 
@@ -115,6 +116,14 @@ def test_a_verdict_needs_three_seeds_and_a_recipe_chosen_near_its_training_lengt
         outline = outlines_of(claim["folder"])[claim["recipe"]]
         assert min(map(len, (shares, *others.values()))) >= 3
         assert all(size <= 1.3 * outline.top for size in outline.looked_at)
+
+
+def test_the_command_of_a_claim_trains_all_its_seeds():
+    for claim in tomllib.loads((ROOT / "docs/claims.toml").read_text())["claim"]:
+        runs = json.loads((ROOT / claim["folder"] / "runs.json").read_text())
+        seeds = {run["train_seed"] for run in runs if run["recipe_name"] == claim["recipe"]}
+        requested = re.search(r"--seeds (\d+)", claim["command"])
+        assert " RUN " in claim["command"] or len(seeds) == int(requested[1] if requested else 1), claim["command"]
 
 
 def test_each_main_result_of_a_paper_ends_in_a_command():
