@@ -113,6 +113,12 @@ def test_quoted_commands_are_valid(line, here):
         catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
 
 
+def test_a_quoted_run_has_the_id_of_its_recipe():
+    page = (ROOT / "docs/how-to/continue.md").read_text()
+    recipe, *changes = re.search(r"^lengthwise train (.* name=first) ", page, re.MULTILINE)[1].split()
+    assert f" --from first-{catalog.recipe(recipe, changes).id} " in page
+
+
 def outputs_in(block):
     """Return the commands after a dollar sign, each with its quoted output."""
     parts = re.split(r"^\$ (lengthwise .*)\n", block, flags=re.MULTILINE)[1:]
