@@ -19,7 +19,7 @@ from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import FRESH, Finite, Source, hash_prompts
-from lengthwise.experiment.stopping import describe_value
+from lengthwise.experiment.stopping import check_loops, describe_value
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler, choose_families, draw_mixture
 
@@ -43,7 +43,9 @@ def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) ->
     if recipe.layout.causal:
         written = written.cut_unsupervised()
     varied = recipe.model.vary(written.inputs, stream(recipe.seed, "positions", step))
-    return replace(written, inputs=varied), recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
+    loops = recipe.loops.draw(written.rounds, stream(recipe.seed, "loops", step))
+    check_loops(recipe.loops, "draw", loops, len(written))
+    return replace(written, inputs=varied), loops
 
 
 def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Problems:

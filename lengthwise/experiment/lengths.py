@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 from lengthwise.base.fields import Config
 from lengthwise.base.ranges import Count, Fraction, Growth, Size, Whole
 from lengthwise.base.types import Problems, UsageError
+from lengthwise.experiment.stopping import describe_value
 from lengthwise.tasks import Task
 
 
@@ -26,6 +27,10 @@ class Lengths(Config):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not hasattr(self, "top"):
+            raise UsageError(
+                f"{type(self).__name__} needs a field with the longest training length, such as top: int = 20"
+            )
         _check_order(bottom=self.bottom, top=self.top)
 
     def tops(self, axes: int) -> tuple[int, ...]:
@@ -53,11 +58,20 @@ class SampledLengths(Lengths):
 
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         sizes = self.draw(step, rows, len(task.axes), generator)
+        self._check_drawn(sizes, rows, len(task.axes))
         sizes = task.replace_missing_sizes(sizes[torch.randperm(rows, generator=generator)], generator)
         parts = [task.sample_hard(sizes[:hard], generator)] if hard else []
         if hard < rows:
             parts.append(task.sample(sizes[hard:], generator))
         return Problems.join(parts)
+
+    def _check_drawn(self, sizes: object, rows: int, axes: int) -> None:
+        name = type(self).__name__
+        if not isinstance(sizes, Tensor) or sizes.dtype != torch.long or sizes.shape != (rows, axes):
+            raise UsageError(f"{name}: draw must return torch.long of {(rows, axes)}, not {describe_value(sizes)}")
+        if (sizes < self.bottom).any() or (sizes > torch.tensor(self.tops(axes))).any():
+            drawn, limits = f"{int(sizes.min())} to {int(sizes.max())}", f"bottom={self.bottom} to top={self.top}"
+            raise UsageError(f"{name}: draw returned sizes {drawn}; they must be in the training range, {limits}")
 
 
 def _check_order(**sizes: int) -> None:

@@ -170,7 +170,7 @@ class Recipe(fields.Config):
 
     def rate_at(self, step: int) -> float:
         """Return the learning rate of a step."""
-        return self.optimizer.rate * self.schedule.factor(step - self.start, self.steps - self.start)
+        return self.optimizer.rate * float(self.schedule.factor(step - self.start, self.steps - self.start))
 
     @property
     def has_fixed_problems(self) -> bool:

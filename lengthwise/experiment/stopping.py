@@ -228,10 +228,16 @@ def loop_limits(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]
     """Return a rule's limit of loops per row. Raises UsageError unless all limits are whole numbers from 1 up."""
     with wrap_user_errors(rule):
         limit = rule.limit(planned)
-    _check_rows(rule, "limit", limit, torch.long, len(planned))
-    if (limit < 1).any():
-        raise UsageError(f"{rule.name}: limit gives {int(limit.min())} loops; it must give 1 or more")
+    check_loops(rule, "limit", limit, len(planned))
     return limit
+
+
+def check_loops(part: fields.Config, method: str, loops: Int[Tensor, " b"], rows: int) -> None:
+    """Raise UsageError unless the loops that a part's method returned are whole numbers from 1 up, one per row."""
+    _check_rows(part, method, loops, torch.long, rows)
+    if (loops < 1).any():
+        name = fields.part_text(part)
+        raise UsageError(f"{name}: {method} gives {int(loops.min())} loops; it must give 1 or more")
 
 
 def choose_loops(
@@ -246,11 +252,12 @@ def choose_loops(
     return chosen
 
 
-def _check_rows(rule: Stopping, method: str, returned: object, dtype: torch.dtype, rows: int) -> None:
+def _check_rows(part: fields.Config, method: str, returned: object, dtype: torch.dtype, rows: int) -> None:
     if not isinstance(returned, Tensor) or returned.dtype != dtype or returned.shape != (rows,):
         expected = "torch.bool" if dtype == torch.bool else "torch.long"
         actual = describe_value(returned)
-        raise UsageError(f"{rule.name}: {method} must return a {expected} for each of {rows} rows, not {actual}")
+        name = fields.part_text(part)
+        raise UsageError(f"{name}: {method} must return a {expected} for each of {rows} rows, not {actual}")
 
 
 def describe_value(value: object) -> str:

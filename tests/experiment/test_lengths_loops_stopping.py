@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import lengthwise as lw
 from lengthwise.evaluation.answers import decode
 from lengthwise.evaluation.scores import evaluate
+from lengthwise.experiment.data import draw_batch
 from lengthwise.experiment.loops import AnyLoops, Constant, ExtraLoops, PerRound
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled, choose_loops
@@ -135,6 +136,33 @@ def test_bounds_that_contradict_each_other_are_refused(kind, values, named):
         kind(*values, **named)
 
 
+@pytest.mark.usefixtures("no_type_checks")
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [
+        (torch.full((4, 1), 6), "Uniform: draw returned sizes 6 to 6; .* bottom=1 to top=5"),
+        (torch.zeros(4, 1, dtype=torch.long), "Uniform: draw returned sizes 0 to 0"),
+        (torch.full((4,), 3), r"Uniform: draw must return torch.long of \(4, 1\), not torch.int64 of \(4,\)"),
+        (torch.ones(4, 1), r"torch.long of \(4, 1\), not torch.float32 of"),
+        ([[3]] * 4, "not list"),
+    ],
+)
+def test_a_user_s_draw_must_return_sizes_of_the_training_range(sizes, message, monkeypatch):
+    monkeypatch.setattr(lw.Uniform, "draw", lambda *_: sizes)
+    with pytest.raises(lw.UsageError, match=message):
+        lw.Uniform(5).problems(lw.Parity(), 0, 4, lw.stream(0, "x"))
+
+
+def test_lengths_without_top_are_refused():
+    @dataclass(frozen=True)
+    class Unbounded(lw.SampledLengths):
+        def draw(self, step, rows, axes, generator):
+            return torch.ones(rows, axes, dtype=torch.long)
+
+    with pytest.raises(lw.UsageError, match="Unbounded needs a field with the longest training length"):
+        Unbounded()
+
+
 # Loops
 
 ROUNDS = st.lists(st.integers(1, 30), min_size=1, max_size=20).map(torch.tensor)
@@ -153,6 +181,28 @@ def test_planned_loops_are_rounds_and_more_but_at_least_one(rounds, more):
 @given(rounds=ROUNDS)
 def test_without_extra_loops_training_runs_the_planned_ones(loops, rounds):
     assert torch.equal(loops.draw(rounds, lw.stream(0, "x")), loops.planned(rounds))
+
+
+@pytest.mark.usefixtures("no_type_checks")
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda rounds: rounds * 0, "PerRound: draw gives 0 loops; it must give 1 or more"),
+        (
+            lambda rounds: rounds / 2,
+            "PerRound: draw must return a torch.long for each of 32 rows, not torch.float32 of",
+        ),
+    ],
+)
+def test_drawn_loops_must_be_whole_and_at_least_one(draw, message, monkeypatch):
+    monkeypatch.setattr(PerRound, "draw", lambda self, rounds, generator: draw(rounds))
+    with pytest.raises(lw.UsageError, match=message):
+        draw_batch(lw.find("looped-parity"), 0)
+
+
+def test_a_user_s_schedule_may_return_a_tensor(monkeypatch):
+    monkeypatch.setattr(lw.Schedule, "factor", lambda *_: torch.tensor(0.5))
+    assert type(lw.find("looped-parity").rate_at(0)) is float
 
 
 @pytest.mark.parametrize("extra", [1, 3, 5])
