@@ -81,6 +81,7 @@ Trained = Run | Weights | str | Path | nn.Module
 def train(
     recipe: Recipe | str | ModelSpec | nn.Module | Factory | None = None,
     *changes: str,
+    name: str | None = None,
     task: Task | str | None = None,
     model: ModelSpec | None = None,
     layout: Layout | None = None,
@@ -111,6 +112,7 @@ def train(*args: Any, seeds: int, **named: Any) -> list[Run]: ...
 def train(
     recipe: Recipe | str | ModelSpec | nn.Module | Factory | None = None,
     *changes: str,
+    name: str | None = None,
     task: Task | str | None = None,
     model: ModelSpec | None = None,
     layout: Layout | None = None,
@@ -143,27 +145,26 @@ def train(
     ``changes`` are texts as on the command line: ``"model.width=32"``.
 
     The next arguments replace fields of the recipe. If ``recipe`` is only a model, they default to the values in
-    parentheses. ``task``: a Task or its name (see ``list_tasks``); ``model``: another configuration; ``layout``: how
-    rows are written (``NextToken()``); ``lengths``: sizes of training problems, or the largest of them (20); ``loops``:
-    how often the model is applied (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer``
-    (``AdamW(1e-3)``, with a warm-up and cosine decay); ``steps`` (2,500); ``batch``: rows per step (64); ``seed``: of
-    weights and problems; ``seeds``: how many to train, each with its own initial weights (a module too).
+    parentheses. ``name``: the recipe's; ``task``: a Task or its name; ``model``: another configuration; ``layout``: how
+    rows are written (``NextToken()``); ``lengths``: sizes of training problems, or the largest (20); ``loops``: how
+    often the model is applied (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer`` (``AdamW(1e-3)``,
+    with warm-up and cosine decay); ``steps`` (2,500); ``batch``: rows per step (64); ``seed``: of weights and problems;
+    ``seeds``: how many to train, each with its own initial weights (a module too).
 
     ``folder``: of the run (by default in ``runs/``); ``device``: "auto", "cpu" or "cuda"; ``matmul``: the precision of
     matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops (GPUs);
     ``graphs``: record steps as CUDA graphs; ``track``: one or several of the trackers "tensorboard", "trackio" and
     "wandb"; ``threads``: CPU threads; ``save_every``: seconds between checkpoints; ``quiet``: show no progress;
-    ``wait``: if another process trains this run, wait for it instead of raising an error. ``parent``: a run or weights
-    whose training continues up to ``steps``, by its recipe unless another is given; ``keep_state``: store the
-    optimizer's state, with which a later run can continue.
+    ``wait``: if another process trains this run, wait instead of raising an error. ``parent``: a run or weights to
+    train on up to ``steps``, by its recipe unless another is given; ``keep_state``: keep the optimizer's state for it.
 
     Raises UsageError for a wrong argument, in one line, and Interrupted at Ctrl-C, after saving.
     """
     if seeds is not None or not isinstance(recipe, (Recipe, str, ModelSpec, nn.Module, NoneType)):
         return train_seeds(train, **locals())
-    replaced_fields: dict[str, Any] = {"model": model, "layout": layout, "loops": loops, "objective": objective,
+    values: dict[str, Any] = {"name": name, "model": model, "layout": layout, "loops": loops, "objective": objective,
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
-    chosen = arguments.build_training_recipe(recipe, changes, task, lengths, parent, replaced_fields)
+    chosen = arguments.build_training_recipe(recipe, changes, task, lengths, parent, values)
     options: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "graphs": graphs,
         "matmul": matmul, "compile": compile, "keep_state": keep_state,
         "track": arguments.resolve_texts(track, "track")}  # fmt: skip

@@ -69,8 +69,8 @@ def build_recipe(model: ModelSpec | nn.Module, task: Task | str, **settings: Any
 
 def resolve_task(task: Task | str) -> Task:
     """Return a task, given as an object or by its name."""
-    if isinstance(task, Task):
-        return task
+    if isinstance(task, Task | type):
+        return fields.validate(Task, task, "task")
     if not isinstance(task, str):
         raise UsageError(f"task: {quote(task)} is neither a task nor the name of one; lw.list_tasks() lists them")
     return catalog.task(task)
@@ -114,12 +114,12 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
         raise UsageError(f"lengths: {quote(lengths)} is neither a size nor a list of sizes, such as [8, 12]")
     sizes: list[AnySize] = []
     for size in islice(listed, MAX_SIZES + 1):
-        parts = size if isinstance(size, tuple) else (size,)
+        parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)  # JSON has pairs as lists
         # numpy's whole numbers are sizes too.
         are_whole = all(isinstance(part, Integral) and not isinstance(part, bool) for part in parts)
         if not are_whole or not all(0 < int(part) <= 10**6 for part in parts):
             raise UsageError(f"lengths: {quote(size)} is not a size: a size is a whole number from 1 to a million")
-        sizes.append(tuple(map(int, size)) if isinstance(size, tuple) else int(size))
+        sizes.append(tuple(map(int, parts)) if isinstance(size, (tuple, list)) else int(size))
     if not 1 <= len(sizes) <= MAX_SIZES:
         raise UsageError(f"lengths: give between 1 and {MAX_SIZES:,} sizes")
     return sizes
@@ -167,7 +167,7 @@ def build_training_recipe(
         settings |= {"task": resolve_task(task)}
     if lengths is not None:
         smallest = settings.get("task", chosen.task).smallest
-        lengths = Uniform(top=lengths, bottom=smallest) if isinstance(lengths, int) else lengths
+        lengths = Uniform(top=lengths, bottom=smallest) if isinstance(lengths, Integral) else lengths
         if not isinstance(lengths, Lengths):
             advice = "such as 20, nor a rule, such as lw.Uniform(top=20)"
             raise UsageError(f"lengths: {quote(lengths)} is neither the longest training length, {advice}")

@@ -23,11 +23,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING
 from functools import cache
 from itertools import chain
+from numbers import Integral, Real
+from pathlib import PurePath
 from typing import Annotated, Any, Literal, NotRequired, ParamSpec, TypeVar, cast
 
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.literals import WORD, parse_literal
 
+PLAIN_KINDS: dict[type, Any] = {int: Integral, float: Real, str: PurePath}  # also accepted, such as numpy's numbers
 T = TypeVar("T")
 P = ParamSpec("P")
 
@@ -207,8 +210,9 @@ def validate(annotation: Any, value: Any, path: str) -> Any:
             raise UsageError(f"{path}: needs {len(kinds)} values, not {len(values)}")
         return tuple(validate(k, v, f"{path}.{i}") for i, (k, v) in enumerate(zip(kinds, values, strict=True)))
     if annotation in (bool, int, float, str):
-        if annotation is float and type(value) is int and abs(value) < 2**53:  # larger ones are not exact as floats
-            value = float(value)
+        is_inexact = annotation is float and isinstance(value, Integral) and abs(int(value)) >= 2**53
+        if isinstance(value, PLAIN_KINDS.get(annotation, ())) and type(value) is not bool and not is_inexact:
+            value = annotation(value)
         if type(value) is not annotation or (isinstance(value, float) and not math.isfinite(value)):
             names = {bool: "true or false", int: "a whole number", float: "a number", str: "a word"}
             raise UsageError(f"{path}: {quote_value(value)} is not {names[annotation]}")
@@ -268,15 +272,15 @@ def _is_valid_column(annotation: Any, values: Sequence[Any]) -> bool:
 
 def _validate_part(base_class: Any, value: Any, path: str) -> Any:
     where = path or "recipe"
-    if not isinstance(base_class, type) or base_class is Any:
+    if not isinstance(base_class, type) or not (issubclass(base_class, Config) or dataclasses.is_dataclass(base_class)):
         raise UsageError(f"{where}: a field is a number, a word, a tuple or a part, not {base_class}")
     if isinstance(value, base_class):
         if not getattr(getattr(type(value), "__dataclass_params__", None), "frozen", False):
             advice = "write @dataclass(frozen=True) above it"
             raise UsageError(f"{type(value).__name__} is not a frozen dataclass: {advice}")
         return value
-    if isinstance(value, str):
-        value = {"kind": value}
+    if isinstance(value, str | type):  # a class is its defaults, as its name is
+        value = {"kind": value if isinstance(value, str) else recorded_name(value)}
     classes = part_classes(base_class)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         advice = f"; {where}.FIELD=VALUE changes one of its fields" * isinstance(value, (int, float, list))

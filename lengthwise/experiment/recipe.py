@@ -218,12 +218,12 @@ class Recipe(fields.Config):
         return fields.decode(Recipe, tree)
 
     def change(self, changes: Iterable[str] = (), **values: Any) -> Recipe:
-        """Return a copy with ``name=value`` texts applied, then keyword values. Raises UsageError if a name, a type or
-        a value is wrong; common names of other libraries (``lr=…``) are answered with the field's path.
+        """Return a copy with one or several ``name=value`` texts applied, then keyword values. Raises UsageError if a
+        name, a type or a value is wrong; common names of other libraries (``lr=…``) are answered with the field's path.
 
         The copy keeps ``chosen_on`` only if it trains the same weights from another seed, or if the changes set it."""
         import_parts()
-        changes = list(changes)
+        changes = [changes] if isinstance(changes, str) else list(changes)
         if not changes and not values:
             return self
         names = {field.name for field in dataclasses.fields(self)}

@@ -84,7 +84,7 @@ def test_any_module_is_measured():
     assert [(score.sizes, score.count) for score in scores] == [((2,), 10), ((5,), 10)]
     assert (scores.outline.name, scores.outline.top) == ("Gru", 4)
     assert module.training  # as it was
-    scores = lw.evaluate("looped-multiplication", [(2, 2), 3, (3, 3), (2, 2), np.int64(1)], samples=2, quiet=True)
+    scores = lw.evaluate("looped-multiplication", [[2, 2], 3, (3, 3), (2, 2), np.int64(1)], samples=2, quiet=True)
     assert [score.sizes for score in scores] == [(2, 2), (2, 3), (3, 3), (1, 1)]  # 3 is at most 2 on the first axis
 
     class CountsOnes(nn.Module):
@@ -143,9 +143,9 @@ def test_fields_of_a_recipe_are_keywords():
     run = lw.train("looped-parity", "watch.every=0", model=own, **FEW, seed=5)
     assert run.recipe == run.recipe.change(steps=3, batch=4, seed=5, data_seed=5, lengths=lw.Uniform(top=3), model=own)
     assert run.recipe.chosen_on.sizes == ()
-    run = lw.train(Gru(32, 32), "name=expressions", task="expression", **FEW | {"lengths": 9})
-    assert run.recipe.lengths == lw.Uniform(9, run.recipe.task.smallest)
-    assert lw.train(Spec(), task=lw.Copy(), **FEW).recipe.name == "spec-copy"
+    run = lw.train(Gru(32, 32), name="expressions", task="expression", **FEW | {"lengths": np.int64(9)})
+    assert run.recipe.lengths == lw.Uniform(9, run.recipe.task.smallest) and run.recipe.name == "expressions"
+    assert lw.train(Spec(), task=lw.Copy, **FEW).recipe.name == "spec-copy"
 
 
 def test_every_argument_is_explained():

@@ -4,8 +4,11 @@ import dataclasses
 import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from conftest import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +25,7 @@ from lengthwise.base.fields import (
     override,
     part_classes,
     part_text,
+    validate,
 )
 from lengthwise.base.literals import parse_literal
 
@@ -69,6 +73,20 @@ def test_ints_are_floats_and_missing_fields_have_their_defaults():
         assert decode(lw.Recipe, {name: tree for name, tree in encode(RECIPE).items() if name != field}) == RECIPE
 
 
+@pytest.mark.usefixtures("no_type_checks")
+def test_numpy_numbers_paths_and_classes_are_converted():
+    given = replace(RECIPE, name=Path("tiny-sum"), steps=np.int64(10), clip=np.float32(0.5), objective=lw.Final)
+    assert given == replace(RECIPE, clip=0.5) and given.id == lw.Recipe.read(given.json()).id
+    for wrong in (np.float64(10), np.True_, True, 10.0):
+        with pytest.raises(lw.UsageError, match="is not a whole number"):
+            replace(RECIPE, steps=wrong)
+    with pytest.raises(lw.UsageError, match=r"'Adam' is not one of: AdamW, .*did you mean AdamW"):
+        replace(RECIPE, optimizer=torch.optim.Adam)
+    for kind in (list, torch.Tensor):
+        with pytest.raises(lw.UsageError, match=r"^Own\.rates: a field is a number, a word, a tuple or a part, not "):
+            validate(kind, kind([1]), "Own.rates")
+
+
 # Changes as text
 
 CHANGES = [
@@ -97,6 +115,7 @@ CHANGES = [
 def test_text_changes_set_fields(changes, values):
     assert override(RECIPE, changes) == replace(RECIPE, **values)
     assert RECIPE.change(changes) == replace(RECIPE, **values)
+    assert len(changes) != 1 or RECIPE.change(changes[0]) == replace(RECIPE, **values)
 
 
 def test_a_misspelt_field_gets_a_suggestion():
