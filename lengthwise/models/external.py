@@ -8,9 +8,10 @@ import hashlib
 import inspect
 import json
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from types import ModuleType, NoneType
+from types import FunctionType, ModuleType, NoneType
 from typing import Any, ClassVar
 
 import torch
@@ -25,7 +26,7 @@ from lengthwise.models import Model, ModelSpec
 PLAIN_TYPES = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # torch's own attributes of every module, such as "training"
 _BUILDERS: dict[str, Callable[[], nn.Module]] = {}  # functions of imported files that return a module, by name
-_MODULES: dict[str, nn.Module] = {}  # copies of modules, by digest, kept until the process ends
+_MODULES: dict[str, nn.Module] = {}  # copies of modules, by digest and by form, kept until the process ends
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,11 @@ class ExternalModule(ModelSpec):
     @staticmethod
     def of(module: nn.Module) -> ExternalModule:
         """Return the configuration of a module. Raises UsageError if its weights are not initialized yet."""
-        if any(map(is_lazy, [*module.parameters(), *module.buffers()])):
+        tensors = [*module.parameters(), *module.buffers()]
+        if any(map(is_lazy, tensors)):
             raise UsageError(f"{type(module).__name__} has lazy layers without weights: call it on some tokens first")
+        if any(tensor.is_meta for tensor in tensors):
+            raise UsageError(f"{type(module).__name__} has weights on the meta device: build it on the CPU")
         digest, form = _hash_weights(module), _hash_weights(module, with_values=False)
         # Attributes of all modules, such as a number of heads, which the weights and ``repr`` may not show.
         seen: dict[int, int] = {}
@@ -65,16 +69,16 @@ class ExternalModule(ModelSpec):
     def remember(self, module: nn.Module) -> None:
         """Keep a copy of the module in its present state, which ``build`` returns until the process ends."""
         try:
-            _MODULES[self.digest] = copy.deepcopy(module)
+            _MODULES[self.digest] = _MODULES[self.form] = copy.deepcopy(module)
         except Exception as error:  # e.g. a TypeError for an attribute that is a lock or an open file
             raise UsageError(f"{self.name} cannot be copied by copy.deepcopy: {error_line(error)}") from error
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
-        if self.digest in _MODULES:
-            return copy.deepcopy(_MODULES[self.digest])
+        if (known := _MODULES.get(self.digest, _MODULES.get(self.form))) is not None:
+            return copy.deepcopy(known)
         if self.config:
             return _build_from_config(self.name, self.config)
-        built = {name: function() for name, function in _BUILDERS.items()}
+        built = {name: function() for name, function in (_BUILDERS | _find_builders(self.name)).items()}
         same_class = {name: module for name, module in built.items() if type(module).__name__ == self.name}
         for module in same_class.values():
             if self.form in ("", ExternalModule.of(module).form):
@@ -82,12 +86,25 @@ class ExternalModule(ModelSpec):
         if names := ", ".join(same_class):
             raise UsageError(f"{names} returns {self.name} with other layers or settings than the trained one")
         fault = f"this model is a module {self.name} passed in from Python, which the saved files cannot build"
-        raise UsageError(f"{fault}: --import a file with a function that returns it, e.g. def build() -> {self.name}")
+        advice = f"import a file with a function that returns it, e.g. def build() -> {self.name}"
+        raise UsageError(f"{fault}: {advice} (on the command line: --import)")
 
 
 def add_builders(functions: Iterable[Callable[[], nn.Module]]) -> None:
     """Register functions without arguments that return a module, with which ``ExternalModule`` builds modules."""
     _BUILDERS.update({function.__qualname__: function for function in functions})
+
+
+def _find_builders(name: str) -> dict[str, Callable[[], nn.Module]]:
+    """Return the functions without arguments, of all imported files, that are annotated to return a class ``name``."""
+    functions = {}
+    for module in [*sys.modules.values()]:
+        for function in [*getattr(module, "__dict__", {}).values()]:
+            if type(function) is FunctionType and function.__module__ == getattr(module, "__name__", ""):
+                returned = function.__annotations__.get("return")
+                if getattr(returned, "__name__", returned) == name and not inspect.signature(function).parameters:
+                    functions[function.__qualname__] = function
+    return functions
 
 
 def _read_transformers_config(module: nn.Module) -> str:

@@ -82,7 +82,9 @@ class SinglePass(Model):
             output = self.module(tokens, **keywords, targets=tokens)
             logits = find_logits(output, tokens.shape)
         if logits is None:
-            returned = str(tuple(output.shape)) if isinstance(output, Tensor) else type(output).__name__
+            returned = type(output).__name__
+            if isinstance(output, Tensor):
+                returned = f"{tuple(output.shape)}{'' if output.is_floating_point() else f' of {output.dtype}'}"
             if hasattr(output, "last_hidden_state"):
                 returned += " without logits: use the class with a head, such as …ForTokenClassification"
             wanted = f"a module must map tokens {tuple(tokens.shape)} to logits (rows, positions, vocabulary)"
@@ -92,13 +94,14 @@ class SinglePass(Model):
 
 def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
     """Return the logits in a module's output, which may be a tensor, an object or a dictionary with ``logits``, or a
-    tuple. None if it has no tensor of three axes whose shape starts with ``shape``."""
+    tuple. None if it has no tensor of real numbers with three axes, whose shape starts with ``shape``."""
     if isinstance(output, Mapping):
         output = output.get("logits")
     elif not isinstance(output, Tensor) and hasattr(output, "logits"):
         output = output.logits
     values = output if isinstance(output, (tuple, list)) else [output]
-    return next((v for v in values if isinstance(v, Tensor) and v.dim() == 3 and v.shape[:2] == shape), None)
+    tensors = [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+    return next((value for value in tensors if value.dim() == 3 and value.shape[:2] == shape), None)
 
 
 def are_probabilities(logits: Float[Tensor, "n v"]) -> bool:

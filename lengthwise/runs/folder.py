@@ -221,7 +221,7 @@ class Folder:
             except Timeout:
                 owner = self.folder / ".owner"
                 holder = read_bytes(owner).decode(errors="replace") if owner.exists() else "another process"
-                advice = "; --wait waits for it" if folder_kind == "run" else ""
+                advice = "; --wait (in Python wait=True) waits for it" if folder_kind == "run" else ""
                 advice += f"; if that has ended, delete {path}: this disk has no locks" if is_soft else ""
                 raise UsageError(
                     f"{self.folder}: {remove_controls(holder)} works on this {folder_kind}{advice}"

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -136,6 +137,14 @@ def test_a_module_of_another_process_cannot_be_built_but_is_reported(folder, mon
     assert f"{run.folder.name}: its operations are unknown" in done.stderr and done.stderr.count("\n") == 1
     with pytest.raises(lw.UsageError, match="which the saved files cannot build"):
         lw.models.external.ExternalModule("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
+    imported = ModuleType("imported")
+    exec("def build() -> 'Gru':\n    return Gru()", vars(imported) | {"Gru": Gru}, built := {})
+    imported.build = built["build"]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "imported", imported)
+        assert lw.load(run).solve("101").loops == 1
+    longer = lw.train(Gru(), "steps=6", task="parity", parent=run, quiet=True)  # has a module of the parent's form
+    assert longer.recipe.parent.step == 3
 
 
 def test_fields_of_a_recipe_are_keywords():

@@ -255,6 +255,13 @@ class Stateful(SmallAttention):
         self.extra = state
 
 
+class WholeLogits(SmallAttention):
+    """A module whose logits are whole numbers."""
+
+    def forward(self, tokens):
+        return super().forward(tokens).long()
+
+
 class LazyLayer(SmallAttention):
     """A module that builds a layer in its first call, after the optimizer has listed the weights."""
 
@@ -281,6 +288,7 @@ def build_scripted():
         (lambda: build_heads().requires_grad_(False), "no trainable weights"),
         (DetachedLogits, "the loss depends on no trainable weight: .*detach"),
         (lambda: nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS)), "lazy layers without weights"),
+        (WholeLogits, r"but WholeLogits gave \(\d, \d, 4\) of torch.int64"),
         (LazyLayer, "LazyLayer builds weights in its first call"),
         (build_scripted, "pass the module before"),
         (lambda: Stateful(extra=threading.Lock()), "Stateful cannot be copied by copy.deepcopy: .*lock"),
