@@ -30,6 +30,8 @@ def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> 
         def test_my_task():
             assert not lw.check(MyTask()).broken
     """
+    if not things:
+        raise UsageError("check: name what to test, such as check(MyTask())")
     findings = Findings()
     with computation_settings(1):
         for thing in things:

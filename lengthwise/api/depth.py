@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lengthwise.api.arguments import resolve_sizes
+from lengthwise.base import fields
 from lengthwise.base.formatting import PrintedTable
 from lengthwise.base.results import VERDICT_RULE, AnySize, Fate, group_seeds, seeds_name, seeds_verdict
 from lengthwise.base.score_rows import Row, share_text, size_text
@@ -61,6 +62,7 @@ def _format_span(values: Sequence[float | None], format_value: Callable[[float],
     return " to ".join(dict.fromkeys(texts))
 
 
+@fields.validate_arguments
 def depth(
     weights: str | Path | Run | Weights | Sequence[str | Path | Run | Weights],
     size: AnySize | Sequence[AnySize] | None = None,
@@ -79,6 +81,8 @@ def depth(
     input.
     """
     listed: list[Any] = list(weights) if isinstance(weights, (list, tuple)) else [weights]
+    if not listed:
+        raise UsageError("depth: name weights, such as looped-parity")
     check_named_once([item for item in listed if isinstance(item, (str, Path))])
     if more < 1 or samples < 1:
         raise UsageError(f"depth: more and samples must be 1 or more, not {more} and {samples}")

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from lengthwise.base.fields import validate_arguments
+from lengthwise.base.ranges import Count
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
 from lengthwise.experiment.data import NoProblemsLeft, check_size, effective_source, get_sampler
@@ -62,7 +64,8 @@ class ProblemSet(Sequence[dict[str, Any]]):
             digest.update(line.encode())
         return digest.hexdigest()[:16]
 
-    def batches(self, rows: int, layout: Layout) -> Iterator[Batch]:
+    @validate_arguments
+    def batches(self, rows: Count, layout: Layout) -> Iterator[Batch]:
         """Yield batches of ``rows`` problems, written by a layout: tokens, targets and masks as in training."""
         for start in range(0, len(self), rows):
             yield layout.write(self.problems.take(slice(start, start + rows)), self.task)

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from lengthwise.base.errors import UsageError
+from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.extras import import_library
 from lengthwise.base.files import to_path
 from lengthwise.base.formatting import PrintedTable
@@ -76,6 +76,8 @@ class Scores(PrintedTable, list[Score]):
 
     def compare(self, *others: Scores) -> Comparison:
         """Compare these scores with others, size by size. Raises UsageError if they have no size in common."""
+        if strangers := [other for other in others if not isinstance(other, Scores)]:
+            raise UsageError(f"compare takes scores, not {quote_value(strangers[0])}; lw.compare takes runs")
         return Comparison([self, *others])
 
     @property

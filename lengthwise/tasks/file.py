@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.base.files import to_path, write
+from lengthwise.base.files import error_line, to_path, write
 from lengthwise.base.ranges import OneLine, Pattern, Size
 from lengthwise.base.types import Problems, Purpose, UsageError
 from lengthwise.tasks import NoReference, Task, parse_symbols, problem_file, separate_lines
@@ -64,7 +65,11 @@ class File(Task):
     def of(rows: Iterable[Mapping[str, Any]], path: str | Path) -> File:
         """Write problems to a JSON Lines file and return its task. ``rows`` are dictionaries with "prompt" and
         "answer", or a Hugging Face data set. Raises UsageError if a row is not a problem."""
-        lines = [json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows]
+        try:  # numpy's numbers have an index
+            lines = [json.dumps(dict(row), ensure_ascii=False, default=operator.index) + "\n" for row in rows]
+        except (TypeError, ValueError) as error:
+            advice = "as frame.to_dict('records') returns for a data frame"
+            raise UsageError(f"rows are dictionaries with prompt and answer, {advice} ({error_line(error)})") from None
         write(to_path(path), "".join(lines).encode())
         return File(str(path))
 
