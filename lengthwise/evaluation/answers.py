@@ -128,8 +128,8 @@ class _RuleProgress:
         self.open = torch.ones(len(batch), dtype=torch.bool)  # rows that continue
         self.stopped = torch.zeros_like(self.open)
         self.symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
-        self.confidence, self.loops = torch.zeros(len(batch)), limit.clone()
-        self.residual = torch.zeros(len(batch)) if movement else None
+        self.confidence, self.loops = torch.zeros(len(batch), dtype=torch.float32), limit.clone()
+        self.residual = torch.zeros_like(self.confidence) if movement else None
 
     def choose(self, trace: Trace, loop: int) -> None:
         """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
@@ -194,9 +194,9 @@ def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:
     return Trace(
         torch.zeros(loops, rows, width, dtype=torch.long),
         torch.zeros(loops, rows, dtype=torch.long),
-        torch.zeros(loops, rows),
+        torch.zeros(loops, rows, dtype=torch.float32),
         torch.full((rows,), loops),
-        torch.full((loops, rows, PERIODS), torch.inf) if movement else None,
+        torch.full((loops, rows, PERIODS), torch.inf, dtype=torch.float32) if movement else None,
     )
 
 
@@ -240,7 +240,7 @@ def _read_slots(
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
     """Return each row's predicted symbols, slot by slot, the length of its answer, and the confidence in the answer."""
     filled = filled_slots(answer_slots)
-    symbols, log_probability = torch.zeros(filled.shape, dtype=torch.long), torch.zeros(filled.shape)
+    symbols, log_probability = torch.zeros(filled.shape, dtype=torch.long), best.new_zeros(filled.shape)
     symbols[filled], log_probability[filled] = best[0].long(), best[1]
     counted = answer_mask(symbols, answer_slots, end_id)
     length = counted.sum(1)

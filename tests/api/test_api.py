@@ -147,6 +147,18 @@ def test_a_module_of_another_process_cannot_be_built_but_is_reported(folder, mon
     assert longer.recipe.parent.step == 3
 
 
+def test_scores_do_not_depend_on_the_default_type_of_numbers():
+    rules = ["Oracle", "MaxConfidence", "Converged", "Settled"]
+    expected = lw.evaluate("looped-parity", [3, 5], samples=9, stopping=rules, quiet=True)
+    torch.set_default_dtype(torch.float64)
+    try:
+        for one in ([rule] for rule in rules):
+            scores = lw.evaluate("looped-parity", [3, 5], samples=9, stopping=one, quiet=True)
+            assert [s.exact for s in scores] == [s.exact for s in expected if s.stopping == one[0]]
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_fields_of_a_recipe_are_keywords():
     own = lw.Transformer(width=8, heads=2)
     run = lw.train("looped-parity", "watch.every=0", model=own, **FEW, seed=5)
