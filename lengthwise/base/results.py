@@ -125,7 +125,7 @@ def independent_trials(count: int, together: int | None = None) -> float:
 def counted_problems(row: Mapping[str, Any]) -> int:
     """Return how many problems an interval counts: those repeated from a fixed set add no information and count
     once."""
-    return row["distinct"] if row.get("fixed_set") else row["count"]
+    return row.get("distinct", row["count"]) if row.get("fixed_set") else row["count"]
 
 
 def effective_trials(row: Mapping[str, Any]) -> float:

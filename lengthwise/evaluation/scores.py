@@ -121,12 +121,12 @@ def _evaluate_to_precision(
             for parts, result in zip(parts_by_rule, results, strict=True):
                 parts.append(result)
             done = part.stop
-            # Repeats from a fixed set count once, so further problems replace them.
+            # Repeats from a fixed set count once, and further problems repeat at least as often.
             repeats = describe_repeats(recipe.has_fixed_problems, problems.take(slice(done)))
             counted = counted_problems({"count": done} | repeats)
             rights = [sum(int(part.counts[:, 0].sum()) for part in parts) * counted / done for parts in parts_by_rule]
             needed = [needed_sample(n, counted, precision, r.together) for n, r in zip(rights, rules, strict=True)]
-            until = done - counted + max(needed)
+            until = done + math.ceil((max(needed) - counted) * done / counted)
         measured, early = problems.take(slice(done)), precision if done < samples else None
         for rule, parts in zip(rules, parts_by_rule, strict=True):
             marks = {"precision": early, "alone": True, "rows": rows}

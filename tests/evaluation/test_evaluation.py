@@ -516,10 +516,12 @@ def test_precision_decides_how_many_problems_are_measured():
 def test_scores_count_distinct_problems(precision):
     """Repeats among the few test problems of a fixed set do not narrow the interval; repeats among freshly drawn
     problems do."""
-    fixed = replace(NEXT, batch=8, source=Finite(8))
+    fixed, calls = replace(NEXT, batch=8, source=Finite(8)), []
     for recipe, size in ((fixed, 8), (PARITY, 3)):
         weights = replace(half_trained(PARITY if recipe is PARITY else NEXT), recipe=recipe)
-        (score,) = evaluate(weights, [size], samples=600, precision=precision)
+        calls.clear()
+        (score,) = evaluate(weights, [size], samples=600, precision=precision, watch=lambda *call: calls.append(call))
+        assert len(calls) < 10  # a small set is not measured a few problems at a time
         problems = data.evaluation_problems(recipe, size, score.count, seed=0)
         assert score.distinct == len({tuple(row) for row in problems.prompt.tolist()}) < score.count
         counted = score.distinct if recipe is fixed else score.count

@@ -54,6 +54,7 @@ def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_
     assert effective_trials(row) == 6400 and effective_trials(row | {"fixed_set": True}) == 1024
     assert effective_trials(row | {"together": 512}) == independent_trials(6400, 512)
     assert effective_trials(row | {"together": 512, "fixed_set": True}) == 2
+    assert effective_trials({"count": 6400, "fixed_set": True}) == 6400  # as all differ
     both = Score("t", "w", "r", "uniform", (1,), 6400, 0.5, None, 0.5, 1.0, together=512, distinct=1024, fixed_set=True)
     assert both.interval == wilson_interval(0.5, 2)
     said = interval_notes([both.row()])
