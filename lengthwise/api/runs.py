@@ -143,8 +143,10 @@ def pool_by_recipe(things: Sequence[object]) -> PooledComparison | None:
         if len({(source.seedless_id, source.seed, source.data_seed) for source in outlines}) == len(recipes):
             return None
     runs = [_open(source) for part in things for source in (part if _is_list(part) else [part])]
-    for one in runs:
-        if all(row["stopping"] != one.outline.stopping for row in one.rows("scores")):
+    scored = [one for one in runs if any(row["stopping"] == one.outline.stopping for row in one.rows("scores"))]
+    recipes = {one.outline.seedless_id for one in scored}
+    for one in runs:  # a seed that diverged has no scores, and is named beside its recipe's other seeds
+        if one not in scored and not (one.diverged and one.outline.seedless_id in recipes):
             fault = f"{one.folder.name}: no scores yet by its own stopping rule"
             raise UsageError(f"{fault}; lw.evaluate(run, …, save=True) saves them")
     return PooledComparison(runs)

@@ -21,6 +21,7 @@ from lengthwise.base.score_rows import (
     Sizes,
     count_text,
     interval_notes,
+    is_within_training_sizes,
     loops_notes,
     loops_text,
     scaled_accuracy_text,
@@ -360,13 +361,14 @@ class PooledComparison(PrintedTable):
         sizes = self.sizes
         sizes = sizes[: MAX_SIZE_COLUMNS - 1] + sizes[MAX_SIZE_COLUMNS - 1 :][-1:]
         tops = {curve.tops for curve in self.curves}
-        marked = [size_text(size) + TRAINED * all(max(size) <= max(top) for top in tops) for size in sizes]
+        marked = [size_text(size) + TRAINED * all(is_within_training_sizes(size, t) for t in tops) for size in sizes]
         rows, warnings = [], warnings_by_recipe(self.curves)
         for curve in self.curves:
             points = {point.sizes: point for point in curve.points()}
-            seeds = str(max(point.seeds for point in points.values()))
             name = ", ".join(filter(None, [curve.label, warnings[curve.label]]))
             shown = [points.get(size) for size in sizes]
+            counts = sorted({point.seeds for point in shown if point})  # some sizes may have fewer seeds
+            seeds = "–".join(map(str, dict.fromkeys(counts[:1] + counts[-1:])))
             cells = [f"{share_text(p.mean, 3)} ({share_text(p.low)}–{share_text(p.high)})" if p else "–" for p in shown]
             rows.append([name, curve.problems, seeds, *cells])
         for (label, problems), differences in self.differences.items():

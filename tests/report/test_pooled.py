@@ -8,6 +8,8 @@ from reported import recipe, scored
 import lengthwise as lw
 from lengthwise.base.results import student_quantile, welch_interval
 from lengthwise.report.scored import PooledComparison
+from lengthwise.runs.folder import DIVERGED
+from lengthwise.tasks.arithmetic import Multiplication
 
 
 def seeds(name, *shares, size=16, first=0):
@@ -78,3 +80,27 @@ def test_a_recipe_is_pooled_by_its_own_stopping_rule():
     runs = [scored(recipe("one", seed=seed), *by_both) for seed in range(2)]
     further = scored(recipe("two", stopping=rule), (16, 0.7, {"stopping": rule.name}))
     assert [row["exact"] for row in lw.compare(runs, [further]).rows()] == [0.5, 0.7]
+
+
+def test_a_recipe_s_number_of_seeds_is_a_range_if_sizes_have_different_numbers():
+    first, *others = seeds("one", 0.5, 0.9, 0.7)
+    scored(first.recipe, (24, 0.9))
+    assert [row[2] for row in lw.compare([first, *others]).table()[1]] == ["1–3"]
+
+
+def test_a_pair_of_sizes_is_marked_as_trained_only_if_both_are():
+    task, lengths = Multiplication(), lw.Curriculum(11, 1, most=(2, 11))
+    run = scored(recipe("products", task=task, lengths=lengths), ((2, 11), 1.0), ((11, 11), 0.0))
+    assert lw.compare([run]).table()[0][3:] == ["2x11▪", "11x11"]
+
+
+def test_a_seed_that_diverged_is_named_and_a_recipe_without_scores_refused():
+    measured, failed = seeds("one", 0.5, 0.9), scored(recipe("one", seed=2))
+    with pytest.raises(lw.UsageError, match="no scores yet by its own stopping rule"):
+        lw.compare([*measured, failed])
+    failed.record_failure("not finite", DIVERGED)
+    assert "one, 1 seed diverged" in str(lw.compare([*measured, failed]))
+    lone = scored(recipe("two"))
+    lone.record_failure("not finite", DIVERGED)
+    with pytest.raises(lw.UsageError, match=r"two-.*: no scores yet"):
+        lw.compare(measured, [lone])
