@@ -35,11 +35,12 @@ OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
 
 def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
     """Return a row per architecture, task and size: the means over seeds of exact match on uniform problems and on the
-    worst family, whether all seeds are fitted (exact match .99 at the training length), the cost, and what a paper
-    reports. The layout is part of a task's name, since an output at every position is a different supervision than one
-    at the end. Raises UsageError without scores."""
-    measured = [run for run in runs if run.rows("scores")]
-    if not measured:
+    worst family of each, whether all seeds are fitted (exact match .99 at the training length; a seed that diverged is
+    not), the cost, and what a paper reports. ``seeds`` counts those measured at the size. The layout is part of a
+    task's name, since an output at every position is a different supervision than one at the end. Raises UsageError
+    without scores."""
+    measured = [run for run in runs if run.rows("scores") or run.diverged]
+    if not any(run.rows("scores") for run in measured):
         raise UsageError("there is no matrix to draw: evaluate a run first")
     configs = [run.config() for run in measured]
     layouts = [str(config["layout"]["kind"]).lower() for config in configs]
@@ -64,12 +65,12 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
     scores = [own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
     fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in training_length_rows(rows, top)]
-    abouts, published = [run.about() for run in group], find_paper_score(group[0].config())
+    abouts, published = [about for run in group if (about := run.about())], find_paper_score(group[0].config())
     summaries = []
     for times in MATRIX_TIMES:
         # The measured size whose longest axis is nearest to the wanted length, if one is near.
-        length, sizes = times * max(tops[0]), {tuple(row["sizes"]) for row in scores[0]}
-        size = min(sizes, key=lambda size: abs(math.log(max(size) / length)), default=None)
+        length, sizes = times * max(tops[0]), {tuple(row["sizes"]) for rows in scores for row in rows}
+        size = min(sorted(sizes), key=lambda size: abs(math.log(max(size) / length)), default=None)
         if size is None or abs(math.log(max(size) / length)) > math.log(1.1):
             continue
         uniform = [row_or_none for rows in scores if (row_or_none := uniform_rows_by_size(rows).get(size))]
@@ -80,15 +81,15 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
         row = {
             "sizes": size,
             "times": times,
-            "seeds": len(group),
+            "seeds": len(uniform or families),
             "uniform": statistics.fmean(row["exact"] for row in uniform) if uniform else None,
             "worst": statistics.fmean(row["exact"] for row in families) if families else None,
             "family": min(families, key=lambda row: row["exact"])["problems"] if families else "",
             "scaled": statistics.fmean(scaled) if scaled else None,
             "fitted": len(fits) == len(group) and all(round(fit, 9) >= SOLVED for fit in fits),
             "reached": min((about["length"] for about in abouts if "length" in about), default=None),
-            "parameters": next((about["parameters"] for about in abouts if about), None),
-            "cpu_s": round(statistics.fmean(about["cpu_s"] for about in abouts), 1) if all(abouts) else None,
+            "parameters": abouts[0]["parameters"] if abouts else None,
+            "cpu_s": round(statistics.fmean(about["cpu_s"] for about in abouts), 1) if abouts else None,
         }
         summaries.append(row | published)
     return summaries
@@ -173,9 +174,9 @@ def matrix_table(rows: Sequence[Row]) -> Table:
     headings = ("architecture", *tasks)
     sizes = sorted({max(row["sizes"]) for row in rows})
     caption = (
-        f"uniform/worst family at {', '.join(map(str, sizes))}; in brackets: not fitted, below {SOLVED} at the training"
-        " length; means over seeds; below: the published score (†: scaled so that guessing is 0, *: second-hand) and a"
-        " training's processor seconds"
+        f"uniform/worst family at {', '.join(map(str, sizes))}; in brackets: a seed is not fitted, below {SOLVED} at"
+        " the training length, or diverged; means over seeds, each with its own worst family; below: published score"
+        " (†: scaled so that guessing is 0, *: second-hand) and a training's processor seconds"
     )
     table = FittedTable(*headings, no_wrap=headings, caption=caption)
     for architecture in dict.fromkeys(row["architecture"] for row in rows):

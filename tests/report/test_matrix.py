@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 from conftest import command
+from reported import recipe, scored
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -22,7 +23,7 @@ from lengthwise.report.matrix import (
     matrix_rows,
     name_architectures,
 )
-from lengthwise.runs.folder import RunFolder
+from lengthwise.runs.folder import DIVERGED, RunFolder
 
 TINY = ["steps=1", "batch=4", "lengths=Uniform(top=5)", "loops=Constant", "layout=Labelled", "watch.every=0", "ema=0"]
 MODELS = {"lstm": "model=TorchLSTM(width=4,layers=1)", "mix": "model=Transformer(width=8,heads=2,mixer=DeltaNet)"}
@@ -58,6 +59,22 @@ def test_a_cell_is_the_mean_over_seeds_of_uniform_problems_and_worst_families(fo
     assert row["seeds"] == len(uniform) == 2
     assert row["uniform"] == pytest.approx(sum(uniform) / 2) and row["worst"] == pytest.approx(sum(lowest) / 2)
     assert not row["fitted"] and row["parameters"] and row["cpu_s"] is not None and row["scaled"] is not None
+
+
+def test_a_seed_that_diverged_or_misses_a_size_is_not_counted_and_a_diverged_one_is_not_fitted():
+    def matrix(*runs):
+        return {row["sizes"]: (row["seeds"], row["uniform"], row["fitted"]) for row in matrix_rows(runs)}
+
+    short, full, failed = (
+        scored(recipe(), (8, 1.0)),
+        scored(recipe(seed=1), (8, 1.0), (26, 0.5)),
+        scored(recipe(seed=2)),
+    )
+    assert matrix(short, full, failed) == {(8,): (2, 1.0, True), (26,): (1, 0.5, True)}
+    failed.record_failure("not finite", DIVERGED)
+    assert matrix(failed, short, full) == {(8,): (2, 1.0, False), (26,): (1, 0.5, False)}
+    with pytest.raises(lw.UsageError, match="there is no matrix to draw"):
+        matrix_rows([failed])
 
 
 def test_an_architecture_is_called_by_its_mixers_and_positions():
