@@ -13,7 +13,7 @@ from functools import cache
 from fillers.rows import ROOT, WITHIN, exact_by_seed, numbers, recipes_of, runs_of, table_of, unfitted
 
 from lengthwise.api import catalog
-from lengthwise.base.score_rows import size_text
+from lengthwise.base.score_rows import share_text, size_text
 
 REQUIRED = {"group", "system", "paper", "trained_to", "tested_at", "score", "seeds", "told", "source", "standing"}
 OURS = {"folder", "recipe", "sizes", "told", "verdict", "reason"}
@@ -143,7 +143,8 @@ def _ours(entry: dict[str, str] | None) -> str:
         return ""
     ours = ours_of(entry)
     count = len(ours.seeds)
-    score = f"{ours.mean:.3f}, one seed" if count == 1 else f"{ours.mean:.3f} (worst of {count}: {min(ours.seeds):.3f})"
+    worst = f" (worst of {count}: {share_text(min(ours.seeds), 3)})"
+    score = share_text(ours.mean, 3) + (", one seed" if count == 1 else worst)
     loops_given = "given T(n)" if ours.stopping == "Oracle" else f"stops by `{ours.stopping}`"
     if recipes_of(entry["folder"])[entry["recipe"]]["loops"]["kind"] == "Constant" and ours.stopping == "Oracle":
         loops_given = "equal depth at every length"

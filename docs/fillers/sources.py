@@ -47,7 +47,7 @@ def headline(name: str, system: str) -> str:
         seeds = str(len(_figures(claim, claim["recipe"])))
         cells = (says, f"{here.split(';')[0].split(' (before')[0]} at {at.strip('*')}", seeds, f"{minutes:,.0f}")
         lines.append((*cells, f"`{claim['command']}`"))
-    return f"{table_of(lines)}\nMeans over seeds (worst family). CPU minutes are per training.\n"
+    return f"{table_of(lines)}\nMeans over seeds (any seed's lowest family). CPU minutes per training.\n"
 
 
 def standings(name: str) -> str:
@@ -210,7 +210,7 @@ def compared(recipe: str, shares: list[float], others: Mapping[str, list[float]]
     fewest = min(map(len, (shares, *others.values())))
     if worse and recipe in unfit:
         return f"undecided ({unfit[recipe].strip(' ()')})"
-    if fewest < SEEDS and (better or worse or fewest == 1):
+    if fewest < SEEDS and (better or worse):
         return f"undecided ({_few_seeds(fewest, agree=better)}{f': {note}' if better and missing else ''})"
     if better and missing == len(others):
         return "better, none fitted"

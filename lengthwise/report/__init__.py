@@ -206,7 +206,7 @@ def describe_misfit(exact_at_training_length: float | None, size: int | str) -> 
     # Rounded, because the mean of .98, .99 and 1 may be one bit less than .99.
     if exact_at_training_length is None or round(exact_at_training_length, 9) >= SOLVED:
         return ""
-    return f"not fitted: {share_text(exact_at_training_length, 3)} at {size}"
+    return f"not fitted: {share_text(min(exact_at_training_length, SOLVED - 0.001), 3)} at {size}"  # never 0.990
 
 
 def training_warnings(exact_at_training_length: float | None, size: int | str, diverged: int) -> str:

@@ -66,8 +66,8 @@ class Task(Config):
 
     @property
     def chance(self) -> float:
-        """The accuracy per symbol of guessing: by default 1 / the number of symbols of answers. Tasks with a frequent
-        class return its fraction."""
+        """The accuracy per symbol of guessing: by default 1 / the number of symbols of answers, as papers compute it. A
+        task may return the fraction of a frequent class, as ``File`` does."""
         return 1 / len(self.writes or self.symbols)
 
     @abstractmethod

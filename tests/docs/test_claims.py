@@ -69,6 +69,7 @@ def test_the_verdict_on_a_claim_with_a_bound(sign, recipe, shares, expected):
         ("good", [0.5, 0.4, 0.4], {"fine": [0.7, 0.6]}, "undecided (2 seeds disagree)"),
         ("weak", [0.5, 0.4], {"fine": [0.7, 0.6]}, "undecided (not fitted: 0.531 at 20)"),
         ("good", [0.9], {"fine": [0.7], "weak": [0.1]}, "undecided (one seed agrees: 1 of 2 others not fitted)"),
+        ("good", [0.5], {"fine": [0.4, 0.6, 0.6]}, "undecided (seeds overlap)"),
         ("good", [0.5], {"fine": []}, "not measured"),
     ],
 )

@@ -25,7 +25,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import draw_batch, fresh_problems
 from lengthwise.experiment.recipe import ChosenOn, Watch
 from lengthwise.nn.position import Mark
-from lengthwise.report import WORST, curves, name_curves
+from lengthwise.report import WORST, curves, describe_misfit, name_curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.tables import family_table, score_table, summary_rows, summary_table, worst_table
@@ -309,6 +309,7 @@ def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere()
     close = [scored(recipe("c", seed=seed), (8, exact, MANY)) for seed, exact in enumerate((0.98, 0.99, 1.0))]
     assert name_curves(curves(close)) == ["c"]  # a mean of exactly the bound
     assert name_curves(curves(close[:2])) == ["c, not fitted: 0.985 at 8"]
+    assert describe_misfit(0.9897, 8) == "not fitted: 0.989 at 8"  # not rounded up to the bound
 
 
 def test_tables_of_families_name_the_worst_and_count_the_rest():
