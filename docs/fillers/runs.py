@@ -11,13 +11,13 @@ from pathlib import Path
 
 from fillers.rows import ROOT, unfitted
 
+from lengthwise.base.results import worst_rows
 from lengthwise.base.score_rows import (
     Row,
     select_reported_rows,
     share_text,
     size_text,
     uniform_rows_by_size,
-    worst_rows,
 )
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.card import card_cells

@@ -6,11 +6,19 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from statistics import NormalDist
 from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.ranges import Count, Name, OneLine, Seed, Size, Sizes
-from lengthwise.base.score_rows import Row, group_by
+from lengthwise.base.score_rows import (
+    NON_FAMILIES,
+    Row,
+    group_by,
+    is_full_family_run,
+    select_reported_rows,
+    worst_row,
+)
 
 # The kind of a set of problems: "uniform" (random, at given sizes), "natural" (from the task's own distribution over
 # sizes), a family's name, "hard" (the task's harder set, which is one family), or "every" (all problems of a size).
@@ -145,6 +153,25 @@ def wilson_interval(share: float, count: float, z: float = NORMAL_QUANTILE) -> t
     low = 0.0 if share == 0 else max(0.0, (centre - spread) / scale)
     high = 1.0 if share == 1 else min(1.0, (centre + spread) / scale)
     return low, high
+
+
+def worst_rows(rows: Iterable[Row]) -> list[Row]:
+    """Return the worst family's row for each size and stopping rule at which all families were measured, with the
+    interval of ``worst_interval``."""
+    rows = list(rows)
+    structured = [row for row in select_reported_rows(rows) if row["problems"] not in NON_FAMILIES]
+    groups = group_by(structured, lambda row: (tuple(row["sizes"]), row["stopping"]))
+    complete = {(tuple(row["sizes"]), row["stopping"]) for row in rows if is_full_family_run(row)}
+    return [worst_row(group) | worst_interval(group) for key, group in groups.items() if key in complete]
+
+
+def worst_interval(rows: Sequence[Row]) -> dict[str, float]:
+    """Return the 95 % interval of the lowest exact match of several families, as ``low`` and ``high``. The family with
+    the lowest score was picked among all, so the interval is that of a minimum: Wilson intervals of all families that
+    hold together (Bonferroni's correction)."""
+    z = NormalDist().inv_cdf(1 - 0.025 / len(rows))
+    lows, highs = zip(*(wilson_interval(row["exact"], effective_trials(row), z) for row in rows), strict=True)
+    return {"low": min(lows), "high": min(highs)}
 
 
 def student_quantile(freedom: float, steps: int = 1_000) -> float:

@@ -123,15 +123,6 @@ def worst_row(rows: Sequence[Row]) -> Row:
     return min(rows, key=lambda row: (row["exact"], row["problems"]))
 
 
-def worst_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return the worst family's row for each size and stopping rule at which all families were measured."""
-    rows = list(rows)
-    structured = [row for row in select_reported_rows(rows) if row["problems"] not in NON_FAMILIES]
-    groups = group_by(structured, lambda row: (tuple(row["sizes"]), row["stopping"]))
-    complete = {(tuple(row["sizes"]), row["stopping"]) for row in rows if is_full_family_run(row)}
-    return [worst_row(group) for key, group in groups.items() if key in complete]
-
-
 def is_full_family_run(row: Row) -> bool:
     """Return whether a row is of a family that was measured together with all others."""
     return row["problems"] not in KINDS_WITH_CURVE and row.get("family") != "alone"

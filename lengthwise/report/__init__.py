@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import counted_problems
+from lengthwise.base.results import counted_problems, worst_rows
 from lengthwise.base.score_rows import (
     KINDS_WITH_CURVE,
     NON_FAMILIES,
@@ -32,7 +32,6 @@ from lengthwise.base.score_rows import (
     problems_text,
     select_reported_rows,
     share_text,
-    worst_rows,
 )
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 

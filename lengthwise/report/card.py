@@ -13,6 +13,7 @@ from typing import Any
 from rich.table import Table
 
 from lengthwise.base.errors import remove_controls
+from lengthwise.base.results import worst_rows
 from lengthwise.base.score_rows import (
     SOLVED,
     Row,
@@ -27,7 +28,6 @@ from lengthwise.base.score_rows import (
     training_length_rows,
     uniform_rows_by_size,
     worst_row,
-    worst_rows,
 )
 from lengthwise.report import by_recipe, describe_misfit, own_scores
 from lengthwise.report.sheet import FittedTable
@@ -206,8 +206,9 @@ def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
         mark = " (trained)" if is_within_training_sizes(size, tops) else ""
         yield f"| {size_text(size)}{mark} | {_format_share(uniform.get(size))} | {_format_share(low)} | {named} |"
     yield ""
-    yield "Exact match: the whole answer is right, end symbol included. In brackets: the 95 % Wilson interval and the"
-    yield f"number of fresh problems. Stopping rule: `{rows[0]['stopping']}`."
+    yield "Exact match: the whole answer is right, end symbol included. In brackets: the 95 % Wilson interval (for the"
+    yield "worst family: of the lowest of all families) and the number of fresh problems."
+    yield f"Stopping rule: `{rows[0]['stopping']}`."
     yield from (f"Intervals: {note}." for note in interval_notes(rows))
 
 

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import MATRIX_TIMES, RunOutline
-from lengthwise.base.score_rows import SOLVED, Row, share_text, training_length_rows, uniform_rows_by_size, worst_rows
+from lengthwise.base.results import MATRIX_TIMES, RunOutline, worst_rows
+from lengthwise.base.score_rows import SOLVED, Row, share_text, training_length_rows, uniform_rows_by_size
 from lengthwise.report import own_scores
 from lengthwise.report.sheet import FittedTable
 from lengthwise.report.style import FORMATS, INK, Drawing, Width, fix_layout, new_figure, save, style

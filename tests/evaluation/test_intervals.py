@@ -11,7 +11,7 @@ import pytest
 
 import lengthwise as lw
 from lengthwise.base.csv_files import read_csv, write_csv
-from lengthwise.base.results import Outcomes, Score, effective_trials, independent_trials, wilson_interval
+from lengthwise.base.results import Outcomes, Score, effective_trials, independent_trials, wilson_interval, worst_rows
 from lengthwise.base.score_rows import interval_notes
 from lengthwise.report.scored import newcombe_interval
 from lengthwise.report.tables import detail_table
@@ -44,6 +44,24 @@ def test_an_interval_over_batches_covers(share, count):
         over_problems += low <= share <= high
     assert over_batches >= 0.93 * DRAWS
     assert over_problems < 0.6 * DRAWS
+
+
+@pytest.mark.parametrize("lowest", [0.5, 0.9, 0.99])
+@pytest.mark.parametrize("others", [0.0, 0.05])
+def test_an_interval_of_the_worst_family_covers_the_lowest_of_all(lowest, others):
+    """It was picked after the measurement: of 24 equal families, its own interval misses the truth most of the time."""
+    drawn, covered = random.Random(0), 0
+    for _ in range(200):
+        rows = []
+        for number in range(24):
+            share = lowest if number == 0 else min(lowest + others, 1)
+            right = [drawn.random() < share for _ in range(100)]
+            rows.append(replace(score(right), problems=f"family-{number}").row())
+        (worst,) = worst_rows(rows)
+        assert worst["exact"] == min(row["exact"] for row in rows)
+        covered += worst["low"] <= lowest <= worst["high"]
+    assert covered >= 0.93 * 200
+    assert worst_rows(rows[:1])[0]["low"] == pytest.approx(rows[0]["low"])  # one family has its own interval
 
 
 def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_path):
