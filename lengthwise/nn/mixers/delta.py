@@ -162,10 +162,10 @@ def delta_rule(
     if total is not None:  # decay queries from the chunk's start, and keys to its end
         query, key = query * total.exp(), key * (total[..., -1:, :] - total).exp()
     state = key.new_zeros(rows, heads, width, value.shape[-1]) if state is None else state
-    decays = total[..., -1:, :].exp() if total is not None else None
+    decay = key.new_ones(1, 1, key.shape[2], 1, 1) if total is None else total[..., -1:, :].exp()
     outputs = []
-    for i, (new, old, q, scores, k) in enumerate(unbind_chunks(fresh, removed, query, query_key, key)):
+    for new, old, q, scores, k, kept in unbind_chunks(fresh, removed, query, query_key, key, decay):
         update = new - old @ state
         outputs.append(q @ state + scores @ update)
-        state = (state if decays is None else state * decays[:, :, i]) + k.mT @ update
+        state = kept * state + k.mT @ update
     return torch.cat(outputs, 2)[:, :, :length], state
