@@ -145,11 +145,11 @@ def train(
     ``changes`` are texts as on the command line: ``"model.width=32"``.
 
     The next arguments replace fields of the recipe. If ``recipe`` is only a model, they default to the values in
-    parentheses. ``name``: the recipe's; ``task``: a Task or its name; ``model``: another configuration; ``layout``: how
-    rows are written (``NextToken()``); ``lengths``: sizes of training problems, or the largest (20); ``loops``: how
-    often the model is applied (``Constant(1)``); ``objective``: the loss (``Final()``); ``optimizer`` (``AdamW(1e-3)``,
-    with warm-up and cosine decay); ``steps`` (2,500); ``batch``: rows per step (64); ``seed``: of weights and problems;
-    ``seeds``: how many to train, each with its own initial weights (a module too).
+    parentheses. ``name``: the recipe's; ``task``: a Task, its name or ``"Addition(base=2)"``; ``model``: another
+    configuration; ``layout``: how rows are written (``NextToken()``); ``lengths``: sizes of training problems, or the
+    largest (20); ``loops``: how often the model is applied (``Constant(1)``); ``objective``: the loss (``Final()``);
+    ``optimizer`` (``AdamW(1e-3)``, with warm-up and cosine decay); ``steps`` (2,500); ``batch``: rows per step (64);
+    ``seed``: of weights and problems; ``seeds``: how many to train, each with its own initial weights (a module too).
 
     ``folder``: of the run (by default in ``runs/``); ``device``: "auto", "cpu" or "cuda"; ``matmul``: the precision of
     matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops (GPUs);
@@ -359,8 +359,10 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 def families(task: Task | str, *changes: str) -> dict[str, str]:
     """Return a task's families of structured problems: a description of each, by name. ``task`` is a Task or its name,
     ``changes`` are texts such as ``"base=2"``."""
-    is_name = isinstance(task, str)
-    chosen = catalog.task(task, changes) if is_name else fields.override(arguments.resolve_task(task), changes)
+    if isinstance(task, str) and "(" not in task:
+        chosen = catalog.task(task, changes)
+    else:
+        chosen = fields.override(arguments.resolve_task(task), changes)
     return {family.name: family.about for family in chosen.families}
 
 

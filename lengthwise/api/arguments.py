@@ -20,7 +20,7 @@ from lengthwise.experiment.layout import Layout, NextToken
 from lengthwise.experiment.lengths import Lengths, Uniform
 from lengthwise.experiment.loops import Constant, Loops
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import Recipe
+from lengthwise.experiment.recipe import Recipe, import_parts
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, ModelSpec
 from lengthwise.models.external import ExternalModule
@@ -68,11 +68,14 @@ def build_recipe(model: ModelSpec | nn.Module, task: Task | str, **settings: Any
 
 
 def resolve_task(task: Task | str) -> Task:
-    """Return a task, given as an object or by its name."""
+    """Return a task, given as an object, by its name, or as text such as ``"Addition(base=2)"``."""
     if isinstance(task, Task | type):
         return fields.validate(Task, task, "task")
     if not isinstance(task, str):
         raise UsageError(f"task: {quote(task)} is neither a task nor the name of one; lw.list_tasks() lists them")
+    if "(" in task:
+        import_parts()
+        return fields.decode(Task, literals.parse_literal(task, "task"), "task")
     return catalog.task(task)
 
 
@@ -138,6 +141,8 @@ def resolve_stopping(stopping: Stopping | str | Sequence[Stopping | str] | None)
     if stopping is None:
         return []
     listed = stopping if isinstance(stopping, (list, tuple)) else [stopping]
+    if not listed:
+        raise UsageError("stopping: give at least one rule, or None for the recipe's own")
     rules = [literals.parse_literal(rule, "stopping") if isinstance(rule, str) else rule for rule in listed]
     return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]
 

@@ -75,6 +75,10 @@ class Scores(PrintedTable, list[Score]):
         without scores."""
         return _draw_scores([self], [self.outline.name], title)
 
+    def savefig(self, path: str | Path, title: str | None = None) -> Path:
+        """Save the figure in the format of the file's extension, .png, .svg or .pdf; return its path."""
+        return save_figure(lambda: self.plot(title), path)
+
     def compare(self, *others: Scores) -> Comparison:
         """Compare these scores with others, size by size. Raises UsageError if they have no size in common."""
         if strangers := [other for other in others if not isinstance(other, Scores)]:
@@ -125,10 +129,11 @@ class Comparison(PrintedTable):
             self.scores.append(Scores(kept, one.outline) if len(one.rules) > 1 else one)
         if len(tasks := dict.fromkeys(one.outline.task for one in scores)) > 1:
             raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
-        # The recipes' names, with seed, stopping rule or position if names repeat.
-        for form in ("{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}", "{name} {seed} ({number})"):
+        # The recipes' names, with seed, stopping rule, id or position if names repeat.
+        forms = "{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}", "{name}-{id}"
+        for form in (*forms, "{name} {seed} ({number})"):
             self.names = [
-                form.format(name=one.outline.name, seed=one.outline.seed, rule="".join(one.rules), number=number)
+                form.format(**vars(one.outline), rule="".join(one.rules), number=number)
                 for number, one in enumerate(self.scores, 1)
             ]
             if len(set(self.names)) == len(scores):

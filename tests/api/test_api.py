@@ -204,7 +204,7 @@ def test_scores_convert_to_frames_and_plots(run):
     assert "6" in str(run.scores)
 
 
-def test_scores_are_compared(run):
+def test_scores_are_compared(run, tmp_path):
     other = lw.evaluate("looped-parity", [6, 2, 7], samples=10, quiet=True)
     with pytest.raises(lw.UsageError, match=r"not Scores; pass scores without a list, [^\n]*$"):
         lw.compare([run.scores])
@@ -215,6 +215,9 @@ def test_scores_are_compared(run):
     assert row["difference"] == row["looped-parity"] - row[run.recipe.name]
     assert row["low"] <= row["difference"] <= row["high"]
     assert both.plot().axes and len(both.frame()) == 2
+    assert other.savefig(tmp_path / "scores.svg").stat().st_size > 1000
+    other.outline = replace(other.outline, name=run.recipe.name, seed=run.recipe.seed)  # another recipe of this name
+    assert lw.compare(run, other).names == [f"{run.recipe.name}-{one.outline.id}" for one in (run, other)]
     with pytest.raises(lw.UsageError, match="no problem set was measured at the same size in all scores: 2, 3, 6; 7"):
         lw.compare(run, lw.evaluate("looped-parity", 7, samples=2, quiet=True))
     with pytest.raises(lw.UsageError, match="two or more runs or scores"):
@@ -286,6 +289,11 @@ def test_lists_have_a_sentence_each_and_are_filtered():
     assert "binary-sum" in str(lw.list_tasks())
 
 
+def test_a_task_may_be_given_as_text_in_a_new_process():
+    code = "import lengthwise as lw; print(lw.problems('GroupWords(group=S3)', 4, 3).task.group)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "S3\n"
+
+
 def test_as_many_sizes_as_the_limit_are_allowed():
     assert len(resolve_sizes(range(1, MAX_SIZES + 1), lw.Parity())) == MAX_SIZES
     with pytest.raises(lw.UsageError, match="give between 1 and 10,000 sizes"):
@@ -310,6 +318,9 @@ WRONG = [
     (lambda: lw.evaluate("looped-pairs", 8, seed=10**5000), "seed must be .*, not a value of type int"),
     (lambda: lw.evaluate("looped-pairs", 8, stopping="Orcale"), "did you mean Oracle"),
     (lambda: lw.evaluate("looped-pairs", 8, stopping=True), "stopping: True is not one of"),
+    (lambda: lw.evaluate("looped-pairs", 8, stopping=[]), "stopping: give at least one rule"),
+    (lambda: lw.problems("Addition(bas=2)", 4, 3), "did you mean base"),
+    (lambda: lw.problems("Additon(base=2)", 4, 3), "did you mean Addition"),
     (lambda: lw.evaluate("looped-pairs", 8, kind="hrad"), "did you mean hard"),
     (lambda: lw.evaluate("looped-pairs", 8, task="parity"), "are for a module"),
     (lambda: lw.evaluate("looped-pairs", 8, device="nonsense"), "available are: auto, cpu"),

@@ -102,6 +102,7 @@ def test_problems_of_no_known_kind_are_refused_in_one_line():
 def test_families_from_python():
     assert lw.families("parity")["palindrome"] == "Rows that read the same backwards."
     assert set(lw.families("addition", "base=2")) == {family.name for family in lw.Addition(2).families}
+    assert lw.families("Addition(base=2)") == lw.families("addition", "base=2")
     scores = lw.evaluate(half_trained(PARITY), [12], samples=40, families=True)
     assert [score.count for score in scores] == [40] + [4] * len(lw.Parity().families)
 
