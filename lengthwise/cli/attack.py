@@ -28,8 +28,8 @@ class Options(ComputeOptions, OutputOptions):
     seed: Seed | None = None  # N: seed of the problems (default: 0)
     # SIZES: 8,12,16 or 1-60 or 2x15 (default: half the training length, all of it, and one and a half)
     lengths: str | None = None
-    seconds: Positive = 30.0  # S: how long to search (default: 30)
-    tries: Count | None = None  # N: end at N problems or soon after: the same seed then finds the same failures
+    seconds: Positive = 30.0  # S: time of the search (default: 30)
+    tries: Count | None = None  # N: stop after about N problems; the same seed then finds the same failures
     # RULE: another stopping rule than the recipe's, e.g. Oracle, After(loops=10), MaxConfidence(extra=20)
     stopping: Texts = ()
 

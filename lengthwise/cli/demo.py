@@ -55,7 +55,7 @@ class Options(OutputOptions, ProgressOptions):
 
 
 def run(args: Options) -> int:
-    """Train, measure and print the results. A repeated call resumes, or prints what is there."""
+    """Train, measure and print the results. A repeated call resumes, or prints the stored results."""
     console = Terminal(stderr=args.json)
     study = catalog.study("pairs")
     (panel,) = study.panels

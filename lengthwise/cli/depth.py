@@ -21,7 +21,7 @@ from lengthwise.training.arithmetic import computation_settings
 
 @dataclass(kw_only=True)
 class Options(ComputeOptions, OutputOptions):
-    """Run looped weights beyond T(n): do they settle, and is the answer right?"""
+    """Run looped weights beyond T(n), the rounds of the task's algorithm: do they settle, and is the answer right?"""
 
     weights: Arguments  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
     seed: Seed | None = None  # N: seed of the problems (default: 0)

@@ -48,7 +48,7 @@ class Options(MeasurementOptions, ComputeOptions, OutputOptions, ProgressOptions
     pick: Literal["confidence", "residual"] | None = None
     family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
     uniform_only: bool = False  # leave families of structured problems out
-    precision: float | None = None  # H: end a length as soon as its 95 % interval is ±H, e.g. 0.01
+    precision: float | None = None  # H: stop sampling a length once its 95 % interval is within ±H, e.g. 0.01
     # FILE: write each problem, the model's answer, right or wrong, loops and confidence (mean log probability of the
     # answer's symbols; `solve --json` prints its exponential) as JSON Lines; missing folders are created
     rows: str | None = None

@@ -25,7 +25,7 @@ Sections = dict[str, dict[str, str]]
 class Options(OutputOptions):
     """List recipes, studies, shipped weights, parts and runs."""
 
-    words: Words = ()  # WORD: list only entries that contain every WORD, each with a sentence
+    words: Words = ()  # WORD: list only entries that contain every WORD, with their descriptions
 
 
 def run(args: Options) -> int:

@@ -19,7 +19,8 @@ from lengthwise.rasp.programs import PUBLISHED, find_program
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """Run an n-RASP-L program: show the state after each round, which a looped model has to learn."""
+    """Run an n-RASP-L program, a RASP-L program repeated T(n) times: show the state after each round, which a looped
+    model has to learn."""
 
     task: Argument | None = None  # TASK: e.g. parity; left out: list all programs
     prompt: Argument | None = None  # PROMPT: e.g. 10110

@@ -55,7 +55,7 @@ class Options(OutputOptions, ProgressOptions):
     html: str | None = None
     matrix: bool = False  # draw architectures × tasks instead, for runs and published results
     stopping: bool = False  # draw accuracy and confidence against loops, a figure per run
-    lengths: str | None = None  # SIZES: with --stopping: at which lengths (default: 1 and 2 times)
+    lengths: str | None = None  # SIZES: with --stopping: lengths (default: 1 and 2 times the training length)
     samples: Size | None = None  # N: with --stopping: problems per length (default: 512)
     device: str | None = None  # DEVICE: with --stopping: cpu, cuda, mps or auto (default)
 
@@ -171,8 +171,8 @@ def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[
 
 
 def _operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
-    """Return the operations of a step by the recipe's id without seeds: stored or measured. A note names unknown
-    ones."""
+    """Return the operations of a training step of each recipe, by its id without seeds. Unknown ones are measured; a
+    note names recipes that cannot be."""
     # Grouping raises for runs that cannot be reported together, before any note is printed.
     first_runs = {group[0].outline.seedless_id: group[0] for group in (by_recipe(runs) if runs else {}).values()}
     operations = {key: steps for key, steps in read_operations().items() if key in first_runs}

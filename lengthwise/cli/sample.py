@@ -32,7 +32,7 @@ class Options(KindOptions, OutputOptions):
     seed: Seed | None = None  # N: seed of the problems (default: 0)
     family: str | None = None  # NAME: one of the task's families of structured problems, e.g. palindrome
     count: Size | None = None  # N: number of problems (default: 5)
-    lengths: str | None = None  # SIZES: several sizes, of which each problem gets a random one: 1-20
+    lengths: str | None = None  # SIZES: several sizes, e.g. 1-20; each problem gets a random one
     split: Literal["train", "validation", "test"] | None = None  # only problems of this part; parts share no prompts
     jsonl: bool = False  # a line of JSON per problem, as File(path=…) reads it
 

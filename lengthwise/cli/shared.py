@@ -58,7 +58,7 @@ class MeasurementOptions(KindOptions):
     lengths: str | None = None
     # RULE: e.g. Oracle, After(loops=10), MaxConfidence(extra=20), Converged; may be given several times
     stopping: Texts = ()
-    # measure all families of structured problems too; `train`: up to twice the training length, not on maps
+    # measure all families of structured problems too; `train`: up to twice the training length, and not on grids
     families: bool = False
     wait: bool = False  # wait if another process works on this run
 

@@ -31,7 +31,7 @@ class Options(OutputOptions):
     # print JSON for each prompt: answer, right answer, loops, and confidence (geometric mean of the symbols'
     # probabilities, 0 to 1; `evaluate --rows` writes its logarithm)
     json: bool = False
-    device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto: the first of CUDA, MPS, the CPU (default)
+    device: str = "auto"  # cpu, cuda, cuda:1, mps, or auto (default): the first available of CUDA, MPS and CPU
 
 
 def run(args: Options) -> int:

@@ -35,13 +35,13 @@ STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 
 @dataclass(kw_only=True)
 class Options(ComputeOptions, OutputOptions, ProgressOptions):
-    """Check what weights from a third party are and do; spoofs are exposed."""
+    """Check weights from a third party: their scores, and whether the model computes its answers."""
 
     weights: Argument  # WEIGHTS: weights, as for `evaluate`; or FILE.json, a record to check
     # SIZES: 8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)
     lengths: str | None = None
     samples: Size = 1000  # N: fresh problems per length (default: 1000)
-    seconds: Positive = 30.0  # S: how long to search (default: 30)
+    seconds: Positive = 30.0  # S: time of the search for wrong answers (default: 30)
     seed: Seed | None = None  # N: seed of the problems (default: random, and recorded)
     minutes: Positive = 6.0  # M: processor time for scores (default: 6)
     retrain: bool = False  # train the recipe too, and compare
