@@ -35,7 +35,7 @@ class Axis:
     low: float = 0.0
     high: float = 0.0
     log: bool = False
-    whole: bool = False  # whole numbers only
+    is_integer: bool = False
 
     @staticmethod
     def parse(word: str) -> Axis | None:
@@ -69,12 +69,12 @@ class Axis:
 
     def format_value(self, value: float) -> str:
         """Format a value of the range with four digits, unless rounding would leave the range."""
-        short = self._format_end(value) if self.whole else f"{value:.4g}"
+        short = self._format_end(value) if self.is_integer else f"{value:.4g}"
         in_range = self.low <= float(short) <= self.high
         return short if in_range else self._format_end(min(max(value, self.low), self.high))
 
     def _format_end(self, value: float) -> str:
-        return str(round(value)) if self.whole else repr(value).removesuffix(".0")
+        return str(round(value)) if self.is_integer else repr(value).removesuffix(".0")
 
 
 def parse_axes(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
@@ -153,7 +153,7 @@ class Search:
         for axis in self.axes:
             if axis.values:
                 point[axis.path] = trial.suggest_categorical(axis.path, axis.values)
-            elif axis.whole:
+            elif axis.is_integer:
                 point[axis.path] = str(trial.suggest_int(axis.path, int(axis.low), int(axis.high), log=axis.log))
             else:
                 point[axis.path] = axis.format_value(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))

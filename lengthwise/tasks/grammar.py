@@ -83,7 +83,7 @@ class _Tables(NamedTuple):
     next block, and the state after it; the entries of a state are contiguous."""
 
     mass: Float[Tensor, " n"]  # probability of all expressions of each length
-    whole: int  # the state of a complete expression of n symbols is whole + n
+    complete: int  # the state of a complete expression of n symbols is complete + n
     first: Int[Tensor, " s"]  # first entry of each state
     count: Float[Tensor, " s"]  # number of entries of each state
     keep: Float[Tensor, " e"]  # probability of keeping a drawn entry (see ``_build_alias_tables``)
@@ -105,9 +105,9 @@ def get_tables(longest: int) -> _Tables:
 def _build_tables(top: int) -> _Tables:
     blocks = _build_blocks(top)
     # A state is an index into the table of probabilities. Row k, column n: k tails with n symbols in total. Row
-    # ``inner``: the n symbols inside parentheses. Row ``whole``: a complete expression of n symbols.
+    # ``inner``: the n symbols inside parentheses. Row ``complete``: a complete expression of n symbols.
     max_tails = (top - 1) // 2  # largest number of tails
-    inner, whole = max_tails + 1, max_tails + 2
+    inner, complete = max_tails + 1, max_tails + 2
     mass = torch.zeros(max_tails + 3, top + 1, dtype=torch.float64)
     mass[0, 0] = mass[inner, 0] = 1  # the ends: no tails left, no parentheses
     steps: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # for each state: blocks, next states, weights
@@ -138,13 +138,13 @@ def _build_tables(top: int) -> _Tables:
         for k in range(1, min(max_tails, symbols // 2) + 1):
             add_transitions(k, symbols, tail, torch.tensor(k - 1))
         add_transitions(inner, symbols, first, tails, spine)
-        add_transitions(whole, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), shape)
+        add_transitions(complete, symbols, torch.cat([first, alone]), torch.cat([tails, 0 * alone]), shape)
     count = torch.tensor([len(steps[state][0]) if state in steps else 0 for state in range(mass.numel())])
     block, state, weight = (torch.cat(parts) for parts in zip(*(steps[s] for s in sorted(steps)), strict=True))
     keep, alias = _build_alias_tables(weight.tolist(), count.tolist())
     first, inside = (count.cumsum(0) - count).int(), (inner * mass.shape[1] + blocks.inside_length).int()
     entries = keep, alias, block.int(), state.int()
-    return _Tables(mass[whole], whole * mass.shape[1], first, count.double(), *entries, blocks, inside)
+    return _Tables(mass[complete], complete * mass.shape[1], first, count.double(), *entries, blocks, inside)
 
 
 def _build_alias_tables(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e"], Int[Tensor, " e"]]:
@@ -191,7 +191,7 @@ def _write_expressions(
     rows, blocks = len(lengths), tables.blocks
     columns = torch.zeros(int(lengths.max()) + 2, rows, dtype=torch.uint8)
     text, leads, ends = columns.view(-1), blocks.lead * rows, blocks.length * rows
-    state, start, steps = (tables.whole + lengths).int(), torch.arange(rows), []
+    state, start, steps = (tables.complete + lengths).int(), torch.arange(rows), []
     while len(state):
         # Draw a transition from each state.
         drawn = torch.rand(len(state), dtype=torch.float64, generator=generator) * tables.count.index_select(0, state)

@@ -33,9 +33,9 @@ class Loop(NamedTuple):
 
     positions: int  # number of distinct positions in this loop
     views: list[AttentionView]  # attention among these positions, one view per group of rows
-    wanted: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all
-    continuing: int  # the first ``continuing`` of the wanted positions take part in the next loop
-    done: Int[Tensor, " l"]  # indices of the wanted positions that the loss reads after this loop
+    needed: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all
+    continuing: int  # the first ``continuing`` of the needed positions take part in the next loop
+    leaving: Int[Tensor, " l"]  # indices of the needed positions that the loss reads after this loop
 
 
 class AttentionView(NamedTuple):
@@ -111,11 +111,11 @@ def plan_loops(
     for k, (rows, group_plans) in enumerate(zip(running, plans, strict=True), 1):
         stay = ends[running[k] - 1] if k < len(running) else 0
         positions = counts[ends[rows - 1]]
-        wanted = last[:positions] >= k
+        needed = last[:positions] >= k
         leaving = state_numbers[stay : ends[rows - 1]][until[stay : ends[rows - 1]] == k]
-        wanted_index = None
-        if not bool(wanted.all()):
-            wanted_index, leaving = wanted.nonzero()[:, 0], (wanted.cumsum(0) - 1)[leaving]
+        needed_index = None
+        if not bool(needed.all()):
+            needed_index, leaving = needed.nonzero()[:, 0], (needed.cumsum(0) - 1)[leaving]
         # A view per group of rows.
         views, start = [], 0
         for part in group_plans:
@@ -129,7 +129,7 @@ def plan_loops(
             if len(bias) > 1:
                 bias = bias.unflatten(0, (shape[0], part.heads)).transpose(0, 1).flatten(0, 1)
             views.append(AttentionView(spread, padded_at[is_first], repeated, real, bias))
-        planned.append(Loop(positions, views, wanted_index, counts[stay], leaving))
+        planned.append(Loop(positions, views, needed_index, counts[stay], leaving))
     return planned
 
 
@@ -207,7 +207,7 @@ class _FusedLoops(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, settings: _Settings, *parameters: Tensor | None) -> Tensor:
         layers, norm = _split_parameters(parameters)
         (loops, heads, eps, is_relu, inject_again), width = settings, x.shape[1:]
-        state, done, saved_tensors = x, [], []
+        state, leaving, saved_tensors = x, [], []
         for number, loop in enumerate(loops):
             if number:
                 state = state[: loop.positions]
@@ -220,9 +220,9 @@ class _FusedLoops(torch.autograd.Function):
                 attention_output, attended = _attend(qkv, loop.views, heads)
                 residual, saved_first = state, [state, *normed, attention_input]
                 # The last block computes only the states that a later loop or the loss reads.
-                if layer is layers[-1] and loop.wanted is not None:
-                    attention_output = attention_output.index_select(1, loop.wanted)
-                    residual = residual.index_select(0, loop.wanted)
+                if layer is layers[-1] and loop.needed is not None:
+                    attention_output = attention_output.index_select(1, loop.needed)
+                    residual = residual.index_select(0, loop.needed)
                 middle = F.linear(attention_output.T, *layer.out).add_(residual)
                 mlp_input, *normed = torch.native_layer_norm(middle, width, *layer.norm_mlp, eps=eps)
                 wide = F.linear(mlp_input, *layer.widen)
@@ -234,14 +234,14 @@ class _FusedLoops(torch.autograd.Function):
                 unnormalized = state
                 state, *normed = torch.native_layer_norm(unnormalized, width, *norm, eps=eps)
                 saved_tensors.append([unnormalized, *normed])
-            done.append(state.index_select(0, loop.done))
+            leaving.append(state.index_select(0, loop.leaving))
         ctx.settings, ctx.sizes = settings, [len(saved) for saved in saved_tensors]
         ctx.save_for_backward(*parameters, *(tensor for saved in saved_tensors for tensor in saved))
-        return torch.cat(done)
+        return torch.cat(leaving)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_done: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_leaving: Tensor) -> tuple[Tensor | None, ...]:
         loops, heads, _, is_relu, inject_again = ctx.settings
         tensors = ctx.saved_tensors  # under checkpointing they can be read once
         saved = iter(tensors)
@@ -249,12 +249,12 @@ class _FusedLoops(torch.autograd.Function):
         saved_by_step = [list(islice(saved, size)) for size in ctx.sizes]
         gradients = [None if parameter is None else torch.zeros_like(parameter) for parameter in parameters]
         layers, norm = _split_parameters(list(zip(parameters, gradients, strict=True)))
-        grad_x, grad_state = grad_done.new_zeros(loops[0].positions, grad_done.shape[1]), grad_done[:0]
-        grad_done_by_loop = grad_done.split([len(loop.done) for loop in loops])
+        grad_x, grad_state = grad_leaving.new_zeros(loops[0].positions, grad_leaving.shape[1]), grad_leaving[:0]
+        grad_leaving_by_loop = grad_leaving.split([len(loop.leaving) for loop in loops])
         for number, loop in reversed(list(enumerate(loops))):
-            count = loop.positions if loop.wanted is None else len(loop.wanted)
+            count = loop.positions if loop.needed is None else len(loop.needed)
             grad_state = torch.cat([grad_state, grad_state.new_zeros(count - loop.continuing, grad_state.shape[1])])
-            grad_state.index_add_(0, loop.done, grad_done_by_loop[number])
+            grad_state.index_add_(0, loop.leaving, grad_leaving_by_loop[number])
             if norm[0][0] is not None:
                 x, mean, scale = saved_by_step.pop()
                 grad_state = _norm_backward(grad_state, x, mean, scale, norm)
@@ -273,16 +273,16 @@ class _FusedLoops(torch.autograd.Function):
                 grad_middle.add_(grad_state)
                 _add_linear_gradients(grad_middle, attention_output.T, layer.out)
                 grad_attention_output = layer.out[0][0].T @ grad_middle.T
-                wanted = loop.wanted if layer is layers[-1] else None
-                if wanted is not None:
+                needed = loop.needed if layer is layers[-1] else None
+                if needed is not None:
                     zeros = grad_attention_output.new_zeros(len(grad_attention_output), len(x))
-                    grad_attention_output = zeros.index_copy_(1, wanted, grad_attention_output)
+                    grad_attention_output = zeros.index_copy_(1, needed, grad_attention_output)
                 grad_projected = _attend_backward(grad_attention_output, attended, loop.views, heads).T
                 _add_linear_gradients(grad_projected, attention_input, layer.project)
                 grad_attention_input = grad_projected @ layer.project[0][0]
                 grad_state = _norm_backward(grad_attention_input, x, mean, scale, layer.norm_attention)
                 grad_state = (
-                    grad_state.add_(grad_middle) if wanted is None else grad_state.index_add_(0, wanted, grad_middle)
+                    grad_state.add_(grad_middle) if needed is None else grad_state.index_add_(0, needed, grad_middle)
                 )
             if inject_again or not number:  # x enters this loop
                 grad_x[: loop.positions].add_(grad_state)

@@ -148,10 +148,10 @@ class Wave(RecurrentRunner):
         longs = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
         # The output of layer l at position t is stored in slot t + l + 1, its learned first vector in slot l.
         memory = KeyValueSlots((depth, positions + depth, width, rows), heads, probability=probability, like=x)
-        token = x.new_zeros(()).requires_grad_(torch.is_grad_enabled())
+        order = x.new_zeros(()).requires_grad_(torch.is_grad_enabled())
         for number, layer in enumerate(layers):
             key, value = (part(layer.first).expand(1, rows, -1) for part in (layer.key, layer.value))
-            token = memory.store(key, value, token, number, number)
+            order = memory.store(key, value, order, number, number)
 
         def select(part: Float[Tensor, "all ..."]) -> Float[Tensor, "l ..."]:
             """Select the active layers of stacked weights. No slice if all are: its gradient would cost a copy."""
@@ -181,14 +181,14 @@ class Wave(RecurrentRunner):
             hidden = slots < torch.arange(len(active), device=x.device)[:, None] if len(active) > 1 else None
 
             query = apply_rotation(linear("query", below), cos_sin)
-            mixed = linear("mix", memory.attend(query, token, first, slice(first, wave + 1), hidden))
+            mixed = linear("mix", memory.attend(query, order, first, slice(first, wave + 1), hidden))
             h = norm("norm_attention", below + dropout(mixed, probability))
             cell_input = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
             emitted, long = step_cells(cell_input, select(gates), long)
             out, short = linear("out_short", emitted.mT).chunk(2, -1)
             y = norm("norm_cell", h + dropout(out, probability))
             *keys, value = linear("key_value", y).split(width, -1)
-            token = memory.store(apply_rotation(torch.cat(keys, -1), cos_sin), value, token, first, wave + 1)
+            order = memory.store(apply_rotation(torch.cat(keys, -1), cos_sin), value, order, first, wave + 1)
             outputs[first : active.stop], shorts[first : active.stop] = y.unbind(), short.unbind()
             longs[first : active.stop] = long.unbind()
             if active[-1] == depth - 1:
@@ -199,10 +199,10 @@ class Wave(RecurrentRunner):
 class KeyValueSlots:
     """The keys and values of ReTran's layers, in slots. Rows may end, the last rows first.
 
-    ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor outside autograd. A token fixes
-    the order: each ``store`` takes the previous ``store``'s token, and each ``attend`` takes the latest token, so the
-    backward pass of a ``store`` runs after those of all ``attend`` calls that read its slot. The token's graph refers
-    to this object, which must not hold the token: such a cycle would never be freed.
+    ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor outside autograd. ``order``, a
+    scalar, fixes when they are complete: each ``store`` takes the scalar of the previous ``store``, and each ``attend``
+    the latest, so the backward pass of a ``store`` runs after those of all ``attend`` calls that read its slot. The
+    scalar's graph refers to this object, which must not hold the scalar: such a cycle would never be freed.
     """
 
     def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
@@ -214,17 +214,17 @@ class KeyValueSlots:
         self._pass = -1
 
     def store(
-        self, key: Float[Tensor, "l r d"], value: Float[Tensor, "l r d"], token: Tensor, layer: int, slot: int
+        self, key: Float[Tensor, "l r d"], value: Float[Tensor, "l r d"], order: Tensor, layer: int, slot: int
     ) -> Float[Tensor, ""]:
-        """Write keys and values of l layers, from ``layer`` on, to a slot of the first r rows. Return a new token."""
-        return _Store.apply(key, value, token, self, layer, slot)
+        """Write keys and values of l layers, from ``layer`` on, to a slot of the first r rows. Return ``order``."""
+        return _Store.apply(key, value, order, self, layer, slot)
 
     def attend(
-        self, query: Float[Tensor, "l r d"], token: Tensor, layer: int, slots: slice, mask: Bool[Tensor, "l s"] | None
+        self, query: Float[Tensor, "l r d"], order: Tensor, layer: int, slots: slice, mask: Bool[Tensor, "l s"] | None
     ) -> Float[Tensor, "l r d"]:
         """Compute attention of each row's query over ``slots``, in l layers from ``layer`` on; ``mask`` is True
         for slots that a layer does not see. A head's coordinates are contiguous."""
-        return _AttendSlots.apply(query, token, self, layer, slots, mask)
+        return _AttendSlots.apply(query, order, self, layer, slots, mask)
 
     def gradients(self) -> tuple[Tensor, Tensor]:
         """Return the gradients of all keys and values, as accumulated so far in this backward pass."""
@@ -237,18 +237,18 @@ class KeyValueSlots:
 class _Store(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, key: Tensor, value: Tensor, token: Tensor, state: KeyValueSlots, layer: int, slot: int
+        ctx: Any, key: Tensor, value: Tensor, order: Tensor, state: KeyValueSlots, layer: int, slot: int
     ) -> Tensor:
         layers, rows, _ = key.shape
         ctx.state, ctx.where = state, (slice(layer, layer + layers), slot, slice(None), slice(rows))
         state.keys[ctx.where], state.values[ctx.where] = key.mT, value.mT
-        return token.clone()
+        return order.clone()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, token: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, grad_order: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
         keys, values = (gradient[ctx.where].mT.contiguous() for gradient in ctx.state.gradients())
-        return keys, values, token, None, None, None
+        return keys, values, grad_order, None, None, None
 
 
 class _AttendSlots(torch.autograd.Function):
@@ -256,7 +256,7 @@ class _AttendSlots(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, token: Tensor, state: KeyValueSlots, layer: int, slots: slice, mask: Tensor | None
+        ctx: Any, query: Tensor, order: Tensor, state: KeyValueSlots, layer: int, slots: slice, mask: Tensor | None
     ) -> Tensor:
         layers, rows, width = query.shape
         ctx.state, ctx.where = state, (slice(layer, layer + layers), slots, slice(None), slice(rows))
