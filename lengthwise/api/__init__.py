@@ -246,13 +246,13 @@ def evaluate(
     ``trained_to``, its training length, which figures shade and from which the default lengths follow (20 unless
     given).
 
-    ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, a length is done as soon as
-    its 95 % interval is within ± 0.01, or after 10,000 problems, or ``samples`` if given. ``stopping`` is a rule or its
-    text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is "uniform", "hard", "natural" or
-    the name of a family of structured problems. With ``families``, the scores of all families follow, each on a tenth
-    of ``samples``, or on 100 problems. ``seed`` chooses the problems; ``device`` is "auto", "cpu" or "cuda" (a module
-    stays where it is); ``quiet`` shows no progress. With ``save``, a run's scores are kept in its folder, where
-    ``compare`` finds them. With ``rows``, ``scores.answers`` has a row per problem.
+    ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, sampling ends once the
+    length's 95 % interval is within ± 0.01, or after 10,000 problems, or ``samples`` if given. ``stopping`` is a rule
+    or its text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is "uniform", "hard",
+    "natural" or the name of a family of structured problems. With ``families``, the scores of all families follow, each
+    on a tenth of ``samples``, or on 100 problems. ``seed`` chooses the problems; ``device`` is "auto", "cpu" or "cuda"
+    (a module stays where it is); ``quiet`` shows no progress. With ``save``, a run's scores are kept in its folder,
+    where ``compare`` finds them. With ``rows``, ``scores.answers`` has a row per problem.
 
     Raises UsageError, which says in one line what is wrong with an argument.
     """

@@ -1,5 +1,5 @@
-"""Standard streams that tolerate limited encodings, full disks and closed pipes; SIGTERM and SIGHUP as Ctrl-C; child
-processes that end with their parent."""
+"""Standard streams that tolerate limited encodings, full disks and closed pipes; SIGTERM and SIGHUP treated as
+Ctrl-C; child processes that end with their parent."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def attack(
     stopping: Stopping | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Search for problems that the model gets wrong, none of them twice. Return a row with the number of problems
+    """Search for problems that the model gets wrong; try each once. Return a row with the number of problems
     tried, by origin; the number of failures; and the shortest failures with the model's answers. The search ends after
     ``seconds``, and can overrun by a second plus the time of three problems. With ``tries`` it ends after about this
     number of problems, and equal seeds give equal results. Default sizes go from half the training length to one and a

@@ -132,7 +132,7 @@ class OneOf(SampledLengths):
 @dataclass(frozen=True)
 class LogUniform(SampledLengths):
     """From ``bottom`` to ``top``, each size n with a probability proportional to 1 / n: of sizes up to 20, half are at
-    most 3, such as people type."""
+    most 3, like those that people type."""
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest size

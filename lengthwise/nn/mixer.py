@@ -126,7 +126,7 @@ def build_mixer(
 
 
 class PlainMixer(Mixer):
-    """Wraps a module with ``forward(x)``, states "b t d" to states "b t d", that reads from left to right.
+    """Wraps a module whose causal ``forward(x)`` maps states "b t d" to states "b t d".
 
     If ``forward`` has a parameter ``padding_mask``, it gets the mask "b t", True for a real token. Raises UsageError if
     this parameter is missing and the layout is not causal, or if the output has another shape.

@@ -60,8 +60,8 @@ def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple
 class Final(Objective):
     """The loss after each row's last loop; for a standard model, which is advanced once, the usual loss.
 
-    With label smoothing (Szegedy et al. 2016, section 7) solved problems keep a gradient, so that what is nearly exact,
-    such as an eigenvalue of −1, becomes more so.
+    With label smoothing (Szegedy et al. 2016, section 7) solved problems keep a gradient, so that nearly exact values,
+    such as an eigenvalue of −1, become more exact.
     """
 
     smoothing: Fraction = 0.0  # weight of the mean over all symbols, as in torch's cross_entropy

@@ -147,7 +147,7 @@ def _read_mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def label_differing_fields(parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a text for each part: its kind, its strings, and the fields in which parts of this kind differ."""
+    """Return a text for each part: its kind, its text fields, and the fields in which parts of this kind differ."""
     values: dict[tuple[str, str], set[str]] = {}
     for part in parts:
         for name, value in part.items():

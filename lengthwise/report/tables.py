@@ -79,7 +79,8 @@ def score_table(curves: Sequence[Curve]) -> Table:
 
 
 def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
-    """Return a table with a row per score; sizes up to ``tops`` are marked. Raises UsageError without rows."""
+    """Return a table with a row per score; sizes in the training range, up to ``tops``, are marked. Raises UsageError
+    without rows."""
     rows = list(rows)
     if not rows:
         raise UsageError("there are no scores to tabulate: evaluate a run first")

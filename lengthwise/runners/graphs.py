@@ -10,7 +10,7 @@ operations at once. It repeats the same operations on the same memory, so Python
 
 The forward and the backward pass are one graph each. Between them runs the objective, any function of the logits: a few
 operations, launched while the GPU computes. Random numbers come from torch's generators, which are seeded before each
-step; with padding, dropout and noise draw other numbers than the plain runner's.
+step; with padding, dropout and noise draw different numbers from the plain runner's.
 
 On a CPU the same steps run uncaptured on the same buffers, and tests compare them with the plain runner.
 """

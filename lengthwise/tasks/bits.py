@@ -45,10 +45,9 @@ class PrefixSum(SequenceTask):
 
 @dataclass(frozen=True)
 class FlippedCopy(SequenceTask):
-    """n uniform bits → each of them exclusive-or the parity of all. T(n) = 2n: n rounds until the last bit is folded
-    into the parity, and n for the parity to reach the last position of the answer. This task is ours, an example of a
-    limit that Fan et al. 2025 (section 7) name: it needs two loops in sequence, while their method repeats a single
-    step."""
+    """n uniform bits → each bit XOR the parity of all bits. T(n) = 2n: n rounds until the last bit is folded into the
+    parity, and n for the parity to reach the last position of the answer. This task is ours, an example of a limit that
+    Fan et al. 2025 (section 7) name: it needs two loops in sequence, while their method repeats a single step."""
 
     symbols = ("0", "1")
     answers_each_symbol = True

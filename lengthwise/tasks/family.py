@@ -166,7 +166,7 @@ class RowSampler:
         return (self.draw_symbols(1) + coins * self.draw_shifts()) % self.count
 
     def in_order(self) -> Int[Tensor, "b width"]:
-        """The alphabet in its order, repeated, from a uniform symbol on."""
+        """The alphabet in order, repeated, starting at a random symbol."""
         return (self.draw_symbols(1) + self.position) % self.count
 
     def few_in_runs(self) -> Int[Tensor, "b width"]:

@@ -48,7 +48,7 @@ def evaluation_is_deterministic(runner: Runner) -> None:
     """In evaluation, computing a row twice gives the same logits."""
     inputs = _build_rows_for(runner)
     if not torch.equal(compute_logits(runner, inputs), compute_logits(runner, inputs)):
-        raise Broken("a second evaluation of the same rows gave other logits: use random numbers in training only")
+        raise Broken("a second evaluation of the same rows gave different logits: use random numbers in training only")
 
 
 def outputs_are_logits(runner: Runner) -> None:
@@ -121,7 +121,7 @@ def carried_states_continue_a_run(runner: Runner) -> None:
         whole = runner.last(inputs, loops + 2, positions)
         whole.square().sum().backward()
         if logits_differ(whole, halves):
-            raise Broken("loops that continue from a state give other logits: it must hold all that loops need")
+            raise Broken("loops that continue from a state give different logits: it must hold all that loops need")
         for gradient, (name, weight) in zip(gradients, model.named_parameters(), strict=True):
             if gradient is not None and weight.grad is not None and logits_differ(weight.grad, gradient):
                 raise Broken(f"{name} has a different gradient if loops continue from a carried state")

@@ -69,7 +69,7 @@ def rows_are_padded_with_zeros(task: Task) -> None:
                 lengths = f"{name} {kind} of {row.shape[1]} columns have lengths {length.min()} to {length.max()}"
                 raise Broken(f"{lengths}: the longest must fill the last column, so remove columns that no row reaches")
             if row[torch.arange(row.shape[1]) >= length[:, None]].any():
-                raise Broken(f"{name} {kind} hold other ids than 0 after their ends")
+                raise Broken(f"{name} {kind} hold ids other than 0 after their ends")
             if row.numel() and not 0 <= int(row.min()) <= int(row.max()) < len(task.symbols):
                 raise Broken(f"{name} {kind} hold ids from {row.min()} to {row.max()} of {len(task.symbols)} symbols")
 
@@ -151,7 +151,7 @@ def natural_problems_are_as_requested(task: Task) -> None:
     problems, again = (task.sample_natural(POOL_SIZE, low, high, stream(0, "pool")) for _ in range(2))
     pairs = prompts_and_answers(task, problems)
     if pairs != prompts_and_answers(task, again):
-        raise Broken("sample_natural gives other problems in a second call with an equally seeded generator")
+        raise Broken("sample_natural gives different problems in a second call with an equally seeded generator")
     found, wanted = (len(pairs), int(problems.sizes.min()), int(problems.sizes.max())), (POOL_SIZE, low, high)
     if found != wanted:
         raise Broken(f"count, smallest and largest size of natural problems are {found}, not {wanted}")

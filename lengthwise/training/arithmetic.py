@@ -55,8 +55,8 @@ _SAVED_SETTINGS = ExitStack()  # restores the settings that the first thread fou
 
 @contextmanager
 def computation_settings(threads: int) -> Iterator[None]:
-    """Run a ``with`` block with ``threads`` torch threads, 32-bit matrix products, and denormal numbers flushed to 0,
-    which would slow down CPU steps with tiny losses several times. Restore the settings at the end. Contexts can be
+    """Run a ``with`` block with ``threads`` torch threads, 32-bit matrix products, and denormal numbers flushed to 0:
+    with tiny losses, they make CPU steps several times slower. Restore the settings at the end. Contexts can be
     nested. Raises UsageError if ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")

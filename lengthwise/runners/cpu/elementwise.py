@@ -3,8 +3,8 @@
 Since ½ (1 + tanh(y)) = σ(2 y), GELU in its tanh form is x σ(1.6 x + 0.07 x³): a few simple passes, cheaper than torch's
 tanh, for tensors of 2¹⁴ to 2¹⁹ numbers. Results are equal up to rounding.
 
-Torch's random numbers take a fifth of a small model's time. Here 64 random bits decide about four values, by 16 bits
-each. The distribution is torch's, with the probability rounded to 1/65536; the random numbers differ.
+Torch's random numbers take a fifth of a small model's time. Here 64 random bits serve four values, 16 bits each. The
+distribution is torch's, with the probability rounded to 1/65536; the random numbers differ.
 """
 
 from __future__ import annotations
