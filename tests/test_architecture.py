@@ -168,8 +168,8 @@ def count_code_lines(text):
     """Count the lines that are not blank and not part of imports, comments or docstrings."""
     tree, without = ast.parse(text), set()
     for node in ast.walk(tree):
-        said = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if said or isinstance(node, (ast.Import, ast.ImportFrom)):
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if is_docstring or isinstance(node, (ast.Import, ast.ImportFrom)):
             without |= {*range(node.lineno, node.end_lineno + 1)}
     lines = enumerate(text.splitlines(), 1)
     return sum(bool(line.strip()) and not line.lstrip().startswith("#") for n, line in lines if n not in without)

@@ -34,9 +34,9 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "said"), REFUSED)
-def test_a_study_that_cannot_be_measured_or_written_is_refused(changes, said):
-    with pytest.raises(lw.UsageError, match=f"^study 'Two': {said}"):
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_a_study_that_cannot_be_measured_or_written_is_refused(changes, message):
+    with pytest.raises(lw.UsageError, match=f"^study 'Two': {message}"):
         lw.Study("Two", (ONE, replace(OTHER, **changes)))
 
 
@@ -47,10 +47,10 @@ def test_a_study_needs_panels_and_a_grid_serves_as_sizes():
 
 
 @pytest.mark.parametrize(
-    ("build", "said"),
+    ("build", "message"),
     [(lambda: None, "its function must return a study, not None"), (lambda: 1 / 0, "ZeroDivisionError in ")],
 )
-def test_a_failing_study_function_is_reported_in_one_line(build, said, monkeypatch):
+def test_a_failing_study_function_is_reported_in_one_line(build, message, monkeypatch):
     monkeypatch.setitem(catalog._OWN_STUDIES, "mine", build)
-    with pytest.raises(lw.UsageError, match=f"^study mine: {said}"):
+    with pytest.raises(lw.UsageError, match=f"^study mine: {message}"):
         catalog.study("mine")

@@ -91,9 +91,9 @@ def test_any_module_is_measured():
     class CountsOnes(nn.Module):
         def forward(self, tokens):
             ones = (tokens == 1).cumsum(1)
-            said = nn.functional.one_hot(ones % 2, 4).float()
+            answer = nn.functional.one_hot(ones % 2, 4).float()
             after = (tokens == 2).cumsum(1) - (tokens == 2).long() > 0  # behind the equals sign comes the end
-            return torch.where(after[..., None], torch.tensor([0.0, 0.0, 0.0, 1.0]), said)
+            return torch.where(after[..., None], torch.tensor([0.0, 0.0, 0.0, 1.0]), answer)
 
     assert [score.exact for score in lw.evaluate(CountsOnes(), [1, 9], task="parity", samples=20, quiet=True)] == [1, 1]
 
@@ -251,9 +251,9 @@ def test_scores_by_several_rules_name_the_rules():
 def test_a_run_prefers_scores_by_its_own_rule():
     words = ["looped-parity", "model.width=8", "watch.every=0", "steps=2", "batch=2", "lengths.top=4"]
     run = lw.Run.locate(lw.find(*words))
-    for rule, said in (("After(loops=1)", "exact match, After(loops=1)"), ("Oracle", "exact match ")):
+    for rule, heading in (("After(loops=1)", "exact match, After(loops=1)"), ("Oracle", "exact match ")):
         done = command("train", *words, "--lengths", "3", "--samples", "10", "--stopping", rule, "--quiet")
-        assert done.returncode == 0 and said in str(run) and str(run).count("3: ") == 1
+        assert done.returncode == 0 and heading in str(run) and str(run).count("3: ") == 1
     assert run.scores.rules == ["After(loops=1)", "Oracle"]
 
 
@@ -366,9 +366,9 @@ WRONG = [
 
 
 @pytest.mark.usefixtures("no_type_checks")
-@pytest.mark.parametrize(("call", "said"), WRONG, ids=[said for _, said in WRONG])
-def test_wrong_arguments_are_refused_in_one_line(call, said):
-    with pytest.raises(lw.UsageError, match=said) as error:
+@pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_wrong_arguments_are_refused_in_one_line(call, message):
+    with pytest.raises(lw.UsageError, match=message) as error:
         call()
     assert str(error.value).isprintable()
 

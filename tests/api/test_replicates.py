@@ -143,7 +143,7 @@ def test_the_command_line_reports_runs_of_a_module_with_figures_and_a_latex_tabl
     folders = [str(run.folder) for run in replicates]
     words = ["report", *folders, "looped-parity", "--formats", "pdf,png", "--table", "latex"]
     assert entry._run(entry.parse([*words, "--out", str(tmp_path), "--quiet"])) == 0
-    said = capsys.readouterr().out
-    assert r"\begin{tabular}" in said and (tmp_path / "lengths.pdf").exists() and (tmp_path / "lengths.png").exists()
-    assert "net-parity & uniform & 2 &" in said and "looped-parity & uniform & 1" in said
-    assert max(map(len, said.splitlines())) > 80  # not folded
+    output = capsys.readouterr().out
+    assert r"\begin{tabular}" in output and (tmp_path / "lengths.pdf").exists() and (tmp_path / "lengths.png").exists()
+    assert "net-parity & uniform & 2 &" in output and "looped-parity & uniform & 1" in output
+    assert max(map(len, output.splitlines())) > 80  # not folded

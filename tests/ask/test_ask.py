@@ -75,15 +75,15 @@ class Handler(BaseHTTPRequestHandler):
             server.running += 1
             server.most = max(server.most, server.running)
         try:
-            said = server.script(prompt, count)
-            said(self) if callable(said) else self.reply(said)
+            reply = server.script(prompt, count)
+            reply(self) if callable(reply) else self.reply(reply)
         finally:
             with server.lock:
                 server.running -= 1
 
-    def reply(self, said, **more):
+    def reply(self, content, **more):
         usage = {"prompt_tokens": 30, "completion_tokens": 2, "total_tokens": 32}
-        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": said}}
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
         self.send(200, json.dumps({"model": "served-1", "choices": [choice], "usage": usage} | more))
 
     def send(self, status, text, kind="application/json", **headers):
@@ -179,8 +179,8 @@ def read_replies(result):
 
 
 def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, runs):
-    said = {1: lambda _: "0", 2: lambda _: "1", 3: lambda prompt: f"The answer is **{sum_of(prompt)}**."}
-    server = endpoint(lambda prompt, _: said.get(len(server.asked), sum_of)(prompt))
+    replies = {1: lambda _: "0", 2: lambda _: "1", 3: lambda prompt: f"The answer is **{sum_of(prompt)}**."}
+    server = endpoint(lambda prompt, _: replies.get(len(server.asked), sum_of)(prompt))
     result = cli_json(*words(server.url, "--lengths", "3,5", "--samples", 20, "--seed", 7, "--concurrency", 1))
     assert [row["sizes"] for row in result["scores"]] == [[3, 3], [5, 5]]
     task = catalog.task("addition")
@@ -266,9 +266,9 @@ def test_a_file_of_long_prompts_and_empty_answers_is_asked(endpoint, tmp_path):
 def test_only_the_whole_answer_is_right():
     found = {"42": "42", " 42\n": "42", "43": "43", "042": "042", "+42": "+42"}
     found |= dict.fromkeys(("42.", "4,2", "4 2", "-42", "４２", "It is 42", "\\boxed{42}", ""))
-    for said, answer in found.items():
-        row = judge_reply(catalog.task("addition"), said, "42")
-        assert row == {"said": said, "answer": answer, "correct": answer == "42"}
+    for reply, answer in found.items():
+        row = judge_reply(catalog.task("addition"), reply, "42")
+        assert row == {"said": reply, "answer": answer, "correct": answer == "42"}
     assert judge_reply(catalog.task("addition"), "-3\n", "-3")["correct"]
 
 
@@ -297,8 +297,8 @@ def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer(tmp_path, 
     for name, answers in LENIENT.items():
         task = catalog.task(name.split()[0], name.split()[1:])
         for right, replies in answers.items():
-            assert all(is_leniently_right(task, said, right) for said in replies), (name, replies)
-    assert not any(is_leniently_right(catalog.task("addition"), said, "137") for said in WRONG)
+            assert all(is_leniently_right(task, reply, right) for reply in replies), (name, replies)
+    assert not any(is_leniently_right(catalog.task("addition"), reply, "137") for reply in WRONG)
     assert not is_leniently_right(catalog.task("expression"), "It is 3.", "-3")
     assert is_leniently_right(catalog.task("multiplication"), "011", "11")  # leading zeros of numbers alone
     assert not is_leniently_right(catalog.task("copy"), "011", "0011")
@@ -508,12 +508,12 @@ def test_a_dead_endpoint_is_given_up(endpoint):
 QUOTA = {"insufficient_quota": "the quota is used up (429: pay)", "x": "pay; it asks to wait 7200 s"}
 
 
-@pytest.mark.parametrize(("kind", "said"), QUOTA.items())
-def test_a_quota_that_is_used_up_or_a_wait_of_hours_ends_the_command(endpoint, kind, said):
+@pytest.mark.parametrize(("kind", "message"), QUOTA.items())
+def test_a_quota_that_is_used_up_or_a_wait_of_hours_ends_the_command(endpoint, kind, message):
     body = json.dumps({"error": {"message": "pay", "type": kind, "code": kind}})
     server = endpoint(lambda *_: lambda handler: handler.send(429, body, Retry_After="7200"))
     status, _, err = cli(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
-    assert status == (2 if kind == "insufficient_quota" else 1) and said in err and len(err.splitlines()) == 1
+    assert status == (2 if kind == "insufficient_quota" else 1) and message in err and len(err.splitlines()) == 1
     assert sum(server.asked.values()) == 1
 
 

@@ -166,7 +166,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(
-    ("typed", "read"),
+    ("text", "expected"),
     [
         ("few-in-runs", "few-in-runs"),
         ("(few-in-runs, odd-end)", ["few-in-runs", "odd-end"]),
@@ -184,8 +184,8 @@ WRONG = [
         ("Halted(more=-2)", {"kind": "Halted", "more": -2}),
     ],
 )
-def test_literals_and_words_with_dashes_are_parsed(typed, read):
-    assert parse_literal(typed) == read
+def test_literals_and_words_with_dashes_are_parsed(text, expected):
+    assert parse_literal(text) == expected
 
 
 @pytest.mark.parametrize(("change", "message"), WRONG, ids=[change[:40] for change, _ in WRONG])

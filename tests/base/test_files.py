@@ -343,8 +343,8 @@ def test_a_row_with_too_many_sizes_is_refused_in_one_line(name, trained, tmp_pat
     publish([build_run(tmp_path / "run")], tmp_path / "results")
     path = tmp_path / "results" / "scores.csv"
     path.write_text(path.read_text().replace(",2,9,", ",2x2,9,"))
-    said = run_failing("report", tmp_path / "results", "--out", tmp_path / "out")
-    assert "scores: row 1: sizes must be 1 (length), not 2" in said
+    message = run_failing("report", tmp_path / "results", "--out", tmp_path / "out")
+    assert "scores: row 1: sizes must be 1 (length), not 2" in message
 
 
 # Locks

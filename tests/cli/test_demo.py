@@ -43,7 +43,7 @@ def test_the_demo_samples_enough_problems_to_call_a_size_solved():
 
 
 def test_wrong_digits_are_counted_in_answers_of_another_length():
-    said = _mark_wrong_digits("standard-pairs", Answer("60+40", "1100", "100", False, 1, 0.9, 1.2), "100")
-    assert said.plain.split(maxsplit=1) == ["standard-pairs", "1100  1 of 4 digits wrong"]
-    said = _mark_wrong_digits("standard-pairs", Answer("60+40", "10", "100", False, 1, 0.9, 1.2), "100")
-    assert "2 of 3 digits wrong" in said.plain
+    line = _mark_wrong_digits("standard-pairs", Answer("60+40", "1100", "100", False, 1, 0.9, 1.2), "100")
+    assert line.plain.split(maxsplit=1) == ["standard-pairs", "1100  1 of 4 digits wrong"]
+    line = _mark_wrong_digits("standard-pairs", Answer("60+40", "10", "100", False, 1, 0.9, 1.2), "100")
+    assert "2 of 3 digits wrong" in line.plain

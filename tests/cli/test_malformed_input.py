@@ -181,9 +181,9 @@ def test_foreign_text_is_printed_literally_without_control_codes_and_errors_are_
     screen = io.StringIO()
     terminal = Terminal(file=screen, force_terminal=True, width=200, highlight=False)
     terminal.print(f"[bold]a[/red] :smile: {damage.ESCAPES}end")
-    said = screen.getvalue()
-    assert "[bold]a[/red] :smile:" in said and "end" in said
-    assert not any(code in said for code in ("\x1b]0", "\x07", "\r", "\u202e"))
+    output = screen.getvalue()
+    assert "[bold]a[/red] :smile:" in output and "end" in output
+    assert not any(code in output for code in ("\x1b]0", "\x07", "\r", "\u202e"))
     assert str(lw.UsageError(f"no {damage.ESCAPES} here")).isprintable()
     assert len(str(lw.UsageError("x" * 10**6))) < 3000
 
@@ -243,9 +243,9 @@ def test_ctrl_c_during_the_import_of_torch_prints_one_line(tmp_path):
     while "libtorch" not in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8"):
         assert time.monotonic() < deadline
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, error_output = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said.startswith("lengthwise: interrupted") and len(said.splitlines()) == 1
+    assert error_output.startswith("lengthwise: interrupted") and len(error_output.splitlines()) == 1
     assert not [*tmp_path.iterdir()]
 
 
@@ -330,8 +330,8 @@ def test_an_unreadable_folder_is_reported(cli, monkeypatch, runs):
 @pytest.fixture
 def stored_runs():
     """Build a finished run with rows of every kind, and an unfinished one."""
-    with fuzz.Place.made() as place:
-        yield place
+    with fuzz.Workspace.create() as workspace:
+        yield workspace
 
 
 ROWS = {
@@ -343,29 +343,29 @@ ROWS = {
 
 
 def test_damaged_rows_are_reported_by_file_and_line(stored_runs, cli):
-    for name, (change, said) in ROWS.items():
-        path = stored_runs.done / name
+    for name, (change, message) in ROWS.items():
+        path = stored_runs.finished / name
         text = path.read_text()
         first, *rest = text.splitlines()
-        for damaged, reason in ((json.dumps(json.loads(first) | change), said), ("[1]", "not a JSON object"),
+        for damaged, reason in ((json.dumps(json.loads(first) | change), message), ("[1]", "not a JSON object"),
                                 ("{", "not JSON"), ('{"step": NaN}', ""), ("\udcff", "not JSON")):  # fmt: skip
             path.write_bytes("\n".join([damaged, *rest, ""]).encode(errors="surrogateescape"))
             with pytest.raises(lw.UsageError, match=rf"{name}: line 1.*; delete that line$") as error:
-                RunFolder(stored_runs.done).rows(path.stem)
+                RunFolder(stored_runs.finished).rows(path.stem)
             assert reason in str(error.value)
         path.write_text(text)
-    about = stored_runs.done / "about.json"
+    about = stored_runs.finished / "about.json"
+    report = ["report", stored_runs.finished, "--out", stored_runs.folder / "out"]
     tree = json.loads(about.read_text())
     about.write_text(json.dumps(tree | {"cpu_s": None}))
-    done = cli("report", stored_runs.done, "--out", stored_runs.folder / "out")
-    check_error(done, "about.json: ", "cpu_s", "delete about.json")
+    check_error(cli(*report), "about.json: ", "cpu_s", "delete about.json")
     outline = tree["outline"] | {"name": "../../up"}  # a name cannot lead out of the folder of results
     about.write_text(json.dumps(tree | {"outline": outline}))
-    check_error(cli("report", stored_runs.done, "--out", stored_runs.folder / "out"), "outline.name must be letters")
+    check_error(cli(*report), "outline.name must be letters")
     about.write_text(json.dumps(tree))
     for content in (b"\xff", b"[]"):
-        (stored_runs.done / "config.json").write_bytes(content)
-        check_error(cli("report", stored_runs.done, "--out", stored_runs.folder / "out"), "config.json")
+        (stored_runs.finished / "config.json").write_bytes(content)
+        check_error(cli(*report), "config.json")
     assert not (stored_runs.folder / "out").exists()
 
 

@@ -34,9 +34,9 @@ def recorded_lines(monkeypatch):
 
     def add_line(self, what, total=None, done=0.0):
         found = begin(self, what, total, done)
-        said, show = begun.setdefault(what, []), found.update
+        updates, show = begun.setdefault(what, []), found.update
         monkeypatch.setattr(
-            found, "update", lambda *given: (show(*given), said.append((found.fraction, found.note)))[0]
+            found, "update", lambda *given: (show(*given), updates.append((found.fraction, found.note)))[0]
         )
         return found
 
@@ -44,13 +44,13 @@ def recorded_lines(monkeypatch):
     return begun
 
 
-def is_completed(said):
-    shares = [share for share, _ in said]
+def is_completed(updates):
+    shares = [share for share, _ in updates]
     return shares == sorted(shares) and shares[-1] == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
-    ("rows", "said"),
+    ("rows", "note"),
     [
         ([{"loss": 0.5}], "step 3 of 9  loss 0.5000"),
         ([{"loss": None, "length": 4}], "step 3 of 9  length 4  diverged"),
@@ -60,11 +60,11 @@ def is_completed(said):
         ([{"exact": {"8": 0.25}}, {"loss": 0.5}], "step 3 of 9  loss 0.5000  exact match 8: 0.25"),
     ],
 )
-def test_training_progress_shows_the_values_of_its_rows(rows, said):
+def test_training_progress_shows_the_values_of_its_rows(rows, note):
     course = TrainingProgress(ProgressLine("x", 9))
     for row in rows:
         course.show(3, row)
-    assert course.line.note == said
+    assert course.line.note == note
 
 
 # Text of a line
@@ -156,10 +156,10 @@ LONG_COMMANDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("words", "said"), LONG_COMMANDS, ids=[words[0] for words, _ in LONG_COMMANDS])
-def test_long_commands_show_progress(recorded_lines, capsys, words, said):
+@pytest.mark.parametrize(("words", "lines"), LONG_COMMANDS, ids=[words[0] for words, _ in LONG_COMMANDS])
+def test_long_commands_show_progress(recorded_lines, capsys, words, lines):
     assert entry._run(entry.parse(words)) == 0
-    assert list(recorded_lines) == said
+    assert list(recorded_lines) == lines
     if words[0] == "show":
         assert "min more, on 1,000 problems of each default length" in " ".join(capsys.readouterr().out.split())
 
@@ -182,7 +182,7 @@ def test_python_functions_and_reports_show_progress(recorded_lines, capsys, tmp_
     run = lw.train("looped-parity", *FEW, "lengths=Uniform(top=3)")
     lw.evaluate(run, [2, 3], samples=4, families=True, save=True)
     assert [what.partition(": ")[2] for what in recorded_lines] == ["", "exact match", "families"]
-    assert all(is_completed(said) for said in recorded_lines.values())
+    assert all(is_completed(updates) for updates in recorded_lines.values())
     recorded_lines.clear()
     assert entry._run(entry.parse(["report", str(run.folder), "--out", str(tmp_path / "figures")])) == 0
     assert list(recorded_lines) == ["operations of a step", "figures"]

@@ -72,8 +72,8 @@ BROKEN = {
 def test_broken_links_are_found(link, site, tmp_path):
     (tmp_path / "index.html").write_text(PAGE.format(link, ""))
     (tmp_path / "other.html").write_text(PAGE.format("index.html#a", ""))
-    said = site("check").wrong(tmp_path)
-    assert (said == []) if BROKEN[link] is None else (len(said) == 1 and BROKEN[link] in said[0])
+    faults = site("check").wrong(tmp_path)
+    assert (faults == []) if BROKEN[link] is None else (len(faults) == 1 and BROKEN[link] in faults[0])
 
 
 @pytest.mark.parametrize(

@@ -124,7 +124,7 @@ def recipe(layout, kind):
 
 
 @pytest.mark.parametrize(
-    ("layout", "kind", "said"),
+    ("layout", "kind", "message"),
     [
         (lw.NextToken(), "Unmasked", "Unmasked looks ahead"),
         (lw.FullOutput(), "Masked", "Masked looks ahead"),
@@ -142,15 +142,15 @@ def recipe(layout, kind):
         (lw.Pairs(), "Masked", None),
     ],
 )
-def test_models_that_leak_are_neither_trained_nor_measured(layout, kind, said):
+def test_models_that_leak_are_neither_trained_nor_measured(layout, kind, message):
     own = recipe(layout, kind)
     weights = Weights("own", own, own.build())
-    if said is None:
+    if message is None:
         assert train(own).done
         assert len(list(evaluate(weights, [3], samples=2))) == 1
         return
     for work in (lambda: train(own), lambda: list(evaluate(weights, [3], samples=2))):
-        with pytest.raises(lw.UsageError, match=said) as error:
+        with pytest.raises(lw.UsageError, match=message) as error:
             work()
         assert "\n" not in str(error.value)
     assert not runs_folder().exists()  # no run folder remains
@@ -197,10 +197,10 @@ BF16 = torch.bfloat16
 NARROW = [{}, {"kind": BF16}, {"kind": torch.half}, {"autocast": BF16}, {"kind": BF16, "always_bfloat16": True}]
 
 
-@pytest.mark.parametrize("how", NARROW, ids=str)
-def test_rounding_is_not_reported_as_a_leak_and_hides_no_leak(how):
-    own, kind = recipe(lw.NextToken(), "Causal"), how.get("kind", torch.float32)
-    form = {name: value for name, value in how.items() if name != "kind"}
+@pytest.mark.parametrize("dtypes", NARROW, ids=str)
+def test_rounding_is_not_reported_as_a_leak_and_hides_no_leak(dtypes):
+    own, kind = recipe(lw.NextToken(), "Causal"), dtypes.get("kind", torch.float32)
+    form = {name: value for name, value in dtypes.items() if name != "kind"}
     reads, writes = map(len, own.layout.vocabs(own.task))
     for seed in range(2 if LONG else 1):
         torch.manual_seed(seed)
@@ -211,8 +211,8 @@ def test_rounding_is_not_reported_as_a_leak_and_hides_no_leak(how):
             "Unmasked looks ahead": Unmasked(reads, writes),
             "LooksAheadInAnswer looks ahead": LooksAheadInAnswer(reads, writes),
         }
-        for said, module in leaks.items():
-            with pytest.raises(lw.UsageError, match=said):
+        for message, module in leaks.items():
+            with pytest.raises(lw.UsageError, match=message):
                 check_model(SinglePass(module.to(kind)), own)
 
 

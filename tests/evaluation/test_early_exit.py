@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import LONG
-from forms import EVERY, built, choices, close, covering, shipped, some
+from forms import EVERY, cached_model, choices, close, covering, shipped, some
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,17 +35,17 @@ LEAVING = LEAVING if LONG else [*LEAVING[::4], *LEAVING[3::4]]  # movement for e
 LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows leave
 
 
-def results_by_row(runner, inputs, at, leave, movement):
+def results_by_row(runner, inputs, positions, leave, movement):
     """Return logits and movement by loop and row; ``leave`` has the loop after which each row leaves."""
     found, stay = {}, None
-    steps = runner.steps(inputs, LOOPS, at, movement=movement)
+    steps = runner.steps(inputs, LOOPS, positions, movement=movement)
     while True:
         try:
             step = steps.send(stay)
         except StopIteration:
             return found
         far = step.movement if movement else torch.zeros(len(step.rows))
-        parts = step.logits.split(at[step.rows].sum(1).tolist())
+        parts = step.logits.split(positions[step.rows].sum(1).tolist())
         found |= {(step.loop, row): pair for row, *pair in zip(step.rows.tolist(), parts, far, strict=True)}
         stay = leave[step.rows] > step.loop if (leave == step.loop).any() else None
 
@@ -53,13 +53,13 @@ def results_by_row(runner, inputs, at, leave, movement):
 @pytest.mark.parametrize(("movement", "spec", "causal"), LEAVING, ids=str)
 @torch.no_grad()
 def test_remaining_rows_are_unaffected_by_rows_that_left(movement, spec, causal):
-    model, inputs = built(spec, causal).eval(), some(width=10)
-    at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
-    whole = results_by_row(Plain(model), inputs, at, LOOPS, movement)
+    model, inputs = cached_model(spec, causal).eval(), some(width=10)
+    positions = inputs.padding_mask & (torch.arange(10) % 3 != 1)
+    whole = results_by_row(Plain(model), inputs, positions, LOOPS, movement)
     for leave in map(torch.tensor, LEAVE if LONG else LEAVE[:3]):
         wanted = {key: pair for key, pair in whole.items() if key[0] <= leave[key[1]]}
         for runner in (Plain(model), choose_runner(model)):
-            found = results_by_row(runner, inputs, at, leave, movement)
+            found = results_by_row(runner, inputs, positions, leave, movement)
             assert sorted(found) == sorted(wanted)
             for key, pair in wanted.items():
                 for one, two in zip(pair, found[key], strict=True):

@@ -472,11 +472,11 @@ def test_default_sizes_start_at_the_training_length_and_end_where_the_task_does(
 
 
 def cumulative_successes(share, seed, count=12_000):
-    """Return how many of the first n problems are right, n = 1, 2, …, each with probability ``share``."""
+    """Return, for n = 1, 2, …, how many of n problems are right, if each is right with probability ``share``."""
     return (torch.rand(count, generator=torch.Generator().manual_seed(seed)) < share).cumsum(0).tolist()
 
 
-def counted(right, precision, most=10_000):
+def sample_until_narrow(right, precision, most=10_000):
     """Return the sample size at which sampling ends, and how many problems were right by then."""
     count = evaluation.smallest_sample(precision)
     while (more := min(most, evaluation.needed_sample(right[count - 1], count, precision))) > count:
@@ -488,7 +488,7 @@ def counted(right, precision, most=10_000):
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.97, 1.0])
 def test_an_interval_of_a_sample_that_ends_early_still_covers(share, precision):
     """The interval is as narrow as requested, and covers the true share in at least 90 % of the draws."""
-    ends = [counted(cumulative_successes(share, seed), precision) for seed in range(200)]
+    ends = [sample_until_narrow(cumulative_successes(share, seed), precision) for seed in range(200)]
     intervals = [wilson_interval(right / count, count) for count, right in ends]
     assert all(high - low <= 2 * precision for low, high in intervals)
     assert sum(low - 1e-9 <= share <= high + 1e-9 for low, high in intervals) >= 0.9 * len(ends)

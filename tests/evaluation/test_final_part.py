@@ -23,10 +23,10 @@ class WrongScratchpad(nn.Module):
         parity = (tokens * (slot < 0) == 1).cumsum(1) % 2
         running = parity.gather(1, slot.clamp(0, tokens.shape[1] - 1))
         last = parity.gather(1, start.clamp(max=tokens.shape[1] - 1).expand_as(tokens))
-        said = torch.where(slot < start, 1 - running, MARK_ID)
-        said = torch.where(slot == start + 1, tokens.roll(1, 1) if self.copying else last, said)
-        said = torch.where(slot > start + 1, END_ID, said).masked_fill(slot < 0, 0)
-        return self.scale * 9 * nn.functional.one_hot(said, 5).float()
+        symbols = torch.where(slot < start, 1 - running, MARK_ID)
+        symbols = torch.where(slot == start + 1, tokens.roll(1, 1) if self.copying else last, symbols)
+        symbols = torch.where(slot > start + 1, END_ID, symbols).masked_fill(slot < 0, 0)
+        return self.scale * 9 * nn.functional.one_hot(symbols, 5).float()
 
 
 @pytest.mark.parametrize("layout", [lw.NextToken(), lw.FullOutput()], ids=repr)

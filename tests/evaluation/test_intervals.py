@@ -75,10 +75,10 @@ def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_
     assert effective_trials({"count": 6400, "fixed_set": True}) == 6400  # as all differ
     both = Score("t", "w", "r", "uniform", (1,), 6400, 0.5, None, 0.5, 1.0, together=512, distinct=1024, fixed_set=True)
     assert both.interval == wilson_interval(0.5, 2)
-    said = interval_notes([both.row()])
+    notes = interval_notes([both.row()])
     read = read_csv(write_csv(tmp_path / "scores.csv", [both.row()]))
     assert read == [both.row()] and effective_trials(read[0]) == 2
-    assert len(said) == 2 and "over batches" in said[0] and "each problem once" in said[1]
+    assert len(notes) == 2 and "over batches" in notes[0] and "each problem once" in notes[1]
 
 
 def test_scores_of_batch_wise_rules_are_marked():
@@ -87,8 +87,8 @@ def test_scores_of_batch_wise_rules_are_marked():
     alone, batch = found
     assert (alone.together, batch.together) == (None, 512) and "together" not in alone.row()
     assert batch.interval[1] - batch.interval[0] > alone.interval[1] - alone.interval[0]
-    said = "the rule chose one loop per 512 problems"
-    assert said in str(found) and said in str(detail_table(found.rows()).caption)
+    note = "the rule chose one loop per 512 problems"
+    assert note in str(found) and note in str(detail_table(found.rows()).caption)
 
 
 # Differences

@@ -112,8 +112,8 @@ def test_shown_confidence_is_that_of_the_kept_answer():
 )
 def test_unsupported_restarts_are_refused_in_one_line(words, line, capsys):
     assert evaluate(f"{words} --samples 1") == 2
-    said = capsys.readouterr().err.strip()
-    assert said.startswith(f"lengthwise: {line}") and "\n" not in said
+    message = capsys.readouterr().err.strip()
+    assert message.startswith(f"lengthwise: {line}") and "\n" not in message
 
 
 def test_a_model_with_a_fixed_initial_state_accepts_a_single_restart_only():

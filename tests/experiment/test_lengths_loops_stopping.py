@@ -77,7 +77,7 @@ def test_rows_of_the_longest_size_stand_anywhere_in_a_batch_and_respect_most():
 
 
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 9))
-def test_a_curriculum_against_counting_up(bottom, more, further, every, hold):
+def test_the_largest_size_of_a_curriculum_counts_up(bottom, more, further, every, hold):
     """The maximum starts at ``start``, grows by one every ``every`` steps after ``hold``, and stays at ``top``."""
     start, top = bottom + more, bottom + more + further
     lengths = lw.Curriculum(top=top, every=every, start=start, bottom=bottom, hold=hold)
@@ -234,7 +234,7 @@ def traces(draw):
     return lw.Trace(predicted, ends, confidence, loops, movement), draw_tensor(st.integers(1, 6), rows)
 
 
-def plain(stopping, trace, planned, i):
+def choose_by_loop(stopping, trace, planned, i):
     """Return the loop that answers row i, in plain Python."""
     ran = int(trace.loops[i])
     confidence = trace.confidence[:ran, i].tolist()
@@ -278,7 +278,7 @@ def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
 @given(drawn=traces())
 def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
     trace, planned = drawn
-    wanted = [plain(stopping, trace, planned, i) for i in range(len(planned))]
+    wanted = [choose_by_loop(stopping, trace, planned, i) for i in range(len(planned))]
     assert stopping.choose(trace, planned).tolist() == wanted
     assert stopping.reads_output == (stopping in READING)
 

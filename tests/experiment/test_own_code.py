@@ -144,11 +144,11 @@ def as_script():
 
 
 def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path):
-    """The order does not matter; a changed file of the same name is other code."""
+    """The order does not matter; a changed file of the same name is different code."""
     one = recipe(write(SCRIPT))
-    said = call_in_fork(as_script, tmp_path)
+    output = call_in_fork(as_script, tmp_path)
     run = train(one)
-    assert str(run.folder) == said.strip()
+    assert str(run.folder) == output.strip()
     kept = json.loads((run.folder / "code.json").read_text())
     assert set(kept) == {"my_scaled.Scaled", "my_scaled.Net"} and not run.changed_code()
     # As an earlier version stored it when the file ran as a script.
@@ -158,7 +158,7 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path
     (run.folder / "code.json").write_text(json.dumps(kept))
     assert run.changed_code(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
     write(SCRIPT)
-    assert call_in_fork(as_script, tmp_path) == said
+    assert call_in_fork(as_script, tmp_path) == output
 
 
 def test_with_changed_code_depth_rows_are_neither_stored_nor_shown(write, tmp_path, capsys, blank_figures):
@@ -238,12 +238,12 @@ def test_an_error_in_user_code_gives_one_line(part, body, message, tmp_path):
         body = f"return lw.find('looped-parity', *{body.split()})"
     text = f"from dataclasses import dataclass\n\nimport lengthwise as lw\n\n\n{part}"
     text += f"def my_parity() -> lw.Recipe:\n    {body}\n"
-    for name, said in (("my_parity", message), ("looped_parity", "called looped-parity: rename yours")):
+    for name, reason in (("my_parity", message), ("looped_parity", "called looped-parity: rename yours")):
         (tmp_path / "my_slip.py").write_text(text.replace("my_parity", name))
         words = ["train", name.replace("_", "-"), "steps=2", "--import", "my_slip"]
         done = command_in_fork(*words, folder=tmp_path)
         *_, last = done.stderr.splitlines()  # an estimate of the time may come first
-        assert done.returncode == 2 and said in last and "Traceback" not in done.stderr
+        assert done.returncode == 2 and reason in last and "Traceback" not in done.stderr
         assert not runs_folder().exists()
 
 

@@ -5,10 +5,10 @@
     python tests/golden/make.py --check [FILE]  compare; print each difference and exit with 1 if there is one
     python tests/golden/make.py --only ids,batches,training,answers,commands
 
-The record is made before code is moved or renamed, and must be equal afterwards. It holds, of every recipe, its id, a
-digest of two training batches and of the weights after a few steps, by the plain runner and by the chosen one; of all
-shipped weights, digests of their answers; of every verb, what it prints. Names and ids that were changed on purpose
-stand in ``aliases.json``: ``{"names": {"old": "new"}, "ids": {"old": "new"}}``.
+The record is made before code is moved or renamed, and must be equal afterwards. For every recipe it holds the id
+and digests of two training batches and of the weights after a few steps, by the plain runner and by the chosen one; for
+all shipped weights, digests of their answers; for every verb, its output. Names and ids that were changed on purpose
+are listed in ``aliases.json``: ``{"names": {"old": "new"}, "ids": {"old": "new"}}``.
 
 Floating-point results depend on the processor and on torch: compare records of one machine only.
 """
@@ -124,10 +124,10 @@ def answers() -> dict[str, dict[str, Any]]:
             size = task.smallest + number * (beyond - task.smallest) // (PROMPTS // 100 - 1)
             sizes = torch.tensor([[task.nearest_size(one) for one in recipe.sizes(size)]] * 100)
             problems = task.sample(sizes, draw)
-            said = respond(weights.model, recipe, problems, recipe.stopping)
-            hundreds.append(digest(problems.prompt, said.symbols, said.loops))
-            parts.append(round(float(said.confidence.mean()), 3))
-            loops += float(said.loops.double().mean())
+            answer = respond(weights.model, recipe, problems, recipe.stopping)
+            hundreds.append(digest(problems.prompt, answer.symbols, answer.loops))
+            parts.append(round(float(answer.confidence.mean()), 3))
+            loops += float(answer.loops.double().mean())
         found[name] = {"answers": hundreds, "confidence": parts, "loops": round(loops * 100 / PROMPTS, 3)}
     return found
 
@@ -216,15 +216,15 @@ def _printed(line: str, folder: str) -> Any:
     if (child := os.fork()) == 0:
         _run_command(words, folder, outputs)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    said = [_masked(path.read_text(), folder) for path in outputs]
+    shown = [_masked(path.read_text(), folder) for path in outputs]
     for path in outputs:
         path.unlink()
     if status == 0:
-        said[1] = ""  # progress is shown only where a command takes long
-    if len(said[0]) + len(said[1]) > TEXT_KEPT:
-        lines = said[0].splitlines()
-        said = [f"{len(lines)} lines, {digest(said[0])}; {lines[0][:100]}" if lines else "", said[1][:500]]
-    return [status, *said]
+        shown[1] = ""  # progress is shown only where a command takes long
+    if len(shown[0]) + len(shown[1]) > TEXT_KEPT:
+        lines = shown[0].splitlines()
+        shown = [f"{len(lines)} lines, {digest(shown[0])}; {lines[0][:100]}" if lines else "", shown[1][:500]]
+    return [status, *shown]
 
 
 def _run_command(words: list[str], folder: str, outputs: list[Path]) -> NoReturn:

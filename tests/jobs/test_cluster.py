@@ -1,7 +1,7 @@
 """Faults in many trainings: on a Slurm cluster, and on a Ray cluster, each of two nodes on this machine.
 ``make cluster-test`` sets the clusters up and takes them down.
 
-A node is killed during training, a job is preempted, the watcher is interrupted: weights equal undisturbed ones.
+A node is killed during training, a job is preempted, the watcher is interrupted: weights equal uninterrupted ones.
 """
 
 import contextlib
@@ -112,8 +112,8 @@ def wait_for_exit(process, seconds):
     return process.returncode
 
 
-def assert_undisturbed(runs, tmp_path, count):
-    """Assert that there are ``count`` runs, with the weights of undisturbed ones."""
+def assert_same_weights(runs, tmp_path, count):
+    """Assert that there are ``count`` runs, with the weights of uninterrupted ones."""
     folders = [path.parent for path in runs.glob("*/config.json")]
     assert sorted(lw.Run.open(folder).recipe.seed for folder in folders) == list(range(count))
     for folder in folders:
@@ -129,7 +129,7 @@ def jobs(state="RUNNING", node=""):
 @on_a_cluster
 @pytest.mark.timeout(1800)
 def test_runs_survive_a_killed_node_a_lost_job_and_a_preemption(cluster, runs, tmp_path):
-    """Twelve runs end with the weights of undisturbed ones."""
+    """Twelve runs end with the weights of uninterrupted ones."""
     watching = start_watching("--seeds", "12")
     wait_until(lambda: jobs(node="n2") and len([*runs.glob("*/state.pt")]) >= 3)
     preempted, lost = jobs(node="n1")[:2]
@@ -141,7 +141,7 @@ def test_runs_survive_a_killed_node_a_lost_job_and_a_preemption(cluster, runs, t
     kill_node("n2", cluster)
     assert wait_for_exit(watching, 1500) == 0
     assert not jobs() and not jobs("PENDING")
-    assert_undisturbed(runs, tmp_path, 12)
+    assert_same_weights(runs, tmp_path, 12)
     logs = "".join(path.read_text() for path in (runs / ".slurm").glob("*_log.*"))
     assert "preempted" in logs
     output("slurmd", "-N", "n2")
@@ -178,7 +178,7 @@ def test_an_interrupt_leaves_no_job_and_the_same_command_resumes(cluster, runs, 
     assert wait_for_exit(watching, 120) == 130
     wait_until(lambda: not (jobs() or jobs("PENDING") or jobs("COMPLETING")))
     assert wait_for_exit(start_watching("--seeds", "3"), 300) == 0
-    assert_undisturbed(runs, tmp_path, 3)
+    assert_same_weights(runs, tmp_path, 3)
 
 
 # Ray
@@ -220,7 +220,7 @@ def raylet(node):
 @pytest.mark.filterwarnings("ignore")  # Ray leaves files and processes to the collector
 @pytest.mark.timeout(1200)
 def test_runs_survive_a_lost_node_and_a_killed_training_on_ray(nodes, runs, tmp_path):
-    """Twelve runs end with the weights of undisturbed ones."""
+    """Twelve runs end with the weights of uninterrupted ones."""
     watching = start_watching("--seeds", "12", on=f"Ray(address='{nodes.address}')")
     wait_until(lambda: trainings(runs, raylet(nodes.second)) and len([*runs.glob("*/state.pt")]) >= 3)
     there = trainings(runs, raylet(nodes.second))
@@ -228,7 +228,7 @@ def test_runs_survive_a_lost_node_and_a_killed_training_on_ray(nodes, runs, tmp_
     nodes.remove_node(nodes.second, allow_graceful=False)
     assert wait_for_exit(watching, 900) == 0
     assert not trainings(runs)
-    assert_undisturbed(runs, tmp_path, 12)
+    assert_same_weights(runs, tmp_path, 12)
 
 
 @on_a_cluster
@@ -242,4 +242,4 @@ def test_an_interrupt_leaves_no_training_on_ray(nodes, runs, tmp_path):
     assert wait_for_exit(watching, 120) == 130
     wait_until(lambda: not trainings(runs), 20)
     assert wait_for_exit(start_watching("--seeds", "6", on=on), 300) == 0
-    assert_undisturbed(runs, tmp_path, 6)
+    assert_same_weights(runs, tmp_path, 6)

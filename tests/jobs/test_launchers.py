@@ -110,8 +110,8 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
     ends = ["pass", "import sys; sys.exit('lengthwise: it is hot')", "import os; os.kill(os.getpid(), 9)", "never"]
     jobs = executor.submit([[end] for end in ends])
     assert [job.is_done() for job in jobs] == [True, True, True, False]
-    said = [job.read_failure() for job in jobs[:3]]
-    assert said == ["", "it is hot", "Ray: killed by signal 9"]
+    reasons = [job.read_failure() for job in jobs[:3]]
+    assert reasons == ["", "it is hot", "Ray: killed by signal 9"]
     executor.shutdown(jobs[3:])
     assert ray.cancelled == ["task 3"] and not ray.tasks
     print("and now")

@@ -72,20 +72,20 @@ def broken_laws(spec):
     return check_laws(spec, "", [law for law in list_laws(type(spec)) if law is not it_is_equal_after_json]).broken
 
 
-def built(causal=True, **changes):
+def build_model(causal=True, **changes):
     return replace(SMALL, **changes).build(READS, WRITES, causal=causal)
 
 
 def test_a_plain_module_is_a_mixer_and_keeps_the_laws():
-    assert isinstance(built(mixer=_ModuleSpec()).blocks[0].mixer, PlainMixer)
+    assert isinstance(build_model(mixer=_ModuleSpec()).blocks[0].mixer, PlainMixer)
     assert not broken_laws(replace(SMALL, mixer=_ModuleSpec()))
     assert broken_laws(replace(SMALL, mixer=_ModuleSpec("MaskedMean")))  # in a causal layout it sees later positions
 
 
 def test_a_plain_module_without_a_padding_mask_needs_a_causal_layout():
     with pytest.raises(lw.UsageError, match="takes no padding_mask: it fits only causal layouts"):
-        built(causal=False, mixer=_ModuleSpec())
-    built(causal=False, mixer=_ModuleSpec("MaskedMean"))
+        build_model(causal=False, mixer=_ModuleSpec())
+    build_model(causal=False, mixer=_ModuleSpec("MaskedMean"))
 
 
 def test_modules_that_cannot_be_mixers_are_refused_in_one_line():
@@ -100,13 +100,13 @@ def test_modules_that_cannot_be_mixers_are_refused_in_one_line():
 
 
 def test_a_mixer_keeps_its_own_initial_weights():
-    (block,) = built(mixer=_ModuleSpec(), init_std=0.5).blocks
+    (block,) = build_model(mixer=_ModuleSpec(), init_std=0.5).blocks
     assert torch.equal(block.mixer.module.scale.weight, torch.eye(8))
     assert block.mlp.widen.weight.std().item() == pytest.approx(0.5, rel=0.2)
 
 
 def test_mixers_alternate_over_the_layers():
-    model = built(layers=5, mixers=(Attention(), _LayerNumberSpec()))
+    model = build_model(layers=5, mixers=(Attention(), _LayerNumberSpec()))
     kinds = [type(block.mixer) for block in model.blocks]
     assert kinds == [SoftmaxAttention, PlainMixer] * 2 + [SoftmaxAttention]
     assert [block.mixer.module.layer for block in model.blocks if type(block.mixer) is PlainMixer] == [1, 3]
@@ -114,9 +114,9 @@ def test_mixers_alternate_over_the_layers():
 
 
 def test_an_attention_encoding_needs_at_least_one_attention_layer():
-    built(layers=2, mixers=(_ModuleSpec(), Attention()), positions=(lw.Local(1),))
+    build_model(layers=2, mixers=(_ModuleSpec(), Attention()), positions=(lw.Local(1),))
     with pytest.raises(lw.UsageError, match="_ModuleSpec, _LayerNumberSpec has no attention for Local to act on"):
-        built(layers=2, mixers=(_ModuleSpec(), _LayerNumberSpec()), positions=(lw.Local(1),))
+        build_model(layers=2, mixers=(_ModuleSpec(), _LayerNumberSpec()), positions=(lw.Local(1),))
 
 
 def test_a_block_may_have_no_mlp():
@@ -133,12 +133,12 @@ def test_a_block_may_have_no_mlp():
     "optimizer", [lw.AdamW(weight_decay=0.5), lw.LAMB(weight_decay=0.5)], ids=lambda one: type(one).__name__
 )
 def test_parameters_may_be_exempt_from_weight_decay(optimizer):
-    model = built(mixer=_ModuleSpec())
+    model = build_model(mixer=_ModuleSpec())
     decayed, exempt = optimizer.build(model.parameters()).param_groups
     assert decayed["weight_decay"] == 0.5 and exempt["weight_decay"] == 0
     assert [id(one) for one in exempt["params"]] == [id(model.blocks[0].mixer.module.scale.bias)]
     assert len(decayed["params"]) == len([*model.parameters()]) - 1
-    assert len(optimizer.build(built().parameters()).param_groups) == 1
+    assert len(optimizer.build(build_model().parameters()).param_groups) == 1
 
 
 class RunningSum(Mixer):
@@ -175,8 +175,8 @@ def test_the_laws_check_stepwise_decoding_against_the_whole_row():
 
 def test_only_mixers_with_a_step_method_are_decoded_stepwise():
     inputs = build_rows([5])
-    assert choose_reader(built(mixer=_RunningSumSpec()), inputs) is not None
-    assert choose_reader(built(mixer=_ModuleSpec()), inputs) is None
-    hooked = built(mixer=_RunningSumSpec())
+    assert choose_reader(build_model(mixer=_RunningSumSpec()), inputs) is not None
+    assert choose_reader(build_model(mixer=_ModuleSpec()), inputs) is None
+    hooked = build_model(mixer=_RunningSumSpec())
     hooked.blocks[0].register_forward_hook(lambda *_: None)
     assert choose_reader(hooked, inputs) is None

@@ -20,7 +20,7 @@ from forms import (
     WRITES,
     all_close,
     build,
-    built,
+    cached_model,
     choices,
     close,
     covering,
@@ -419,7 +419,7 @@ INJECTED = {
 @causal_and_full
 def test_looping_follows_its_formula(spec, causal):
     """With injection h_0 = 0 and h ← norm(blocks(inject(h, x))); without, h_0 = x and h ← norm(blocks(h))."""
-    model, inputs = built(spec, causal), some()
+    model, inputs = cached_model(spec, causal), some()
     x, context, _ = model.embed(inputs)
     state = x if spec.injection in ("once", "reads") else torch.zeros_like(x)
     for k, rows, found in unroll(model, inputs, torch.full((len(LENGTHS),), 3)):
@@ -569,7 +569,7 @@ def test_rows_run_exactly_their_own_loops(loops):
 @every_model
 def test_rows_that_finish_early_equal_those_of_a_full_batch(spec, causal):
     """They are equal in every loop, in the last one, and if the first loops have no gradients."""
-    model, inputs, loops = built(spec, causal), some(width=10), torch.tensor(LOOPS)
+    model, inputs, loops = cached_model(spec, causal), some(width=10), torch.tensor(LOOPS)
     at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
 
     def full_batch(no_grad_loops):

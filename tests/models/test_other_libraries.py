@@ -87,7 +87,7 @@ def for_each(modules):
     return pytest.mark.parametrize(("build", "layout"), modules, ids=lambda one: getattr(one, "__name__", ""))
 
 
-def built(build):
+def build_seeded(build):
     torch.manual_seed(0)
     return build()
 
@@ -100,7 +100,7 @@ def trained(module, layout, *changes, **options):
 @for_each([pair for pair in MODULES if LONG or pair[0] not in (llama, x_encoder)])
 def test_modules_are_trained_and_measured_without_a_wrapper(build, layout, runs):
     """``train`` and ``evaluate`` also check that no module reads padding or other rows."""
-    module = built(build)
+    module = build_seeded(build)
     before = {name: value.clone() for name, value in module.state_dict().items()}
     run = trained(module, layout)
     assert any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
@@ -111,7 +111,7 @@ def test_modules_are_trained_and_measured_without_a_wrapper(build, layout, runs)
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_weights_in_16_bits_are_trained_and_measured(dtype, runs):
-    run = trained(built(bert).to(dtype), FOP)
+    run = trained(build_seeded(bert).to(dtype), FOP)
     assert {one.dtype for one in run.model.parameters()} == {dtype}
     assert len(lw.evaluate(run, [5], samples=10)) == 1
 
@@ -119,14 +119,14 @@ def test_weights_in_16_bits_are_trained_and_measured(dtype, runs):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_looking_ahead_is_found_despite_small_or_16_bit_weights(dtype):
     """Weights of transformers start small, so that a later token changes a logit by at most .0002."""
-    module = built(bert).to(dtype)
+    module = build_seeded(bert).to(dtype)
     with pytest.raises(lw.UsageError, match="looks ahead"):
         lw.evaluate(module, [5], task="parity", layout=NTP, samples=10)
 
 
 @pytest.mark.parametrize(("build", "layout"), [(gpt2, NTP), (bert, FOP), (NanoGPT, NTP), (x_decoder, NTP)])
 def test_rows_longer_than_a_modules_positions_are_refused_before_measuring(build, layout, monkeypatch, runs):
-    module = built(build)
+    module = build_seeded(build)
     measured = []
     monkeypatch.setattr("lengthwise.evaluation.scores.results_of_groups", lambda *given: measured.append(given))
     with pytest.raises(lw.UsageError, match=r"^\w+ fails on rows of 7\d positions \(\w+: [^\n]*$"):
@@ -157,14 +157,14 @@ def test_logits_are_found_in_tensors_objects_dictionaries_and_tuples():
 
 
 def test_masks_are_passed_under_the_name_of_the_forward_parameter():
-    assert [SinglePass(built(build)).mask for build, _ in MODULES] == [
+    assert [SinglePass(build_seeded(build)).mask for build, _ in MODULES] == [
         "attention_mask", "attention_mask", "attention_mask", "attention_mask", "attention_mask", None, None, "mask"
     ]  # fmt: skip
 
 
 def test_a_run_of_transformers_is_loaded_again_from_the_command_line(tmp_path):
     """The run stores the module's configuration and dtype, which are not part of the recipe."""
-    run = trained(built(gpt2).to(torch.bfloat16), NTP, steps=10)
+    run = trained(build_seeded(gpt2).to(torch.bfloat16), NTP, steps=10)
     kept = json.loads(json.loads((run.folder / "config.json").read_text())["model"]["config"])
     assert kept["config"]["n_embd"] == 16 and kept["dtype"] == "bfloat16"
     assert "n_embd" not in str(run.recipe)

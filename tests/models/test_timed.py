@@ -30,10 +30,10 @@ def test_at_the_equals_sign_the_clock_gives_the_end_and_answers_the_rest():
     assert first.any() and not first.all()
     loops = [3, 2]
     found, answers, clock = (compute_logits(Plain(one), inputs, loops) for one in (model, model.answers, model.clock))
-    said, end = clock.softmax(-1), torch.arange(len(WRITES)) == WRITES.id(END)
+    probability, end = clock.softmax(-1), torch.arange(len(WRITES)) == WRITES.id(END)
     assert torch.equal(found[~first], answers[~first])
-    torch.testing.assert_close(found[first].exp()[:, end], said[first][:, WAITS, None])
-    others = answers[first][:, ~end].softmax(-1) * said[first][:, DONE, None]
+    torch.testing.assert_close(found[first].exp()[:, end], probability[first][:, WAITS, None])
+    others = answers[first][:, ~end].softmax(-1) * probability[first][:, DONE, None]
     torch.testing.assert_close(found[first].exp()[:, ~end], others)
 
 
@@ -60,8 +60,8 @@ def test_a_blind_clock_sees_only_signs_and_lengths(name):
     inputs = recipe.layout.write(recipe.task.sample(sizes, lw.stream(0, "rows")), recipe.task).inputs
     assert len({*map(str, inputs.tokens.tolist())}) > 1
     read = model.clock_inputs(inputs)
-    said = Plain(model.clock).last(read, torch.full((6,), 4), inputs.padding_mask)
-    alike = said.view(6, -1, said.shape[-1])
+    logits = Plain(model.clock).last(read, torch.full((6,), 4), inputs.padding_mask)
+    alike = logits.view(6, -1, logits.shape[-1])
     torch.testing.assert_close(alike, alike[:1].expand_as(alike))
     signs = ~torch.tensor([symbol.isalnum() for symbol in recipe.layout.vocabs(recipe.task)[0].symbols])
     signs = signs[inputs.tokens]

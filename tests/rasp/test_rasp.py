@@ -106,8 +106,8 @@ def equal_as_symbols(one, other):
 
 
 @given(rows(2), st.data())
-def test_each_applies_a_table_of_symbols(drawn, data):
-    one, other = starmap(SymbolSequence, drawn)
+def test_each_applies_a_table_of_symbols(parts, data):
+    one, other = starmap(SymbolSequence, parts)
     pairs = list(product(one.alphabet, other.alphabet))
     results = data.draw(st.lists(st.sampled_from("xyz"), min_size=len(pairs), max_size=len(pairs)))
     # A list, as True == 1 in a dict.
@@ -123,8 +123,8 @@ def test_each_applies_a_table_of_symbols(drawn, data):
 
 
 @given(place_lists(2), st.sampled_from(sorted(RELATIONS)))
-def test_places_are_compared_selected_and_moved(drawn, relation):
-    one, other = map(Places, drawn)
+def test_places_are_compared_selected_and_moved(parts, relation):
+    one, other = map(Places, parts)
     pairs = [list(zip(*pair, strict=True)) for pair in zip(read(one), read(other), strict=True)]
     assert read(compare(one, other, relation)) == [[RELATIONS[relation](a, b) for a, b in row] for row in pairs]
     assert read(before(one)) == [[a - 1 for a in row] for row in read(one)]
@@ -141,8 +141,8 @@ def expected_selection(keys, queries, related):
 
 
 @given(rows(2))
-def test_symbols_are_selected_and_counted_from_0(drawn):
-    keys, queries = starmap(SymbolSequence, drawn)
+def test_symbols_are_selected_and_counted_from_0(parts):
+    keys, queries = starmap(SymbolSequence, parts)
     for related in (lambda key, query: (key, query) == ("a", "b"), lambda key, _: key, lambda _, query: query is None):
         wanted = expected_selection(read(keys), read(queries), lambda k, q, related=related: bool(related(k, q)))
         assert read(select(keys, queries, related)) == wanted
@@ -151,8 +151,8 @@ def test_symbols_are_selected_and_counted_from_0(drawn):
 
 
 @given(selector_parts(3))
-def test_both_and_count(drawn):
-    selectors = list(map(Selector, drawn[0]))
+def test_both_and_count(parts):
+    selectors = list(map(Selector, parts[0]))
     t = range(selectors[0].chosen.shape[2])
     tables = list(zip(*map(read, selectors), strict=True))
     assert read(both(*selectors)) == [[[all(one[q][k] for one in row) for k in t] for q in t] for row in tables]
@@ -160,8 +160,8 @@ def test_both_and_count(drawn):
 
 
 @given(selector_parts(1), st.sampled_from(["a", "z", None, False]), st.sampled_from(["max", "min"]))
-def test_aggregate(drawn, default, how):
-    selector, row, where = Selector(drawn[0][0]), SymbolSequence(*drawn[1]), Places(drawn[2])
+def test_aggregate(parts, default, how):
+    selector, row, where = Selector(parts[0][0]), SymbolSequence(*parts[1]), Places(parts[2])
 
     def best(values, key, default):
         choose, found = max if how == "max" else min, []
@@ -180,8 +180,8 @@ def test_aggregate(drawn, default, how):
 
 
 @given(rows(1), st.sampled_from(["a", "z", None]))
-def test_shift_equals_its_definition(drawn, default):
-    row = SymbolSequence(*drawn[0])
+def test_shift_equals_its_definition(parts, default):
+    row = SymbolSequence(*parts[0])
     defined = aggregate(select(after(positions(row)), positions(row)), row, default)
     assert equal_as_symbols(shift(row, default), defined)
     assert shift(row, default).alphabet == defined.alphabet
@@ -189,16 +189,16 @@ def test_shift_equals_its_definition(drawn, default):
 
 
 @given(rows(1, MARKS))
-def test_seen_equals_its_definition(drawn):
-    marks = SymbolSequence(*drawn[0])
+def test_seen_equals_its_definition(parts):
+    marks = SymbolSequence(*parts[0])
     ordered = each(lambda s: s, marks)  # False before True
     assert equal_as_symbols(seen(marks), aggregate(select(ordered, ordered, lambda key, _: True), ordered))
     assert read(seen(marks)) == [[any(row[: i + 1]) for i in range(len(row))] for row in read(marks)]
 
 
 @given(rows(1), st.data(), st.sampled_from(["a", "z", None]))
-def test_latest_equals_its_definition(drawn, data, default):
-    values = SymbolSequence(*drawn[0])
+def test_latest_equals_its_definition(parts, data, default):
+    values = SymbolSequence(*parts[0])
     symbols = data.draw(MARKS)
     marks = SymbolSequence(symbols, matrix(data.draw, values.ids.shape, 0, len(symbols) - 1))
     where = aggregate(select(marks, marks, lambda key, _: key), positions(values))
@@ -252,9 +252,9 @@ def triples(draw):
 
 
 @every_operation
-@given(drawn=triples())
-def test_operations_are_causal_and_do_not_depend_on_other_rows(operation, drawn):
-    one, other, keep = list(starmap(SymbolSequence, drawn[0])), list(starmap(SymbolSequence, drawn[1])), drawn[2]
+@given(parts=triples())
+def test_operations_are_causal_and_do_not_depend_on_other_rows(operation, parts):
+    one, other, keep = list(starmap(SymbolSequence, parts[0])), list(starmap(SymbolSequence, parts[1])), parts[2]
     together = operation(*one)
     assert prefix(together, keep) == prefix(operation(*other), keep)
     if keep:
@@ -265,9 +265,9 @@ def test_operations_are_causal_and_do_not_depend_on_other_rows(operation, drawn)
 
 
 @every_operation
-@given(drawn=triples())
-def test_operations_without_symbols_give_the_same_calls_and_alphabets(operation, drawn):
-    rows = list(starmap(SymbolSequence, drawn[0]))
+@given(parts=triples())
+def test_operations_without_symbols_give_the_same_calls_and_alphabets(operation, parts):
+    rows = list(starmap(SymbolSequence, parts[0]))
     with record() as done:
         concrete = operation(*rows)
     with record() as told:
@@ -330,9 +330,9 @@ def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, no_sha
             assert {len(execution.states) - 1} == set(problems.rounds.tolist())
             if n > 5:
                 continue
-            for said, row in zip(read(execution.output), read(execution.row), strict=True):
+            for answer, row in zip(read(execution.output), read(execution.row), strict=True):
                 start = row.index("=")
-                written, _, _ = "".join(map(str, said[start:])).partition(END)
+                written, _, _ = "".join(map(str, answer[start:])).partition(END)
                 assert written == task.reference("".join(row[:start]))
 
 
@@ -415,9 +415,9 @@ class AllowedProgram(Program):
         return state["row"]
 
 
-def assert_refused(said, **methods):
+def assert_refused(message, **methods):
     """Check that a program with these methods is refused in one line."""
-    with pytest.raises(Forbidden, match=f"^Cheat: [^\n]*{re.escape(said)}[^\n]*$"):
+    with pytest.raises(Forbidden, match=f"^Cheat: [^\n]*{re.escape(message)}[^\n]*$"):
         check_program(type("Cheat", (AllowedProgram,), methods)(lw.Parity()))
 
 
@@ -452,19 +452,19 @@ FORBIDDEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("said", "text"), [(said, text) for said, texts in FORBIDDEN.items() for text in texts])
-def test_forbidden_operations_are_refused_in_every_method(said, text):
+@pytest.mark.parametrize(("message", "text"), [(key, text) for key, texts in FORBIDDEN.items() for text in texts])
+def test_forbidden_operations_are_refused_in_every_method(message, text):
     def evaluate_text(row, where):
         return eval(text, globals() | {"row": row, "where": where})
 
     assert_refused(
-        said,
+        message,
         prepare=lambda self, row: AllowedProgram.prepare(self, row) | {"more": row},
         step=lambda self, state, row: state | {"more": evaluate_text(row, state["where"])},
     )
-    if said != "a state must be a dict of rows and places":
-        assert_refused(said, prepare=lambda self, row: (evaluate_text(row, positions(row)), {})[1])
-        assert_refused(said, finish=lambda self, state, row: evaluate_text(row, state["where"]))
+    if message != "a state must be a dict of rows and places":
+        assert_refused(message, prepare=lambda self, row: (evaluate_text(row, positions(row)), {})[1])
+        assert_refused(message, finish=lambda self, state, row: evaluate_text(row, state["where"]))
 
 
 def flip(state, is_on):
@@ -486,10 +486,10 @@ CHEATS = [
 ]
 
 
-@pytest.mark.parametrize(("said", "change"), CHEATS)
-def test_operations_may_depend_on_neither_rounds_nor_length_nor_data(said, change):
+@pytest.mark.parametrize(("message", "change"), CHEATS)
+def test_operations_may_depend_on_neither_rounds_nor_length_nor_data(message, change):
     check_program(AllowedProgram(lw.Parity()))
-    assert_refused(said, change=change)
+    assert_refused(message, change=change)
 
 
 @pytest.mark.parametrize(("most", "is_allowed"), [(4, True), (40, False), (10**9, False)])

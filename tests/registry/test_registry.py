@@ -231,7 +231,7 @@ def test_cost_on_fewer_rows_is_that_of_all(loops):
 
 @given(st.integers(1, 60), st.integers(1, 20), st.data())
 def test_a_bare_size_stands_for_all_axes_but_those_kept_short(size, top, data):
-    """Beyond the training lengths too, only an axis whose largest size is below the others' keeps its limit."""
+    """Beyond the training lengths, an axis keeps its limit only if it is below that of the other axis."""
     sums = replace(looped_pairs(), task=lw.Addition(), lengths=lw.Uniform(top))
     short = data.draw(st.integers(1, top))
     assert sums.sizes(size) == (size, size)

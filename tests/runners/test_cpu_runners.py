@@ -17,7 +17,7 @@ from forms import (
     WRITES,
     all_close,
     build,
-    built,
+    cached_model,
     choices,
     covering,
     names,
@@ -75,7 +75,7 @@ CASES += [(*pair, True) for pair in dict.fromkeys(OTHERS)]
     indirect=["fast_paths"],
 )
 def test_every_supporting_runner_equals_the_plain_one(spec, causal, fast_paths):
-    model, inputs = built(spec, causal), some(LENGTHS, width=12)
+    model, inputs = cached_model(spec, causal), some(LENGTHS, width=12)
     for runner in supporting_runners(model):
         with contextlib.suppress(lw.UsageError):
             found = all_outputs(runner, inputs, LOOPS)
@@ -91,7 +91,7 @@ SUPPORTED = {
 @pytest.mark.parametrize("form", SUPPORTED, ids=SUPPORTED.values())
 def test_shipped_models_have_one_fast_runner(form):
     """Each shipped model has exactly one fast runner; if it were lost, only speed would show it."""
-    model = built(*form)
+    model = cached_model(*form)
     assert len(supporting_runners(model)) == 1
     assert cpu.describe_choice(model) == type(cpu.choose_runner(model)).__name__ != "Plain"
 
@@ -118,7 +118,7 @@ FEW_FORMS = [
 def test_logits_of_any_rows_equal_the_plain_runner(fast_paths, rows, spec, causal, seed):
     """Lengths, loops and the positions that are read are arbitrary; a row may have no position to read."""
     lengths, loops = zip(*rows, strict=True)
-    model, inputs = built(spec, causal or not isinstance(spec, Transformer)), some(lengths, seed=seed)
+    model, inputs = cached_model(spec, causal or not isinstance(spec, Transformer)), some(lengths, seed=seed)
     asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=lw.stream(seed, "asked")) < 0.4)
     found = [runner.last(inputs, torch.tensor(loops), asked) for runner in (cpu.choose_runner(model), Plain(model))]
     all_close(*(with_gradients(read, model) for read in found))
@@ -155,7 +155,7 @@ def test_lengthwise_plain_turns_fast_runners_off(monkeypatch):
 
 
 def test_the_plain_context_turns_fast_runners_off():
-    model = built(BASE, True)
+    model = cached_model(BASE, True)
     with lengthwise.plain():
         assert type(cpu.choose_runner(model)) is Plain
         with lengthwise.plain():
@@ -196,7 +196,7 @@ def test_a_changed_model_runs_plainly(change):
     ids=["retran", "lstm", "transformer"],
 )
 def test_a_patched_class_is_noticed_until_it_is_restored(spec, kind, method):
-    model = built(spec, True)
+    model = cached_model(spec, True)
     with contextlib.ExitStack() as stack:
         patched(kind, method)(model, stack)
         assert cpu.describe_choice(model).startswith("Plain: ")

@@ -26,16 +26,16 @@ def some(lengths, symbols=2):
     return replace(inputs, tokens=inputs.tokens % symbols * inputs.padding_mask)
 
 
-def compare_with_plain(model, inputs, loops, at=None, **given):
+def compare_with_plain(model, inputs, loops, positions=None, **given):
     """Compare fused and separate loops with the plain runner; return the arguments of the fused runs."""
-    runs, at, loops = [], inputs.padding_mask if at is None else at, torch.tensor(loops)
+    runs, positions, loops = [], inputs.padding_mask if positions is None else positions, torch.tensor(loops)
     found, run = [], fused_loops.run_loops
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fused_loops, "run_loops", lambda *args, **kwargs: runs.append(args) or run(*args, **kwargs))
-        found.append(PackedTransformer(model).last(inputs, loops, at, **given))
+        found.append(PackedTransformer(model).last(inputs, loops, positions, **given))
         patch.setattr(transformer, "_run_fused", lambda *args: None)
-        found.append(PackedTransformer(model).last(inputs, loops, at, **given))
-    plain = with_gradients(Plain(model).last(inputs, loops, at, **given), model)
+        found.append(PackedTransformer(model).last(inputs, loops, positions, **given))
+    plain = with_gradients(Plain(model).last(inputs, loops, positions, **given), model)
     for read in found:
         for one, two in zip(with_gradients(read, model), plain, strict=True):
             torch.testing.assert_close(one, two, atol=1e-9, rtol=1e-8)

@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 import torch
 from conftest import LONG
-from devices import gradient_by, parts_of, small
-from forms import BASE, EVERY, VARIED, all_close, built, close, covering, names, some
+from devices import gradient_of, parts_of, small
+from forms import BASE, EVERY, VARIED, all_close, cached_model, close, covering, names, some
 from runner_forms import FEW, FORMS, LENGTHS, LOOPS, all_outputs
 from torch import nn
 from trainings import stop_at
@@ -44,7 +44,7 @@ ALL = [*dict.fromkeys([*FORMS, *EVERY])] if LONG else [*FEW, *VARIED[:8]]
 
 def deterministic_model(spec, causal):
     draws = {field.name for field in fields(spec)} & {"dropout", "noise"}
-    return copy.deepcopy(built(replace(spec, **dict.fromkeys(draws, 0.0)), causal)).train()
+    return copy.deepcopy(cached_model(replace(spec, **dict.fromkeys(draws, 0.0)), causal)).train()
 
 
 def gradients_by(runner, model, inputs, loops):
@@ -167,7 +167,7 @@ def test_a_model_with_hooks_is_declined():
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_dropout_changes_with_each_step_and_follows_the_seed():
-    model, inputs = copy.deepcopy(built(replace(BASE, dropout=0.5), True)).train(), some(LENGTHS)
+    model, inputs = copy.deepcopy(cached_model(replace(BASE, dropout=0.5), True)).train(), some(LENGTHS)
     runner, read = Graphs(Plain(model)), []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)  # the first pass after it records, too
@@ -184,7 +184,7 @@ def test_bf16_gradients_are_close_to_those_in_float32(name):
     model = recipe.build().train()
     graphs, (rows, _) = Graphs(Bf16(Plain(model)), bf16=True), draw_batch(recipe, 0)
     graphs.begin_step()
-    (loss, found), (exact, near) = gradient_by(graphs, recipe), gradient_by(Plain(model), recipe)
+    (loss, found), (exact, near) = gradient_of(graphs, recipe), gradient_of(Plain(model), recipe)
     assert graphs.reason is None and loss != exact and found.dtype == torch.float32
     assert abs(loss - exact) < 0.02 * exact and torch.cosine_similarity(found, near, 0) > 0.99
     graphs.begin_step()
@@ -205,7 +205,7 @@ def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
     runner = Graphs(plain, bf16=bf16)
     runner.compiles = True
     runner.begin_step()
-    found = [gradient_by(one, recipe)[1] for one in (runner, plain)]
+    found = [gradient_of(one, recipe)[1] for one in (runner, plain)]
     assert runner.compiles and runner.reason is None
     torch.testing.assert_close(*found, rtol=0, atol=(0.02 if bf16 else 1e-6) * float(found[1].abs().max()))
     torch._dynamo.reset()
@@ -232,10 +232,10 @@ def test_a_gpu_records_steps_by_default(monkeypatch, tmp_path):
 
 def test_a_failed_recording_is_reported_and_training_goes_on(monkeypatch):
     monkeypatch.setattr(Recording, "_run_passes", lambda self, times: 1 / 0)
-    trainer, said = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True), []
-    monkeypatch.setattr(Progress, "note", lambda self, text: said.append(text))
+    trainer, notes = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True), []
+    monkeypatch.setattr(Progress, "note", lambda self, text: notes.append(text))
     prepare_steps(trainer, Progress(quiet=True), explain=True)
-    assert said == ["looped-parity: runs without CUDA graphs: its step cannot be recorded (division by zero)"]
+    assert notes == ["looped-parity: runs without CUDA graphs: its step cannot be recorded (division by zero)"]
     trainer.advance()
     assert trainer.runners.describe(1) == "PackedTransformer"
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from forms import BASE, EVERY, VARIED, all_close, built, close, names, some
+from forms import BASE, EVERY, VARIED, all_close, cached_model, close, names, some
 from torch.utils._pytree import tree_leaves
 
 import lengthwise as lw
@@ -46,15 +46,16 @@ def recordings(monkeypatch):
 
 def run_all_ways(runner, inputs, *, movement=False):
     """Return the logits after the last loop, and after each loop while rows stop, with the movement of states."""
-    at = inputs.padding_mask & (torch.arange(inputs.tokens.shape[1]) % 3 != 1)
-    read, steps, stay = [runner.last(inputs, LOOPS, at)], runner.steps(inputs, LOOPS, at, movement=movement), None
+    positions = inputs.padding_mask & (torch.arange(inputs.tokens.shape[1]) % 3 != 1)
+    read, stay = [runner.last(inputs, LOOPS, positions)], None
+    steps = runner.steps(inputs, LOOPS, positions, movement=movement)
     while True:
         try:
             loop, rows, logits, moved = steps.send(stay)
         except StopIteration:
             return read
         order = rows.argsort()
-        parts = logits.split(at[rows].sum(1).tolist())
+        parts = logits.split(positions[rows].sum(1).tolist())
         read += [torch.cat([parts[row] for row in order]), rows[order].double()]
         read += [] if moved is None else [moved[order].nan_to_num(posinf=-1)]
         stay = STOP[rows] > loop
@@ -63,25 +64,25 @@ def run_all_ways(runner, inputs, *, movement=False):
 @pytest.mark.parametrize(("spec", "causal"), FORMS, ids=names(FORMS))
 @torch.no_grad()
 def test_recorded_loops_equal_the_plain_runner(spec, causal, recordings):
-    model, inputs = built(spec, causal).eval(), some([4, 11, 1, 11, 7, 11], width=12)
+    model, inputs = cached_model(spec, causal).eval(), some([4, 11, 1, 11, 7, 11], width=12)
     all_close(*(run_all_ways(runner, inputs, movement=True) for runner in (LoopGraphs(model), Plain(model))))
     assert recordings and all(done for _, done in recordings)
 
 
 @torch.no_grad()
 def test_the_buffer_shrinks_when_half_of_the_rows_have_finished(recordings):
-    model, inputs = built(BASE, True).eval(), some([4, 11, 1, 11, 7, 11])
+    model, inputs = cached_model(BASE, True).eval(), some([4, 11, 1, 11, 7, 11])
     LoopGraphs(model).last(inputs, LOOPS, inputs.padding_mask)
     assert recordings == [(6, True), (3, True)]  # then two loops of three rows, one of which has finished
 
 
 @torch.no_grad()
 def test_carried_states_are_continued():
-    model, inputs = built(BASE, True).eval(), some([4, 11, 1, 11, 7, 11])
-    at, found = inputs.padding_mask, []
+    model, inputs = cached_model(BASE, True).eval(), some([4, 11, 1, 11, 7, 11])
+    positions, found = inputs.padding_mask, []
     for runner in (LoopGraphs(model), Plain(model)):
-        _, state = runner.carry(inputs, LOOPS, at)
-        found.append([*runner.carry(inputs, LOOPS + 1, at, state)])
+        _, state = runner.carry(inputs, LOOPS, positions)
+        found.append([*runner.carry(inputs, LOOPS + 1, positions, state)])
     all_close(*found)
 
 
@@ -120,14 +121,14 @@ def test_a_loop_that_cannot_be_replayed_runs_plainly(kind, recordings):
 
 @torch.no_grad()
 def test_an_error_of_the_model_is_raised_unchanged(monkeypatch):
-    model, inputs = built(BASE, True).eval(), some()
+    model, inputs = cached_model(BASE, True).eval(), some()
     monkeypatch.setattr(type(model), "advance", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         LoopGraphs(model).last(inputs, torch.full((len(inputs),), 9), inputs.padding_mask)
 
 
 def test_nothing_is_recorded_with_gradients_or_on_a_cpu(recordings):
-    model, inputs = built(replace(BASE, layers=2), True), some([4, 11, 1, 11, 7, 11])
+    model, inputs = cached_model(replace(BASE, layers=2), True), some([4, 11, 1, 11, 7, 11])
     LoopGraphs(model).last(inputs, LOOPS, inputs.padding_mask).sum().backward()
     assert not recordings and not LoopGraphs.is_worthwhile(model)
 
@@ -135,12 +136,12 @@ def test_nothing_is_recorded_with_gradients_or_on_a_cpu(recordings):
 ROW_LOOPS = torch.tensor([3, 1, 4])
 
 
-def moves_and_logits(runner, inputs, at):
+def moves_and_logits(runner, inputs, positions):
     """Return movement and logits by loop and row, independent of the runner's order of rows."""
     found = {}
-    for step in runner.steps(inputs, ROW_LOOPS, at, movement=True):
+    for step in runner.steps(inputs, ROW_LOOPS, positions, movement=True):
         for row, far, logits in zip(
-            step.rows.tolist(), step.movement, step.logits.split(at[step.rows].sum(1).tolist()), strict=True
+            step.rows.tolist(), step.movement, step.logits.split(positions[step.rows].sum(1).tolist()), strict=True
         ):
             found[step.loop, row] = far, logits
     assert sorted(found) == sorted(
@@ -155,17 +156,17 @@ MODELS = EVERY if LONG else VARIED
 @pytest.mark.parametrize(("spec", "causal"), MODELS, ids=names(MODELS))
 @torch.no_grad()
 def test_movement_follows_the_formula_in_every_runner(spec, causal):
-    model, inputs = built(spec, causal).eval(), some(width=10)
-    at = inputs.padding_mask
-    plainly, chosen = moves_and_logits(Plain(model), inputs, at), moves_and_logits(choose_runner(model), inputs, at)
+    model, inputs = cached_model(spec, causal).eval(), some(width=10)
+    positions = inputs.padding_mask
+    plainly, chosen = (moves_and_logits(kind(model), inputs, positions) for kind in (Plain, choose_runner))
     for row, count in enumerate(ROW_LOOPS.tolist()):
-        length, context = int(at[row].sum()), model.embed(inputs.take(slice(row, row + 1)).cut_padding())
+        length, context = int(positions[row].sum()), model.embed(inputs.take(slice(row, row + 1)).cut_padding())
         state, states = model.start(context), []
         for loop in range(1, count + 1):
             far, logits = plainly[loop, row]
             close(far, chosen[loop, row][0])
             close(logits, chosen[loop, row][1])
-            assert (far[length:] == 0).all() and (far[:, 1].isinf() == (at[row] & (loop < 3))).all()
+            assert (far[length:] == 0).all() and (far[:, 1].isinf() == (positions[row] & (loop < 3))).all()
             state = model.advance(state, context)
             states.append(model.answer_state(state))
             for period in range(1, min(3, loop)):

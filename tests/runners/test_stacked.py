@@ -266,9 +266,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("recipes", "said"), REFUSED, ids=[said for _, said in REFUSED])
-def test_seeds_that_cannot_be_stacked_are_refused_before_anything_is_written(recipes, said, runs):
-    with pytest.raises(UsageError, match=said):
+@pytest.mark.parametrize(("recipes", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_seeds_that_cannot_be_stacked_are_refused_before_anything_is_written(recipes, message, runs):
+    with pytest.raises(UsageError, match=message):
         train_stacked(recipes)
     assert not runs.exists()
 

@@ -36,10 +36,10 @@ ROWS = [some([5, 9, 2, 3], seed=0), some([4, 3, 7, 1], seed=1), some([9, 12, 2, 
 LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
 
 
-def built(spec, causal):
+def build_models(spec, causal):
     """Return three different models without dropout and noise."""
     spec = replace(spec, **{name: 0.0 for name in ("dropout", "noise") if hasattr(spec, name)})
-    models = [copy.deepcopy(forms.built(spec, causal)).train() for _ in range(3)]
+    models = [copy.deepcopy(forms.cached_model(spec, causal)).train() for _ in range(3)]
     for number, weight in ((number, weight) for number, model in enumerate(models) for weight in model.parameters()):
         weight.data.mul_(1 + 0.1 * number)
     return models
@@ -81,9 +81,9 @@ OPTIONS = [{"no_grad_loops": (0, 2, 1)}, {}, {"no_grad_loops": (1, 1, 1)}, {"eac
 
 @pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
 def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
-    """This holds in a step that reuses its recording, also if seeds differ in loops without gradients. Other questions
-    are asked of one model, as their answers are selected alike from the logits of every model."""
-    models = built(spec, causal)
+    """This holds in a step that reuses its recording, also if seeds differ in loops without gradients. Other queries
+    are tested on one model, since all models' answers are selected from the logits in the same way."""
+    models = build_models(spec, causal)
     runner = StackedGraphs(models)
     if answer_recorded(runner, queries()) is None:
         with pytest.raises(RuntimeError):  # torch.func does not stack it either
@@ -185,7 +185,7 @@ def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
 
 
 def test_a_stack_is_recorded_again_after_a_seed_leaves(monkeypatch):
-    """So it is after weights were moved to other memory; the weights equal the unrecorded ones."""
+    """It is also recorded again after weights were moved in memory; the weights equal the unrecorded ones."""
     monkeypatch.setattr(Trainer, "log", lambda self, run: [])
     stacks = [[Trainer(one, CPU) for one in seeds(replace(PLAIN, clip=0.5), 3)] for _ in range(2)]
     stack = Stack([Member(None, one) for one in stacks[0]], Progress(quiet=True), graphs=True)

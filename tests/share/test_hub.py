@@ -191,12 +191,12 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize(("wrong", "said"), FAULTS.items())
-def test_a_faulty_hub_gives_one_line(wrong, said, remote, tmp_path):
-    remote.wrong = wrong
+@pytest.mark.parametrize(("fault", "message"), FAULTS.items())
+def test_a_faulty_hub_gives_one_line(fault, message, remote, tmp_path):
+    remote.wrong = fault
     done = command("solve", "hf:u/pairs", "1+1")
     assert (done.returncode, done.stdout) == (2, "")
-    assert said in done.stderr and done.stderr.count("\n") == 1 and TOKEN not in done.stderr
+    assert message in done.stderr and done.stderr.count("\n") == 1 and TOKEN not in done.stderr
     assert is_free_of_token(tmp_path)
     remote.wrong = ""
     assert command("solve", "hf:u/pairs", "1+1").stdout == "2\n", "a damaged file was cached"

@@ -347,8 +347,8 @@ TINY = lw.Recipe(
 
 
 @pytest.fixture(scope="module")
-def half(tmp_path_factory):
-    """Return runs that are sometimes right."""
+def weak_runs(tmp_path_factory):
+    """Return runs whose answers are sometimes right."""
     position = tmp_path_factory.mktemp("half")
     several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=lw.Copy(), steps=80)}
     several["next"] = replace(TINY, name="tiny-next", layout=lw.NextToken(), steps=2)
@@ -365,10 +365,10 @@ def half(tmp_path_factory):
         ("copy", 0, lw.Settled(most=28)),
     ],
 )
-def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, own, monkeypatch):
+def test_depth_agrees_with_the_scores_of_the_same_problems(weak_runs, name, seed, own, monkeypatch):
     """`evaluate`, which draws other problems than `depth`, gets the same ones here. Weights that halt have a rule of
     their own."""
-    weights, size, samples, last = half[name].weights(), 3, 40, 3 + (25 if own else 20)
+    weights, size, samples, last = weak_runs[name].weights(), 3, 40, 3 + (25 if own else 20)
     weights = replace(weights, recipe=replace(weights.recipe, stopping=own)) if own else weights
     row = measure_depth(weights, size, samples=samples, seed=seed)
     problems = data.fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
@@ -397,8 +397,8 @@ def test_depth_agrees_with_the_scores_of_the_same_problems(half, name, seed, own
     assert (near["exact"], near["confidence"]) == (row["exact"][:5], row["confidence"][:5])
 
 
-def test_what_cannot_be_measured_or_drawn_is_refused(half):
-    weights, following = half["parity"].weights(), half["next"].weights()
+def test_what_cannot_be_measured_or_drawn_is_refused(weak_runs):
+    weights, following = weak_runs["parity"].weights(), weak_runs["next"].weights()
     ones = type("_Ones", (lw.Parity,), {})  # a round for each one
     ones.from_rows = lambda self, sizes, bits: replace(
         lw.Parity.from_rows(self, sizes, bits), rounds=bits.sum(1).clamp(min=1)
@@ -419,9 +419,9 @@ def test_what_cannot_be_measured_or_drawn_is_refused(half):
 # Anatomy of wrong answers
 
 
-def test_anatomy_counts_early_late_and_wrong_answers(half, monkeypatch):
+def test_anatomy_counts_early_late_and_wrong_answers(weak_runs, monkeypatch):
     """Wrong answers end early, end late or have a wrong symbol; slots hold two digits and the end."""
-    weights, task, end = half["parity"].weights(), BinarySum(), 3
+    weights, task, end = weak_runs["parity"].weights(), BinarySum(), 3
     weights = replace(weights, recipe=replace(weights.recipe, task=task))
     problems = lw.Problems.join([task.parse(row) for row in ("100", "110", "111", "111", "111", "111")])
     monkeypatch.setattr("lengthwise.evaluation.attack.evaluation_problems", lambda *_, **__: problems)
@@ -448,8 +448,8 @@ def test_anatomy_of_a_next_token_model_uses_its_decoded_answers():
 
 
 @pytest.mark.parametrize("name", ["parity", "copy", "next"])
-def test_anatomy_looks_at_the_problems_that_evaluate_scores(half, name):
-    weights = half[name].weights()
+def test_anatomy_looks_at_the_problems_that_evaluate_scores(weak_runs, name):
+    weights = weak_runs[name].weights()
     row = measure_anatomy(weights, 3, samples=200, seed=2)
     score = next(evaluate(weights, [3], samples=200, seed=2))
     assert row["exact"] == pytest.approx(score.exact)
@@ -471,9 +471,9 @@ def test_groups_are_few_and_of_like_number(values):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_anatomy_from_the_shell(half, tmp_path):
+def test_anatomy_from_the_shell(weak_runs, tmp_path):
     folder = tmp_path / "parity"
-    shutil.copytree(half["parity"].folder, folder)
+    shutil.copytree(weak_runs["parity"].folder, folder)
     code, out, _ = run_command("evaluate", folder, "--lengths", "2,3", "--samples", 50, "--anatomy", "--json")
     assert code == 0
     found = json.loads(out)
@@ -562,8 +562,9 @@ def test_the_figure_and_table_of_loops_are_drawn_from_rows_alone(tmp_path):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_a_report_on_loops_is_written(half, tmp_path):
-    run, words = half["parity"], ["report", half["parity"].folder, "--stopping", "--out", tmp_path / "new"]
+def test_a_report_on_loops_is_written(weak_runs, tmp_path):
+    run = weak_runs["parity"]
+    words = ["report", run.folder, "--stopping", "--out", tmp_path / "new"]
     for options, part in ((["--lengths", "many"], "'many' names no sizes"), (["--samples", 0], "must be 1 or more")):
         code, out, err = run_command(*words, *options)
         assert (code, out, len(err.splitlines())) == (2, "", 1) and part in err and not (tmp_path / "new").exists()
@@ -582,9 +583,9 @@ def test_a_report_on_loops_is_written(half, tmp_path):
     assert code == 0 and lines == [[size, size] for size in "235"]
 
 
-def test_train_measures_a_curve_and_several_rules_once(half, tmp_path):
+def test_train_measures_a_curve_and_several_rules_once(weak_runs, tmp_path):
     """Further rules are measured at --lengths only, not on the curve, and no size twice."""
-    shutil.copytree(half["copy"].folder, tmp_path / "copy")
+    shutil.copytree(weak_runs["copy"].folder, tmp_path / "copy")
     words = ["train", tmp_path / "copy", "--lengths", "4", "--samples", 8, "--curve", "3-5", "--curve-samples", 6]
     words += ["--stopping", "Oracle", "--stopping", "Converged", "--quiet", "--json"]
     for _ in range(2):

@@ -96,7 +96,7 @@ ATTENDING = [
 FEW = covering({name: parts_of(name) for name in ATTENDING})
 
 
-def gradient_by(runner, recipe):
+def gradient_of(runner, recipe):
     rows, loops = draw_batch(recipe, 0)
     runner.model.zero_grad()
     loss = recipe.objective(runner, rows, loops, lw.stream(0, "objective"))

@@ -139,7 +139,7 @@ VARIED = covering({pair: choices(*pair) for pair in EVERY})  # few models that t
 
 
 @functools.cache
-def built(spec, causal):
+def cached_model(spec, causal):
     """Return one model, shared by all tests that do not change it."""
     return build(spec, causal)
 
@@ -158,11 +158,11 @@ def noisy(model):
     return laws_of_models.add_noise(model.double())
 
 
-def every_loop(runner, inputs, loops, at):
+def every_loop(runner, inputs, loops, positions):
     """Return the logits after each loop, sorted by loop and row whatever the runner's order is."""
     found = {}
-    for k, rows, read in runner.each(inputs, torch.tensor(loops), at):
-        parts = read.split(at[rows].sum(1).tolist())
+    for k, rows, read in runner.each(inputs, torch.tensor(loops), positions):
+        parts = read.split(positions[rows].sum(1).tolist())
         found |= {(k, int(row)): part for row, part in zip(rows, parts, strict=True)}
     assert sorted(found) == sorted((k, row) for row, count in enumerate(loops) for k in range(1, count + 1))
     return torch.cat([found[key] for key in sorted(found)])

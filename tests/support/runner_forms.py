@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from functools import cache
 
 import torch
-from forms import WRITES, built, choices, covering, every_loop, some, with_gradients
+from forms import WRITES, cached_model, choices, covering, every_loop, some, with_gradients
 
 from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
@@ -65,7 +65,7 @@ def all_outputs(runner, inputs, loops):
 @cache
 def plain_outputs(spec, causal):
     """Return the plain runner's outputs and gradients."""
-    model = built(spec, causal)
+    model = cached_model(spec, causal)
     return with_gradients(all_outputs(Plain(model), some(LENGTHS, width=12), LOOPS), model)
 
 

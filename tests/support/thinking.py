@@ -36,10 +36,10 @@ def reference(weights, prompt):
     answer = lw.Solver(weights).solve(prompt)
     batch = recipe.layout.write(problems, recipe.task)
     if recipe.layout.decodes:  # a model that reads its own answer
-        said = respond(model, recipe, problems, recipe.stopping).symbols[0]
+        predicted = respond(model, recipe, problems, recipe.stopping).symbols[0]
         at = batch.answer_slots[0].nonzero()[1:, 0]
         tokens = batch.inputs.tokens.clone()
-        tokens[0, at] = said[: len(at)]
+        tokens[0, at] = predicted[: len(at)]
         batch = replace(batch, inputs=replace(batch.inputs, tokens=tokens))
     logs = Plain(model).last(batch.inputs, torch.tensor([answer.loops]), batch.answer_slots).log_softmax(-1)
     found = {"prompt": prompt, "text": answer.text, "right": answer.correct, "loops": answer.loops}

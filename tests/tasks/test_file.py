@@ -269,18 +269,18 @@ def test_check_names_the_invalid_lines_of_grids_and_counts_words(tmp_path, capsy
         write_rows(path, [first, row])
         with pytest.raises(lw.UsageError, match=f"line 2: {message}"):
             lw.File(str(path), grid=True)
-        code, said = check(path, "--grid")
-        assert code == 1 and f"line 2: {message}" in said
+        code, output = check(path, "--grid")
+        assert code == 1 and f"line 2: {message}" in output
     for words, message in (((path, "--grid", "--words"), "exclude each other"), (("json", "--grid"), "is for files")):
-        code, said = check(*words)
-        assert code == 2 and message in said
+        code, output = check(*words)
+        assert code == 2 and message in output
     texts = [("take the red one", "red one"), ("go left", "left"), ("go", "go")]
     path = write_rows(tmp_path / "words.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in texts])
-    code, said = check(path, "--words")
-    assert code == 0 and "prompt 4 symbols, answer 2" in said and "6: go left one red take the" in said
-    assert "1–2, 4" in said and lw.File(str(path), words=True).digest in said and "--words" not in said
-    code, said = check(path)
-    assert code == 0 and "prompt 16 symbols, answer 7" in said and "--words reads words" in said
+    code, output = check(path, "--words")
+    assert code == 0 and "prompt 4 symbols, answer 2" in output and "6: go left one red take the" in output
+    assert "1–2, 4" in output and lw.File(str(path), words=True).digest in output and "--words" not in output
+    code, output = check(path)
+    assert code == 0 and "prompt 16 symbols, answer 7" in output and "--words reads words" in output
 
 
 def test_layouts_accept_a_file_by_the_form_of_its_answers(turns, bits):

@@ -40,17 +40,17 @@ def test_to_text_writes_the_most_significant_digit_first(task):
         assert task.to_text(task.vocab.encode(prompt)) == (turned if task.order == "least" else prompt)
 
 
-def asked_by_default(about):
+def default_question(about):
     """Return the default question of a task with this docstring, through a class outside the catalog."""
     return lw.Task.question.fget(type("Own", (), {"__doc__": about, "name": "own"})())
 
 
 def test_the_default_question_is_the_docstring_s_first_sentence():
-    assert asked_by_default("Bits, told\n    otherwise. And more.\n\n    And more yet.") == "Bits, told otherwise."
-    assert asked_by_default("Is this word balanced? A word of two kinds.") == "Is this word balanced?"
+    assert default_question("Bits, told\n    otherwise. And more.\n\n    And more yet.") == "Bits, told otherwise."
+    assert default_question("Is this word balanced? A word of two kinds.") == "Is this word balanced?"
     for about in (None, "Own(base: int = 2)"):  # without a docstring, dataclasses write the second
         with pytest.raises(lw.UsageError, match="own: its class has no docstring"):
-            asked_by_default(about)
+            default_question(about)
 
 
 @pytest.mark.parametrize(

@@ -60,16 +60,16 @@ def _import_campaign(name: str) -> ModuleType:
 def _play_case(name: str, seed: int, folder: Path) -> dict[str, Any]:
     """Run a case; keep its folder if it failed."""
     campaign, _, case = name.partition("/")
-    place = folder / name.replace("/", "-")
-    shutil.rmtree(place, ignore_errors=True)
+    case_folder = folder / name.replace("/", "-")
+    shutil.rmtree(case_folder, ignore_errors=True)
     start = time.monotonic()
     try:
-        row = _import_campaign(campaign).play(case, random.Random(f"{seed}/{name}"), place / "work")
+        row = _import_campaign(campaign).play(case, random.Random(f"{seed}/{name}"), case_folder / "work")
     except Exception as error:
         traceback.print_exc()
         row = {"faults": [f"the case itself failed: {error!r}"]}
     if not row["faults"]:
-        shutil.rmtree(place, ignore_errors=True)
+        shutil.rmtree(case_folder, ignore_errors=True)
     return {"case": name, **row, "seconds": round(time.monotonic() - start, 2)}
 
 

@@ -27,8 +27,8 @@ ROOT = Path(__file__).parents[2]
 class Child:
     """A process in its own session, whose output is in files in the parent of its working folder."""
 
-    def __init__(self, number: int, said: Path) -> None:
-        self.number, self.said, self.code = number, said, None
+    def __init__(self, number: int, output: Path) -> None:
+        self.number, self.output, self.code = number, output, None
         self._ended = os.pidfd_open(number)
 
     def kill(self) -> None:
@@ -52,30 +52,30 @@ class Child:
     @property
     def errors(self) -> str:
         """Return what the process wrote to standard error."""
-        return self.said.with_suffix(".err").read_text(errors="replace")
+        return self.output.with_suffix(".err").read_text(errors="replace")
 
 
-def fresh(words: Sequence[object], place: Path) -> Child:
-    """Start a new interpreter that works in ``place``."""
-    said = _said(place)
-    with said.with_suffix(".out").open("wb") as out, said.with_suffix(".err").open("wb") as errors:
+def fresh(words: Sequence[object], folder: Path) -> Child:
+    """Start a new interpreter that works in ``folder``."""
+    output = _new_output_path(folder)
+    with output.with_suffix(".out").open("wb") as out, output.with_suffix(".err").open("wb") as errors:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
         command = [sys.executable, "-P", "-m", "lengthwise", *map(str, words)]
         process = subprocess.Popen(
-            command, cwd=place, env=_environment(), start_new_session=True, preexec_fn=_reset_signals, **streams
+            command, cwd=folder, env=_environment(), start_new_session=True, preexec_fn=_reset_signals, **streams
         )
     process.returncode = 0  # ``Child`` waits for the process
-    return Child(process.pid, said)
+    return Child(process.pid, output)
 
 
-def fork(words: Sequence[object], place: Path, before: Callable[[], None] | None = None) -> Child:
-    """Fork this process to work in ``place``; ``before`` prepares the fork, e.g. by limits. Its own children are forks
+def fork(words: Sequence[object], folder: Path, before: Callable[[], None] | None = None) -> Child:
+    """Fork this process to work in ``folder``; ``before`` prepares the fork, e.g. by limits. Its own children are forks
     too."""
 
     def work() -> None:
-        os.chdir(place)
+        os.chdir(folder)
         os.environ.update(_environment())
-        out, errors = (os.open(said.with_suffix(end), os.O_WRONLY | os.O_CREAT) for end in (".out", ".err"))
+        out, errors = (os.open(output.with_suffix(end), os.O_WRONLY | os.O_CREAT) for end in (".out", ".err"))
         for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, errors)):
             os.dup2(source, target)
         _become(words)
@@ -83,13 +83,13 @@ def fork(words: Sequence[object], place: Path, before: Callable[[], None] | None
 
     for verb in ("train", "reproduce", "ask"):  # imported here, so that forks find them loaded
         importlib.import_module(f"lengthwise.cli.{verb}")
-    said = _said(place)
-    return Child(_fork_and_run(work, words), said)
+    output = _new_output_path(folder)
+    return Child(_fork_and_run(work, words), output)
 
 
-def _said(place: Path) -> Path:
-    """Return the path for the output of the next process that works in ``place``."""
-    return place.parent / f"said-{len([*place.parent.glob('said-*.out')])}-{time.monotonic_ns()}"
+def _new_output_path(folder: Path) -> Path:
+    """Return the path for the output of the next process that works in ``folder``."""
+    return folder.parent / f"output-{len([*folder.parent.glob('output-*.out')])}-{time.monotonic_ns()}"
 
 
 def _environment() -> dict[str, str]:
@@ -191,11 +191,11 @@ def children_of(number: int) -> list[int]:
     return [child for child in map(int, text.split()) if _runs(child)]
 
 
-def workers_in(place: Path) -> Iterator[int]:
+def workers_in(folder: Path) -> Iterator[int]:
     """Yield every process that works in this folder."""
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
-            if os.readlink(link) == str(place) and _runs(int(link.parent.name)):
+            if os.readlink(link) == str(folder) and _runs(int(link.parent.name)):
                 yield int(link.parent.name)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
@@ -209,10 +209,10 @@ def _runs(number: int) -> bool:
         return False
 
 
-def orphans(place: Path, seconds: float = PATIENCE) -> list[int]:
-    """Return the processes that still work in ``place`` after this many seconds, and kill them."""
+def orphans(folder: Path, seconds: float = PATIENCE) -> list[int]:
+    """Return the processes that still work in ``folder`` after this many seconds, and kill them."""
     deadline = time.monotonic() + seconds
-    while (left := [*workers_in(place)]) and time.monotonic() < deadline:
+    while (left := [*workers_in(folder)]) and time.monotonic() < deadline:
         time.sleep(0.02)
     for number in left:
         os.kill(number, signal.SIGKILL)

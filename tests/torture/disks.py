@@ -1,6 +1,7 @@
 """Disks that fail: full, read-only, over a quota, a file too large, a folder or a log that vanishes.
 
-The command ends with one line. When the disk is well again, the same command goes on, and all is as if it always was.
+The command ends with one line. Once the disk works again, the same command continues, with the same results as without
+the fault.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from .children import Child, fork, orphans
-from .kills import undisturbed
-from .runs import RECIPES, complaints, differences, kept, study, training
+from .kills import run_uninterrupted
+from .runs import RECIPES, complaints, differences, stored_content, study, training
 
 
 def plan(times: float) -> list[str]:
@@ -28,24 +29,24 @@ def plan(times: float) -> list[str]:
     return [f"{kind}-{names[n % len(names)]}-{n}" for n in range(max(1, round(3 * times))) for kind in FAILING]
 
 
-def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
+def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case."""
     kind, what, _ = name.rsplit("-", 2)
     what = "study" if kind == "study-full" else what
-    right, seconds = undisturbed(what, place.parent.parent)
-    place.mkdir(parents=True)
-    words = study(place) if what == "study" else training(what)
+    right, seconds = run_uninterrupted(what, folder.parent.parent)
+    folder.mkdir(parents=True)
+    words = study(folder) if what == "study" else training(what)
     try:
-        child = FAILING[kind](words, place, seconds, draw)
+        child = FAILING[kind](words, folder, seconds, draw)
         faults = complaints(child, [0, 2])
-        faults += [f"process {left} lived on" for left in orphans(place)]
-        _grow(place / "runs")
-        faults += complaints(fork(words, place), [0])
-        wrong = differences(kept(place), right)
+        faults += [f"process {left} lived on" for left in orphans(folder)]
+        _grow(folder / "runs")
+        faults += complaints(fork(words, folder), [0])
+        wrong = differences(stored_content(folder), right)
     except _Unsupported as reason:
         return {"skipped": 1, "why": str(reason), "faults": []}
     finally:
-        subprocess.run(["umount", "-q", "-l", place / "runs"], capture_output=True)
+        subprocess.run(["umount", "-q", "-l", folder / "runs"], capture_output=True)
     if kind == "log-vanishing":
         wrong = [one for one in wrong if "metrics.jsonl" not in one]
     return {"failures": int(child.code == 2), "faults": faults + wrong}
@@ -67,29 +68,29 @@ def _grow(folder: Path) -> None:
         subprocess.run(["mount", "-o", "remount,rw,size=64m", folder], check=True)
 
 
-def _full(words: list[str], place: Path, _: float, draw: random.Random) -> Child:
-    _mount(place / "runs", f"size={4 * draw.randint(1, 40)}k")
-    return fork(words, place)
+def _full(words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
+    _mount(folder / "runs", f"size={4 * draw.randint(1, 40)}k")
+    return fork(words, folder)
 
 
-def _read_only(words: list[str], place: Path, seconds: float, draw: random.Random) -> Child:
-    _mount(place / "runs", "size=64m")
-    first = fork(words, place)
+def _read_only(words: list[str], folder: Path, seconds: float, draw: random.Random) -> Child:
+    _mount(folder / "runs", "size=64m")
+    first = fork(words, folder)
     first.wait(draw.uniform(0, seconds))
     first.kill()
-    subprocess.run(["mount", "-o", "remount,ro", place / "runs"], check=True)
-    return fork(words, place)
+    subprocess.run(["mount", "-o", "remount,ro", folder / "runs"], check=True)
+    return fork(words, folder)
 
 
-def _limit(words: list[str], place: Path, _: float, draw: random.Random) -> Child:
+def _limit(words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
     most = draw.randint(0, 60_000)
-    return fork(words, place, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
+    return fork(words, folder, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
 
 
-def _refusing(number: int, words: list[str], place: Path, _: float, draw: random.Random) -> Child:
+def _refusing(number: int, words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
     """Refuse every write of the process from one of them on."""
     left = [draw.randint(1, 40)]
-    below = str(place / "runs")
+    below = str(folder / "runs")
 
     def hook(event: str, details: tuple[Any, ...]) -> None:
         writes = event in ("os.rename", "os.mkdir") or (event == "open" and "r" not in str(details[1] or "r"))
@@ -98,15 +99,15 @@ def _refusing(number: int, words: list[str], place: Path, _: float, draw: random
             if left[0] <= 0:
                 raise OSError(number, os.strerror(number))
 
-    return fork(words, place, lambda: sys.addaudithook(hook))
+    return fork(words, folder, lambda: sys.addaudithook(hook))
 
 
-def _vanishing(what: str, words: list[str], place: Path, seconds: float, draw: random.Random) -> Child:
-    child = fork(words, place)
-    while child.poll() is None and not any(place.glob("runs/*/metrics.jsonl")):
+def _vanishing(what: str, words: list[str], folder: Path, seconds: float, draw: random.Random) -> Child:
+    child = fork(words, folder)
+    while child.poll() is None and not any(folder.glob("runs/*/metrics.jsonl")):
         time.sleep(0.005)
     child.wait(draw.uniform(0, seconds / 2))
-    for path in place.glob(what):
+    for path in folder.glob(what):
         shutil.rmtree(path) if path.is_dir() else path.unlink()
     return child
 

@@ -1,6 +1,6 @@
 """Hostile input: Python calls, overrides, command lines and damaged files, many in one process, each from a seed.
 
-Whatever is put in, there is a result or one clean line; no code of it runs, nothing is left half written.
+Each input gives a result or one clean line of error; no code in it runs, and no file is left half written.
 """
 
 from __future__ import annotations
@@ -53,18 +53,18 @@ OBJECTS = (  # values as a program may pass them
 
 
 @dataclasses.dataclass
-class Place:
-    """A folder with a finished run, an unfinished one, an asked model, and room for damaged copies."""
+class Workspace:
+    """A folder with a finished run, an unfinished one, an inquiry to a language model, and room for damaged copies."""
 
     folder: Path
-    done: Path
-    begun: Path
-    asked: Path
+    finished: Path
+    unfinished: Path
+    inquiry: Path
 
     @staticmethod
     @contextlib.contextmanager
-    def made() -> Iterator[Place]:
-        """Yield a new place, with its folder as the working folder."""
+    def create() -> Iterator[Workspace]:
+        """Yield a new workspace, with its folder as the working folder."""
         before, runs = Path.cwd(), os.environ.get("LENGTHWISE_RUNS")
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -72,7 +72,7 @@ class Place:
             (folder / "work").mkdir()
             os.chdir(folder / "work")
             try:
-                yield Place(folder, *_runs(folder))
+                yield Workspace(folder, *_runs(folder))
             finally:
                 os.chdir(before)
                 os.environ.pop("LENGTHWISE_RUNS")
@@ -82,11 +82,11 @@ class Place:
         """Return the paths in the folders of runs and of work, to find what a refused input leaves behind."""
         return {str(path) for name in ("runs", "work") for path in (self.folder / name).rglob("*")}
 
-    def spoilt(self, draw: random.Random) -> tuple[Path, str]:
+    def copy_damaged(self, draw: random.Random) -> tuple[Path, str]:
         """Return a copy of a run's folder with a damaged file, and a description of the damage."""
         target = self.folder / "runs" / "spoilt"
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(draw.choice([self.done, self.done, self.begun, self.asked]), target)
+        shutil.copytree(draw.choice([self.finished, self.finished, self.unfinished, self.inquiry]), target)
         return target, spoil(target, draw)
 
 
@@ -117,12 +117,12 @@ def plan(times: float) -> list[str]:
     return [str(number) for number in range(max(1, round(8 * times)))]
 
 
-def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
+def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case of ``INPUTS`` inputs."""
     torch.set_num_threads(1)
     seed = draw.randrange(10**6)
-    with Place.made() as made:
-        faults = [f"seed {seed}: {fault}" for number in range(INPUTS) for fault in play_input(made, number, seed)]
+    with Workspace.create() as workspace:
+        faults = [f"seed {seed}: {fault}" for number in range(INPUTS) for fault in play_input(workspace, number, seed)]
     return {"inputs": INPUTS, "faults": faults}
 
 
@@ -132,7 +132,7 @@ def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
 Input = tuple[str, Callable[[], Any]]
 
 
-def overrides(place: Place, draw: random.Random) -> Input:
+def overrides(workspace: Workspace, draw: random.Random) -> Input:
     """Return changes of a recipe, which ``try_training`` then trains."""
     parts = catalog.parts()
     fields = list(_names(encode(_base())))
@@ -156,7 +156,7 @@ def _names(tree: Any, path: str = "") -> Iterator[str]:
                 yield from _names(part, f"{path}{name}.")
 
 
-def calls(place: Place, draw: random.Random) -> Input:
+def calls(workspace: Workspace, draw: random.Random) -> Input:
     """Return a call of the Python interface with arbitrary arguments."""
 
     def any_() -> Any:
@@ -170,8 +170,8 @@ def calls(place: Place, draw: random.Random) -> Input:
     needed = {f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING}
     name, given = draw.choice(dataclasses.fields(Recipe)).name, any_()
     measured = some(lengths=[1], samples=2, kind="uniform", families=False, seed=0, device="cpu", stopping=None)
-    trained = some(folder=place.folder / "runs" / "called", device="cpu", threads=1, save_every=60.0, quiet=True)
-    weights, prompt, text = draw.choice([place.done, place.done, any_()]), any_(), any_()
+    trained = some(folder=workspace.folder / "runs" / "called", device="cpu", threads=1, save_every=60.0, quiet=True)
+    weights, prompt, text = draw.choice([workspace.finished, workspace.finished, any_()]), any_(), any_()
     verb, given_values, act = draw.choice([
         (kind.__name__, [chosen], lambda: kind(**(dict.fromkeys(needed, 1) | chosen))),
         (f"replace {name}", [given], lambda: dataclasses.replace(_base(), **{name: given})),
@@ -186,10 +186,10 @@ def calls(place: Place, draw: random.Random) -> Input:
     return " ".join([verb, *(quote_value(value, max_length=300) for value in given_values)]), act
 
 
-def commands(place: Place, draw: random.Random) -> Input:
+def commands(workspace: Workspace, draw: random.Random) -> Input:
     """Return words after ``lengthwise``, with options that keep trainings short and in one process."""
     verb = draw.choice(["list", "show", "sample", "train", "evaluate", "attack", "solve", "ask", "rasp", "report", ""])
-    known = str(draw.choice([place.done, place.begun, "looped-parity", "parity"]))
+    known = str(draw.choice([workspace.finished, workspace.unfinished, "looped-parity", "parity"]))
     words = {
         "show": [known, *TINY],
         "sample": ["parity", "3"],
@@ -199,7 +199,7 @@ def commands(place: Place, draw: random.Random) -> Input:
         "solve": [known, "101"],
         "ask": ["parity", "--endpoint", "http://127.0.0.1:9/v1", "--model", "none", "--limit", "0", "--lengths", "1"],
         "rasp": ["parity", "101"],
-        "report": [str(place.done)],
+        "report": [str(workspace.finished)],
     }.get(verb, [])
     actions = verbs[verb]._actions if verb in (verbs := verb_parsers(entry.build_parser())) else []
     options = [flag for action in actions for flag in action.option_strings if flag not in HEAVY]
@@ -221,13 +221,13 @@ def commands(place: Place, draw: random.Random) -> Input:
 HEAVY = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start processes, take long, or print pages
 
 
-def files(place: Place, draw: random.Random) -> Input:
+def files(workspace: Workspace, draw: random.Random) -> Input:
     """Return a damaged folder and a call that reads it."""
-    target, fault = place.spoilt(draw)
-    few, out = ["--lengths", "1", "--samples", "4"], ["--out", str(place.folder / "out")]
+    target, fault = workspace.copy_damaged(draw)
+    few, out = ["--lengths", "1", "--samples", "4"], ["--out", str(workspace.folder / "out")]
     command = draw.choice([
         ["report", str(target), *out],
-        ["report", str(place.asked), str(place.done), str(target), *out],
+        ["report", str(workspace.inquiry), str(workspace.finished), str(target), *out],
         ["report", str(target), "--stopping", "--samples", "4", "--lengths", "2"],
         ["evaluate", str(target), *few, "--anatomy"],
         ["solve", str(target), "101"],
@@ -244,11 +244,11 @@ GENERATORS = (*[overrides] * 4, *[calls] * 4, commands, files)  # cheap ones mor
 # Checking results
 
 
-def play_input(place: Place, number: int, seed: int) -> list[str]:
+def play_input(workspace: Workspace, number: int, seed: int) -> list[str]:
     """Run one input and return what is wrong with its result."""
     draw = random.Random(f"{seed}/{number}")
-    name, act = draw.choice(GENERATORS)(place, draw)
-    before, start, faults = place.state(), time.process_time(), []
+    name, act = draw.choice(GENERATORS)(workspace, draw)
+    before, start, faults = workspace.state(), time.process_time(), []
     out, err = io.StringIO(), io.StringIO()
     status: object = 0
     try:
@@ -263,14 +263,14 @@ def play_input(place: Place, number: int, seed: int) -> list[str]:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         faults.append(f"{type(error).__name__}: {str(error)[:200]!r} at {last.filename}:{last.lineno}")
-    faults += _faults(place, before, status, out.getvalue(), err.getvalue())
+    faults += _faults(workspace, before, status, out.getvalue(), err.getvalue())
     if (seconds := time.process_time() - start) > LONGEST:
         faults.append(f"it took {seconds:.0f} s")
-    _tidy(place, before)
+    _tidy(workspace, before)
     return [f"{number}: {name:.600}: {fault}" for fault in faults]
 
 
-def _faults(place: Place, before: set[str], status: object, out: str, err: str) -> Iterator[str]:
+def _faults(workspace: Workspace, before: set[str], status: object, out: str, err: str) -> Iterator[str]:
     for line in (out + err).split("\n"):
         if not line.isprintable():
             yield f"control characters in {line[:200]!r}"
@@ -280,7 +280,7 @@ def _faults(place: Place, before: set[str], status: object, out: str, err: str) 
         yield f"not one line: {err[:300]!r}"
     if status not in (0, 1, 2, "refused"):
         yield f"exit {status}"
-    new = place.state() - before
+    new = workspace.state() - before
     if status in (2, "refused") and (left := [path for path in new if not _may_stay(path)]):
         yield f"it left {left[:3]}"
     if left := [path for path in new if Path(path).name == "ran" or Path(path).name.startswith(".config")]:
@@ -292,7 +292,7 @@ def _may_stay(path: str) -> bool:
     return "/spoilt/" in path or "/__pycache__" in path or path.endswith("/.operations.json")
 
 
-def _tidy(place: Place, before: set[str]) -> None:
-    for path in sorted(place.state() - before, reverse=True):
+def _tidy(workspace: Workspace, before: set[str]) -> None:
+    for path in sorted(workspace.state() - before, reverse=True):
         shutil.rmtree(path, ignore_errors=True)
         Path(path).unlink(missing_ok=True)

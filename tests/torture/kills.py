@@ -1,6 +1,6 @@
 """Kills: SIGKILL at random moments, to a training, to a study, to one of a study's processes.
 
-Whatever was killed is started again until it ends. Then weights, rows and files must be those of an undisturbed one.
+Killed commands are started again until they end; then weights, rows and files must equal those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .children import Child, children_of, fork, fresh, orphans
-from .runs import RECIPES, complaints, differences, kept, study, training
+from .runs import RECIPES, complaints, differences, stored_content, study, training
 
 
 def plan(times: float) -> list[str]:
@@ -25,23 +25,23 @@ def plan(times: float) -> list[str]:
     return [f"{what}-{n}" for n in range(rounds) for what in (*RECIPES, "looped-fresh", "study", "study-child")]
 
 
-def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
-    """Run one case: kill, start again, and compare with an undisturbed run."""
+def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
+    """Run one case: kill, start again, and compare with an uninterrupted run."""
     what, *how = name.split("-")[:-1]
-    right, seconds = undisturbed(what, place.parent.parent)
-    place.mkdir(parents=True)
-    words = study(place) if what == "study" else training(what)
+    right, seconds = run_uninterrupted(what, folder.parent.parent)
+    folder.mkdir(parents=True)
+    words = study(folder) if what == "study" else training(what)
     kills, faults = 0, []
     for _ in range(3 if what == "study" or how else 5):
         if "fresh" in how:
-            child, until = fresh(words, place), 4 * seconds
+            child, until = fresh(words, folder), 4 * seconds
         else:  # every other one kills itself at one of its file operations, between which files are torn
             operation = round(math.exp(draw.uniform(0, 7))) if draw.random() < 0.5 else 0
-            child, until = fork(words, place, partial(_dies_at, operation)), 1.1 * seconds
+            child, until = fork(words, folder, partial(_dies_at, operation)), 1.1 * seconds
         kills += _killed(child, draw, until, one_inside="child" in how)
-        faults += [f"process {number} lived on" for number in orphans(place)]
-    faults += complaints(fork(words, place), [0])
-    return {"kills": kills, "faults": faults + differences(kept(place), right)}
+        faults += [f"process {number} lived on" for number in orphans(folder)]
+    faults += complaints(fork(words, folder), [0])
+    return {"kills": kills, "faults": faults + differences(stored_content(folder), right)}
 
 
 def _dies_at(operation: int) -> None:
@@ -69,13 +69,13 @@ def _killed(child: Child, draw: random.Random, seconds: float, *, one_inside: bo
 
 
 @cache
-def undisturbed(what: str, folder: Path) -> tuple[dict[str, Any], float]:
-    """Return what an undisturbed run stores, and its seconds."""
-    place = folder / f"undisturbed-{what}-{os.getpid()}" / "work"
-    place.mkdir(parents=True)
-    words = study(place) if what == "study" else training(what)
+def run_uninterrupted(what: str, folder: Path) -> tuple[dict[str, Any], float]:
+    """Return what an uninterrupted run stores, and its seconds."""
+    work = folder / f"uninterrupted-{what}-{os.getpid()}" / "work"
+    work.mkdir(parents=True)
+    words = study(work) if what == "study" else training(what)
     start = time.monotonic()
-    child = fork(words, place)
+    child = fork(words, work)
     if child.wait() != 0:
-        raise RuntimeError(f"an undisturbed {what} fails: {child.errors}")
-    return kept(place), time.monotonic() - start
+        raise RuntimeError(f"an uninterrupted {what} fails: {child.errors}")
+    return stored_content(work), time.monotonic() - start

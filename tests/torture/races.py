@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from .children import fork, orphans
-from .kills import undisturbed
-from .runs import RECIPES, complaints, differences, kept, training
+from .kills import run_uninterrupted
+from .runs import RECIPES, complaints, differences, stored_content, training
 
 AT_ONCE = 4
 
@@ -20,20 +20,20 @@ def plan(times: float) -> list[str]:
     return [f"{kinds[n % 3]}-{[*RECIPES][n % len(RECIPES)]}-{n}" for n in range(max(2, round(20 * times)))]
 
 
-def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
+def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case."""
     kind, what, _ = name.split("-")
-    right, seconds = undisturbed(what, place.parent.parent)
-    place.mkdir(parents=True)
+    right, seconds = run_uninterrupted(what, folder.parent.parent)
+    folder.mkdir(parents=True)
     words = training(what, *(["--wait"] if kind == "waiting" else []))
     if kind == "killed":
-        first = [fork(words, place) for _ in range(AT_ONCE)]
+        first = [fork(words, folder) for _ in range(AT_ONCE)]
         time.sleep(draw.uniform(0, seconds))
         for child in first:
             child.kill()
     racers, faults = [], list[str]()
     for _ in range(AT_ONCE):
-        racers.append(fork(words, place))
+        racers.append(fork(words, folder))
         time.sleep(draw.choice([0, 0, 0.02]))
     for one in racers:  # one that lost the race must name the winner, and a later one be silent
         lost = bool(one.wait()) and kind != "waiting"
@@ -41,5 +41,5 @@ def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
         faults += [f"it says: {one.errors}"] * (lost and "works on this run" not in one.errors)
     if all(one.code for one in racers):
         faults.append("none of them trained")
-    faults += [f"process {left} lived on" for left in orphans(place)]
-    return {"racers": AT_ONCE, "faults": [*faults, *differences(kept(place), right)]}
+    faults += [f"process {left} lived on" for left in orphans(folder)]
+    return {"racers": AT_ONCE, "faults": [*faults, *differences(stored_content(folder), right)]}

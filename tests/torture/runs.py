@@ -49,10 +49,10 @@ def training(name: str, *options: str) -> list[str]:
     return ["train", *RECIPES[name], *measured, "--samples", "4", "--quiet", "--save-every", "0.15", *options]
 
 
-def study(place: Path, *options: str) -> list[str]:
-    """Return the command for a study of four runs, two at a time, that is written into ``place``."""
-    place.mkdir(parents=True, exist_ok=True)
-    (place / "own_study.py").write_text(STUDY.format(changes=PARITY))
+def study(folder: Path, *options: str) -> list[str]:
+    """Return the command for a study of four runs, two at a time, that is written into ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "own_study.py").write_text(STUDY.format(changes=PARITY))
     words = ["reproduce", "tiny", "--import", "own_study", "--seeds", "2", "--jobs", "2", "--samples", "8"]
     return [*words, "--out", "results", "--publish", "--quiet", *options]
 
@@ -64,13 +64,13 @@ TIMES = {"wall_s", "cpu_s"}
 NAMED_BY_PROCESS = re.compile(r"\.(lock|owner|.*\.lengthwise-[0-9a-f]{16})")
 
 
-def kept(place: Path) -> dict[str, Any]:
+def stored_content(folder: Path) -> dict[str, Any]:
     """Return all stored content below a folder that should not depend on when, or how often, it was worked on: by path,
     the bytes of weights, rows, and the names of all other files."""
     found: dict[str, Any] = {}
-    for path in sorted(place.rglob("*")):
+    for path in sorted(folder.rglob("*")):
         if path.is_file() and not NAMED_BY_PROCESS.fullmatch(path.name) and "__pycache__" not in path.parts:
-            found[str(path.relative_to(place))] = _content(path)
+            found[str(path.relative_to(folder))] = _content(path)
     return found
 
 

@@ -1,7 +1,7 @@
 """Signals that ask a process to stop: to a training, to the parent of several, to one of its children, to a study, to
 one that asks a language model; in its first second, and when it is at work.
 
-It must end with the status that is documented, in one line, with nothing left running; and the same command goes on.
+It must end with the documented status, in one line, with nothing left running; the same command must then continue.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from .children import STOPS, Child, children_of, fork, fresh, orphans
-from .kills import undisturbed
-from .runs import complaints, differences, kept, study, training
+from .kills import run_uninterrupted
+from .runs import complaints, differences, stored_content, study, training
 
 WHOM = ("train", "parent", "child", "reproduce", "ask")
 
@@ -30,60 +30,60 @@ def plan(times: float) -> list[str]:
     return [f"{name}-{n}" for n in range(max(1, round(times))) for name in possible]
 
 
-def play(name: str, draw: random.Random, place: Path) -> dict[str, Any]:
+def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case."""
     target, which, when, _ = name.split("-")
-    place.mkdir(parents=True)
+    folder.mkdir(parents=True)
     server = Endpoint() if target == "ask" else None
     try:
-        words = _words(target, place, server)
-        child = (fresh if when == "early" else fork)(words, place)
+        words = _words(target, folder, server)
+        child = (fresh if when == "early" else fork)(words, folder)
         if when == "early":
             time.sleep(draw.uniform(0, 2))
         else:
-            _wait_for_work(target, child, place, draw)
+            _wait_for_work(target, child, folder, draw)
         number = signal.Signals[which]
         victim = draw.choice(children_of(child.number) or [child.number]) if target == "child" else child.number
         with suppress(ProcessLookupError):
             os.kill(victim, number)
         expected = {"early": [130, -number, 0], "later": [2 if victim != child.number else 130, 0]}[when]
         faults = complaints(child, expected)
-        faults += [f"process {left} lived on" for left in orphans(place)]
-        faults += [*complaints(fork(words, place), [0]), *_wrong(target, place)]
+        faults += [f"process {left} lived on" for left in orphans(folder)]
+        faults += [*complaints(fork(words, folder), [0]), *_find_faults(target, folder)]
     finally:
         if server:
             server.child.kill()
     return {"signals": 1, "faults": faults}
 
 
-def _words(target: str, place: Path, server: Endpoint | None) -> list[str]:
+def _words(target: str, folder: Path, server: Endpoint | None) -> list[str]:
     if target == "reproduce":
-        return study(place)
+        return study(folder)
     if server:
         asked = ["ask", "parity", "--endpoint", server.address, "--model", "none", "--lengths", "4,5"]
         return [*asked, "--samples", "12", "--concurrency", "2", "--quiet"]
     return training("looped", *(["--seeds", "2", "--jobs", "2"] if target != "train" else []))
 
 
-def _wait_for_work(target: str, child: Child, place: Path, draw: random.Random) -> None:
+def _wait_for_work(target: str, child: Child, folder: Path, draw: random.Random) -> None:
     """Wait until there is a checkpoint or a reply, and a random time longer."""
     wanted = {"ask": "runs/*/replies.jsonl", "reproduce": "runs/*/metrics.jsonl"}.get(target, "runs/*/state.pt")
-    while child.poll() is None and not any(place.glob(wanted)):
+    while child.poll() is None and not any(folder.glob(wanted)):
         time.sleep(0.01)
     time.sleep(draw.uniform(0, 0.3))
 
 
-def _wrong(target: str, place: Path) -> list[str]:
+def _find_faults(target: str, folder: Path) -> list[str]:
     """Return what the command has not done, after it has ended."""
     if target == "ask":
-        (file,) = place.glob("runs/*/replies.jsonl")
+        (file,) = folder.glob("runs/*/replies.jsonl")
         prompts = [json.loads(line)["prompt"] for line in file.read_text().splitlines()]
         return [] if len(prompts) == len({*prompts}) else ["a prompt was asked twice"]
     if target in ("parent", "child"):
-        whole = [*place.glob("runs/*/model.safetensors")]
+        whole = [*folder.glob("runs/*/model.safetensors")]
         return [] if len(whole) == 2 else [f"{len(whole)} of 2 runs are trained"]
-    right, _ = undisturbed("study" if target == "reproduce" else "looped", place.parent.parent)
-    return differences(kept(place), right)
+    right, _ = run_uninterrupted("study" if target == "reproduce" else "looped", folder.parent.parent)
+    return differences(stored_content(folder), right)
 
 
 class Endpoint:

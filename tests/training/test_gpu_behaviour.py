@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from devices import FEW, META, NAMES, Reads, gradient_by, on_meta, small
+from devices import FEW, META, NAMES, Reads, gradient_of, on_meta, small
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -331,7 +331,7 @@ def test_a_layer_takes_few_operations(name):
 def test_bf16_gives_nearly_the_same_loss_and_gradient(name):
     recipe = small(name)
     model = recipe.build()
-    (loss, exact), (lower, near) = gradient_by(Plain(model), recipe), gradient_by(Bf16(Plain(model)), recipe)
+    (loss, exact), (lower, near) = gradient_of(Plain(model), recipe), gradient_of(Bf16(Plain(model)), recipe)
     assert lower.dtype == near.dtype == torch.float32
     assert loss != lower
     assert abs(loss - lower) < 0.02 * loss

@@ -127,8 +127,8 @@ def test_the_command_line_continues_a_run_and_says_so(capsys):
     assert (
         entry._run(entry.parse(["train", "--from", early.name, "steps=6", "lengths.top=12", "name=late", *loud])) == 0
     )
-    said = capsys.readouterr().err
-    assert f"continues from the weights of {early.name} at step 3, with a new optimizer state" in said
+    message = capsys.readouterr().err
+    assert f"continues from the weights of {early.name} at step 3, with a new optimizer state" in message
     (late,) = runs_folder().glob("late-*")
     assert json.loads((late / "config.json").read_text())["parent"]["run"] == early.name
     assert entry._run(entry.parse(["train", str(early), "steps=9", *words])) == 0

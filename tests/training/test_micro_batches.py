@@ -51,13 +51,13 @@ class TwoRowMemory(Plain):
         if len(loops) > 2:
             exhaust_memory()
 
-    def last(self, inputs, loops, at, *, no_grad_loops=0):
+    def last(self, inputs, loops, positions, *, no_grad_loops=0):
         self._check_rows(loops)
-        return super().last(inputs, loops, at, no_grad_loops=no_grad_loops)
+        return super().last(inputs, loops, positions, no_grad_loops=no_grad_loops)
 
-    def each(self, inputs, loops, at):
+    def each(self, inputs, loops, positions):
         self._check_rows(loops)
-        return super().each(inputs, loops, at)
+        return super().each(inputs, loops, positions)
 
 
 @pytest.mark.parametrize("name", ["ntp-pause-parity", "gpt-small"])
@@ -113,8 +113,8 @@ def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
         train(recipe, progress=Progress())
     stopped = train(recipe, progress=Progress())
     assert outcome(stopped) == outcome(whole) and stopped.about()["parts"] == 4
-    said = "plain: memory does not hold a batch: from step 1 on, 6 rows run in 4 parts"
-    assert capsys.readouterr().err.count(said) == 1
+    note = "plain: memory does not hold a batch: from step 1 on, 6 rows run in 4 parts"
+    assert capsys.readouterr().err.count(note) == 1
     monkeypatch.undo()
     assert "parts" not in Trainer(PLAIN, CPU).about()
 

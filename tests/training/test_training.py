@@ -1,5 +1,5 @@
-"""Training: data is a pure function of the step, a resumed run ends as an unbroken one, and files are whole, safe, or
-refused."""
+"""Training: data is a pure function of the step, a resumed run ends like an uninterrupted one, and files are whole,
+safe, or refused."""
 
 import copy
 import errno

@@ -105,12 +105,12 @@ def test_a_size_beyond_training_on_one_axis_is_beyond(size, verdict):
 def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(verbs_verify, "verify", lambda *_, **__: pytest.fail("it measures"))
     (tmp_path / "file").write_text("")
-    for out, said in (
+    for out, message in (
         (tmp_path, "that is a folder"),
         (tmp_path / "file" / "x", "cannot be written"),
     ):
         done = command("verify", "looped-parity", "--out", out)
-        assert (done.returncode, done.stdout) == (2, "") and said in done.stderr and done.stderr.count("\n") == 1
+        assert (done.returncode, done.stdout) == (2, "") and message in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_operations_are_those_of_matrix_products():
@@ -132,7 +132,7 @@ class TrainableParity(nn.Module):
     def forward(self, tokens):
         return self.readout(self.embedding(tokens))
 
-    def said(self, tokens, answer):
+    def answer_logits(self, tokens, answer):
         """Return logits for ``answer`` "b t" after "=", and for the end elsewhere."""
         return 9 * nn.functional.one_hot(torch.where(tokens == 2, answer, 3), 4).float()
 
@@ -141,7 +141,7 @@ class HandCoded(TrainableParity):
     """A module that computes the answer in code, beside a network."""
 
     def forward(self, tokens):
-        return self.said(tokens, (tokens == 1).long().cumsum(1) % 2) + 1e-3 * super().forward(tokens)
+        return self.answer_logits(tokens, (tokens == 1).long().cumsum(1) % 2) + 1e-3 * super().forward(tokens)
 
 
 class ChecksWeights(HandCoded):
@@ -177,7 +177,7 @@ class LookupTable(TrainableParity):
         for column in tokens.T:
             number = torch.where(column < 2, number * 2 + column, number)
             numbers.append(number.clamp(max=1023))
-        return self.said(tokens, self.table[torch.stack(numbers, 1)].round().long().clamp(0, 1))
+        return self.answer_logits(tokens, self.table[torch.stack(numbers, 1)].round().long().clamp(0, 1))
 
 
 @pytest.mark.parametrize(

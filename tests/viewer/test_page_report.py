@@ -108,13 +108,13 @@ def test_the_command_writes_a_page_of_results(tmp_path):
     path = tmp_path / "page.html"
     done = command("report", RESULTS / "parity", "--html", path, "--json")
     assert done.returncode == 0 and json.loads(done.stdout)["bytes"] == path.stat().st_size
-    for words, said in {
+    for words, message in {
         (RESULTS / "parity", "--html", tmp_path): "that is a folder",
         (RESULTS / "parity", "--html", path, "--out", tmp_path): "omit --out",
         (tmp_path / "nothing", "--html", path): "there is no such run",
     }.items():
         done = command("report", *words)
-        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
 
 

@@ -39,9 +39,9 @@ def test_a_recording_is_what_the_model_does(name, prompt):
     assert len(found["loops"]) == found["stop"] + depth.LOOPS_AFTER_STOP and found["stop"] == solved.loops
     for loop in (1, 2, found["stop"], len(found["loops"])):
         logits = Plain(weights.model).last(batch.inputs, torch.tensor([loop]), batch.answer_slots)
-        probability, said = logits.softmax(-1).max(-1)
+        probability, symbols = logits.softmax(-1).max(-1)
         told = found["loops"][loop - 1]
-        assert told["said"] == said.tolist()
+        assert told["said"] == symbols.tolist()
         assert all(abs(one - 100 * share) <= 1 for one, share in zip(told["sure"], probability.tolist(), strict=True))
     final = found["loops"][found["stop"] - 1]["said"]
     right = all(one == wanted for one, wanted in zip(final, found["wanted"], strict=False))
@@ -87,11 +87,11 @@ def test_a_given_problem_is_first_where_the_page_computes_too():
 
 def test_what_cannot_be_shown_is_said(tmp_path):
     page = tmp_path / "page.html"
-    for words, said in {
+    for words, message in {
         ("looped-maze", "--html", page, "--problem", MAZE, "--problem", "#"): "problem 2: maze: write a square of",
         ("looped-maze", "--problem", MAZE): "--problem needs --html FILE",
         ("gpt-small", "--html", page): "nor show a recording (its layout feeds the answer in)",
     }.items():
         done = command("show", *words)
-        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
     assert not page.exists()

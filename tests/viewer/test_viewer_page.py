@@ -119,23 +119,23 @@ def test_stopping_rules_choose_the_same_loops_in_a_page_as_in_pytorch():
     made, wanted, traces = torch.Generator().manual_seed(0), [], []
     for planned in (1, 2, 5, 9) * 8:
         loops = planned + 4
-        said = (torch.rand(loops, 2, generator=made) < 0.1).long()
+        predictions = (torch.rand(loops, 2, generator=made) < 0.1).long()
         ends = 2 - (torch.rand(loops, generator=made) < 0.2).long()
         sure = torch.randint(-4, 0, (loops,), generator=made) / 4
         moved = torch.rand(loops, 2, generator=made)
-        rows = zip(said.tolist(), ends.tolist(), sure.tolist(), moved.tolist(), strict=True)
+        rows = zip(predictions.tolist(), ends.tolist(), sure.tolist(), moved.tolist(), strict=True)
         names = "said", "ends", "confidence", "moved"
         traces.append({"planned": planned, "loops": [dict(zip(names, row, strict=True)) for row in rows]})
-        wanted.append([_choose_loop(rule, said, ends, sure, moved, torch.tensor([planned])) for rule in rules])
+        wanted.append([_choose_loop(rule, predictions, ends, sure, moved, torch.tensor([planned])) for rule in rules])
     found = run_in_node(NETWORK, {"traces": traces, "rules": [encode(rule) for rule in rules]})
     assert found == wanted
 
 
-def _choose_loop(rule, said, ends, sure, moved, planned):
+def _choose_loop(rule, predictions, ends, sure, moved, planned):
     """Return the loop that a rule chooses within its limit."""
-    limit = rule.limit(planned).clamp(max=len(said))
+    limit = rule.limit(planned).clamp(max=len(predictions))
     top = int(limit)
-    trace = Trace(*(part[:top, None] for part in (said, ends, sure)), limit, moved[:top, None])
+    trace = Trace(*(part[:top, None] for part in (predictions, ends, sure)), limit, moved[:top, None])
     return int(rule.choose(trace, planned).clamp(max=top))
 
 
@@ -147,16 +147,16 @@ def test_a_page_accepts_and_refuses_the_same_text_as_python():
     texts += ["A:321,B:54", "Y:12, Z:7,a:12,b:0", "z:007,A:70", "a:1,B:2"]
     texts += ["1" * 60, "A:1,A:2", "A:1,B:", "A1,B2", "A:1,", "AB:1"]
     told = run_in_node(["tensors", "tasks"], {"tasks": [_describe_task(task) for task in tasks], "texts": texts})
-    for (task, text), said in zip(itertools.product(tasks, texts), told, strict=True):
+    for (task, text), parsed in zip(itertools.product(tasks, texts), told, strict=True):
         try:
             problems = task.parse(text)
         except UsageError:
-            assert said["refused"] and "\n" not in said["refused"], (task, text)
+            assert parsed["refused"] and "\n" not in parsed["refused"], (task, text)
             continue
         prompt, answer = problems.prompt[0], problems.answer[0, : int(problems.answer_length)]
         wanted = {"prompt": task.vocab.decode(prompt), "answer": task.vocab.decode(answer), "text": task.format(answer)}
         wanted |= {"rounds": int(problems.rounds), "slots": int(task.answer_slots(problems.sizes))}
-        assert said == wanted, (task, text)
+        assert parsed == wanted, (task, text)
 
 
 @node
@@ -252,14 +252,14 @@ def test_known_failures_are_those_of_the_shipped_weights():
 
 
 def test_the_command_reports_errors_in_one_line(tmp_path):
-    for words, said in {
+    for words, message in {
         ("gpt-small",): "it supports no Expression",
         ("looped-pairs", "model.width=3"): "remove model.width=3",
         ("looped-pairs", "looped-pairs"): "looped-pairs is given more than once",
         ("looped-pairs", "--all"): "--all and --measure apply only to recipes",
     }.items():
         done = command("show", *words, "--html", tmp_path / "other.html")
-        assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+        assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
     done = command("show", "looped-pairs", "--html", tmp_path)
     assert done.returncode == 2 and "that is a folder" in done.stderr
     assert not list(tmp_path.iterdir())
