@@ -74,7 +74,7 @@ class Addition(ArithmeticTask):
         the rows at the very end), through columns that add up to base − 1; in half of the rows these columns hold a
         largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
-        return self._trim_operands(sizes, pair.carry_chain(always=True).to(SYMBOL_DTYPE), generator)
+        return self._trim_operands(sizes, pair.carry_chain(always_carries=True).to(SYMBOL_DTYPE), generator)
 
     def _trim_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits, generator: Generator) -> Problems:
         """Set digits beyond each operand's length to 0. Without leading zeros, redraw a top digit that is 0."""

@@ -171,16 +171,16 @@ class Pair:
         small = self.draw_digits() * (self.digit_index < 1 + self.draw_position(half))
         return self.stack_by_length(self.draw_digits(low=1), small)
 
-    def carry_chain(self, *, always: bool = False) -> Digits:
+    def carry_chain(self, *, always_carries: bool = False) -> Digits:
         """A chain of columns that add up to the largest digit; in half of the rows a carry enters it: 1372+0628. The
         other columns are uniform."""
-        # With ``always``, a carry enters in all rows: the harder set of addition.
+        # With ``always_carries``, a carry enters in all rows: the harder set of addition.
         longer, shorter, place = self.longer_length, self.shorter_length, self.digit_index
-        carries = torch.tensor(True) if always else self.draw_fraction() < 0.5
+        carries = torch.tensor(True) if always_carries else self.draw_fraction() < 0.5
         start = self.draw_position(shorter)
         end = start + 1 + self.draw_position(longer - start)
         end = torch.where(self.draw_fraction() < 0.5, longer, end)
-        if not always:  # without a carry, a chain may start at the lowest digit
+        if not always_carries:  # without a carry, a chain may start at the lowest digit
             start = torch.where(~carries & (self.draw_fraction() < 0.5), -1, start)
         chained, first = (place > start) & (place < end), place == start
         # Beyond the shorter number's end, the longer one alone must pass the carry on.

@@ -172,7 +172,7 @@ ENDINGS |= {"460$": (0, 0), "4600": (0, 0), "64$$": (0, 0), "46=$": (0, 0)}  # e
 @pytest.mark.parametrize("predicted", ENDINGS)
 @pytest.mark.parametrize("layout", [lw.FullOutput(), lw.FullOutput(whole_tail=True), lw.NextToken()], ids=repr)
 def test_an_answer_that_ends_early_or_late_is_wrong(predicted, layout, monkeypatch):
-    """A wrong tail lowers the accuracy of the whole row only."""
+    """A wrong tail lowers only the accuracy of the whole row."""
     recipe = replace(PARITY, task=lw.Addition(), layout=layout, loops=lw.Constant())
     problems = recipe.task.parse("12+34")
     use_problems(monkeypatch, problems)

@@ -211,7 +211,7 @@ def test_programs_are_listed_and_their_tasks_can_be_changed():
         ("addition 10+11 leading_zeros=false", "needs equal_lengths=true leading_zeros=true"),
     ],
 )
-def test_programs_refuse(words, part):
+def test_programs_refuse_invalid_prompts_and_tasks(words, part):
     code, out, err = run_command("rasp", *words.split())
     assert (code, out, len(err.splitlines())) == (2, "", 1)
     assert part in err
