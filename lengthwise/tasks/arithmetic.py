@@ -252,7 +252,8 @@ def one_digit(digits: Operands, base: int, sizes: Tensor, generator: Generator) 
 @dataclass(frozen=True)
 class MultiOperandAddition(NumberTask):
     """m numbers of n digits each → their sum, without leading zeros (Cho et al. 2025). Every digit is uniform, so a
-    number may start with zeros. T = m · n."""
+    number may start with zeros. T = m · n. In the paper's code numbers may differ in length, only the sum is reversed,
+    and zeros before them give all the length of the largest possible sum."""
 
     base: Base = 10  # base of the numbers, 2 to 10
     order: Order = "least"  # which digit is written first: the least or the most significant

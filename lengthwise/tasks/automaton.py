@@ -68,7 +68,7 @@ def _cached_tables(task: Automaton) -> tuple[Tensor, Tensor]:
 @dataclass(frozen=True)
 class EvenPairs(Automaton):
     """Bits → 1 if neighbours differ an even number of times, else 0 (Delétang et al. 2023); it is 1 exactly if the
-    first and the last bit are equal."""
+    first and the last bit are equal. The paper's code swaps the labels: 0 is even."""
 
     each: bool = False  # answer after every bit; false: after the last one
 

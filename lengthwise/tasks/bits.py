@@ -71,7 +71,8 @@ class FlippedCopy(SequenceTask):
 @dataclass(frozen=True)
 class SquareRoot(SequenceTask):
     """A binary number of n bits → its square root, rounded down, with ⌈n/2⌉ bits; both least significant bit first
-    (Delétang et al. 2023). Every bit is uniform. T(n) = n²: long division, with a longer divisor for each bit."""
+    (Delétang et al. 2023, most significant bit first and never 0). Every bit is uniform. T(n) = n²: long division, with
+    a longer divisor for each bit."""
 
     symbols = ("0", "1")
     answers_numbers = True
@@ -138,7 +139,7 @@ COUNTS = (3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
 class BinarySum(SequenceTask):
     """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros (``0`` if
     there are no ones). T(n) = n: one bit is counted per round. In the harder set the number of ones is uniform, 0 to n:
-    uniform bits almost never have a sum near n, whose highest bits are set."""
+    uniform bits almost never have a sum near n, whose highest bits are set. Fan et al. 2025 write nothing for 0."""
 
     symbols = ("0", "1")
     harder = "uniform-count"

@@ -148,7 +148,8 @@ class Dyck(SequenceTask):
     """A prefix of a Dyck word, n brackets of ``kinds`` kinds → for each of them, the bracket that would close the
     innermost open one, or ``.`` if none is open: the top of a stack, at every position.
 
-    In uniform problems each bracket opens or closes with probability 1/2, where both are possible. T(n) = n.
+    In uniform problems each bracket opens or closes with probability 1/2, where both are possible, at any depth; Hewitt
+    et al. 2020 limit the depth and draw whole words. T(n) = n.
     """
 
     kinds: Annotated[int, Range(1, 4)] = 2  # number of kinds of brackets
@@ -316,7 +317,8 @@ class StackManipulation(SequenceTask):
     the stack is empty → the letters that are left, from the top, or ``.`` for none: ``abb-A`` → ``aba`` (Delétang et
     al. 2023).
 
-    The size is the number n of letters and actions, of which a uniform number, at least one, are letters. T(n) = n.
+    The size is the number n of letters and actions, of which a uniform number, at least one, are letters; in the
+    paper's code at least one is an action, if n > 1. T(n) = n.
     """
 
     symbols = ("a", "b", "A", "B", "-", ".")

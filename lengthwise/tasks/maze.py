@@ -159,6 +159,8 @@ class Maze(SquareGridTask):
     ``S`` and ``G`` are the start and the goal. The answer is the same grid, with ``o`` on the path from S to G, both
     included. Uniform mazes are spanning trees made by randomized depth-first search, with uniform S and G. T(n) is 1 +
     the rounds of dead-end filling: all free symbols with one free neighbour become walls at once, until none is left.
+
+    The papers' mazes differ: their search starts at S, and "9 × 9", counted without the border, is n = 5.
     """
 
     symbols = ("#", ".", "S", "G", "o")

@@ -192,7 +192,7 @@ class BracketedTask(ModularTask):
     """A task on expressions of n numbers below ``modulus``, with brackets around each operation: 4n − 3 symbols.
 
     In uniform problems the operations are nested in random order. The families nest them in other ways, or use other
-    numbers.
+    numbers. In place of a number d, the paper's code may also write -d, (d) or (-d): so it fills every length.
     """
 
     further_symbols = "()"

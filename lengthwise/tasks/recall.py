@@ -69,7 +69,8 @@ class Recall(Task):
     """n pairs of a letter and a digit, then n of these letters: ``a3b1a7`` and ``bab`` → for each letter, the digit of
     its last pair (multi-query associative recall, Arora et al. 2024, with rewritten keys).
 
-    The size is n, so a prompt has 3n symbols. T(n) = n.
+    The size is n, so a prompt has 3n symbols. T(n) = n. Letters of pairs and queries are uniform. In the paper's code
+    all keys and all values of a row differ, and each key is asked for once, at a random place among other tokens.
     """
 
     keys: Annotated[int, Range(1, 26)] = 26  # number of letters that problems draw from

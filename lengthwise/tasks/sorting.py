@@ -173,8 +173,8 @@ class Sorting(Task):
     ``A:321,B:54`` → ``B,A``. T is the number of numbers.
 
     The sizes are the number of numbers and their largest number of digits. A number has a uniform number of digits from
-    1 up, and is uniform among numbers of that length (a one-digit number may be 0). The labels are consecutive letters
-    of a circular alphabet, A–Z and a–z, from a uniform start.
+    1 up, and is uniform among numbers of that length (a one-digit number may be 0, unlike in the paper). The labels are
+    consecutive letters of a circular alphabet, A–Z and a–z (the paper's code has more symbols), from a uniform start.
     """
 
     order: Order = "least"  # which digit of a number is written first

@@ -103,7 +103,7 @@ class Duplicate(_RearrangementTask):
 @dataclass(frozen=True)
 class OddsFirst(_RearrangementTask):
     """n uniform symbols → the first, third, fifth and so on, then the second, fourth and so on (Delétang et al. 2023).
-    T(n) = n."""
+    T(n) = n. The paper's code, unlike its text, writes the second, fourth and so on first."""
 
     question = "Write every second symbol of this sequence, beginning with the first, and then all the others in order."
 
@@ -137,7 +137,7 @@ HIDDEN = "?"  # not _, with which layouts pad
 @dataclass(frozen=True)
 class MissingDuplicate(Task):
     """n symbols of an alphabet, twice, with ``?`` for one of them → the hidden symbol: ``01?010`` → ``0`` (Delétang et
-    al. 2023). The size is n, so a prompt has 2n symbols. T(n) = n."""
+    al. 2023). The size is n, so a prompt has 2n symbols (the paper's code adds a blank to odd lengths). T(n) = n."""
 
     alphabet: Annotated[int, Range(2, 10)] = 2  # how many symbols, 2–10: from 0 up
 
