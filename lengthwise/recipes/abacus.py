@@ -48,7 +48,8 @@ def paper() -> dict[str, Recipe]:
 def _published_recipe(name: str) -> Recipe:
     layers, injection = SPLITS[name]
     loops = DEPTH // layers
-    # The batch size is constant: the published one grows to 8,192 over the first 60 % of the run.
+    # The batch size is constant: the published one grows to 8,192 over the first 60 % of the run, which lasts 24 hours.
+    # docs/abacus.md lists all differences.
     model = Transformer(
         width=1024,
         layers=layers,

@@ -43,8 +43,9 @@ class Setting:
     """The settings of a task at one scale. Defaults are those shared by all tasks in Fan et al. 2025, section 6 and
     appendix.
 
-    The published read-in is a linear layer on one-hot symbols with torch's initialization: uniform, with a standard
-    deviation of 1 / √(3 · symbols), which is 0.29 for four symbols.
+    ``embedding_std`` is 1 / √(3 · symbols), the standard deviation of torch's initialization of a linear layer on
+    one-hot symbols: 0.29 for four. The official read-in is such a layer, with a bias, but on six inputs for every task
+    (0.24); for the unique set it is a table.
     """
 
     task: Task
@@ -147,7 +148,7 @@ def build_variation(task: str, method: Method, scale: Scale = "cpu") -> Recipe:
     setting = SETTINGS[scale][task]
     looped, watched_sizes = "loop" in method, (setting.top, int(1.3 * setting.top))
     pauses = setting.fixed_count if "pause" in method else 0
-    # The paper's code supervises every column of a batch; its code for next-token prediction is not public.
+    # The paper's code supervises every column of a batch; its code for the baselines is not public.
     full = FullOutput(pauses, whole_tail=setting.level, level=setting.level)
     lengths = Mastery(top=setting.top, most=setting.most, least=setting.least, longest=setting.longest)
     if setting.every:

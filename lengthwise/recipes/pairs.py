@@ -71,8 +71,8 @@ def standard_pairs() -> Recipe:
 def notebook() -> dict[str, Recipe]:
     """The notebook's settings: a standard encoder and the looped one that it meant to use, on sums of exactly 8 digits,
     decimal or binary modulo 2ⁿ."""
-    # Like torch's encoder layer: an MLP of width 2,048, dropout, and initial weights of standard deviation
-    # 1 / √(3 · inputs). A column's two digits are read as two real numbers.
+    # Like torch's encoder layer: an MLP of width 2,048, dropout (but none inside the MLP), and initial weights of
+    # standard deviation 1 / √(3 · inputs). A column's two digits are read as two real numbers.
     standard = Transformer(
         width=128,
         layers=4,
