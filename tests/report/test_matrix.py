@@ -118,7 +118,7 @@ def config(mixer, task, **changes):
         ({"kind": "SLSTM"}, {"kind": "Parity"}, {"layout": {"kind": "Tagged"}}, None),
         ({"kind": "SLSTM"}, {"kind": "Parity"}, {"families": 0.5}, None),
         ({"kind": "SLSTM"}, {"kind": "Parity"}, {"loops": {"kind": "Constant", "count": 2}}, None),
-        ({"kind": "SLSTM"}, {"kind": "Sorting"}, {}, None),
+        ({"kind": "SLSTM"}, {"kind": "BracketedArithmetic", "modulus": 5}, {}, None),
     ],
     ids=str,
 )
