@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from lengthwise.base.rng import stream
+from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.mixers.attention_forms import ForgettingMixer, ScalableAttention, StickBreakingMixer
 from lengthwise.nn.mixers.delta import DeltaMixer
 from lengthwise.nn.mixers.mamba2 import Mamba2, Mamba2Mixer
@@ -182,3 +183,15 @@ def test_a_mixer_equals_the_formula_of_its_paper(name):
     mixer, x = build(name, std=0.5).double(), torch.randn(LENGTH, WIDTH, generator=stream(0, "x")).double()
     expected = mixer.out(FORMULAS[name](mixer, x))
     torch.testing.assert_close(mixer.step(x[None], None)[0][0], expected, atol=1e-9, rtol=1e-9)
+
+
+@torch.no_grad()
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")  # norms in two precisions are slower
+@pytest.mark.parametrize("name", BUILDERS)
+def test_products_in_16_bits_change_outputs_by_rounding_only(name):
+    mixer, x = build(name, width=32), torch.randn(1, 512, 32, generator=stream(0, "x"))
+    context = AttentionContext(torch.ones(1, 512, dtype=torch.bool), causal=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = mixer(x, context)
+    expected = mixer(x, context)
+    assert (found - expected).norm() < 0.02 * expected.norm()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,8 +78,15 @@ class ForgettingMixer(SoftmaxAttention):
         if cache is not None:
             key, value = cache.extend(key, value)
         bias = _attention_bias("ForgettingAttention", context, key)
-        mixed = F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None, scale=width**-0.5)
+        with _no_autocast(x.device.type):  # scores are differences of large sums, which 16 bits would round
+            value = value.to(key.dtype)
+            mixed = F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None, scale=width**-0.5)
         return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+def _no_autocast(device: str) -> AbstractContextManager[Any]:
+    """Turn autocast off, if it is on: an exported program must not contain the switch."""
+    return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 @dataclass(frozen=True)

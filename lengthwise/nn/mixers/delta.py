@@ -18,6 +18,7 @@ from lengthwise.nn.mixers.recurrent import (
     ShortConvolution,
     exempt_from_decay,
     join_heads,
+    solve_unit_lower,
     split_chunks,
     split_heads,
     unbind_chunks,
@@ -157,7 +158,7 @@ def delta_rule(
         ratio = (total - total.mT).masked_fill(~lower, -torch.inf).exp()  # γ_t / γ_j
         query_key, key_key = query_key * ratio, key_key * ratio
     known = beta * torch.cat([value, key if total is None else total.exp() * key], -1)
-    solved = torch.linalg.solve_triangular(beta * key_key, known, upper=False, unitriangular=True)
+    solved = solve_unit_lower(beta * key_key, known)
     fresh, removed = solved.split([value.shape[-1], width], -1)  # u_t if S_0 were 0; − its factor of S_0
     if total is not None:  # decay queries from the chunk's start, and keys to its end
         query, key = query * total.exp(), key * (total[..., -1:, :] - total).exp()

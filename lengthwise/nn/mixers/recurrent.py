@@ -78,6 +78,12 @@ def unbind_chunks(*parts: Float[Tensor, "_ _ n _ _"]) -> Iterator[tuple[Tensor, 
     return zip(*(part.unbind(2) for part in parts), strict=True)
 
 
+def solve_unit_lower(matrix: Float[Tensor, "*b s s"], known: Float[Tensor, "*b s c"]) -> Float[Tensor, "*b s c"]:
+    """Solve (I + the part of ``matrix`` below the diagonal) x = ``known``, in 32 bits or more: torch cannot in 16."""
+    dtype = torch.promote_types(matrix.dtype, torch.float32)
+    return torch.linalg.solve_triangular(matrix.to(dtype), known.to(dtype), upper=False, unitriangular=True)
+
+
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
     """Exempt a parameter from weight decay (see ``weight_decay_groups``)."""
     parameter.no_weight_decay = True  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from lengthwise.nn.mixers.recurrent import (
     RecurrentMixer,
     exempt_from_decay,
     join_heads,
+    solve_unit_lower,
     split_chunks,
     split_heads,
     unbind_chunks,
@@ -101,7 +102,7 @@ def diagonal_plus_rank_one(
     query, a = query * total.exp(), a * (total - log_decay).exp()
     b, key, last = b * (-total).exp(), key * (-total).exp(), total[..., -1:, :].exp()
     known = torch.cat([(a @ key.mT).tril(-1) @ value, a], -1)
-    solved = torch.linalg.solve_triangular(-(a @ b.mT), known, upper=False, unitriangular=True)
+    solved = solve_unit_lower(-(a @ b.mT), known)
     fresh, seen = solved.split([value.shape[-1], a.shape[-1]], -1)  # z_t if S_0 were 0, and its factor of S_0
     query_b, from_keys = (query @ b.mT).tril(), (query @ key.mT).tril() @ value
     state = value.new_zeros(*value.shape[:2], key.shape[-1], value.shape[-1]) if state is None else state
