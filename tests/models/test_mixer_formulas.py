@@ -186,6 +186,21 @@ def test_a_mixer_equals_the_formula_of_its_paper(name):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize(
+    ("name", "least"), [("DeltaNet", 0.0), ("DeltaProduct", -1.0), ("RWKV7", -0.455), ("negative RWKV7", -1.455)]
+)
+def test_eigenvalues_of_the_transition_are_in_their_range(name, least):
+    """The transition is how the next state depends on the last."""
+    mixer, x = build(name, std=2.0).double(), 10 * torch.randn(200, 1, WIDTH, generator=stream(0, "x")).double()
+    before = mixer.step(0 * x, None)[1][0]
+    start = EYE.expand(200, HEADS, SIZE, SIZE)
+    transition = mixer.step(x, (before, start))[1][1] - mixer.step(x, (before, 0 * start))[1][1]
+    eigenvalues = torch.linalg.eigvals(transition)
+    sizes = eigenvalues.real if name != "DeltaProduct" else -eigenvalues.abs()  # a product of two may rotate
+    assert least - 1e-9 <= sizes.min() < least + 0.1 and 0.9 < eigenvalues.real.max() <= 1 + 1e-9
+
+
+@torch.no_grad()
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")  # norms in two precisions are slower
 @pytest.mark.parametrize("name", BUILDERS)
 def test_products_in_16_bits_change_outputs_by_rounding_only(name):

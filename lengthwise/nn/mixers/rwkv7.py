@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,17 +23,20 @@ from lengthwise.nn.mixers.recurrent import (
 )
 
 CHUNK = 16  # positions computed at once; the product of their decays stays far above rounding errors in 32 bits
-MIN_LOG_DECAY = -0.606531  # −exp(−1/2): decays are in (.545, 1)
+MIN_LOG_DECAY = -math.exp(-0.5)  # decays are in (.545, 1)
 PARTS = ("receptance", "decay", "key", "value", "rate", "gate")
 
 
 @dataclass(frozen=True)
 class RWKV7(MixerSpec):
     """RWKV-7 (Peng et al. 2025): for each head S ← S (diag(w) − κ̂ (a ∘ κ̂)ᵀ) + v k̃ᵀ, output S r, with vectors w and a
-    that depend on the input. With ``negative``, a is in (0, 2) instead of (0, 1), for eigenvalues in (−1, 1). There is
-    no value residual between layers."""
+    that depend on the input. There is no value residual between layers, and initial weights are not the authors'.
 
-    negative: bool = False  # eigenvalues in (−1, 1) instead of (0, 1)
+    As w is in (.545, 1), eigenvalues are in (−.455, 1) for a in (0, 1). With ``negative``, which is not in
+    the authors' code, a is in (0, 2) and eigenvalues in (−1.455, 1): it can track parity, but below −1 the state grows.
+    """
+
+    negative: bool = False  # a in (0, 2) instead of (0, 1): eigenvalues down to −1.455 instead of −.455
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return RWKV7Mixer(width, heads, allow_neg_eigval=self.negative, biases=biases)
