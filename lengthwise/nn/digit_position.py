@@ -58,7 +58,7 @@ class Abacus(_ByDigitPosition):
 @dataclass(frozen=True)
 class Coupling(_ByDigitPosition):
     """Position coupling (Cho et al. 2024, section 3): equal digit positions share a learned vector. Signs count as
-    digit position 0, and the offset is added to them too."""
+    digit position 0, as in the authors' code for reversed answers, and the offset is added to them too."""
 
     each_row: bool = True  # draw the offset for each row, not for the batch
 

@@ -310,7 +310,8 @@ class _FIRE(Encoding):
 class ALiBi(Position):
     """ALiBi (Press et al. 2022): the attention bias is −slope · |i − j|. Head n = 0, 1, … has the fixed slope
     ``steepest`` · rⁿ, with r = 2^(−8/heads). The published ``steepest`` (None) is r, 1/2 for eight heads; with steeper
-    slopes a head can attend to a single neighbour."""
+    slopes a head can attend to a single neighbour. If the number of heads is not a power of 2, the authors' code takes
+    slopes of the next powers instead."""
 
     indexed = True
 

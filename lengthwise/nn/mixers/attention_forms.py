@@ -49,7 +49,8 @@ class ScalableAttention(SoftmaxAttention):
 @dataclass(frozen=True)
 class ForgettingAttention(MixerSpec):
     """Softmax attention with a forget gate (Lin et al. 2025): to the score of key j for query i, the sum of log f_l for
-    j < l ≤ i is added, with f = σ(w x + b) per head. For causal layouts."""
+    j < l ≤ i is added, with f = σ(w x + b) per head. For causal layouts. As in the authors' plain block, there are no
+    output gate, norms or token shift; unlike there, b starts in 2 … 6 instead of at 0."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
         check_causal(self, causal)
@@ -92,7 +93,8 @@ def _no_autocast(device: str) -> AbstractContextManager[Any]:
 @dataclass(frozen=True)
 class StickBreaking(MixerSpec):
     """Stick-breaking attention (Tan et al. 2025): with β = σ(q kᵀ / √e), query i gives key j the weight
-    β_ij Π_{j < l ≤ i} (1 − β_il): the nearest keys come first, without a positional encoding. For causal layouts."""
+    β_ij Π_{j < l ≤ i} (1 − β_il): the nearest keys come first, without a positional encoding. For causal layouts.
+    Unlike in the authors' code by default, a query sees its own key, and the weight that is left over is dropped."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
         check_causal(self, causal)

@@ -43,7 +43,8 @@ class DeltaNet(_DeltaSpec):
     """DeltaNet (Schlag et al. 2021; Yang et al. 2024): for each head S ← S (I − β k kᵀ) + β v kᵀ, output S q.
 
     Keys and queries have length 1, β = σ(w x). With ``negative``, β = 2 σ(w x), so that eigenvalues of the state's
-    transition are in [−1, 1] instead of [0, 1] and it can track parity (Grazzi et al. 2025).
+    transition are in [−1, 1] instead of [0, 1] and it can track parity (Grazzi et al. 2025). Unlike in the
+    authors' code, queries are not divided by √e, the root of a head's width: a norm per head follows.
     """
 
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
@@ -53,7 +54,8 @@ class DeltaNet(_DeltaSpec):
 @dataclass(frozen=True)
 class GatedDeltaNet(_DeltaSpec):
     """Gated DeltaNet (Yang et al. 2025): S ← α S (I − β k kᵀ) + β v kᵀ, with a decay α per head and position, and an
-    output gate. ``negative`` has the same effect as in DeltaNet."""
+    output gate. ``negative`` has the same effect as in DeltaNet. Unlike in the authors' code, values are as wide as
+    keys, not twice as wide, and initial rates of decay are in 1 … 16 (see ``Decay``), not in 0 … 16."""
 
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
     taps: Extra = 4  # kernel size of the short convolution; 0: none

@@ -29,7 +29,8 @@ MIN_DECAY = 1e-6  # smallest magnitude of a decay, so that its logarithm is fini
 @dataclass(frozen=True)
 class Mamba2(MixerSpec):
     """Mamba-2 (Dao and Gu 2024): for each head S ← a S + Δ B xᵀ, output Sᵀ C + D x, then a gated norm. B and C are
-    shared by the heads. With ``negative``, a is in (−1, 1) instead of (0, 1) (Grazzi et al. 2025)."""
+    shared by the heads. With ``negative``, a is in (−1, 1) instead of (0, 1) (Grazzi et al. 2025). Unlike in the
+    authors' code, the short convolution has no bias, and weight decay applies to D."""
 
     negative: bool = False  # decays in (−1, 1) instead of (0, 1)
     state: Size = 16  # length of the vectors B and C

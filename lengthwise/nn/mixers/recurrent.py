@@ -101,7 +101,8 @@ class LSTMLayer(MixerSpec):
 
 @dataclass(frozen=True)
 class GRULayer(MixerSpec):
-    """A layer of torch's GRU (Cho et al. 2014), then a linear layer. It has one head."""
+    """A layer of torch's GRU (Cho et al. 2014, but its reset gate acts after the recurrent product), then a linear
+    layer. It has one head."""
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
         return TorchLayer(nn.GRU(width, width, batch_first=True), width, biases=biases)
