@@ -14,6 +14,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.cli.reproduce import _read_other_columns
+from lengthwise.experiment.recipe import import_parts
 from lengthwise.report.matrix import (
     PAPERS,
     find_paper_score,
@@ -127,8 +128,8 @@ def test_a_published_score_is_shown_only_for_the_same_configuration(mixer, task,
 
 
 def test_published_scores_are_complete_and_unique_per_cell():
-    papers = tomllib.loads(PAPERS.read_text())
-    cells = []
+    import_parts()
+    papers, cells = tomllib.loads(PAPERS.read_text()), []
     for paper in papers["paper"]:
         assert paper["standing"] in ("read", "second-hand") and paper["where"] and paper["tested"]
         assert re.fullmatch(r"https://arxiv\.org/abs/\d{4}\.\d{5}", paper["source"])
