@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -69,13 +68,11 @@ class _QueryRunner(Runner):
 
 
 class Recorder(_QueryRunner):
-    """Records the queries, and returns logits of zero for ``symbols`` symbols. With ``supervises``, it also records the
-    targets of the logits."""
+    """Records the queries, and returns logits of zero for ``symbols`` symbols."""
 
-    def __init__(self, model: Model, symbols: int, *, supervises: bool = False) -> None:
+    def __init__(self, model: Model, symbols: int) -> None:
         super().__init__(model)
-        self.symbols, self.queries, self.supervises = symbols, list[Query](), supervises
-        self.targets: list[tuple[int, int, Tensor]] = []  # number of the call, number of its depth, targets
+        self.symbols, self.queries = symbols, list[Query]()
 
     def ask(self, query: Query) -> Answer:
         self.queries.append(query)
@@ -83,19 +80,8 @@ class Recorder(_QueryRunner):
         if query.each:
             ran = [(query.loops >= k).nonzero()[:, 0] for k in range(1, int(query.loops.max()) + 1)]
             return [(k, rows, torch.zeros(int(positions[rows].sum()), self.symbols)) for k, rows in enumerate(ran, 1)]
-        zeros = [self._zeros(positions, number) for number in range(len(query.depths) or 1)]
+        zeros = [torch.zeros(int(positions.sum()), self.symbols) for _ in range(len(query.depths) or 1)]
         return zeros if query.depths else zeros[0]
-
-    def _zeros(self, positions: Selected, number: int) -> Logits:
-        zeros, call = torch.zeros(int(positions.sum()), self.symbols), len(self.queries) - 1
-        if self.supervises:
-
-            def record_call(targets: Tensor) -> tuple[Tensor, Tensor]:
-                self.targets.append((call, number, targets))
-                return torch.zeros(()), torch.zeros(())
-
-            zeros.supervision = record_call  # type: ignore[attr-defined]
-        return zeros
 
 
 class Replayer(_QueryRunner):
@@ -111,40 +97,6 @@ class Replayer(_QueryRunner):
         if recorded_query is None or not recorded_query.equals(query):
             raise UsageError("the objective's calls of its runner depend on earlier logits")
         return answer
-
-
-def supervise_together(recorders: Sequence[Recorder], answers: Sequence[Sequence[Answer]]) -> None:
-    """Compute the results of ``objectives.supervise`` for the logits of all models at once, since each model alone
-    would launch a dozen operations. ``answers`` has, for each query, the answers of all models."""
-    calls = [[(call, number) for call, number, _ in recorder.targets] for recorder in recorders]
-    if any(own_calls != calls[0] for own_calls in calls):
-        return
-    for index, (call, number) in enumerate(calls[0]):
-        logits = [answer[number] if isinstance(answer, list) else answer for answer in answers[call]]
-        targets = [recorder.targets[index][2] for recorder in recorders]
-        if not all(map(len, targets)):
-            continue
-        counts, device = torch.tensor([*map(len, targets)])[:, None], logits[0].device
-        ends, labels_of_all = to_device(counts.cumsum(0), device), to_device(torch.cat(targets), device)
-        number, counts = torch.arange(len(labels_of_all), device=device), to_device(counts, device)
-        is_own = (number < ends) & (number >= ends - counts)  # s n
-        rows = torch.cat(logits)
-        losses = F.cross_entropy(rows, labels_of_all, reduction="none")
-        is_right = (rows.detach().argmax(-1) == labels_of_all).to(losses.dtype)
-        # Each model's mean cross-entropy, and its fraction of correct tokens.
-        means = [torch.where(is_own, values, 0.0).sum(1) / counts[:, 0] for values in (losses, is_right)]
-        for own_logits, labels, *result in zip(logits, targets, *(mean.unbind() for mean in means), strict=True):
-            earlier = getattr(own_logits, "supervision", None)
-            own_logits.supervision = partial(_reuse_result, labels, tuple(result), earlier)
-
-
-def _reuse_result(
-    known_targets: Tensor, result: tuple[Tensor, Tensor], earlier_supervision: Any, targets: Tensor
-) -> tuple[Tensor, Tensor] | None:
-    """Return the result if it belongs to these targets; else an earlier result, or None."""
-    if torch.equal(known_targets, targets):
-        return result
-    return earlier_supervision(targets) if earlier_supervision else None  # type: ignore[no-any-return]
 
 
 def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[Answer]:

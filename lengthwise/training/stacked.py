@@ -29,7 +29,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import Runner
 from lengthwise.runners.graphs import is_worthwhile
-from lengthwise.runners.stacked import Answer, Query, Recorder, Replayer, compute_answers, supervise_together
+from lengthwise.runners.stacked import Answer, Query, Recorder, Replayer, compute_answers
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
@@ -309,8 +309,6 @@ def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | Non
             recording.begin_step()
         with step_precision(trainers[0].matmul):
             answers = [_answer_queries(trainers, together, recording) for together in zip(*queries, strict=True)]
-            if recording:
-                supervise_together(recorders, answers)
             # An objective may run the model itself and call no runner; then there are no queries.
             replies = zip(*answers, strict=True) if answers else [()] * len(models)
             replayers = [Replayer(model, *own) for model, *own in zip(models, queries, replies, strict=True)]
@@ -332,7 +330,7 @@ def _record_queries(
 ) -> list[Recorder]:
     """Record each objective's calls of its runner."""
     symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
-    recorders = [Recorder(trainer.model, symbols, supervises=recording is not None) for trainer in trainers]
+    recorders = [Recorder(trainer.model, symbols) for trainer in trainers]
     models = [trainer.model for trainer in trainers]
     buffers = recording.graphs.own_buffers if recording else [buffer for model in models for buffer in model.buffers()]
     versions = [buffer._version for buffer in buffers]

@@ -2,7 +2,7 @@
 computes again from its fixed buffers, which tests all but the replay itself."""
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import forms
@@ -18,8 +18,6 @@ import lengthwise as lw
 from lengthwise.base.progress import Progress
 from lengthwise.cli import train
 from lengthwise.experiment.data import draw_batch
-from lengthwise.objectives import supervise
-from lengthwise.runners import stacked as runners
 from lengthwise.runners import stacked_graphs
 from lengthwise.runners.graphs import Recording
 from lengthwise.runners.stacked import Query, Replayer, compute_answers
@@ -140,33 +138,6 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
         for one, exact in zip(found, gradients_by(models, partial(compute_answers, models), asked), strict=True):
             torch.testing.assert_close(one, exact, rtol=0, atol=(0.05 if bf16 else 1e-5) * float(exact.abs().max()))
     torch._dynamo.reset()
-
-
-@dataclass(frozen=True)
-class SelfSupervised(lw.Final):
-    """An objective that uses the logits' argmax as targets, and supervises changed logits: neither is known ahead."""
-
-    def __call__(self, runner, batch, loops, generator):
-        logits = runner.last(batch.inputs, loops, batch.loss_mask)
-        value, _ = supervise(logits, logits.detach().argmax(-1).cpu())
-        return lw.Loss(value + supervise(2 * logits, batch.targets[batch.loss_mask])[0], {"loss": value.detach()})
-
-
-@pytest.mark.parametrize(("objective", "ahead"), [(lw.Final(), 3), (lw.Progressive(), 6), (SelfSupervised(), 0)])
-def test_losses_of_all_seeds_are_computed_together(objective, ahead, monkeypatch):
-    """This requires that the objective supervises unchanged logits with known targets."""
-    recalled = []
-    monkeypatch.setattr(runners, "_reuse_result", lambda *given, recall=runners._reuse_result: (
-        recalled.append(recall(*given)), recalled[-1])[1])  # fmt: skip
-    stacks = [[Trainer(one, CPU) for one in seeds(replace(PLAIN, objective=objective), 3)] for _ in range(2)]
-    steps = RecordedSteps(stacks[0])
-    for _ in range(2):
-        advance_together(stacks[0], steps)
-        advance_together(stacks[1])
-    assert sum(one is not None for one in recalled) == 2 * ahead
-    for one, other in zip(*stacks, strict=True):
-        for name, value in one.sums.items():
-            torch.testing.assert_close(value, other.sums[name])
 
 
 def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
