@@ -14,7 +14,7 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import check_regular, error_line, read_text, remove, write
+from lengthwise.base.files import error_line, read_bytes, read_text, remove, write
 from lengthwise.base.schemas import SizeText
 from lengthwise.base.score_rows import Row, size_text
 
@@ -22,7 +22,6 @@ from lengthwise.base.score_rows import Row, size_text
 TEXT_COLUMNS = frozenset(
     ("recipe_name", "id", "sealed", "family", "task", "weights", "stopping", "problems", "recipe", "model")
 )
-MAX_UNPACKED_BYTES = 2**28  # limits what a small compressed file may unpack to
 
 
 def write_csv(path: Path, rows: Iterable[Row], *, compress_above: float = math.inf) -> Path:
@@ -62,13 +61,9 @@ def read_csv(path: Path) -> list[Row]:
         text = read_text(path)
     elif packed.exists():
         try:
-            with gzip.open(check_regular(packed)) as file:
-                content = file.read(MAX_UNPACKED_BYTES + 1)
-            text = content.decode()
+            text = gzip.decompress(read_bytes(packed)).decode()
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
-        if len(content) > MAX_UNPACKED_BYTES:
-            raise UsageError(f"{packed}: unpacks to more than the limit, {MAX_UNPACKED_BYTES:,} bytes")
     try:
         return [_parse_row(path, number, line) for number, line in enumerate(csv.DictReader(text.splitlines()), 1)]
     except csv.Error as error:

@@ -18,7 +18,6 @@ from reported import TOP, logged, recipe, scored
 from rich.console import Console
 
 from lengthwise.ask.inquiry import Inquiry, InquiryRun
-from lengthwise.base import csv_files
 from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.results import Claim
 from lengthwise.base.schemas import ParameterRow
@@ -319,11 +318,7 @@ def test_a_large_table_is_compressed_and_read_back(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
 
 
-def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(csv_files, "MAX_UNPACKED_BYTES", 1000)
-    (tmp_path / "scores.csv.gz").write_bytes(gzip.compress(b"id\n" * 500))
-    with pytest.raises(UsageError, match="unpacks to more than the limit, 1,000 bytes"):
-        read_csv(tmp_path / "scores.csv")
+def test_a_table_with_a_cell_that_csv_cannot_hold_is_refused(tmp_path):
     (tmp_path / "wide.csv").write_text("id\n" + "x" * 200_000)
     with pytest.raises(UsageError, match=r"wide\.csv: not CSV"):
         read_csv(tmp_path / "wide.csv")
