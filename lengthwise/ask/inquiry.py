@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from lengthwise.base import fields
-from lengthwise.base.files import path_inside, read_json_object, remove, remove_empty_folder, write_json
+from lengthwise.base.files import read_json_object, remove, remove_empty_folder, write_json
 from lengthwise.base.ranges import Count, NotNegative, OneLine, Seed, Size, Whole
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.score_rows import Row
@@ -210,7 +210,7 @@ class InquiryRun(InquiryFolder):
     @staticmethod
     def locate(inquiry: Inquiry, folder: Path | None = None) -> InquiryRun:
         """Return the folder of an inquiry as ``of`` does, without creating it."""
-        path = folder or path_inside(runs_folder(), inquiry.name)
+        path = folder or runs_folder() / inquiry.name
         if (path / "asked.json").exists():
             if InquiryRun.open(path).inquiry != inquiry:
                 raise UsageError(f"{path}: belongs to an inquiry with other settings; choose another folder")

@@ -1,19 +1,18 @@
 """Read and write files safely, with one-line errors.
 
 Files are replaced atomically or appended to, so a crash leaves at most one incomplete last line, which is ignored. A
-folder may come from a stranger: writing follows no link in it, and reading has a size limit. No other module of the
-package writes files; a test checks that.
+folder may come from a stranger: files that are links are replaced or refused, not followed, and reading has a size
+limit. No other module of the package writes files; a test checks that.
 """
 
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import math
 import os
-import re
 import secrets
-import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -27,22 +26,17 @@ from lengthwise.base.formatting import bytes_text
 
 MAX_TEXT_BYTES = 2**28  # size of a JSON or JSON Lines file: about a hundred thousand rows
 TEMPORARY_AGE_SECONDS = 600  # age from which a temporary file counts as abandoned
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.lengthwise-[0-9a-f-]{16,}", re.DOTALL)  # earlier versions added the process
-# Flags that the system lacks count as 0. Without O_NONBLOCK, opening a pipe put in a file's place could block.
-_OPEN_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
 def write(path: Path, content: bytes, *, make_folder: bool = True) -> None:
-    """Replace a file atomically; with ``make_folder``, create its folder if needed. Raises UsageError for a link."""
+    """Replace a file atomically; with ``make_folder``, create its folder if needed."""
     with translate_disk_errors(path.parent):
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
-        check_no_link(path)
-        remove_temporary_files(path.parent, path.name)
-        # An unpredictable name, so that no one can place a link there first.
-        part = path.with_name(f".{_shorten_name(path.name)}.lengthwise-{secrets.token_hex(8)}")
+        remove_temporary_files(path.parent, glob.escape(path.name))
+        part = path.with_name(f".{path.name}.lengthwise-{secrets.token_hex(8)}")
         try:
-            with open(part, "xb", opener=_open) as file:
+            with open(part, "xb") as file:
                 file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -52,13 +46,11 @@ def write(path: Path, content: bytes, *, make_folder: bool = True) -> None:
 
 
 def append(path: Path, lines: bytes) -> int:
-    """Append all lines to a file or none, after removing an incomplete last line. Return the file's size in bytes."""
-    check_no_link(path)
-    with open(path, "ab+", buffering=0, opener=_open) as file:
-        state = os.fstat(file.fileno())
-        _refuse_link(path, state)  # the file may have been replaced since the check
-        _check_size(path, state.st_size + len(lines), MAX_TEXT_BYTES)
+    """Append all lines to a file or none, after removing an incomplete last line. Return the file's size in bytes.
+    Raises OSError for a link."""
+    with open(path, "ab+", buffering=0, opener=_open_without_links) as file:
         size = file.seek(0, os.SEEK_END)
+        _check_size(path, size + len(lines), MAX_TEXT_BYTES)
         file.seek(max(0, size - 1))
         if file.read() not in (b"", b"\n"):
             file.seek(0)
@@ -84,53 +76,14 @@ def remove_empty_folder(folder: Path) -> None:
         folder.rmdir()
 
 
-def path_inside(folder: Path, *names: str) -> Path:
-    """Return the path of ``names`` below a folder that the user named, which may be a link. Raises UsageError if a name
-    below it is a link, which may lead out of it."""
-    path = folder
-    for name in filter(None, names):
-        path = path / name
-        if path.is_symlink() or getattr(os.path, "isjunction", lambda _: False)(path):
-            raise UsageError(f"{path}: a link, and nothing is written through links; name its target")
-    return path
-
-
-def check_links_inside(folder: Path) -> Path:
-    """Return a folder that a library may write to. Raises UsageError for a link that leads out, and for a hard link."""
-    resolved = folder.resolve()
-    with translate_disk_errors(folder):
-        for path in (Path(parent, name) for parent, folders, files in os.walk(folder) for name in (*folders, *files)):
-            state = path.lstat()
-            leads_out = stat.S_ISLNK(state.st_mode) and not path.resolve().is_relative_to(resolved)
-            if leads_out or stat.S_ISREG(state.st_mode):
-                _refuse_link(path, state)
-    return folder
-
-
-def check_no_link(path: Path) -> None:
-    """Raise UsageError if a file that is to be written is a link, has other hard links, or is not a regular file."""
-    with suppress(OSError):  # a file that cannot be inspected cannot be written either
-        _refuse_link(path, path.lstat())
-
-
-def _refuse_link(path: Path, state: os.stat_result) -> None:
-    if stat.S_ISLNK(state.st_mode):
-        raise UsageError(f"{path}: a link, and nothing is written through links; replace it by a file, or delete it")
-    if not stat.S_ISREG(state.st_mode):
-        raise UsageError(f"{path}: not a regular file; remove it")
-    if state.st_nlink > 1:
-        raise UsageError(f"{path}: it has {state.st_nlink} hard links, so writing could change other files; copy it")
-
-
-def _open(name: str, flags: int) -> int:
-    return os.open(name, flags | _OPEN_FLAGS, 0o666)
+def _open_without_links(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def check_writable(option: str, path: Path) -> None:
     """Raise UsageError if the file named by an option cannot be written: before long work."""
     if is_folder(path):
         raise UsageError(f"{option} {path}: that is a folder; name a file in it")
-    check_no_link(path)
     with translate_disk_errors(path.parent):
         existing = next(folder for folder in path.parents if folder.exists())
         with tempfile.TemporaryFile(dir=existing):
@@ -164,13 +117,6 @@ def _finite_or_null(tree: Any) -> Any:
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
-def check_regular(path: Path) -> Path:
-    """Return the path. Raises UsageError if it is not a regular file, e.g. a pipe, which could block a reader."""
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{path}: not a regular file; remove it")
-    return path
-
-
 def to_path(value: str | Path) -> Path:
     """Return an argument as a path. Raises UsageError if the path is invalid or too long."""
     if not isinstance(value, (str, Path)) or "\0" in str(value):
@@ -191,11 +137,9 @@ def is_folder(path: Path) -> bool:
 
 
 def read_bytes(path: Path, max_bytes: float = MAX_TEXT_BYTES) -> bytes:
-    """Read a file. Raises UsageError if it exceeds ``max_bytes`` or is not regular, OSError if reading fails."""
-    with check_regular(path).open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        _check_size(path, size, max_bytes)
-        return file.read(size)  # bounded: some system files have no end
+    """Read a file. Raises UsageError if it exceeds ``max_bytes``, OSError if reading fails."""
+    _check_size(path, path.stat().st_size, max_bytes)
+    return path.read_bytes()
 
 
 def _check_size(path: Path, size: int, max_bytes: float) -> None:
@@ -240,25 +184,12 @@ def error_line(error: BaseException) -> str:
     return remove_controls(error_text(error))[:200]
 
 
-def remove_temporary_files(folder: Path, name: str | None = None) -> None:
+def remove_temporary_files(folder: Path, name: str = "*") -> None:
     """Remove files of ``write`` that killed processes left ten minutes ago or earlier: of all files, or of ``name``."""
-    try:
-        entries = [*os.scandir(folder)]
-    except PermissionError:  # such a folder may still be writable
-        return
-    for entry in entries:
-        match = _TEMPORARY.fullmatch(entry.name)
-        if not match or (name is not None and match["name"] != _shorten_name(name)):
-            continue
-        with suppress(FileNotFoundError):
-            state = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(state.st_mode) and state.st_mtime < time.time() - TEMPORARY_AGE_SECONDS:
-                os.unlink(entry.path)
-
-
-def _shorten_name(name: str) -> str:
-    """Shorten a name to 150 bytes: file systems allow 255, and a temporary name is longer."""
-    return name.encode(errors="surrogateescape")[:150].decode(errors="ignore")
+    for path in folder.glob(f".{name}.lengthwise-{'?' * 16}"):
+        with suppress(OSError):
+            if path.stat().st_mtime < time.time() - TEMPORARY_AGE_SECONDS:
+                path.unlink()
 
 
 @contextmanager

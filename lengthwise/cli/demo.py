@@ -12,7 +12,6 @@ from rich.panel import Panel
 from rich.text import Text
 
 from lengthwise.api import Answer, Solver, UsageError, catalog
-from lengthwise.base.files import path_inside
 from lengthwise.base.progress import Terminal
 from lengthwise.base.ranges import Count, Seed, Size
 from lengthwise.cli.console import print_files
@@ -63,7 +62,7 @@ def run(args: Options) -> int:
     recipes = [recipe.with_seed(seed) for recipe in study.recipes]
     if args.steps is not None:
         recipes = [replace(recipe, steps=args.steps) for recipe in recipes]
-    folder = Path(args.out) if args.out else path_inside(runs_folder(), "demo")
+    folder = Path(args.out) if args.out else runs_folder() / "demo"
     runs = [Run.of(recipe) for recipe in recipes]
     looped, standard = recipes
     if not args.quiet:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from lengthwise.base import process
 from lengthwise.base.errors import UsageError, quote_value
-from lengthwise.base.files import check_writable, is_folder, path_inside
+from lengthwise.base.files import check_writable, is_folder
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
 from lengthwise.cli.console import announce_duration, has_code_changed, print_files, save_page, show_elapsed, warn
@@ -94,7 +94,7 @@ def run(args: Options) -> int:
         if len(folders) < len(args.runs) or args.stopping:
             advice = "the figures of folders of results are only redrawn"
             raise UsageError(f"{advice}: name no runs with them, omit --stopping")
-        targets = [path_inside(Path(args.out), folder.name) if args.out else folder for folder in folders]
+        targets = [Path(args.out) / folder.name if args.out else folder for folder in folders]
         if len(set(targets)) < len(targets):
             raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
         pairs = zip(folders, targets, strict=True)

@@ -13,7 +13,6 @@ import torch
 
 from lengthwise.api import Finite, Panel, Study, catalog
 from lengthwise.base.csv_files import write_csv
-from lengthwise.base.files import path_inside
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.score_rows import Row
@@ -74,9 +73,7 @@ def run(args: Options) -> int:
             check_seeds(recipes)
             if not all(Run.locate(replicate).done for replicate in recipes):
                 try_stacked_training(recipes, torch.device("cpu"))
-    folder = Path(args.out) if args.out else path_inside(Path("results"), args.study)
-    for panel in study.panels:  # checked now, not after hours of training
-        path_inside(folder, panel.name)
+    folder = Path(args.out) if args.out else Path("results") / args.study
     runs, plans = dict[str, list[Run]](), dict[Path, PlanOptions]()
     for panel in study.panels:
         group = runs[panel.title] = list[Run]()
@@ -144,7 +141,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     matrix_runs: list[RunFolder] = []
     operations_per_step = {identity: cost["operations"] for identity, cost in stored_costs().items()}
     for panel in study.panels:
-        group, panel_folder = runs[panel.title], path_inside(folder, panel.name)
+        group, panel_folder = runs[panel.title], folder / panel.name
         if not any(run.done for run in group):
             continue
         with Progress(quiet=args.quiet) as progress:
@@ -174,7 +171,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
 
 def _read_other_columns(folder: Path, study: Study) -> list[RunFolder]:
     """Return published runs of tasks that this study lacks, so that a matrix keeps their columns."""
-    own_folders = {path_inside(folder, panel.name) for panel in study.panels}
+    own_folders = {folder / panel.name for panel in study.panels}
     other_folders = filter(is_results_folder, sorted({*folder.glob("*")} - own_folders))
     return [run for place in other_folders for run in read_published_runs(place)]
 

@@ -13,7 +13,7 @@ from typing import Any
 from lengthwise.base import fields
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import json_text, path_inside, read_json_object, write, write_json
+from lengthwise.base.files import json_text, read_json_object, write, write_json
 from lengthwise.base.ranges import Count, Size
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row, select_reported_rows, size_text
@@ -69,7 +69,7 @@ def run(args: Options) -> int:
     values |= {"samples": sweep.samples, "seeds": sweep.seeds, "search": sweep.trials is not None}
     text = json_text(values)
     digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
-    folder = Path(args.out) if args.out else path_inside(runs_folder(), f"sweep-{sweep.recipe.name}-{digest}")
+    folder = Path(args.out) if args.out else runs_folder() / f"sweep-{sweep.recipe.name}-{digest}"
     if sweep.trials is not None:
         load_optuna()
     _record_sweep(folder, text)

@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import check_links_inside, path_inside
 from lengthwise.base.ranges import Extra, OneLine, Range, Size
 from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, failure_reason
 from lengthwise.runs.folder import runs_folder
@@ -62,7 +61,7 @@ class _Slurm(Executor):
     def __init__(self, launcher: Slurm) -> None:
         submitit = _import_submitit()
         self.launcher = launcher
-        folder = check_links_inside(path_inside(runs_folder().absolute(), ".slurm"))
+        folder = runs_folder().absolute() / ".slurm"
         self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=1000)
         settings = {"partition": launcher.partition, "mem": launcher.memory, "gpus_per_node": launcher.gpus}
         self.executor.update_parameters(

@@ -46,8 +46,6 @@ from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, remove_controls
 from lengthwise.base.files import (
     append,
-    check_no_link,
-    check_regular,
     is_folder,
     read_bytes,
     read_json_object,
@@ -124,7 +122,7 @@ class Folder:
     def append(self, name: str, *rows: dict[str, Any]) -> None:
         """Append rows to ``<name>.jsonl``, all or none, after removing an incomplete last line. Raises UsageError if
         the disk is full, or if rows appended earlier have vanished."""
-        path = check_regular(self.folder / f"{name}.jsonl")
+        path = self.folder / f"{name}.jsonl"
         try:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
         except ValueError:  # JSON has neither infinity nor NaN
@@ -155,7 +153,7 @@ class Folder:
     def rows(self, name: str) -> list[dict[str, Any]]:
         """Return the complete rows of ``<name>.jsonl``; empty without a file. Raises UsageError for a row that does not
         fit its schema, or that does not have one size per axis of the task."""
-        path = check_regular(self.folder / f"{name}.jsonl")
+        path = self.folder / f"{name}.jsonl"
         try:
             state = _file_state(path)
             if state and (name not in self._cache or self._cache[name][0] != state):
@@ -186,8 +184,6 @@ class Folder:
         from filelock import FileLock  # late: only training needs it
 
         path, owner = self.folder / ".lock", self.folder / ".owner"
-        check_no_link(path)
-        check_no_link(owner)
         lock = FileLock(path, is_singleton=True)
         self._acquire_lock(lock, wait, folder_kind)
         try:

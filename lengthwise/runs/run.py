@@ -23,10 +23,7 @@ from torch import Tensor, nn
 from lengthwise.base.errors import UsageError, quote_value, remove_controls
 from lengthwise.base.fields import suggest
 from lengthwise.base.files import (
-    check_no_link,
-    check_regular,
     error_line,
-    path_inside,
     read_bytes,
     read_json_object,
     read_text,
@@ -46,17 +43,6 @@ from lengthwise.runs.hub import PREFIX, download_weights, parse_address
 FINAL_FILE = "final.pt"  # the final training state, from which another run can start
 CODE_FILE = "code.json"  # digests of the user's own classes that a run was trained with
 MAX_TENSOR_BYTES = 2**34  # size of weights or a checkpoint; about a hundred times the largest shipped recipe's
-# Files that training writes.
-TRAINING_FILES = (
-    "config.json",
-    "metrics.jsonl",
-    "state.pt",
-    FINAL_FILE,
-    "model.safetensors",
-    "about.json",
-    "failed.json",
-    CODE_FILE,
-)
 
 
 @dataclass(frozen=True)
@@ -81,7 +67,7 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
         return weights.weights(device)
     chosen, folder = choose_device(device), weights_folder(weights)
     recipe = read_recipe(folder)
-    path = check_regular(folder / "model.safetensors")
+    path = folder / "model.safetensors"
     if not path.is_file():
         advice = RunFolder(folder).how_to_continue
         raise UsageError(f"{folder}: there is no model.safetensors: has its training ended? {advice}")
@@ -214,10 +200,8 @@ class Run(RunFolder):
     @classmethod
     def of(cls, recipe: Recipe, folder: Path | None = None) -> Self:
         """Return the run of a recipe, and create its folder if needed. Raises UsageError if the folder holds another
-        recipe, or is a link in the folder of runs."""
+        recipe."""
         run = cls(folder, recipe) if folder else cls.locate(recipe)
-        if not folder:
-            path_inside(runs_folder(), run.folder.name)
         if (run.folder / "config.json").exists():
             if read_recipe(run.folder).id != recipe.id:
                 raise UsageError(f"{run.folder}: holds a run of another recipe; choose another folder")
@@ -252,9 +236,7 @@ class Run(RunFolder):
 
     def record_code(self, model: nn.Module) -> None:
         """Record digests of the user's own classes that train this run. Raises UsageError if they changed since
-        training began, or if a file that training will write is a link."""
-        for name in () if self.done else TRAINING_FILES:
-            check_no_link(self.folder / name)
+        training began."""
         if not self.done and not (self.folder / "state.pt").exists():  # nothing is trained yet
             if (hashes := hash_user_code(self.recipe, model)) or (self.folder / CODE_FILE).exists():
                 write_json(self.folder / CODE_FILE, hashes)
@@ -299,7 +281,7 @@ class Run(RunFolder):
 
     def load_state(self, file_name: str = "state.pt") -> dict[str, Any] | None:
         """Load the last checkpoint, onto the CPU; None if there is none. Raises UsageError if the file is damaged."""
-        path = check_regular(self.folder / file_name)
+        path = self.folder / file_name
         if not path.exists():
             return None
         try:

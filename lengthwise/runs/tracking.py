@@ -14,7 +14,7 @@ from io import StringIO
 from lengthwise.base.errors import UsageError, remove_controls
 from lengthwise.base.extras import import_library
 from lengthwise.base.fields import suggest, validate
-from lengthwise.base.files import check_links_inside, path_inside, read_json_object, write_json
+from lengthwise.base.files import read_json_object, write_json
 from lengthwise.base.ranges import Whole
 from lengthwise.base.score_rows import Row, size_text
 from lengthwise.runs.folder import RunFolder
@@ -27,8 +27,7 @@ class TensorBoard:
     """Event files in the run's folder: ``tensorboard --logdir runs``."""
 
     def __init__(self, run: RunFolder) -> None:
-        folder = check_links_inside(path_inside(run.folder, "tensorboard"))
-        self.writer = import_library("tensorboard.summary", "tensorboard").Writer(str(folder))
+        self.writer = import_library("tensorboard.summary", "tensorboard").Writer(str(run.folder / "tensorboard"))
 
     def log(self, axis: str, position: int, values: dict[str, float]) -> None:
         for name, value in values.items():
@@ -43,7 +42,6 @@ class Wandb:
     """A run of Weights & Biases. Without a key it is offline, unless WANDB_MODE is set."""
 
     def __init__(self, run: RunFolder) -> None:
-        check_links_inside(path_inside(run.folder, "wandb"))
         wandb = import_library("wandb", "wandb")
         mode = os.environ.get("WANDB_MODE") or ("online" if os.environ.get("WANDB_API_KEY") else "offline")
         settings = wandb.Settings(silent=True, console="off", x_disable_stats=True, disable_git=True, disable_code=True)

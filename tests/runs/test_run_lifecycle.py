@@ -1,4 +1,4 @@
-"""A run's folder after divergence, with other threads, pipes, lost logs and remains of killed writers."""
+"""A run's folder after divergence, with other threads, lost logs and remains of killed writers."""
 
 import json
 import os
@@ -86,16 +86,6 @@ def test_a_deleted_log_is_noticed(capsys):
 
 
 # Files of a folder
-
-
-@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "scores.jsonl", "state.pt", ".owner", ".lock"])
-def test_a_pipe_in_a_folder_is_refused(name):
-    run = Run.of(SMALL)
-    (run.folder / name).unlink(missing_ok=True)
-    os.mkfifo(run.folder / name)
-    done = command("train", run.folder, "--quiet", "--lengths", "2", "--samples", "2")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1 and f"{name}: not a regular file" in done.stderr
 
 
 def test_the_next_write_removes_the_file_of_a_killed_writer(tmp_path):
