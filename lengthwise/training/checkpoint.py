@@ -1,8 +1,4 @@
-"""Checks and loading of the state from which a training continues: its checkpoint, or another run's final state.
-
-A checkpoint may come from a stranger, and optimizers do not check the shapes of its tensors, so it must have exactly
-the form of a checkpoint that the recipe writes.
-"""
+"""The state from which a training continues: its checkpoint, or another run's final state."""
 
 from __future__ import annotations
 
@@ -11,14 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import validate
 from lengthwise.base.files import error_line
-from lengthwise.base.ranges import Count, NotNegative, Whole
 from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.models.external import tensor_bytes
 from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
@@ -27,29 +20,6 @@ from lengthwise.runs.run import FINAL_FILE, Run, load, read_recipe, rename_param
 
 # Settings of checkpoints written by versions that did not record them.
 DEFAULT_SURROUNDINGS = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
-
-
-def validate_state(state: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    """Raise ValueError or KeyError unless a checkpoint's numbers are in their ranges, and its tensors have the names,
-    shapes and types of ``expected``, a checkpoint of the same recipe."""
-    numbers = {"passed": 0, "diverged": 0, "parts": 1, **state}
-    for name in ("step", "passed", "diverged", "parts"):
-        validate(Count if name == "parts" else Whole, numbers[name], name)
-    for name in ("wall_s", "cpu_s"):
-        validate(NotNegative, state["spent"][name], name)
-    best, moments = state["best"], expected["optimizer"]["state"]
-    validate(Whole, best["step"], "best: step")
-    if type(best["merit"]) is not float:
-        raise ValueError("best: merit must be a float")
-    _check_tensors(state["model"], expected["model"], "model")
-    if expected["average"] is not None:
-        _check_tensors(state["average"], expected["average"], "average")
-    if best["weights"]:
-        _check_tensors(best["weights"], expected["model"], "best")
-    for number, tensors in state["optimizer"]["state"].items():
-        _check_tensors(tensors, moments[number], f"optimizer: parameter {number}")
-    for name, value in state["sums"].items():  # some values are not logged at every step
-        _check_tensors({name: value}, {name: expected["sums"].get(name, torch.zeros(()))}, "sums")
 
 
 def rename_weights(state: Mapping[str, Any]) -> None:
@@ -63,17 +33,6 @@ def checkpoint_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checkpoint for the first of several processes to send to the others: on the CPU, and without the best
     weights, which only the first process keeps."""
     return tree_map_only(Tensor, Tensor.cpu, {**state, "best": {**state["best"], "weights": {}}})
-
-
-def _check_tensors(actual: Mapping[str, Any], expected: Mapping[str, Any], entry: str) -> None:
-    if actual.keys() != expected.keys():
-        raise ValueError(f"{entry}: its tensors must have the names {', '.join(expected)}"[:200])
-    for name, tensor in expected.items():
-        found, form = actual[name], (tensor.shape, tensor.dtype) if isinstance(tensor, Tensor) else type(tensor)
-        # Checkpoints are always loaded onto the CPU.
-        is_dense = type(found) is Tensor and found.layout == torch.strided and found.device.type == "cpu"
-        if form != ((found.shape, found.dtype) if is_dense else type(found)):
-            raise ValueError(f"{entry}: {name} must be of the form {form}")
 
 
 def continue_from(run: str | Path, recipe: Recipe) -> Recipe:

@@ -31,7 +31,7 @@ def spoil(folder: Path, draw: random.Random) -> str:
     """Damage a random file of the folder and return a description of the damage."""
     path = draw.choice(sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")))
     ways = [flipped, flipped, cut, doubled, blank, other, bomb, replaced_by_folder]
-    kinds = {".json": retyped, ".jsonl": retyped_row, ".pt": retyped_state, ".safetensors": retyped_header}
+    kinds = {".json": retyped, ".jsonl": retyped_row, ".safetensors": retyped_header}
     if path.suffix in kinds:
         ways += [kinds[path.suffix]] * 8
     way = draw.choice(ways)
@@ -103,10 +103,6 @@ def retyped_header(path: Path, draw: random.Random) -> None:
     path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
 
 
-def retyped_state(path: Path, draw: random.Random) -> None:
-    torch.save(changed(torch.load(path, weights_only=True), draw), path)
-
-
 def changed(tree: Any, draw: random.Random) -> Any:
     """Return the tree with one value replaced, removed, added or renamed."""
     steps = [*_paths(tree)]
@@ -121,8 +117,6 @@ def changed(tree: Any, draw: random.Random) -> Any:
             del inner[last]
         case 1 if isinstance(inner, dict):
             inner[draw.choice([ESCAPES, "[/red]", "kind", "x" * 3000])] = draw.choice(VALUES)
-        case 2 if isinstance(inner[last], torch.Tensor):
-            inner[last] = _retensored(inner[last], draw)
         case _:
             inner[last] = draw.choice(VALUES)
     return tree
@@ -134,9 +128,3 @@ def _paths(tree: Any, limit: int = 400) -> list[tuple[Any, ...]]:
         for name in [*tree] if isinstance(tree, dict) else range(len(tree)):
             found += [(name,), *((name, *more) for more in _paths(tree[name]))]
     return found[:limit]
-
-
-def _retensored(tensor: torch.Tensor, draw: random.Random) -> torch.Tensor:
-    shapes = [tensor.new_zeros(1000, 3), tensor.new_zeros(()).expand(tensor.shape), tensor.flatten()[:1]]
-    types = [tensor.double(), tensor.to(torch.complex64), torch.zeros(3).to_sparse()]
-    return draw.choice([*shapes, *types, *[torch.full_like(tensor, float("nan"))] * tensor.is_floating_point()])

@@ -266,19 +266,6 @@ def test_reads_and_copies_that_wait_are_counted():
     assert not reads.found
 
 
-def test_a_checkpoint_suits_any_device():
-    """A checkpoint is on the CPU, and is validated against a trainer on any device."""
-    recipe = small("looped-parity")
-    trainee, there = Trainer(recipe, torch.device("cpu")), on_meta(recipe)
-    trainee.advance()
-    there.full_state()
-    for value in (value for kept in there.optimizer.state.values() for value in kept.values()):
-        assert value.is_meta or value.shape == ()
-    checkpoint.validate_state(trainee.state(), there.state())
-    with pytest.raises(ValueError, match=r"model: .* must be of the form"):
-        checkpoint.validate_state(there.state(), trainee.state())
-
-
 def test_the_moving_average_equals_that_of_torch():
     recipe = small("looped-parity")
     models = [recipe.build() for _ in range(2)]

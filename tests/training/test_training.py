@@ -374,10 +374,6 @@ def to_bytes(value):
         return file.read()
 
 
-def moments(state, change):
-    state["optimizer"]["state"][0]["exp_avg"] = change(state["optimizer"]["state"][0]["exp_avg"])
-
-
 WIDER = replace(PLAIN, model=replace(MODEL, width=16))
 STATES = [
     lambda state: b"",
@@ -386,18 +382,10 @@ STATES = [
     lambda state: to_bytes(torch.arange(3)),
     lambda state: to_bytes([1, 2]),
     lambda state: state.update(model=WIDER.build().state_dict()),
-    lambda state: moments(state, lambda tensor: torch.zeros(1000, 3)),
-    lambda state: moments(state, lambda tensor: torch.zeros(()).expand(tensor.shape).double()),
-    lambda state: moments(state, lambda tensor: "\x1b[31m"),
-    lambda state: state["optimizer"]["state"][0].pop("step") and None,
     lambda state: state["optimizer"].update(param_groups=[]),
     lambda state: state["optimizer"].update(param_groups=None),
-    lambda state: state.update(step=-1),
-    lambda state: state.update(step="1"),
     lambda state: state.update(sums={"loss": "much"}),
-    lambda state: state.update(best={}),
     lambda state: state.update(average={}),
-    lambda state: state.update(spent={"wall_s": float("nan"), "cpu_s": 1.0}),
     lambda state: state["model"].popitem() and None,
     lambda state: state.pop("model") and None,
     lambda state: state.pop("step") and None,
@@ -433,7 +421,7 @@ def test_an_intact_checkpoint_is_resumed(monkeypatch):
     )
     (run.folder / "state.pt").write_bytes(to_bytes(half_trained_state()))
     train(run.recipe)
-    assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))  # others: by try_training
+    assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))
 
 
 @pytest.mark.parametrize(
