@@ -18,9 +18,6 @@ from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import FINAL_FILE, Run, load, read_recipe, rename_parameters, weights_folder
 
-# Settings of checkpoints written by versions that did not record them.
-DEFAULT_SURROUNDINGS = {"processes": 1, "stacked": 1, "matmul": "fp32", "compiled": False}
-
 
 def rename_weights(state: Mapping[str, Any]) -> None:
     """Give the weights in a checkpoint of an older version their present parameter names."""

@@ -305,7 +305,7 @@ class Trainer:
             try:
                 checkpoint.rename_weights(state)
                 self.load_state(state)
-                before |= checkpoint.DEFAULT_SURROUNDINGS | state.get("surroundings", {})
+                before |= state["surroundings"]
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
                 fault = f"not a checkpoint of this recipe ({error_line(error)}); delete it to start over"
                 raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
@@ -352,8 +352,8 @@ class Trainer:
         self.replayed = ReplayedUpdate(self.device)  # earlier captures would change the former state
         self.step, self.validator.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
-        self.exams_passed, self.parts = state.get("passed", 0), state.get("parts", 1)
-        self.divergence_step, self.resumptions = state.get("diverged", 0), [*state.get("resumed", [])]
+        self.exams_passed, self.parts = state["passed"], state["parts"]
+        self.divergence_step, self.resumptions = state["diverged"], [*state["resumed"]]
 
 
 def try_training(
