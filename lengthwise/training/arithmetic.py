@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any, Literal
@@ -48,44 +46,22 @@ class Clock:
         return {"wall_s": time.perf_counter() - self.wall, "cpu_s": time.process_time() - self.cpu}
 
 
-_SETTINGS_LOCK = threading.Lock()
-_NESTING_DEPTHS = Counter[int]()  # number of nested contexts, by thread
-_SAVED_SETTINGS = ExitStack()  # restores the settings that the first thread found
-
-
 @contextmanager
 def computation_settings(threads: int) -> Iterator[None]:
     """Run a ``with`` block with ``threads`` torch threads, 32-bit matrix products, and denormal numbers flushed to 0:
     with tiny losses, they make CPU steps several times slower. Restore the settings at the end. Contexts can be
-    nested. Raises UsageError if ``threads`` is below 1."""
+    nested; if they overlap in several threads, the last that ends decides. Raises UsageError if ``threads`` is below
+    1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
-    # Torch has one precision of products per process, and one default number of threads: the first thread that enters
-    # sets both, and the last that leaves restores them.
-    thread = threading.get_ident()
-    with _SETTINGS_LOCK:
-        nested = thread in _NESTING_DEPTHS
-        if not _NESTING_DEPTHS:
-            _SAVED_SETTINGS.callback(torch.set_num_threads, torch.get_num_threads())
-            _SAVED_SETTINGS.enter_context(_set_tf32(tf32=False))
-        _NESTING_DEPTHS[thread] += 1
-    try:
-        with ExitStack() as restore:
-            if nested:
-                restore.enter_context(_set_tf32(tf32=False))
-            flushed = float(torch.tensor(1e-40) * 1) == 0  # torch has no getter for it
-            restore.callback(torch.set_flush_denormal, flushed)
-            restore.callback(torch.set_num_threads, torch.get_num_threads())
-            torch.set_num_threads(threads)
-            torch.set_flush_denormal(True)
-            yield
-    finally:
-        with _SETTINGS_LOCK:
-            _NESTING_DEPTHS[thread] -= 1
-            if not _NESTING_DEPTHS[thread]:
-                del _NESTING_DEPTHS[thread]
-            if not _NESTING_DEPTHS:
-                _SAVED_SETTINGS.close()
+    with ExitStack() as restore:
+        restore.enter_context(_set_tf32(tf32=False))
+        flushed = float(torch.tensor(1e-40) * 1) == 0  # torch has no getter for it
+        restore.callback(torch.set_flush_denormal, flushed)
+        restore.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+        torch.set_flush_denormal(True)
+        yield
 
 
 def step_precision(matmul: Matmul) -> AbstractContextManager[None]:

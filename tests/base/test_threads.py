@@ -1,4 +1,4 @@
-"""Training in threads of one process gives each run the weights it has alone, and restores the process's settings."""
+"""Training in threads of one process gives each run the weights it has alone."""
 
 import random
 import sys
@@ -107,35 +107,6 @@ def test_choosing_the_plain_runner_affects_only_its_thread():
     with ThreadPoolExecutor(1) as other, lw.plain():
         assert type(cpu.choose_runner(model)) is Plain
         assert type(other.submit(cpu.choose_runner, model).result()) is not Plain
-
-
-def settings():
-    return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
-
-
-def overlapping(first, second):
-    """Enter one context here, another in a second thread, leave them in that order; return the settings in between."""
-    with ThreadPoolExecutor(1) as worker:
-        first.__enter__()
-        worker.submit(second.__enter__).result()
-        first.__exit__(None, None, None)
-        found = worker.submit(settings).result()
-        worker.submit(second.__exit__, None, None, None).result()
-        return found
-
-
-def test_matmul_settings_last_until_the_last_thread_ends():
-    before, threads = settings(), torch.get_num_threads()
-    torch.set_float32_matmul_precision("high")
-    try:
-        torch.set_num_threads(3)
-        assert overlapping(computation_settings(1), computation_settings(1)) == ("highest", False)
-        assert settings()[0] == "high"
-        with ThreadPoolExecutor(1) as new:
-            assert new.submit(torch.get_num_threads).result() == 3
-    finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.set_num_threads(threads)
 
 
 def test_denormal_numbers_are_flushed_until_the_outer_context_ends():
