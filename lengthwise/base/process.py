@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
@@ -29,16 +28,6 @@ def reserve_output() -> Iterator[None]:
 def result_stream() -> Any:  # some object with the methods of `TextIO`
     """Return the stream for results."""
     return _RESULT_STREAMS[-1] if _RESULT_STREAMS else sys.stdout
-
-
-_FILTERS_LOCK = threading.RLock()
-
-
-@contextlib.contextmanager
-def suppress_warnings() -> Iterator[None]:
-    """Suppress warnings in a ``with`` block; as filters are global to the process, one thread at a time does so."""
-    with _FILTERS_LOCK, warnings.catch_warnings(action="ignore"):
-        yield
 
 
 def replace_unencodable() -> None:

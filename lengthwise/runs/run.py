@@ -7,6 +7,7 @@ import json
 import os
 import re
 import subprocess
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,7 +32,6 @@ from lengthwise.base.files import (
     write,
     write_json,
 )
-from lengthwise.base.process import suppress_warnings
 from lengthwise.base.results import RunOutline
 from lengthwise.experiment.own_code import changed_classes, hash_user_code
 from lengthwise.experiment.recipe import Recipe, build_outline, is_shipped_recipe
@@ -289,7 +289,7 @@ class Run(RunFolder):
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
         try:
-            with suppress_warnings():
+            with warnings.catch_warnings(action="ignore"):
                 state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception:  # any error of torch about foreign bytes; its message often advises to trust them
             state = None

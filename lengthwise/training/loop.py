@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -12,7 +13,6 @@ from typing import Any
 from lengthwise.base.errors import Diverged, Interrupted, UsageError, error_text, remove_controls
 from lengthwise.base.fields import validate_arguments
 from lengthwise.base.files import to_path
-from lengthwise.base.process import suppress_warnings
 from lengthwise.base.progress import Progress, ProgressLine
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.score_rows import loss_text, share_text
@@ -160,7 +160,8 @@ def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False
         return
     line = progress.add_line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
     try:
-        with suppress_warnings(), trainer.protect_generators():  # the compiler's warnings are for authors of kernels
+        # The compiler's warnings are for authors of kernels.
+        with warnings.catch_warnings(action="ignore"), trainer.protect_generators():
             next(trainer.compute_losses(*trainer.draw_batch(trainer.recipe.start)))
     except RuntimeError as error:
         if not runners.compiles:

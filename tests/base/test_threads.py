@@ -3,8 +3,6 @@
 import random
 import sys
 import threading
-import time
-import warnings
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -14,7 +12,6 @@ from torch import nn
 from trainings import MASTERED, MODEL, PLAIN, outcome
 
 import lengthwise as lw
-from lengthwise.base.process import suppress_warnings
 from lengthwise.runners import cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.training import trainer
@@ -116,15 +113,3 @@ def test_denormal_numbers_are_flushed_until_the_outer_context_ends():
             pass
         assert float(tiny * 1) == 0
     assert float(tiny * 1) != 0
-
-
-def test_warning_filters_are_restored_after_threads_end():
-    before = [*warnings.filters]
-
-    def suppress_repeatedly(number):
-        for _ in range(50):
-            with suppress_warnings():
-                time.sleep(0.0001 * (number + 1))
-
-    in_threads(suppress_repeatedly, range(COUNT))
-    assert warnings.filters == before
