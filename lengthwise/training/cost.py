@@ -12,8 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
+from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise.base import rng
 from lengthwise.base.progress import Progress
@@ -79,32 +78,16 @@ def count_operations(recipe: Recipe, rows: int | None = None, n_steps: int = 4) 
     rows = min(rows or max(1, recipe.batch // 8), recipe.batch)
     if (seconds := _estimate_step(recipe)) * rows / recipe.batch > MAX_STEP_SECONDS:
         return seconds * OPERATIONS_PER_SECOND
-    small, counter = _reduce_batch(recipe, rows), _OperationCounter()
+    small = _reduce_batch(recipe, rows)
     model = small.build()
-    with computation_settings(1):
+    # Torch does not count the operations of a CPU's fused attention.
+    with computation_settings(1), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         for step, exams_passed in _sample_steps(recipe, n_steps):
             batch, loops = data.draw_batch(small, step, exams_passed=exams_passed)
-            # Torch does not count the operations of a CPU's fused attention.
-            with rng.preserve_generators(), sdpa_kernel(SDPBackend.MATH), counter:
+            with rng.preserve_generators():
                 rng.seed_torch(rng.derive_seed(recipe.seed, "dropout", step))
                 small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
-    return counter.operations * recipe.batch / rows / n_steps
-
-
-class _OperationCounter(TorchDispatchMode):
-    """Counts the operations of matrix products, like torch's ``FlopCounterMode``, but not per module."""
-
-    operations = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # importing it takes seconds
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if count := flop_registry.get(func._overloadpacket):
-            self.operations += count(*args, **(kwargs or {}), out_val=result)
-        return result
+    return counter.get_total_flops() * recipe.batch / rows / n_steps
 
 
 def _estimate_step(recipe: Recipe) -> float:
