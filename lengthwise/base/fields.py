@@ -19,7 +19,7 @@ import re
 import types
 import typing
 from abc import ABC
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING
 from functools import cache
 from itertools import chain
@@ -232,42 +232,6 @@ def validate(annotation: Any, value: Any, path: str) -> Any:
         elif name in annotation.__required_keys__:
             raise UsageError(f"{path}: the field {name} is missing")
     return value
-
-
-def are_valid_rows(row_type: Any, rows: Sequence[Any]) -> bool:
-    """Return whether rows fit a ``TypedDict``. Checking by columns is ten times as fast as ``validate``, which names
-    the error. The result may be False for rows that ``validate`` accepts, but never True for rows that do not fit."""
-    if not {*map(type, rows)} <= {dict}:
-        return False
-    for name, hint in field_types(row_type).items():
-        column = [row[name] for row in rows if name in row]
-        if (len(column) < len(rows) and name in row_type.__required_keys__) or not _is_valid_column(hint, column):
-            return False
-    return True
-
-
-def _is_valid_column(annotation: Any, values: Sequence[Any]) -> bool:
-    annotation, *rules = typing.get_args(annotation) if typing.get_origin(annotation) is Annotated else (annotation,)
-    origin, options = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType) and options[1:] == (types.NoneType,):
-        return _is_valid_column(options[0], [value for value in values if value is not None])
-    if not values or {*map(type, values)} != {{tuple: list}.get(origin, origin or annotation)}:
-        return not values
-    if origin is dict:
-        names, parts = chain.from_iterable(values), chain.from_iterable(map(dict.values, values))
-        return _is_valid_column(options[0], [*names]) and _is_valid_column(options[1], [*parts])
-    if origin is tuple and options[1:] == (Ellipsis,):
-        items_fit = _is_valid_column(options[0], [*chain.from_iterable(values)])
-        return items_fit and not any(
-            rule.broken_requirement(value) for rule in rules for value in {*map(tuple, values)}
-        )
-    if annotation is float and not all(map(math.isfinite, values)):
-        return False
-    # If the smallest and the largest number are in a range, all are.
-    extremes = (min(values), max(values)) if annotation in (int, float) else {*values}
-    return annotation in (int, float, str) and not any(
-        rule.broken_requirement(value) for rule in rules for value in extremes
-    )
 
 
 def _validate_part(base_class: Any, value: Any, path: str) -> Any:

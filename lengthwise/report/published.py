@@ -133,9 +133,8 @@ def read_figures_json(folder: Path) -> Row:
 def read_table(path: Path, schema: Any) -> list[Row]:
     """Read the rows of a CSV file and validate them. Raises UsageError with the number of the first invalid row."""
     rows = read_csv(path)
-    if not fields.are_valid_rows(schema, rows):
-        for number, row in enumerate(rows, 1):
-            fields.validate(schema, row, f"{path}: row {number}")
+    for number, row in enumerate(rows, 1):
+        fields.validate(schema, row, f"{path}: row {number}")
     return rows
 
 

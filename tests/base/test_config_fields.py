@@ -14,13 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lengthwise as lw
-from lengthwise.base import schemas
 from lengthwise.base.fields import (
-    are_valid_rows,
     changed_fields,
     decode,
     encode,
-    field_types,
     identity_fields,
     override,
     part_classes,
@@ -279,23 +276,3 @@ def test_kinds_of_a_field_are_the_imported_dataclasses_of_its_type():
     assert not {"Position", "LearnedEncoding", "Transformer"} & set(part_classes(lw.Position))
     assert part_classes(lw.Lengths)["Curriculum"] is lw.Curriculum
     assert list(part_classes(lw.Position)) == sorted(part_classes(lw.Position))
-
-
-# Rows of files
-
-METRICS = {"step": 3, "loss": 0.5, "exact": {"8": 1.0}, "perplexity": {"1+1": None}, "rate": 0.1, "more": [{}]}
-SCORES = {"task": "parity", "weights": "w", "stopping": "Oracle", "problems": "uniform", "sizes": [2, 3], "count": 9,
-          "exact": 1.0, "token_accuracy": 1.0, "loops": 2.0, "low": 0.0, "high": 1.0}  # fmt: skip
-OTHERS = [None, True, 1, 0, -1, 0.5, 2.0, -0.5, math.nan, math.inf, 10**400, "", "a", "a\n", [], [1], [0], [0.5], ["a"],
-          [[1]], [2**70], {}, {"8": 0.5}, {"8": 2.0}, {"a": 0.5}, {8: 0.5}, {"8": None}, {"8": math.nan}]  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "row"), [(schemas.MetricsRow, METRICS), (schemas.ScoreRow, SCORES)])
-def test_rows_fit_a_schema_only_if_each_row_fits(kind, row):
-    assert are_valid_rows(kind, [])
-    assert are_valid_rows(kind, [row, {**row}])
-    wrong = [{**row, name: other} for name in field_types(kind) for other in OTHERS]
-    wrong += [{key: value for key, value in row.items() if key != name} for name in row]
-    for one in [*wrong, *OTHERS]:
-        if are_valid_rows(kind, [row, one, row]):
-            decode(kind, one)
