@@ -33,18 +33,7 @@ def remove_controls(text: str) -> str:
     return "".join(character for character in " ".join(text.split()) if character.isprintable())
 
 
-def error_text(error: BaseException) -> str:
-    """Return an error's message, or a replacement if the ``__str__`` of a user's own error class fails."""
-    try:
-        return str(error)
-    except Exception:
-        return "its message cannot be printed"
-
-
 def quote_value(value: object, *, max_length: int = 80) -> str:
     """Return a foreign value as text of at most ``max_length`` characters, to be quoted in an error."""
-    try:
-        text = repr(value)
-    except Exception:  # e.g. an integer of thousands of digits, or the `__repr__` of a user's own class
-        return f"a value of type {type(value).__name__}"
+    text = repr(value)
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"

@@ -108,10 +108,7 @@ def _non_default_fields(part: Any) -> list[dataclasses.Field[Any]]:
 
 def decode(annotation: type[T], value: Any, path: str = "") -> T:
     """Build a value of type ``annotation`` from JSON values. Raises UsageError, with the field's path, if wrong."""
-    try:
-        return validate(annotation, value, path)
-    except RecursionError:
-        raise UsageError(f"{path or 'recipe'}: nested too deeply") from None
+    return validate(annotation, value, path)
 
 
 def override(part: T, changes: Iterable[str]) -> T:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.base import fields
-from lengthwise.base.errors import UsageError, error_text, quote_value, remove_controls
+from lengthwise.base.errors import UsageError, quote_value, remove_controls
 from lengthwise.base.formatting import bytes_text
 
 MAX_TEXT_BYTES = 2**28  # size of a JSON or JSON Lines file: about a hundred thousand rows
@@ -181,7 +181,7 @@ _DECODER = json.JSONDecoder(parse_float=_parse_number, parse_constant=_parse_num
 
 def error_line(error: BaseException) -> str:
     """Return an error's message on one line, shortened."""
-    return remove_controls(error_text(error))[:200]
+    return remove_controls(str(error))[:200]
 
 
 def remove_temporary_files(folder: Path, name: str = "*") -> None:

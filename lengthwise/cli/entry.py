@@ -200,5 +200,5 @@ def _import_module(name: str, prefix: str) -> None:
             raise errors.UsageError(f"{prefix}{name}: there is no module {error.name}, {location}") from None
         last = [*frames, *foreign][-1]
         location = f" in {Path(last.filename).name}, line {last.lineno}" * ("importlib" not in last.filename)
-        message = f"{prefix}{name}: {type(error).__name__}{location}: {errors.error_text(error)}"
+        message = f"{prefix}{name}: {type(error).__name__}{location}: {error}"
         raise errors.UsageError(message) from None

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from lengthwise.base.errors import Diverged, Interrupted, UsageError, error_text, remove_controls
+from lengthwise.base.errors import Diverged, Interrupted, UsageError, remove_controls
 from lengthwise.base.fields import validate_arguments
 from lengthwise.base.files import to_path
 from lengthwise.base.progress import Progress, ProgressLine
@@ -166,7 +166,7 @@ def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False
     except RuntimeError as error:
         if not runners.compiles:
             raise
-        reason = remove_controls(error_text(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
+        reason = remove_controls(str(error).partition("Set TORCHDYNAMO")[0])[:200].strip()
         raise UsageError(f"{name}: torch cannot compile here ({reason}); omit compile") from None
     if explain and runners.graphs and runners.graphs.reason:
         progress.note(f"{name}: runs without CUDA graphs: {runners.graphs.reason}")

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from lengthwise.base import rng
-from lengthwise.base.errors import Diverged, UsageError, error_text, is_out_of_memory, remove_controls
+from lengthwise.base.errors import Diverged, UsageError, is_out_of_memory, remove_controls
 from lengthwise.base.fields import encode
 from lengthwise.base.files import error_line
 from lengthwise.base.results import AnySize
@@ -108,7 +108,7 @@ class Trainer:
                 yield from compute_gradients(self.objective_losses(self.step, runner, batch, loops), self.matmul)
                 return
             except (MemoryError, RuntimeError) as error:
-                if "once_differentiable" in error_text(error) and type(runner) is not Plain:
+                if "once_differentiable" in str(error) and type(runner) is not Plain:
                     fault = "the objective takes second derivatives, which faster runners do not support"
                     raise UsageError(f"{fault}: train within lw.plain(), or with LENGTHWISE_PLAIN=1") from error
                 if not is_out_of_memory(error):

@@ -40,13 +40,6 @@ class Gru(nn.Module):
         return {"scores": logits} if self.wrapped else logits
 
 
-class Unprintable:
-    """An object whose ``repr`` fails."""
-
-    def __repr__(self):
-        raise RuntimeError
-
-
 class NotFrozen(lw.ModelSpec):
     """A configuration that is not a frozen dataclass."""
 
@@ -312,10 +305,8 @@ WRONG = [
     (lambda: lw.evaluate("looped-pairs", torch.tensor([8, 9])), r"lengths: tensor\(8\) is not a size"),
     (lambda: lw.evaluate("looped-pairs", np.array(8)), r"lengths: array\(8\) is neither a size nor a list of sizes"),
     (lambda: lw.evaluate("looped-pairs", itertools.count(1)), "give between 1 and 10,000 sizes"),
-    (lambda: lw.evaluate("looped-pairs", [Unprintable()]), "lengths: a value of type Unprintable is not a size"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=2.5), "samples: 2.5 is not a whole number"),
     (lambda: lw.evaluate("looped-pairs", 8, samples=10**9), "1,000,000,000 problems of a size"),
-    (lambda: lw.evaluate("looped-pairs", 8, seed=10**5000), "seed must be .*, not a value of type int"),
     (lambda: lw.evaluate("looped-pairs", 8, stopping="Orcale"), "did you mean Oracle"),
     (lambda: lw.evaluate("looped-pairs", 8, stopping=True), "stopping: True is not one of"),
     (lambda: lw.evaluate("looped-pairs", 8, stopping=[]), "stopping: give at least one rule"),
@@ -354,7 +345,6 @@ WRONG = [
     (lambda: lw.list_models(b"lstm"), "words must be a string or a list of strings, not .*"),
     (lambda: lw.style(["page"]).__enter__(), r"width must be 'column' or 'page', not \['page'\]"),
     (lambda: lw.load("looped-pairs").solve(["1+1"]), "solve takes one prompt as text, not list"),
-    (lambda: lw.load(10**5000), "name weights by a folder or a name, not by a value of type int"),
     (lambda: lw.load("looped-pairs", "meta"), "available are: auto, cpu"),
     (lambda: lw.find(3), "name: 3 is not a word"),
     (lambda: lw.find("looped-parity", 3), "a change: 3 is not a word"),
