@@ -11,8 +11,6 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from torch import nn
-
 from lengthwise.base.errors import quote_value
 from lengthwise.base.fields import Config, build, dataclass_subclasses, part_classes, suggest, to_kebab_case
 from lengthwise.base.types import UsageError
@@ -26,7 +24,6 @@ from lengthwise.experiment.source import Source
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.experiment.study import Study
 from lengthwise.models import ModelSpec
-from lengthwise.models.external import add_builders
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.objectives import Objective
@@ -44,7 +41,7 @@ def parts() -> dict[str, dict[str, type[Config]]]:
 
 
 def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
-    """Return public functions without required arguments that are annotated to return ``returns``, or any module."""
+    """Return public functions without required arguments that are annotated to return ``returns``."""
     functions = {}
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
@@ -56,9 +53,8 @@ def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Ca
             except NameError:  # a name that only a type checker imports
                 continue
             parameters = inspect.signature(function).parameters.values()
-            is_module = returns is nn.Module and isinstance(returned, type) and issubclass(returned, nn.Module)
             is_callable = all(parameter.default is not parameter.empty for parameter in parameters)
-            if is_callable and (is_module or returned == returns):
+            if is_callable and returned == returns:
                 functions[name.replace("_", "-")] = function
     return functions
 
@@ -100,8 +96,8 @@ def _shipped_studies() -> dict[str, Callable[..., Study]]:
 
 
 def add_module(module: ModuleType) -> None:
-    """Register the recipes and studies of a user's own module, and its functions that return a torch module; its
-    classes are registered by the import itself. Raises UsageError if a name is taken."""
+    """Register the recipes and studies of a user's own module; its classes are registered by the import itself. Raises
+    UsageError if a name is taken."""
     parts()  # raises for names of the package's parts
     for base in PARTS.values():
         defined = {cls for cls in dataclass_subclasses(base) if cls.__module__ == module.__name__}
@@ -116,7 +112,6 @@ def add_module(module: ModuleType) -> None:
     taken = [name for name in recipes if name in _shipped_recipes()]
     if taken := taken + [name for name in studies if name in _shipped_studies()]:
         raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
-    add_builders(_find_functions([module], nn.Module).values())
     _OWN_RECIPES.update(recipes)
     _OWN_STUDIES.update(studies)
     if module.__file__:

@@ -25,7 +25,6 @@ from lengthwise.models import Model, ModelSpec
 
 PLAIN_TYPES = bool, int, float, complex, str, bytes, range, torch.dtype, torch.device, torch.layout
 MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))  # torch's own attributes of every module, such as "training"
-_BUILDERS: dict[str, Callable[[], nn.Module]] = {}  # functions of imported files that return a module, by name
 _MODULES: dict[str, nn.Module] = {}  # copies of modules, by digest and by form, kept until the process ends
 
 
@@ -78,7 +77,7 @@ class ExternalModule(ModelSpec):
             return copy.deepcopy(known)
         if self.config:
             return _build_from_config(self.name, self.config)
-        built = {name: function() for name, function in (_BUILDERS | _find_builders(self.name)).items()}
+        built = {name: function() for name, function in _find_builders(self.name).items()}
         same_class = {name: module for name, module in built.items() if type(module).__name__ == self.name}
         for module in same_class.values():
             if self.form in ("", ExternalModule.of(module).form):
@@ -90,19 +89,16 @@ class ExternalModule(ModelSpec):
         raise UsageError(f"{fault}: {advice} (on the command line: --import)")
 
 
-def add_builders(functions: Iterable[Callable[[], nn.Module]]) -> None:
-    """Register functions without arguments that return a module, with which ``ExternalModule`` builds modules."""
-    _BUILDERS.update({function.__qualname__: function for function in functions})
-
-
 def _find_builders(name: str) -> dict[str, Callable[[], nn.Module]]:
-    """Return the functions without arguments, of all imported files, that are annotated to return a class ``name``."""
+    """Return the functions without arguments, of all imported files, that are annotated to return a class ``name``, in
+    text perhaps with the module before it."""
     functions = {}
     for module in [*sys.modules.values()]:
         for function in [*getattr(module, "__dict__", {}).values()]:
             if type(function) is FunctionType and function.__module__ == getattr(module, "__name__", ""):
                 returned = function.__annotations__.get("return")
-                if getattr(returned, "__name__", returned) == name and not inspect.signature(function).parameters:
+                returned = str(getattr(returned, "__name__", returned)).rpartition(".")[2]
+                if returned == name and not inspect.signature(function).parameters:
                     functions[function.__qualname__] = function
     return functions
 
