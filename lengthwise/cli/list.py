@@ -31,14 +31,11 @@ class Options(OutputOptions):
 def run(args: Options) -> int:
     """List recipes, studies, weights, runs and parts; with words, those that match every word."""
     systems, studies = sources.list_systems(), sources.list_studies()
-    if systems is None or args.import_:
+    if args.import_:
         from lengthwise.api import catalog  # imports torch, as the user's module has done
 
-        if systems is None:  # their files have changed: import them
-            systems = sources.list_systems(catalog.family_members()) or []
         own_recipes, own_studies = catalog.describe_user_definitions()
-        if args.import_:
-            systems.append(sources.RecipeFile("yours", "Recipes of imported modules", own_recipes))
+        systems.append(sources.RecipeFile("yours", "Recipes of imported modules", own_recipes))
         studies |= own_studies
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything["studies"] = studies

@@ -4,7 +4,6 @@ A field's help is the comment beside it."""
 from __future__ import annotations
 
 import ast
-import hashlib
 import json
 import re
 import tokenize
@@ -14,7 +13,8 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-# Names of the recipes in families, which only calls of their functions give; `make docs` writes the file.
+# Names of the recipes in families, which only calls of their functions give; `make docs` writes the file, and a test
+# compares it with the recipes.
 MEMBERS = PACKAGE / "recipes" / "members.json"
 
 # The base class of each kind of part of a recipe.
@@ -243,23 +243,17 @@ class RecipeFile:
 
 
 def list_recipe_names() -> list[str]:
-    """Return the names of the shipped recipes; none if the names in ``MEMBERS`` are older than the recipes."""
-    return [name for system in list_systems() or () for name in system.recipes]
+    """Return the names of the shipped recipes."""
+    return [name for system in list_systems() for name in system.recipes]
 
 
-def list_systems(members: Mapping[str, Mapping[str, list[str]]] | None = None) -> list[RecipeFile] | None:
-    """Return the shipped recipes by file; None if ``members``, the names of families by file and function (by default
-    those in ``MEMBERS``), are older than the recipes."""
-    if members is None:
-        tree = json.loads(MEMBERS.read_text(encoding="utf-8")) if MEMBERS.exists() else {}
-        members = tree["families"] if tree.get("files") == hash_recipe_files() else None
-    found = []
+def list_systems() -> list[RecipeFile]:
+    """Return the shipped recipes by file. The names of families are those in ``MEMBERS``."""
+    members, found = json.loads(MEMBERS.read_text(encoding="utf-8")), []
     for path in _list_files("recipes"):
-        if members is None or path.stem not in members:
-            return None
         recipes = {name.replace("_", "-"): about for name, about in _list_functions(path, "Recipe")}
         for name, about in _list_functions(path, "dict[str, Recipe]"):
-            recipes |= dict.fromkeys(members[path.stem].get(name, []), about)
+            recipes |= dict.fromkeys(members.get(path.stem, {}).get(name, []), about)
         docstring = ast.get_docstring(ast.parse(path.read_bytes())) or ""
         found.append(RecipeFile(path.stem, first_sentence(docstring), recipes))
     return found
@@ -269,21 +263,6 @@ def list_studies() -> dict[str, str]:
     """Return the names of the shipped studies, each with its description."""
     pairs = [found for path in _list_files("studies") for found in _list_functions(path, "Study")]
     return {name.replace("_", "-"): about for name, about in pairs}
-
-
-def hash_recipe_files() -> dict[str, str]:
-    """Return a hash of each recipe file's code, without docstrings and full-line comments."""
-    found = {}
-    for path in _list_files("recipes"):
-        text = path.read_text(encoding="utf-8")
-        doc_lines: set[int] = set()
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-                doc_lines |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-        lines = [line.strip() for number, line in enumerate(text.splitlines(), 1) if number not in doc_lines]
-        code = "\n".join(line for line in lines if line and not line.startswith("#"))
-        found[path.stem] = hashlib.blake2b(code.encode(), digest_size=8).hexdigest()
-    return found
 
 
 def _list_files(folder: str) -> list[Path]:

@@ -46,11 +46,9 @@ def test_sources_and_imported_code_agree():
         for kind, found in catalog.parts().items()
     }
     assert parts == ours
-    systems = sources.list_systems()
-    assert systems is not None, "run `make docs`"
-    assert {name: about for one in systems for name, about in one.recipes.items()} == {
+    assert {name: about for one in sources.list_systems() for name, about in one.recipes.items()} == {
         name: catalog.read_summary(function) for name, function in catalog._shipped_recipes().items()
-    }
+    }, "run `make docs`"
     assert sources.list_studies() == {
         name: catalog.read_summary(function) for name, function in catalog.studies().items()
     }
@@ -69,17 +67,6 @@ def test_every_field_has_its_type_its_default_and_a_comment():
                 assert found.default is None
             else:
                 assert found.default.partition("(")[0] == repr(field.default).partition("(")[0]
-
-
-def test_an_outdated_cache_of_families_is_not_used(tmp_path, monkeypatch):
-    """The cached list of families is valid only for the files it was built from."""
-    monkeypatch.setattr(sources, "MEMBERS", tmp_path / "members.json")
-    assert sources.list_systems() is None
-    (tmp_path / "members.json").write_text(json.dumps({"files": {}, "families": {}}))
-    assert sources.list_systems() is None
-    assert sum(len(one.recipes) for one in sources.list_systems(catalog.family_members())) == len(
-        catalog._shipped_recipes()
-    )
 
 
 def test_list_and_show_import_no_large_package_and_a_list_fits_a_screen(tmp_path):
