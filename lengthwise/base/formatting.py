@@ -71,8 +71,6 @@ class Listing(dict[str, str]):
 
 def duration_text(seconds: float) -> str:
     """Format a time: ``8 s``, ``3 min``, ``2.5 h``, ``4 days``."""
-    if seconds >= 1e5 * YEAR:
-        return "more than 100,000 years"
     for name, unit in (("years", YEAR), ("days", DAY)):
         if seconds >= 2 * unit:
             return f"{seconds / unit:,.0f} {name}"
@@ -85,7 +83,7 @@ def bytes_text(byte_count: float) -> str:
     """Format a number of bytes: ``329 MB``."""
     units = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
     power = min(len(units) - 1, int(math.log(max(byte_count, 1), 1000)))
-    return f"{byte_count / 1000**power:,.0f} {units[power]}" if byte_count < 1e22 else "more than 10⁴ EB"
+    return f"{byte_count / 1000**power:,.0f} {units[power]}"
 
 
 def format_ranges(numbers: Sequence[int]) -> str:

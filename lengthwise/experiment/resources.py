@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from lengthwise.base.fields import nested_parts
-from lengthwise.base.formatting import YEAR, bytes_text, duration_text
+from lengthwise.base.formatting import bytes_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
@@ -40,12 +40,10 @@ class ResourceEstimate:
     seconds: float  # of one CPU thread
 
     def check(self, description: str) -> None:
-        """Raise UsageError if this machine lacks the memory, or the work would take more than a century."""
+        """Raise UsageError if this machine lacks the memory."""
         if self.memory > (limit := available_memory()):
             needed = f"{description} takes about {bytes_text(self.memory)} of memory"
             raise UsageError(f"{needed}; this machine has {bytes_text(limit)}")
-        if self.seconds > 100 * YEAR:
-            raise UsageError(f"{description} takes about {duration_text(self.seconds)}")
 
 
 def available_memory() -> float:
