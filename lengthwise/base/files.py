@@ -162,21 +162,14 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def parse_object(text: str | bytes, source: str) -> dict[str, Any]:
-    """Parse a JSON object; NaN and infinity become None. Raises UsageError, naming ``source``, for other text."""
+    """Parse a JSON object. Raises UsageError, naming ``source``, for other text."""
     try:
-        tree = _DECODER.decode(text if isinstance(text, str) else text.decode())
+        tree = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{source}: not JSON ({error_line(error)})") from None
     if not isinstance(tree, dict):
         raise UsageError(f"{source}: not a JSON object")
     return tree
-
-
-def _parse_number(text: str) -> float | None:
-    return value if math.isfinite(value := float(text)) else None
-
-
-_DECODER = json.JSONDecoder(parse_float=_parse_number, parse_constant=_parse_number)  # earlier versions wrote NaN
 
 
 def error_line(error: BaseException) -> str:

@@ -1,9 +1,9 @@
 """Runs with made-up rows, for tests of reports."""
 
-import json
 from dataclasses import replace
 
 import lengthwise as lw
+from lengthwise.base.files import json_text
 from lengthwise.runs.run import Run
 
 TOP = 8
@@ -30,6 +30,5 @@ def logged(part, losses, exact=()):
     run = Run.of(part)
     rows = [{"step": 10 * i, "loss": loss} for i, loss in enumerate(losses, 1)]
     rows += [{"step": step, "exact": shares} for step, shares in exact]
-    # Written directly, as earlier versions did, which allowed NaN.
-    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (run.folder / "metrics.jsonl").write_text("".join(json_text(row) + "\n" for row in rows))
     return run
