@@ -29,18 +29,10 @@ def autocast(device: torch.device, matmul: Matmul) -> torch.autocast:
 
 
 class Clock:
-    """Measures wall and processor seconds since its creation, except those spent in ``pause``."""
+    """Measures wall and processor seconds since its creation."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
-
-    @contextmanager
-    def pause(self) -> Iterator[None]:
-        """Exclude the time of a ``with`` block from the measurement."""
-        wall, cpu = time.perf_counter(), time.process_time()
-        yield
-        self.wall += time.perf_counter() - wall
-        self.cpu += time.process_time() - cpu
 
     def read(self) -> dict[str, float]:
         return {"wall_s": time.perf_counter() - self.wall, "cpu_s": time.process_time() - self.cpu}

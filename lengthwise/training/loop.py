@@ -26,7 +26,7 @@ from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
 from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training import checkpoint
-from lengthwise.training.arithmetic import Matmul, check_matmul, computation_settings, stop_signal
+from lengthwise.training.arithmetic import Clock, Matmul, check_matmul, computation_settings, stop_signal
 from lengthwise.training.processes import join_processes
 from lengthwise.training.trainer import DrawnBatch, Trainer, try_training
 
@@ -84,8 +84,8 @@ def train(
         run = Run.of(recipe, run_folder)
         run.record_code(trainer.model)
         with ExitStack() as contexts:
-            with trainer.clock.pause():  # without the time spent waiting for another process
-                contexts.enter_context(nullcontext() if run.done else run.lock(wait=wait))
+            contexts.enter_context(nullcontext() if run.done else run.lock(wait=wait))
+            trainer.clock = Clock()  # without the time spent waiting for another process
             contexts.enter_context(computation_settings(threads))
             should_stop = contexts.enter_context(stop_signal())
             contexts.enter_context(send_to_trackers(run, track, shown.note))

@@ -16,7 +16,6 @@ from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment import data
 from lengthwise.jobs.pool import JobPool
 from lengthwise.runs.run import Run, Weights
-from lengthwise.training.arithmetic import Clock
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import Trainer
@@ -59,16 +58,6 @@ def test_zero_loss_ranks_first_and_a_missing_loss_last():
     recipe = catalog.recipe("looped-parity", ["keep=lowest-loss", "watch.validation=4", "watch.every=1"])
     merits = [Validator(recipe)._merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
     assert merits == sorted(merits, reverse=True) and merits[0] == 0.0
-
-
-def test_a_paused_clock_does_not_count(monkeypatch):
-    now = iter([0.0, 10.0, 15.0, 20.0])
-    monkeypatch.setattr("time.perf_counter", lambda: next(now))
-    monkeypatch.setattr("time.process_time", lambda: 0.0)
-    clock = Clock()
-    with clock.pause():
-        pass
-    assert clock.read() == {"wall_s": 15.0, "cpu_s": 0.0}
 
 
 def test_weights_of_an_old_checkpoint_get_current_names(tmp_path):
