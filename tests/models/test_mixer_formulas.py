@@ -200,6 +200,17 @@ def test_eigenvalues_of_the_transition_are_in_their_range(name, least):
     assert least - 1e-9 <= sizes.min() < least + 0.1 and 0.9 < eigenvalues.real.max() <= 1 + 1e-9
 
 
+@pytest.mark.parametrize("shift", [-300.0, 300.0])
+def test_all_input_gates_of_slstm_may_be_tiny_or_huge(shift):
+    mixer, x = build("SLSTM"), torch.randn(1, LENGTH, WIDTH, generator=stream(0, "x"))
+    expected = mixer.step(x, None)[0].detach()
+    mixer.bias.data[:, 0] += shift  # scales c and n alike
+    found = mixer.step(x, None)[0]
+    found.sum().backward()
+    torch.testing.assert_close(found.detach(), expected, atol=1e-3, rtol=1e-3)
+    assert all(parameter.grad.isfinite().all() for parameter in mixer.parameters())
+
+
 @torch.no_grad()
 @pytest.mark.filterwarnings("ignore:Mismatch dtype")  # norms in two precisions are slower
 @pytest.mark.parametrize("name", BUILDERS)

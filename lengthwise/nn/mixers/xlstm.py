@@ -128,11 +128,12 @@ class SLSTMMixer(RecurrentMixer):
         self.out = nn.Linear(width, width, bias=biases)
 
     def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
-        before, *memory = state or (None, *[x.new_zeros(self.heads, len(x), x.shape[-1] // self.heads)] * 4)
+        zeros = x.new_zeros(self.heads, len(x), x.shape[-1] // self.heads)
+        # Before the first position n is 0, so its scale is −∞: from 0 on, a nearly closed first gate i gave 0 / 0.
+        before, h, c, n, m = state or (None, zeros, zeros, zeros, zeros - torch.inf)
         seen, before = self.conv(x, before)
         inputs = torch.cat([self.gates(seen), self.input(x)], -1).unflatten(-1, (4, self.heads, -1))
         inputs = (inputs.transpose(2, 3) + self.bias).flatten(3).permute(1, 2, 0, 3)  # t h b 4e
-        h, c, n, m = memory
         outputs = []
         for current in inputs.unbind(0):
             i, f, z, o = torch.baddbmm(current, h, self.recurrent).chunk(4, -1)
