@@ -62,7 +62,9 @@ def _published_recipe(name: str) -> Recipe:
         eps=1e-12,
         biases=False,
         readout="mlp",
-        positions=(Abacus(size=511, offset=101),),
+        # Symbols and digit positions start equally large; otherwise the norm of their sum hides the positions.
+        embedding_std=1 / 32,
+        positions=(Abacus(size=511, offset=101, std=1 / 32),),
         injection=injection,
         noise=0.02 if loops > 1 else 0.0,
     )
@@ -76,7 +78,7 @@ def _published_recipe(name: str) -> Recipe:
         objective=Progressive(weight=1.0, truncated=True) if loops > 1 else Final(),
         steps=2440,
         batch=8192,
-        optimizer=AdamW(rate=1e-4, betas=(0.9, 0.98)),
+        optimizer=AdamW(rate=1e-4, betas=(0.9, 0.98), eps=1e-12),
         schedule=Schedule("trapezoid", warmup=0.1, cooldown=0.1),
         clip=0.5,
         watch=Watch(every=244, sizes=(20, 25), count=100, probes=PROBES),
