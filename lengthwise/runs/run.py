@@ -74,7 +74,7 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
     estimate_model(recipe).check(f"{folder}: its model")
     model = recipe.build()
     try:
-        tensors = rename_parameters(load_tensors(read_bytes(path, max_tensor_bytes())))
+        tensors = load_tensors(read_bytes(path, max_tensor_bytes()))
     except (SafetensorError, OSError) as error:
         raise UsageError(f"{path}: not a whole safetensors file ({error_line(error)})") from None
     try:
@@ -157,12 +157,6 @@ def read_recipe(folder: Path) -> Recipe:
         return Recipe.read(text)
     except UsageError as error:
         raise UsageError(f"{folder / 'config.json'}: {error}") from None
-
-
-def rename_parameters(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return weights under current parameter names: before version 0.2 every mixer was called attention."""
-    old_name = re.compile(r"^((?:module\.)?blocks\.\d+\.)(norm_)?attention\.")
-    return {old_name.sub(r"\1\2mixer.", name): weight for name, weight in weights.items()}
 
 
 def max_tensor_bytes() -> float:

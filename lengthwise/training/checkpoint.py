@@ -16,14 +16,7 @@ from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.models.external import tensor_bytes
 from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
 from lengthwise.runs.hub import PREFIX
-from lengthwise.runs.run import FINAL_FILE, Run, load, read_recipe, rename_parameters, weights_folder
-
-
-def rename_weights(state: Mapping[str, Any]) -> None:
-    """Give the weights in a checkpoint of an older version their present parameter names."""
-    for tree, key in ((state, "model"), (state, "average"), (state.get("best"), "weights")):
-        if isinstance(tree, dict) and isinstance(tree.get(key), dict):
-            tree[key] = rename_parameters(tree[key])
+from lengthwise.runs.run import FINAL_FILE, Run, load, read_recipe, weights_folder
 
 
 def checkpoint_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +58,6 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
     if found is None or (digest := state_digest(found)) != parent.digest:
         changed = "its final.pt is gone" if found is None else f"they have the digest {digest}, not {parent.digest}"
         raise UsageError(f"{parent.run}: not the weights that this run continues from: {changed}; restore them")
-    found["model"] = rename_parameters(found["model"])
     return found, own
 
 

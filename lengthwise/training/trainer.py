@@ -303,7 +303,6 @@ class Trainer:
         state, before = run.load_state(), self.environment()
         if state:
             try:
-                checkpoint.rename_weights(state)
                 self.load_state(state)
                 before |= state["surroundings"]
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:

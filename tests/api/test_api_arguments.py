@@ -15,10 +15,9 @@ from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment import data
 from lengthwise.jobs.pool import JobPool
-from lengthwise.runs.run import Run, Weights
+from lengthwise.runs.run import Weights
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
-from lengthwise.training.trainer import Trainer
 from lengthwise.training.validation import Validator
 
 
@@ -58,20 +57,6 @@ def test_zero_loss_ranks_first_and_a_missing_loss_last():
     recipe = catalog.recipe("looped-parity", ["keep=lowest-loss", "watch.validation=4", "watch.every=1"])
     merits = [Validator(recipe)._merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
     assert merits == sorted(merits, reverse=True) and merits[0] == 0.0
-
-
-def test_weights_of_an_old_checkpoint_get_current_names(tmp_path):
-    recipe = catalog.recipe("looped-parity").change(["keep=best", "watch.every=10", "model.width=16"])
-    one, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
-    one.validator.best = {"merit": 1.0, "step": 0, "weights": dict(one.model.state_dict())}
-    state = one.state()
-    for part in (state["model"], state["average"], state["best"]["weights"]):
-        for name in [name for name in part if ".mixer." in name]:
-            part[name.replace(".mixer.", ".attention.")] = part.pop(name)
-    run = Run.of(recipe, tmp_path)
-    run.save_state(state)
-    other.restore_checkpoint(run)
-    assert set(other.validator.best["weights"]) == set(one.model.state_dict())
 
 
 def test_anatomy_uses_the_batch_size_of_its_rule(monkeypatch):
