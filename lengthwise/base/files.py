@@ -45,9 +45,8 @@ def write(path: Path, content: bytes, *, make_folder: bool = True) -> None:
             part.unlink(missing_ok=True)
 
 
-def append(path: Path, lines: bytes) -> int:
-    """Append all lines to a file or none, after removing an incomplete last line. Return the file's size in bytes.
-    Raises OSError for a link."""
+def append(path: Path, lines: bytes) -> None:
+    """Append all lines to a file or none, after removing an incomplete last line. Raises OSError for a link."""
     with open(path, "ab+", buffering=0, opener=_open_without_links) as file:
         size = file.seek(0, os.SEEK_END)
         _check_size(path, size + len(lines), MAX_TEXT_BYTES)
@@ -61,7 +60,6 @@ def append(path: Path, lines: bytes) -> int:
         except OSError:  # e.g. the disk is full: remove the part that was written
             file.truncate(size)
             raise
-        return size + len(lines)
 
 
 def remove(path: Path) -> None:

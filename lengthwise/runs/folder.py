@@ -111,7 +111,6 @@ class Folder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._written: dict[str, int] = {}  # file sizes after the last append, in bytes
         # Called with the name and the rows after each append.
         self.listeners: list[Callable[[str, Sequence[dict[str, Any]]], None]] = []
         self._cache: dict[str, tuple[_State, list[dict[str, Any]]]] = {}  # by name: a file's state and its rows
@@ -121,7 +120,7 @@ class Folder:
 
     def append(self, name: str, *rows: dict[str, Any]) -> None:
         """Append rows to ``<name>.jsonl``, all or none, after removing an incomplete last line. Raises UsageError if
-        the disk is full, or if rows appended earlier have vanished."""
+        the disk is full."""
         path = self.folder / f"{name}.jsonl"
         try:
             text = "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows).encode()
@@ -129,12 +128,7 @@ class Folder:
             raise UsageError(f"{path}: a measured number is not finite: do the weights hold NaN?") from None
         with translate_disk_errors(self.folder):
             before = _file_state(path)
-            if self._written.get(name, 0) > (before[0] if before else 0):
-                raise UsageError(
-                    f"{path}: rows have vanished while others were added; restore the file, or repeat the command to "
-                    "continue without them"
-                )
-            self._written[name] = append(path, text)
+            append(path, text)
         cached_state, cached_rows = self._cache.get(name, (None, []))
         state = _file_state(path)
         # A map of thousands of cells is appended row by row: do not read the whole file again for each.
@@ -333,7 +327,6 @@ class RunFolder(Folder):
     def remove_rows_after(self, name: str, step: int) -> None:
         """Remove rows of steps after ``step``, which a resumed run logs again."""
         lines = [json.dumps(row) + "\n" for row in self.rows(name) if row["step"] <= step]
-        self._written.pop(name, None)
         write(self.folder / f"{name}.jsonl", "".join(lines).encode())
 
 

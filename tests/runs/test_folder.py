@@ -132,7 +132,7 @@ def test_a_row_that_another_process_appends_meanwhile_is_not_kept_twice(run, mon
 
     def append_both(path, text):
         append(path, f"{json.dumps(other)}\n".encode())
-        return append(path, text)
+        append(path, text)
 
     with monkeypatch.context() as patch:
         patch.setattr(folders, "append", append_both)

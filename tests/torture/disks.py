@@ -1,4 +1,4 @@
-"""Disks that fail: full, read-only, over a quota, a file too large, a folder or a log that vanishes.
+"""Disks that fail: full, read-only, over a quota, a file too large, a folder that vanishes.
 
 The command ends with one line. Once the disk works again, the same command continues, with the same results as without
 the fault.
@@ -47,8 +47,6 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
         return {"skipped": 1, "why": str(reason), "faults": []}
     finally:
         subprocess.run(["umount", "-q", "-l", folder / "runs"], capture_output=True)
-    if kind == "log-vanishing":
-        wrong = [one for one in wrong if "metrics.jsonl" not in one]
     return {"failures": int(child.code == 2), "faults": faults + wrong}
 
 
@@ -102,18 +100,17 @@ def _refusing(number: int, words: list[str], folder: Path, _: float, draw: rando
     return fork(words, folder, lambda: sys.addaudithook(hook))
 
 
-def _vanishing(what: str, words: list[str], folder: Path, seconds: float, draw: random.Random) -> Child:
+def _vanishing(words: list[str], folder: Path, seconds: float, draw: random.Random) -> Child:
     child = fork(words, folder)
     while child.poll() is None and not any(folder.glob("runs/*/metrics.jsonl")):
         time.sleep(0.005)
     child.wait(draw.uniform(0, seconds / 2))
-    for path in folder.glob(what):
-        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    shutil.rmtree(folder / "runs", ignore_errors=True)
     return child
 
 
 FAILING = {
     "full": _full, "study-full": _full, "read-only": _read_only, "limit": _limit,
     "quota": partial(_refusing, errno.EDQUOT), "failing": partial(_refusing, errno.EIO),
-    "vanishing": partial(_vanishing, "runs"), "log-vanishing": partial(_vanishing, "runs/*/metrics.jsonl"),
+    "vanishing": _vanishing,
 }  # fmt: skip
