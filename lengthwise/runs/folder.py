@@ -33,7 +33,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -175,11 +174,18 @@ class Folder:
         """Keep other processes from working on this folder during a ``with`` block. If one already does, raise
         UsageError or, with ``wait``, wait. The system frees the lock of a process that has ended in any way. A network
         file system locks across machines only if it supports locks."""
-        from filelock import FileLock  # late: only training needs it
+        from filelock import FileLock, Timeout  # late: only training needs it
 
         path, owner = self.folder / ".lock", self.folder / ".owner"
         lock = FileLock(path, is_singleton=True)
-        self._acquire_lock(lock, wait, folder_kind)
+        # filelock warns where the system has no locks
+        with translate_disk_errors(self.folder), warnings.catch_warnings(action="ignore"):
+            try:
+                lock.acquire(timeout=-1 if wait else 0)
+            except Timeout:
+                holder = remove_controls(read_bytes(owner).decode() if owner.exists() else "another process")
+                advice = "; --wait (in Python wait=True) waits for it" if folder_kind == "run" else ""
+                raise UsageError(f"{self.folder}: {holder} works on this {folder_kind}{advice}") from None
         try:
             write(owner, f"process {os.getpid()} on {platform.node()}".encode())
             with translate_disk_errors(self.folder):
@@ -189,33 +195,6 @@ class Folder:
             if lock.lock_counter == 1:  # the outermost of nested calls
                 remove(owner)
             lock.release()
-
-    def _acquire_lock(self, lock: Any, wait: bool, folder_kind: str) -> None:
-        from filelock import SoftFileLock, Timeout
-
-        path = self.folder / ".lock"
-        # filelock warns where the system has no locks
-        with translate_disk_errors(self.folder), warnings.catch_warnings(action="ignore"):
-            try:
-                lock.acquire(timeout=0)
-                return
-            except Timeout:
-                # On a disk without locks the file itself is the lock, and names its owner. An empty file was left by a
-                # system with locks, which never removes it: no process holds it, unless one that has created it within
-                # ten seconds is about to write its id into it.
-                is_soft = isinstance(lock, SoftFileLock)
-                if is_soft and path.stat().st_size == 0 and time.time() - path.stat().st_mtime > 10:
-                    remove(path)
-            try:
-                lock.acquire(timeout=-1 if wait else 0)
-            except Timeout:
-                owner = self.folder / ".owner"
-                holder = read_bytes(owner).decode(errors="replace") if owner.exists() else "another process"
-                advice = "; --wait (in Python wait=True) waits for it" if folder_kind == "run" else ""
-                advice += f"; if that has ended, delete {path}: this disk has no locks" if is_soft else ""
-                raise UsageError(
-                    f"{self.folder}: {remove_controls(holder)} works on this {folder_kind}{advice}"
-                ) from None
 
     def clear_cache(self) -> None:
         """Clear cached rows, so that they are read again on demand: the rows of many runs do not fit in memory."""

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import time
-import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -249,35 +248,6 @@ def test_a_row_with_too_many_sizes_is_refused_in_one_line(name, trained, tmp_pat
     path.write_text(path.read_text().replace(",2,9,", ",2x2,9,"))
     message = run_failing("report", tmp_path / "results", "--out", tmp_path / "out")
     assert "scores: row 1: sizes must be 1 (length), not 2" in message
-
-
-# Locks
-
-
-@pytest.fixture
-def without_flock(monkeypatch):
-    fcntl = pytest.importorskip("fcntl")
-
-    def raise_not_implemented(*_):
-        raise OSError(38, "Function not implemented")
-
-    monkeypatch.setattr(fcntl, "flock", raise_not_implemented)
-
-
-@pytest.mark.usefixtures("without_flock")
-def test_a_disk_without_flock_is_locked_by_the_file_itself(tmp_path):
-    path = build_run(tmp_path / "run").folder / ".lock"
-    path.touch()  # left by a lock on a disk that supports flock
-    os.utime(path, (0, 0))
-    with warnings.catch_warnings(action="error"), RunFolder(path.parent).lock():
-        assert path.read_text().startswith(f"{os.getpid()}\n")
-    assert not path.exists()
-    path.write_text("1\nanother-machine\n")
-    with (
-        pytest.raises(lw.UsageError, match=r"if that has ended, delete \S+\.lock: this disk has no locks$"),
-        RunFolder(path.parent).lock(),
-    ):
-        pass
 
 
 def test_checking_a_file_creates_no_folder(tmp_path):
