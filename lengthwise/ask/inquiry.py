@@ -248,10 +248,10 @@ class InquiryRun(InquiryFolder):
         return self.inquiry.outline
 
     def replies(self) -> dict[str, Row]:
-        """Return the rows of ``replies``, by prompt; damaged ones are left out (``damaged_replies``)."""
+        """Return the rows of ``replies``, by prompt."""
         replies_by_prompt: dict[str, Row] = {}
         for row in self.rows("replies"):
-            replies_by_prompt.setdefault(row["prompt"], row | read_token_counts(row))
+            replies_by_prompt.setdefault(row["prompt"], row)
         return replies_by_prompt
 
     def save_scores(self, rows: Iterable[Row]) -> None:
@@ -261,8 +261,7 @@ class InquiryRun(InquiryFolder):
 
     def tokens_spent(self) -> dict[str, int]:
         """Return the endpoint's token counts, summed over all replies."""
-        counts = [read_token_counts(row) for row in self.rows("replies")]
-        return {name: sum(count[name] for count in counts) for name in TOKEN_COUNTS}
+        return {name: sum(row[name] for row in self.rows("replies")) for name in TOKEN_COUNTS}
 
 
 def read_token_counts(usage: Any) -> dict[str, int]:

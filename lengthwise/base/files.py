@@ -192,16 +192,13 @@ def translate_disk_errors(folder: Path) -> Iterator[None]:
         raise UsageError(f"{folder}: cannot be written to ({error.strerror or error})") from None
 
 
-def read_rows(schema: Any, path: Path, errors: list[UsageError] | None = None) -> list[dict[str, Any]]:
-    """Return the rows of a JSON Lines file. Raises UsageError for a damaged row; if ``errors`` is given, such rows are
-    left out and their errors are appended."""
+def read_rows(schema: Any, path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a JSON Lines file. Raises UsageError for a damaged row."""
     rows = []
     for number, line in enumerate(read_bytes(path).split(b"\n")[:-1], 1):
         where = f"{path}: line {number}"
         try:
             rows.append(fields.decode(schema, parse_object(line, where), where))
         except UsageError as error:
-            if errors is None:
-                raise UsageError(f"{error}; delete that line") from None
-            errors.append(error)
+            raise UsageError(f"{error}; delete that line") from None
     return rows

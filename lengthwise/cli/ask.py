@@ -60,7 +60,6 @@ def run(args: Options) -> int:
     items = draw_items(inquiry, sizes, args.samples)
     if args.dry_run:  # nothing is sent, no folder is created
         inquiry_run = InquiryRun.locate(inquiry, Path(args.out) if args.out else None)
-        _warn_of_damage(inquiry_run)
         replies = inquiry_run.replies()
         missing_answers = {item.prompt: item.right for item in items if item.prompt not in replies}
         missing = dict(islice(missing_answers.items(), args.limit))
@@ -85,7 +84,6 @@ def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_
     """Ask for the missing replies; print and save the scores. Return 1 if some prompts have no reply yet, else 0."""
     inquiry = inquiry_run.inquiry
     with inquiry_run.lock(folder_kind="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
-        _warn_of_damage(inquiry_run)
         inquiry_run.rows("scores")  # a damaged file is an error before replies are paid for
         tokens_before = inquiry_run.tokens_spent()
         prompts = {item.prompt for item in items}
@@ -129,12 +127,6 @@ def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     choices |= {"top": recipe.lengths.top} if choices["problems"] == "natural" else {}
     inquiry = Inquiry.of(args.endpoint, args.model, recipe.task, **choices)
     return inquiry, [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
-
-
-def _warn_of_damage(inquiry_run: InquiryRun) -> None:
-    if damaged := inquiry_run.damaged_replies():
-        others = f" and {len(damaged) - 1} more lines" if len(damaged) > 1 else ""
-        warn(f"{damaged[0]}{others}: set aside and asked again")
 
 
 def _format_requests(count: int) -> str:

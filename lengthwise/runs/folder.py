@@ -150,7 +150,7 @@ class Folder:
         try:
             state = _file_state(path)
             if state and (name not in self._cache or self._cache[name][0] != state):
-                rows = self._read_rows(name, path)
+                rows = read_rows(ROWS[name], path)
                 check_axes(rows, self.axes, f"{path}: line")
                 self._cache[name] = state, rows
             return [*self._cache[name][1]] if state else []
@@ -158,9 +158,6 @@ class Folder:
             return []
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
-
-    def _read_rows(self, name: str, path: Path) -> list[dict[str, Any]]:
-        return read_rows(ROWS[name], path)
 
     def axes(self) -> Sequence[str]:
         """Return the axes of the rows' task; empty if unknown."""
@@ -312,8 +309,6 @@ class RunFolder(Folder):
 class InquiryFolder(Folder):
     """The folder of an inquiry: rows of ``replies`` and ``scores``, and the inquiry as plain values."""
 
-    _damaged: Sequence[UsageError] = ()
-
     def config(self) -> dict[str, Any]:
         """Return the inquiry as plain values. Raises UsageError if it cannot be read."""
         return {name: value for name, value in self._inquiry_fields().items() if name != "outline"}
@@ -326,19 +321,6 @@ class InquiryFolder(Folder):
 
     def _inquiry_fields(self) -> dict[str, Any]:
         return read_json_object(self.folder / "asked.json")
-
-    def damaged_replies(self) -> Sequence[UsageError]:
-        """Return an error for each damaged row of ``replies``. ``rows`` leaves these out, so that the other replies,
-        which cost money, stay readable; they remain in the file."""
-        self.rows("replies")
-        return self._damaged
-
-    def _read_rows(self, name: str, path: Path) -> list[dict[str, Any]]:
-        if name != "replies":
-            return super()._read_rows(name, path)
-        damaged: list[UsageError] = []
-        rows, self._damaged = read_rows(ROWS[name], path, damaged), damaged
-        return rows
 
 
 # The cache of operations per training step
