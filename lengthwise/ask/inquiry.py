@@ -270,21 +270,14 @@ def read_token_counts(usage: Any) -> dict[str, int]:
     return {name: n if type(n) is int and 0 <= n <= 10**9 else 0 for name, n in counts.items()}
 
 
-def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str], known_replies: Mapping[str, Row]) -> dict[str, int]:
-    """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies, scaled by the
-    token counts of ``known_replies``, since endpoints count differently."""
+def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str]) -> dict[str, int]:
+    """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies."""
 
     def count_tokens(text: str) -> int:  # one or more per word, one per three digits, one per sign
         words = re.findall(r"[^\W\d]+|\d{1,3}|[^\w\s]", text)
         return sum(1 + len(word) // 8 for word in words)
 
-    def estimate_token_counts(prompts: Mapping[str, str]) -> tuple[int, int]:
-        texts = [message["content"] for prompt in prompts for message in inquiry.messages(prompt)]
-        asked = sum(4 + count_tokens(text) for text in texts)  # a chat template adds tokens
-        return asked, sum(1 + count_tokens(right) for right in prompts.values())  # one more ends a reply
-
-    guessed = estimate_token_counts({prompt: row["right"] for prompt, row in known_replies.items()})
-    spent = [sum(row[name] for row in known_replies.values()) for name in TOKEN_COUNTS]
-    times = [took / guess if took and guess else 1.0 for took, guess in zip(spent, guessed, strict=True)]
-    estimates = estimate_token_counts(missing)
-    return {name: round(count * factor) for name, count, factor in zip(TOKEN_COUNTS, estimates, times, strict=True)}
+    texts = [message["content"] for prompt in missing for message in inquiry.messages(prompt)]
+    asked = sum(4 + count_tokens(text) for text in texts)  # a chat template adds tokens
+    replied = sum(1 + count_tokens(right) for right in missing.values())  # one more ends a reply
+    return dict(zip(TOKEN_COUNTS, (asked, replied), strict=True))

@@ -62,7 +62,7 @@ def run(args: Options) -> int:
         replies = inquiry_run.replies()
         missing_answers = {item.prompt: item.right for item in items if item.prompt not in replies}
         missing = dict(islice(missing_answers.items(), args.limit))
-        tokens = estimate_tokens(inquiry, missing, replies)
+        tokens = estimate_tokens(inquiry, missing)
         result = {"requests": len(missing), "replies": len(replies)} | tokens
         costs = f"about {tokens['prompt_tokens']:,} tokens in and {tokens['completion_tokens']:,} out"
         limit_text = f"; at most {len(missing) * args.max_tokens:,} out" if args.max_tokens else ""
