@@ -1,12 +1,9 @@
-"""Figures of answers: accuracy and confidence over loops, where stopping rules stop, how the state changes beyond T(n),
-and where answers go wrong."""
+"""Figures of loops: accuracy and confidence, where stopping rules stop, and how the state changes beyond T(n)."""
 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.colors import LogNorm
@@ -14,8 +11,8 @@ from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Fate, group_seeds, seeds_name, seeds_verdict
-from lengthwise.base.score_rows import Row, group_by, share_text, size_text
-from lengthwise.report.lines import LineStyle, add_legend, line_style
+from lengthwise.base.score_rows import Row, size_text
+from lengthwise.report.lines import LineStyle, add_legend
 from lengthwise.report.style import COLOURS, DASHED, FAINT, INK, Dash, Drawing, Width, fix_layout, new_figure, style
 
 RULES: dict[str, tuple[str, str, Dash]] = {
@@ -25,8 +22,6 @@ RULES: dict[str, tuple[str, str, Dash]] = {
     "own": ("its own rule", COLOURS[3], (0.0, (6.0, 1.5, 1.2, 1.5))),
 }
 MIN_MOVEMENT = 1e-8  # smaller movements are rounding errors
-ENDS = {"early": "end early", "late": "end late", "right": "have a wrong symbol"}
-MAX_SIZES: dict[Width, int] = {"column": 1, "page": 3}  # maximum number of sizes in a figure; the largest are taken
 
 
 @style()
@@ -135,60 +130,3 @@ def _draw_problem(above: Axes, below: Axes, fate: Fate) -> None:
         bar.set_label(label, fontsize=6.5)
         for labelled in (axes, bar.ax):
             labelled.tick_params(labelsize=6)
-
-
-# Where answers go wrong
-
-
-@style()
-def anatomy_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
-    """Draw one column per size. Above: how many answers first go wrong at each position. Below: exact match against a
-    difficulty feature, a line per ``train_seed``. Raises UsageError without rows."""
-    if not rows:
-        raise UsageError("there is nothing to draw: no answers were analysed")
-    columns = list(group_by_size(rows).values())[-MAX_SIZES[width] :]
-    traits = list(columns[0][0]["by"])[:1]
-    figure = new_figure(width, 2.1 + 1.7 * len(traits))
-    grid = figure.subplots(1 + len(traits), len(columns), squeeze=False, sharey="row")
-    seeds = list(dict.fromkeys(row.get("train_seed", 0) for group in columns for row in group))
-    styles = {seed: line_style(number, name=f"seed {seed}") for number, seed in enumerate(seeds)}
-    for (above, *others), group in zip(grid.T, columns, strict=True):
-        merged = merge_rows(group)
-        positions, exact = sorted(merged["first_wrong"]), share_text(merged["exact"], 3)
-        above.bar(positions, [merged["first_wrong"][position] for position in positions], color=COLOURS[1], width=0.8)
-        above.set_title(f"length {size_text(group[0]['sizes'])}: {exact} right", pad=29, fontsize=8)
-        above.set(xlim=(0.4, max(positions, default=1) + 0.6), xlabel="position in the answer")
-        above.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        above.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-        ends = ",\n".join(f"{merged['ends'][name]} {text}" for name, text in ENDS.items())
-        above.annotate(ends, (0, 1), (0, 4), xycoords="axes fraction", textcoords="offset points", fontsize=6.5)
-        for below, trait in zip(others, traits, strict=True):
-            for row in group:
-                middles = [(part["low"] + part["high"]) / 2 for part in row["by"][trait]]
-                shares = [part["exact"] for part in row["by"][trait]]
-                below.plot(middles, shares, zorder=3, clip_on=False, **styles[row.get("train_seed", 0)].properties())
-            below.set(ylim=(-0.02, 1.02), xlabel=trait)
-            below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-    grid[0, 0].set_ylabel("answers first wrong here")
-    for row in grid[1:]:
-        row[0].set_ylabel("exact match")
-    if traits and len(styles) > 1:
-        add_legend(figure, list(styles.values()), columns=5)
-    return fix_layout(figure, title, width)
-
-
-def group_by_size(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Group rows by size, smallest first. If a run was analysed twice at a size, both rows count."""
-    ordered = sorted(rows, key=lambda row: (max(row["sizes"]), row["sizes"]))
-    return group_by(ordered, lambda row: size_text(row["sizes"]))
-
-
-def merge_rows(rows: Sequence[Row]) -> dict[str, Any]:
-    """Merge rows of one size: exact match, and counts of wrong answers by their ends and first wrong symbols."""
-    ends, first = Counter[str](), Counter[int]()
-    for row in rows:
-        ends.update(row["ends"])
-        first.update({int(position): count for position, count in row["first_wrong"].items()})
-    count = sum(row["count"] for row in rows)
-    exact = sum(row["exact"] * row["count"] for row in rows) / count
-    return {"count": count, "exact": exact, "ends": ends, "first_wrong": first}

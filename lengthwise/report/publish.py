@@ -16,7 +16,7 @@ from lengthwise.base.schemas import DepthRow, Distribution, ParameterRow
 from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, group_by
 from lengthwise.report import all_curves, by_recipe, drop_repeats
 from lengthwise.report.card import score_card
-from lengthwise.report.depth_figure import anatomy_figure, depth_figure
+from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import choose_curves, default_title, length_figure, overview_figure
 from lengthwise.report.loss_figure import distribution_figure, loss_figure, parameter_figure, parameter_rows
 from lengthwise.report.map_figure import heat_map, label_scores
@@ -42,9 +42,9 @@ def publish(
 ) -> list[Path]:
     """Publish the results of runs and of the language models in ``inquiries``, from their files; return the paths
     written: ``runs.json`` (recipes, versions and times), ``inquiries.json``, ``scores.csv``, ``metrics.csv`` (both as
-    .csv.gz above ``COMPRESS_ABOVE`` bytes), ``card.json`` (see ``card.score_card``), ``figures.json`` (the title), and
-    in each of ``formats`` the figures ``lengths``, ``map-<recipe>`` (exact match over two sizes), ``anatomy-<recipe>``
-    (how answers go wrong) and ``loss``. ``highlight`` is the main recipe."""
+    .csv.gz above ``COMPRESS_ABOVE`` bytes), ``card.json`` (see ``card.score_card``), ``figures.json`` (the title),
+    ``anatomy-<recipe>.json`` (how answers go wrong), and in each of ``formats`` the figures ``lengths``,
+    ``map-<recipe>`` (exact match over two sizes) and ``loss``. ``highlight`` is the main recipe."""
     runs, inquiries = drop_repeats(runs), drop_repeats(inquiries)
     title = title or default_title([inquiry.outline for inquiry in [*runs, *inquiries]])
     figures = _draw_figures(runs, inquiries, title, highlight, width)  # drawn first, so that an error leaves no files
@@ -116,9 +116,6 @@ def _draw_figures(
             figures[f"map-{label}"] = heat_map(cells, group[0].outline.tops, label, width=width)
     if any(row.get("loss") is not None for run in runs for row in run.rows("metrics")):
         figures["loss"] = loss_figure(runs, title, highlight=highlight, width=width)
-    for label, group in groups.items():
-        if anatomies := anatomy_rows(group):
-            figures[f"anatomy-{label}"] = anatomy_figure(anatomies, f"{label}: how answers go wrong", width=width)
     return figures
 
 

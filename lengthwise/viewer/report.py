@@ -12,7 +12,6 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, select_reported_rows, size_text
 from lengthwise.report import all_curves, by_recipe, name_curves
 from lengthwise.report.card import SURE_COUNT, card_cells, format_sizes, score_card
-from lengthwise.report.depth_figure import group_by_size, merge_rows
 from lengthwise.report.length_figure import default_title
 from lengthwise.report.lines import line_style
 from lengthwise.report.loss_figure import running_mean
@@ -160,10 +159,14 @@ def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
         for name, chosen in row["chosen"].items():
             stops.append({"size": size, "rule": name, "loop": round(chosen["mean"], 2)} | chosen)
     # The positions at which wrong answers first go wrong, over all seeds.
+    positions: dict[str, Counter[int]] = {}  # by size
+    for row in sorted(anatomy_rows(group), key=lambda row: (max(row["sizes"]), row["sizes"])):
+        counts = {int(position): count for position, count in row["first_wrong"].items()}
+        positions.setdefault(size_text(row["sizes"]), Counter()).update(counts)
     wrong = [
         {"size": size, "position": position, "answers": count}
-        for size, rows in group_by_size(anatomy_rows(group)).items()
-        for position, count in sorted(merge_rows(rows)["first_wrong"].items())
+        for size, counts in positions.items()
+        for position, count in sorted(counts.items())
     ]
     return {"maps": maps, "loops": loops, "stops": stops, "wrong": wrong, **_charts_by_seed(group)}
 

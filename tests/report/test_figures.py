@@ -14,7 +14,7 @@ from reported import TOP, logged, recipe, scored
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.report import WORST, Curve, curves
-from lengthwise.report.depth_figure import anatomy_figure, depth_figure
+from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import length_figure, overview_figure, score_figure, split_panels
 from lengthwise.report.lines import line_style, shorten_labels
 from lengthwise.report.loss_figure import loss_figure, parameter_figure, running_mean
@@ -84,18 +84,6 @@ def test_line_styles_never_repeat():
     assert len({(one.colour, one.dash) for one in looks}) == 100
     twins = [line_style(number, twin, name="") for number in range(7) for twin in range(3)]
     assert len({(one.colour, one.dash) for one in twins}) == 21
-
-
-def test_seeds_of_one_recipe_have_distinct_styles():
-    part = {"low": 0, "high": 2, "count": 5, "exact": 1.0}
-    rows = [
-        {"sizes": [8], "count": 5, "exact": 1.0, "ends": {"early": 0, "late": 0, "right": 1}, "first_wrong": {"1": 1},
-         "by": {"ones": [part]}, "train_seed": seed}
-        for seed in (0, 1)
-    ]  # fmt: skip
-    figure = anatomy_figure(rows, "two")
-    assert repeated_styles(figure) == []
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["seed 0", "seed 1"]
 
 
 @pytest.mark.parametrize(

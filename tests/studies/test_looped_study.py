@@ -25,7 +25,7 @@ from lengthwise.experiment.stopping import After, Converged, MaxConfidence, Orac
 from lengthwise.jobs import launchers
 from lengthwise.recipes import looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, build_variation
-from lengthwise.report.depth_figure import anatomy_figure, depth_figure
+from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.publish import anatomy_rows
 from lengthwise.report.published import read_published_runs
 from lengthwise.report.style import save
@@ -409,7 +409,6 @@ def test_what_cannot_be_measured_or_drawn_is_refused(weak_runs):
         (lambda: measure_depth(uneven, 3), "take different numbers of loops, so there is no single curve"),
         (lambda: measure_depth(weights, 0), "sizes start at 1"),
         (lambda: measure_anatomy(weights, 3, samples=0), "samples must be 1 or more"),
-        (lambda: anatomy_figure([], "none"), "there is nothing to draw"),
         (lambda: depth_figure([], "nothing"), "no loops were measured"),
     ):
         with pytest.raises(lw.UsageError, match=message):
@@ -485,7 +484,7 @@ def test_anatomy_from_the_shell(weak_runs, tmp_path):
     assert "first wrong" in out and "ones" in out
     code, out, _ = run_command("report", folder, "--out", tmp_path / "out", "--json")
     written = contents(tmp_path / "out")
-    assert {"anatomy-tiny-parity.json", "anatomy-tiny-parity.png", "card.json"} <= set(written)
+    assert {"anatomy-tiny-parity.json", "card.json"} <= set(written)
     assert json.loads(written["anatomy-tiny-parity.json"]) == [{"train_seed": 0, **row} for row in kept]
     # Errors on other problems, or by other rules, differ and are not mixed in.
     for other in (["--family", "runs"], ["--stopping", "After(loops=1)"]):
