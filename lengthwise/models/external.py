@@ -90,15 +90,18 @@ class ExternalModule(ModelSpec):
 
 
 def _find_builders(name: str) -> dict[str, Callable[[], nn.Module]]:
-    """Return the functions without arguments, of all imported files, that are annotated to return a class ``name``, in
-    text perhaps with the module before it."""
+    """Return the functions without required arguments, of all imported files, that are annotated to return a class
+    ``name``, in text perhaps with the module before it."""
     functions = {}
     for module in [*sys.modules.values()]:
         for function in [*getattr(module, "__dict__", {}).values()]:
             if type(function) is FunctionType and function.__module__ == getattr(module, "__name__", ""):
                 returned = function.__annotations__.get("return")
                 returned = str(getattr(returned, "__name__", returned)).rpartition(".")[2]
-                if returned == name and not inspect.signature(function).parameters:
+                if returned == name and all(
+                    parameter.default is not parameter.empty
+                    for parameter in inspect.signature(function).parameters.values()
+                ):
                     functions[function.__qualname__] = function
     return functions
 

@@ -131,7 +131,7 @@ def test_a_module_of_another_process_cannot_be_built_but_is_reported(folder, mon
     with pytest.raises(lw.UsageError, match="which the saved files cannot build"):
         lw.models.external.ExternalModule("Gru", "0" * 10).build(lw.Vocab(("a",)), lw.Vocab(("a",)), causal=True)
     imported = ModuleType("imported")
-    exec("def build() -> 'Gru':\n    return Gru()", vars(imported) | {"Gru": Gru}, built := {})
+    exec("def build(width=8) -> 'Gru':\n    return Gru()", vars(imported) | {"Gru": Gru}, built := {})
     imported.build = built["build"]
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "imported", imported)
