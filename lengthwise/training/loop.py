@@ -59,8 +59,7 @@ def train(
 
     Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged if the loss becomes NaN or infinite, keeping
     the last finite checkpoint (with ``allow_divergence`` training continues, and rows contain null); and UsageError for
-    a model that is not causal in a causal layout, a missing device, a torch that cannot compile, a folder with another
-    recipe, a log that disappears, or a run that another process trains.
+    a leaking model, a missing device, a torch that cannot compile, another recipe's folder, or another process's run.
     """
     check_trackers(track)
     shown, target = progress or Progress(quiet=True), choose_device(device)
@@ -84,8 +83,9 @@ def train(
         run = Run.of(recipe, run_folder)
         run.record_code(trainer.model)
         with ExitStack() as contexts:
+            waiting = Clock()
             contexts.enter_context(nullcontext() if run.done else run.lock(wait=wait))
-            trainer.clock = Clock()  # without the time spent waiting for another process
+            trainer.clock.wall += waiting.read()["wall_s"]  # do not count the time spent waiting for another process
             contexts.enter_context(computation_settings(threads))
             should_stop = contexts.enter_context(stop_signal())
             contexts.enter_context(send_to_trackers(run, track, shown.note))

@@ -91,6 +91,14 @@ def test_a_lock_is_reentrant_and_waiting_for_it_trains_the_run(monkeypatch):
     assert train(SMALL, wait=True).done
 
 
+def test_time_counts_compiling_but_not_waiting_for_another_process(monkeypatch):
+    read, passed, lock = time.perf_counter, [0.0], Run.lock
+    monkeypatch.setattr("time.perf_counter", lambda: read() + sum(passed))
+    monkeypatch.setattr(loop, "prepare_steps", lambda *_, **__: passed.append(1000.0))
+    monkeypatch.setattr(Run, "lock", lambda run, **options: passed.append(50_000.0) or lock(run, **options))
+    assert 1000 <= train(SMALL).about()["wall_s"] < 2000
+
+
 # Signals
 
 
