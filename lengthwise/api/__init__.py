@@ -359,11 +359,7 @@ def style(width: Literal["column", "page"] = "page") -> AbstractContextManager[N
 def families(task: Task | str, *changes: str) -> dict[str, str]:
     """Return a task's families of structured problems: a description of each, by name. ``task`` is a Task or its name,
     ``changes`` are texts such as ``"base=2"``."""
-    if isinstance(task, str) and "(" not in task:
-        chosen = catalog.task(task, changes)
-    else:
-        chosen = fields.override(arguments.resolve_task(task), changes)
-    return {family.name: family.about for family in chosen.families}
+    return {family.name: family.about for family in arguments.resolve_task(task, changes).families}
 
 
 @fields.validate_arguments

@@ -20,7 +20,7 @@ from lengthwise.experiment.layout import Layout, NextToken
 from lengthwise.experiment.lengths import Lengths, Uniform
 from lengthwise.experiment.loops import Constant, Loops
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import Recipe, import_parts
+from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping
 from lengthwise.models import Model, ModelSpec
 from lengthwise.models.external import ExternalModule
@@ -67,16 +67,13 @@ def build_recipe(model: ModelSpec | nn.Module, task: Task | str, **settings: Any
     return Recipe(name=f"{fields.to_kebab_case(name)}-{chosen.name}", task=chosen, model=spec, **defaults | settings)
 
 
-def resolve_task(task: Task | str) -> Task:
-    """Return a task, given as an object, by its name, or as text such as ``"Addition(base=2)"``."""
+def resolve_task(task: Task | str, changes: Iterable[str] = ()) -> Task:
+    """Return a task, given as an object or as ``catalog.task`` takes it, with ``name=value`` changes to its fields."""
     if isinstance(task, Task | type):
-        return fields.validate(Task, task, "task")
+        return fields.override(fields.validate(Task, task, "task"), changes)
     if not isinstance(task, str):
         raise UsageError(f"task: {quote(task)} is neither a task nor the name of one; lw.list_tasks() lists them")
-    if "(" in task:
-        import_parts()
-        return fields.decode(Task, literals.parse_literal(task, "task"), "task")
-    return catalog.task(task)
+    return catalog.task(task, changes)
 
 
 def resolve_weights(

@@ -116,7 +116,7 @@ def _problems_by_family(
 
 
 def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> Problems | None:
-    """Return all test problems of a size; None if there are none, or more than about 20 × ``samples``."""
+    """Return all test problems of a size; None if there are none, or too many to measure them all."""
     problems = recipe.task.part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
     if problems is None:
         return None

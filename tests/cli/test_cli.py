@@ -125,6 +125,7 @@ def test_train_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
     assert json.loads(command("list", "--json").stdout)["runs"] == {run.name: "done"}
     assert json.loads(command("show", "looped-pairs", *TINY, "--json").stdout)["parameters"] > 0
     assert command("sample", "parity", "4", "--count", "3").stdout.count("→") == 3
+    assert command("sample", "Addition(base=2)", "4").stdout == command("sample", "addition", "4", "base=2").stdout
 
 
 def test_a_list_has_damaged_runs_and_counts_many_inquiries(run, runs, monkeypatch):
