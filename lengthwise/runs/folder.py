@@ -24,8 +24,8 @@ An inquiry to a language model is ``runs/ask-<model>-<task>-<id>/``:
 
 Beside them, ``.operations.json`` caches the operations per training step of recipes, which ``report`` measures once.
 
-No file can run code, and nothing is written through a link in a folder. This module does not import torch; ``run``
-loads recipes and weights.
+No file can run code, and no file is written through a link. This module does not import torch; ``run`` loads recipes
+and weights.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ from lengthwise.base.errors import UsageError, remove_controls
 from lengthwise.base.files import (
     append,
     is_folder,
-    read_bytes,
     read_json_object,
     read_rows,
     read_text,
@@ -180,7 +179,7 @@ class Folder:
             try:
                 lock.acquire(timeout=-1 if wait else 0)
             except Timeout:
-                holder = remove_controls(read_bytes(owner).decode() if owner.exists() else "another process")
+                holder = remove_controls(read_text(owner) if owner.exists() else "another process")
                 advice = "; --wait (in Python wait=True) waits for it" if folder_kind == "run" else ""
                 raise UsageError(f"{self.folder}: {holder} works on this {folder_kind}{advice}") from None
         try:

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 from conftest import LONG
+from filelock import FileLock
 from small_runs import SMALL
 from torch import nn
 from torture import races
@@ -88,6 +89,10 @@ def test_a_lock_is_reentrant_and_waiting_for_it_trains_the_run(monkeypatch):
     with run.lock(), run.lock():  # the holder may lock it again
         assert (run.folder / ".owner").exists()
     assert not (run.folder / ".owner").exists()
+    with FileLock(run.folder / ".lock"):
+        (run.folder / ".owner").write_bytes(b"\xff")
+        with pytest.raises(UsageError, match=r"\.owner: cannot be read \(not UTF-8 text\)$"), run.lock():
+            pass
     assert train(SMALL, wait=True).done
 
 
