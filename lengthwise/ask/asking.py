@@ -1,5 +1,5 @@
 """Ask many prompts of an OpenAI-compatible endpoint concurrently, retry failures that may be temporary, and save each
-reply at once. The endpoint's key is read from an environment variable, sent in headers, and hidden elsewhere."""
+reply at once. The key is read from an environment variable, sent in headers, and masked in replies and errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """The configuration of an inquiry, its problems as text, the scores of replies, and its folder.
-``lengthwise.runs.folder`` describes the folder's files; none contains the key."""
+``lengthwise.runs.folder`` describes the folder's files; replies are stored with the key masked."""
 
 from __future__ import annotations
 
