@@ -64,7 +64,7 @@ check: $(DEV) ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check
 
-learn: $(DEV) ## the slow trainings, hours on two cores: the studies in results/
+learn: $(DEV) ## the slow studies, hours on two cores: those in results/
 	$(BIN)/lengthwise reproduce pairs --seeds 5
 	$(BIN)/lengthwise reproduce parity --seeds 3
 	$(BIN)/lengthwise reproduce looped --tasks parity --methods fop-loop-adaptive --seeds 5
@@ -85,7 +85,7 @@ gpu: $(DEV) ## what only a GPU can show, in a quarter of an hour; the table is b
 
 MINUTES ?= 12
 # Runs where torch finds a GPU: without an environment too, if this Python has the dependencies (see docs/how-to/gpu.md).
-gpu-queue: ## MINUTES=12 of any GPU: a check, then the published trainings that are not done go on, under long/
+gpu-queue: ## MINUTES=12 of any GPU: a check, then the published runs that are not done continue, under long/
 	PYTHONPATH=.:$(CURDIR)/build/gpu-packages $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON)) bench/gpu_queue.py --minutes $(MINUTES) $(QUEUE)
 
 gpu-packages: ## what gpu-queue needs beside torch, into build/gpu-packages, for a machine without a network

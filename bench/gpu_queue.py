@@ -1,9 +1,9 @@
-"""Continue published trainings on any GPU, those most wanted first: ``make gpu-queue MINUTES=12``.
+"""Continue published training runs on any GPU, those most wanted first: ``make gpu-queue MINUTES=12``.
 
 First a check of two minutes at most (``gpu.py``): recorded steps equal plain ones, and milliseconds of one.
-Then the published trainings that are not done, in order, each from its checkpoint under ``--to`` (by default
+Then the published runs that are not done, in order, each from its checkpoint under ``--to`` (by default
 ``long/``); what the next machine needs is saved there in time. ``--dry-run`` prints the plan. ``--quick`` tries the
-script itself on tiny trainings. Checkpoints keep the optimizer's means in bfloat16, so that they stay small: each
+script itself on tiny runs. Checkpoints keep the optimizer's means in bfloat16, so that they stay small: each
 stop rounds them once.
 """
 
@@ -32,20 +32,20 @@ from lengthwise.training.loop import train
 
 HERE = Path(__file__).parent
 TASKS = ("copy", "binary-sum", "addition", "multiplication", "unique-set")
-SAVED = 20.0  # seconds before the end at which a training is stopped, to be saved
+SAVED = 20.0  # seconds before the end at which training is stopped, to be saved
 CHECK = 120  # seconds at most
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A training of the queue."""
+    """A training run in the queue."""
 
     recipe: Recipe
     matmul: Matmul
 
 
 def queue(*, quick: bool) -> Iterator[Entry]:
-    """The trainings, those most wanted first."""
+    """The training runs, those most wanted first."""
     if quick:
         for seed in (0, 1):
             changes = [f"seed={seed}", "steps=20", "batch=4", "watch.every=0", "keep=last", "model.width=8"]
@@ -121,7 +121,7 @@ def main() -> None:
     asked.add_argument("--minutes", type=float, default=12.0)
     asked.add_argument("--device", default="cuda")
     asked.add_argument(
-        "--to", type=Path, help="folder of the trainings (default: long/; with --quick, a temporary one)"
+        "--to", type=Path, help="folder of the runs (default: long/; with --quick, a temporary one)"
     )
     asked.add_argument("--dry-run", action="store_true")
     asked.add_argument("--quick", action="store_true")

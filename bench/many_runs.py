@@ -38,7 +38,7 @@ class Simulated(Launcher):
     """A cluster in which nothing is computed."""
 
     slots: Size = SLOTS
-    seconds: Positive = 1.0  # of a training
+    seconds: Positive = 1.0  # of a run
 
     def executor(self, jobs):
         return Cluster(self)

@@ -8,7 +8,7 @@
                                          of several folders, each followed by its sizes
 <!-- fill: kept results/abacus/splits 6 7-12 --> the mean of such a map after each number of loops
 <!-- fill: loops results/…/stopping-….json --> exact match after loops around the planned one, and by each rule
-<!-- fill: costs results -->               processor hours of the published trainings
+<!-- fill: costs results -->               processor hours of the published training runs
 <!-- fill: chosen lengthwise/weights -->      sizes that the recipes of shipped weights were chosen on
 <!-- fill: shipped lengthwise/weights -->     scores of shipped weights, families included, and results of attacks
 <!-- fill: claims docs/claims.toml -->        the sources' claims, with our measurements

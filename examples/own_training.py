@@ -1,4 +1,4 @@
-"""Custom parts of a training: sizes, loops, held-out problems, an optimizer and its learning rates."""
+"""Custom parts of a training run: sizes, loops, held-out problems, an optimizer and its learning rates."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""The queue of GPU trainings, run on a CPU: each resumes from its checkpoint, which stores moments in bfloat16."""
+"""The queue of runs for a GPU, trained on a CPU: each resumes from its checkpoint, which stores moments in bfloat16."""
 
 import json
 import os

@@ -199,7 +199,7 @@ def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
 
 def matrix(folder: str) -> str:
     """Write every cell of a matrix: exact match on uniform problems and on the worst family at each multiple of the
-    training length, the lowest family at the largest one, the cost of a training, and the published score."""
+    training length, the lowest family at the largest one, the cost of training, and the published score."""
     cells: dict[tuple[str, str], dict[float, Row]] = defaultdict(dict)
     for row in read_csv(ROOT / folder / "matrix.csv"):
         cells[row["architecture"], row["task"]][float(row["times"])] = row

@@ -29,7 +29,7 @@ class Ours:
     trained_to: tuple[int, ...]
     looked_at: tuple[int, ...]  # sizes that may have chosen the recipe
     stopping: str
-    minutes: float  # processor time of a training, median over runs
+    minutes: float  # processor time of training, median over runs
 
     @property
     def mean(self) -> float:

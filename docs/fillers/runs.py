@@ -52,8 +52,8 @@ def command(folder: str) -> str:
 
 
 def costs(folder: str) -> str:
-    """Write the number of trainings and the processor hours of each study in a results folder, then those of shipped
-    weights that belong to no study."""
+    """Write the number of training runs and the processor hours of each study in a results folder, then those of
+    shipped weights that belong to no study."""
     found: dict[str, list[float]] = defaultdict(list)
     published = set()
     for page in sorted((ROOT / folder).rglob("runs.json")):
@@ -64,7 +64,7 @@ def costs(folder: str) -> str:
     others = [run for name in list_shipped() if (run := Run.open(SHIPPED / name)).recipe.id not in published]
     found["weights"] = [run.about()["cpu_s"] / 3600 for run in others]
     every = [hours for each in found.values() for hours in each]
-    lines = ["| results | trainings | processor hours |\n|---|---:|---:|\n"]
+    lines = ["| results | training runs | processor hours |\n|---|---:|---:|\n"]
     for study, hours in [*((f"`{study}`", hours) for study, hours in found.items()), ("in all", every)]:
         lines.append(f"| {study} | {len(hours)} | {sum(hours):.1f} |\n")
     return "".join(lines)

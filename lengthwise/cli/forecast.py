@@ -1,4 +1,4 @@
-"""Forecast the cost of trainings and scores on each device and engine, before they start."""
+"""Forecast the cost of training and evaluation on each device and engine, before they start."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ class MeasurementOptions(KindOptions):
 
 @dataclass(kw_only=True)
 class PlanOptions(MeasurementOptions):
-    """All that is measured after a training."""
+    """What is measured after training."""
 
     samples: Extra = 1000  # N: fresh problems per length (default: 1000); 0: do not measure
     curve: str | None = None  # SIZES: further lengths, measured on fewer problems
@@ -89,7 +89,7 @@ class ComputeOptions(DeviceOptions):
 
 @dataclass(kw_only=True)
 class TrainingOptions(DeviceOptions, OutputOptions, ProgressOptions):
-    """The options of verbs that run several trainings."""
+    """The options of verbs that train several runs."""
 
     seeds: Seeds = 1  # K: train K seeds (default: 1)
     jobs: Size | None = None  # J: processes at a time (default: number of cores, at most 2)

@@ -64,7 +64,7 @@ class ChosenOn(fields.Config):
 
 @dataclass(frozen=True)
 class Parent(fields.Config):
-    """The run that a training continues, and the state taken from it."""
+    """The run from which another run continues, and what it takes over from that run."""
 
     digest: Annotated[str, Pattern("[0-9a-f]{16}", "16 hexadecimal digits")]  # hash of the state taken
     step: Whole  # the step from which training continues
@@ -165,7 +165,7 @@ class Recipe(fields.Config):
 
     @property
     def start(self) -> int:
-        """The first step of the training: 0, unless it continues a run."""
+        """The first step: 0, unless training continues from another run."""
         return self.parent.step if self.parent else 0
 
     def rate_at(self, step: int) -> float:

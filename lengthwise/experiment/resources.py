@@ -1,4 +1,4 @@
-"""Estimates of the memory and time that a training or an evaluation will take.
+"""Estimates of the memory and time that training or evaluation will take.
 
 They are correct within a small factor, which suffices to refuse impossible work and to announce long work.
 ``training.cost`` measures the cost.

@@ -60,7 +60,7 @@ class Launcher(Config):
 
     @abstractmethod
     def max_parallel(self, jobs: int) -> int:
-        """Return how many trainings the launcher's machines can run at once; 0 without machines. Start nothing."""
+        """Return how many runs the launcher's machines can train at once; 0 without machines. Start nothing."""
 
 
 # This machine

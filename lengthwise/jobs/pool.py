@@ -30,7 +30,7 @@ RunGroup = Sequence[Run]  # runs that one command trains
 class JobPool:
     """Runs ``lengthwise train`` for several runs on a launcher, with the options that ``arguments`` returns for each;
     ``jobs`` is the maximum number at once on this machine. With ``stack``, one command trains all runs of a recipe,
-    which must have consecutive seeds. On exit, the remaining trainings write their checkpoints and stop."""
+    which must have consecutive seeds. On exit, the remaining runs write their checkpoints and stop."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class JobPool:
             raise UsageError(reasons if len(self.failed) == 1 else f"{len(self.failed)} runs failed: {reasons}")
 
     def poll(self) -> bool:
-        """Collect ended trainings and start waiting ones; return False once all are done. Failures are recorded in
+        """Collect ended runs and start waiting ones; return False once all are done. Failures are recorded in
         ``failed``."""
         ended = [(runs, job) for runs, job in self.running if job.is_done()]
         ended_ids = {id(job) for _, job in ended}

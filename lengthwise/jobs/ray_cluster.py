@@ -1,4 +1,4 @@
-"""Run trainings as tasks of a Ray cluster (an optional extra), whose nodes share the folder of runs. Ray retries a task
+"""Train on a Ray cluster (an optional extra), one task per run; its nodes share the folder of runs. Ray retries a task
 that lost its node or process, and it resumes from the run's checkpoint."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Ray(Launcher):
 
     address: OneLine = ""  # a cluster; empty: RAY_ADDRESS, a cluster on this machine, or a new one for this command
     cpus: Size = 1  # CPUs per training
-    gpus: NotNegative = 0.0  # GPUs per training; 0.25 lets four share one
+    gpus: NotNegative = 0.0  # GPUs per run; 0.25 lets four share one
     retries: Extra = 3  # number of retries of a lost training
 
     def check(self) -> None:
@@ -93,14 +93,14 @@ class _Ray(Executor):
         references = [job.reference for job in jobs if isinstance(job, _RayTask)]
         for reference in references:
             self.ray.cancel(reference)
-        if references:  # let the trainings write their checkpoints
+        if references:  # let the runs write their checkpoints
             self.ray.wait(references, num_returns=len(references), timeout=60.0)
         self.ray.shutdown()
         self.silenced_output.close()
 
 
 class TrainingKilled(Exception):
-    """Raised if a training was killed."""
+    """Raised if a training process was killed."""
 
 
 def run_training(words: list[str], folder: str) -> str:

@@ -1,5 +1,5 @@
-"""Run trainings as jobs of a Slurm cluster, through submitit (an optional extra); its nodes share the folder of runs. A
-job that is preempted, reaches its time limit or loses its node resumes; one lost in another way is resubmitted up to
+"""Train in jobs of a Slurm cluster, through submitit (an optional extra); its nodes share the folder of runs. A job
+that is preempted, reaches its time limit or loses its node resumes; one lost in another way is resubmitted up to
 ``MAX_RESUBMITS`` times."""
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Slurm(Launcher):
     """Jobs of a Slurm cluster, as one array."""
 
     partition: OneLine = ""  # name of a partition; empty: the cluster's default
-    minutes: Annotated[int, Range(5)] = 60  # time limit per job, saving included; longer trainings resume in a new job
-    gpus: Extra = 0  # GPUs per training
-    cpus: Size = 1  # CPUs per training
-    memory: OneLine = ""  # memory per training, e.g. 4GB; empty: the cluster's default
-    at_a_time: Size = 100  # maximum number of running trainings per array
+    minutes: Annotated[int, Range(5)] = 60  # time limit per job, saving included; longer runs resume in a new job
+    gpus: Extra = 0  # GPUs per job
+    cpus: Size = 1  # CPUs per job
+    memory: OneLine = ""  # memory per job, e.g. 4GB; empty: the cluster's default
+    at_a_time: Size = 100  # maximum number of running jobs per array
     leave: bool = False  # keep jobs running when this command stops; otherwise they are cancelled
 
     def check(self) -> None:
@@ -86,7 +86,7 @@ class _Slurm(Executor):
         return [_Job(*pair, self) for pair in zip(self.submit_array(trainings), trainings, strict=True)]
 
     def submit_array(self, trainings: Sequence[TrainingJob]) -> list[Any]:
-        """Submit trainings as one array; return submitit's jobs."""
+        """Submit training runs as one array; return submitit's jobs."""
         try:
             with self.executor.batch():
                 return [self.executor.submit(training) for training in trainings]

@@ -53,7 +53,7 @@ WINDOWED = Recipe(
 )
 UP_TO_DOUBLE = ChosenOn((20, 26, 30, 40), ("uniform", "hard", "families"))  # up to twice the training length
 UP_TO_TRIPLE = ChosenOn((20, 26, 30, 40, 60), ("uniform", "families"))
-# The base of longer trainings.
+# The base of recipes that train longer.
 LONG = replace(
     WINDOWED,
     clip=0.5,

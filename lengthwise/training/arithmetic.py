@@ -1,4 +1,4 @@
-"""Process settings of a training: threads, matrix products, time, and stop signals."""
+"""Process settings for training: threads, matrix products, time, and stop signals."""
 
 from __future__ import annotations
 

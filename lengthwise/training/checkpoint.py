@@ -1,4 +1,4 @@
-"""The state from which a training continues: its checkpoint, or another run's final state."""
+"""The state from which training continues: a checkpoint, or another run's final state."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def checkpoint_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
-    """Return the recipe of a training that continues from ``run``: a run, shipped weights, or weights on the Hub. The
+    """Return the recipe for continuing to train ``run``: a run, shipped weights, or weights on the Hub. The
     optimizer's state is used if the run kept it and both optimizers have the same type; otherwise only the weights are
     used.
 
-    Raises UsageError if its training has not ended, or its weights do not fit the recipe.
+    Raises UsageError if ``run`` is not finished, or its weights do not fit the recipe.
     """
     folder = weights_folder(run)
     about, own = RunFolder(folder).about(), read_recipe(folder)
@@ -62,8 +62,8 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
 
 
 def state_digest(state: Mapping[str, Any]) -> str:
-    """Return a hash, 16 hexadecimal digits, of the state that another run continues from; bit-identical trainings give
-    the same one."""
+    """Return a hash, 16 hexadecimal digits, of the state that another run continues from. It is equal for states that
+    are equal bit for bit."""
     digest = hashlib.blake2b(digest_size=8)
     parts = ("step", "passed", "model", "average", "optimizer")
     _update_digest(digest, {name: state[name] for name in parts if name in state})

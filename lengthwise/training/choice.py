@@ -1,5 +1,5 @@
-"""The choice of a training's runner, which may compute in bfloat16, run a batch in several parts, or divide it among
-processes."""
+"""The choice of the runner for training, which may compute in bfloat16, run a batch in several parts, or divide it
+among processes."""
 
 from __future__ import annotations
 

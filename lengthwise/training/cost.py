@@ -102,8 +102,8 @@ def _reduce_batch(recipe: Recipe, rows: int) -> Recipe:
 
 
 def _sample_steps(recipe: Recipe, count: int) -> Iterator[tuple[int, int]]:
-    """Yield steps evenly spaced over a training, and the number of exams (``Mastery``) passed before each if they are
-    spread evenly too."""
+    """Yield steps evenly spaced over a run, and the number of exams (``Mastery``) passed before each if they are spread
+    evenly too."""
     exams = recipe.lengths.exam_count() if isinstance(recipe.lengths, Mastery) else 0
     for moment in range(count):
         step = int(recipe.steps * (moment + 0.5) / count)

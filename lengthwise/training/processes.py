@@ -21,7 +21,7 @@ from lengthwise.runs.run import is_torchrun_process
 
 
 class Processes:
-    """The processes of a training, as seen by process ``rank`` of ``count``; by default a single process."""
+    """The processes that train one model, as seen by process ``rank`` of ``count``; by default a single process."""
 
     def __init__(self, rank: int = 0, count: int = 1) -> None:
         self.rank, self.count = rank, count
@@ -106,4 +106,4 @@ def _report_lost_process() -> Iterator[None]:
         yield
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"another process of this training ended ({reason}); train again") from None
+        raise UsageError(f"another process of this training run ended ({reason}); train again") from None

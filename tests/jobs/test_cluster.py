@@ -1,4 +1,4 @@
-"""Faults in many trainings: on a Slurm cluster, and on a Ray cluster, each of two nodes on this machine.
+"""Faults while many runs train: on a Slurm cluster, and on a Ray cluster, each of two nodes on this machine.
 ``make cluster-test`` sets the clusters up and takes them down.
 
 A node is killed during training, a job is preempted, the watcher is interrupted: weights equal uninterrupted ones.

@@ -146,7 +146,7 @@ def test_the_time_left_of_a_continued_run_counts_its_own_steps(runs):
 
 
 def test_a_forecast_is_correct_within_a_factor_of_two(capsys, runs):
-    """It covers a training that has not begun, on the chosen engine and others, and creates no files."""
+    """It covers a run that has not begun, on the chosen engine and others, and creates no files."""
     words = ["looped-parity", *SMALL, "steps=150", "model.width=16", "--seeds", "3", "--jobs", "2", "--dry-run",
              "--measure"]  # fmt: skip
     forecasts = [json.loads(command("train", *words, "--json").stdout) for _ in range(2)]  # the better of two

@@ -117,7 +117,7 @@ def test_the_smaller_of_equally_good_models_is_best():
 
 @pytest.fixture
 def simulated_trainings(no_type_checks, monkeypatch, runs):
-    """Replace trainings: wider models score higher. Return what was trained, and after how many to simulate a kill."""
+    """Replace training: wider models score higher. Return the runs trained, and after how many to simulate a kill."""
     trained, kill_after = [], [None]
 
     class FakePool:

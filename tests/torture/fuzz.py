@@ -187,7 +187,7 @@ def calls(workspace: Workspace, draw: random.Random) -> Input:
 
 
 def commands(workspace: Workspace, draw: random.Random) -> Input:
-    """Return words after ``lengthwise``, with options that keep trainings short and in one process."""
+    """Return words after ``lengthwise``, with options that keep training short and in one process."""
     verb = draw.choice(["list", "show", "sample", "train", "evaluate", "attack", "solve", "ask", "rasp", "report", ""])
     known = str(draw.choice([workspace.finished, workspace.unfinished, "looped-parity", "parity"]))
     words = {

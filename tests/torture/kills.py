@@ -1,4 +1,4 @@
-"""Kills: SIGKILL at random moments, to a training, to a study, to one of a study's processes.
+"""Kills: SIGKILL at random moments, to a training process, to a study, to one of a study's processes.
 
 Killed commands are started again until they end; then weights, rows and files must equal those of an uninterrupted run.
 """

@@ -1,4 +1,4 @@
-"""Small trainings, and comparisons of what two of them store."""
+"""Small training runs, and comparisons of what two of them store."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Signals that ask a process to stop: to a training, to the parent of several, to one of its children, to a study, to
-one that asks a language model; in its first second, and when it is at work.
+"""Signals that ask a process to stop: one that trains, the parent of several, one of its children, a study, or one that
+asks a language model; in its first second and later.
 
 It must end with the documented status, in one line, with nothing left running; the same command must then continue.
 """
