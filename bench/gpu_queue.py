@@ -120,9 +120,7 @@ def main() -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("--minutes", type=float, default=12.0)
     asked.add_argument("--device", default="cuda")
-    asked.add_argument(
-        "--to", type=Path, help="folder of the runs (default: long/; with --quick, a temporary one)"
-    )
+    asked.add_argument("--to", type=Path, help="folder of the runs (default: long/; with --quick, a temporary one)")
     asked.add_argument("--dry-run", action="store_true")
     asked.add_argument("--quick", action="store_true")
     args = asked.parse_args()

@@ -34,15 +34,15 @@ from lengthwise.models import get_device
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import Task
 
-INITIAL = 24  # initial problems of each family and size; twice as many uniform problems
-MUTATIONS = 96  # mutated problems tried at a time
-POOL = 256  # problems kept for mutation
-KEPT_FAILURES = POOL // 8  # failures kept for mutation, the shortest
+INITIAL_PROBLEMS = 24  # initial problems of each family and size; twice as many uniform problems
+MUTATIONS_PER_ROUND = 96  # mutated problems tried at a time
+POOL_SIZE = 256  # problems kept for mutation
+KEPT_FAILURES = POOL_SIZE // 8  # failures kept for mutation, the shortest
 SHOWN_FAILURES = 10  # failures in the result
 CHECK_SECONDS = 0.5  # seconds of computing between two checks of the deadline
 SUMMARY_SECONDS = 1.0  # time limit for answering the failures again, except the first, for the result
 
-GROUPS = 6  # largest number of groups of problems per feature, in ``measure_anatomy``
+MAX_GROUPS = 6  # largest number of groups of problems per feature, in ``measure_anatomy``
 CHANGES = ("replace", "repeat", "copy", "double", "drop", "drop", "complement", "fill")  # dropping is twice as likely
 
 
@@ -83,7 +83,8 @@ class Attempts:
         failures = sorted([*self.shortest, *failed], key=lambda p: (len(p.prompt), -p.confidence, p.prompt))
         self.shortest = failures[:KEPT_FAILURES]
         least_confident = [*self.least_confident, *(problem for problem in attempts if problem.right)]
-        self.least_confident = sorted(least_confident, key=lambda problem: (problem.confidence, problem.prompt))[:POOL]
+        least_confident.sort(key=lambda problem: (problem.confidence, problem.prompt))
+        self.least_confident = least_confident[:POOL_SIZE]
 
 
 def attack(
@@ -155,7 +156,7 @@ def _generate_candidates(
     if (collected := task.part("test")).is_collection:  # there are no other problems
         yield from ((problems, "every") for size in sizes if (problems := collected.enumerate(size, sys.maxsize)))
         return
-    origins = {"uniform": 2 * INITIAL} | {family.name: INITIAL for family in task.families}
+    origins = {"uniform": 2 * INITIAL_PROBLEMS} | {family.name: INITIAL_PROBLEMS for family in task.families}
     for size in sizes:
         for origin, count in origins.items():
             yield get_sampler(task, origin)(torch.tensor([list(size)]).repeat(count, 1), draw), origin
@@ -169,7 +170,8 @@ def _generate_candidates(
         if mutations := list(_generate_mutations(task, history, rng, max_sizes)):
             yield Problems.join(mutations), "mutation"
         else:
-            yield get_sampler(task, "uniform")(torch.tensor([list(sizes[-1])]).repeat(MUTATIONS, 1), draw), "uniform"
+            largest_sizes = torch.tensor([list(sizes[-1])]).repeat(MUTATIONS_PER_ROUND, 1)
+            yield get_sampler(task, "uniform")(largest_sizes, draw), "uniform"
         fruitless = 0 if len(history.prompts) > tried else fruitless + 1
 
 
@@ -178,8 +180,8 @@ def _generate_mutations(task: Task, history: Attempts, rng: Random, limits: Int[
     confidence, and of the shortest failures, to find shorter failures."""
     parents = [problem.prompt for problem in [*history.least_confident, *history.shortest, *history.shortest]]
     mutated: set[str] = set()
-    for _ in range(3 * MUTATIONS):
-        if not parents or len(mutated) == MUTATIONS:
+    for _ in range(3 * MUTATIONS_PER_ROUND):
+        if not parents or len(mutated) == MUTATIONS_PER_ROUND:
             return
         text = mutate(rng.choice(parents), task, rng)
         try:
@@ -335,7 +337,7 @@ def _group_values(values: Int[Tensor, " n"], is_right: Bool[Tensor, " n"]) -> li
     kinds, counts = values.unique(return_counts=True)
     # A value belongs to the group of its middle problem, in sorted order.
     middle = counts.cumsum(0) - counts / 2
-    numbers = (middle * min(GROUPS, len(kinds)) / len(values)).long()
+    numbers = (middle * min(MAX_GROUPS, len(kinds)) / len(values)).long()
     groups = []
     for number in numbers.unique():
         low, high = kinds[numbers == number][[0, -1]].tolist()

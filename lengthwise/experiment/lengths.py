@@ -131,8 +131,8 @@ class OneOf(SampledLengths):
 
 @dataclass(frozen=True)
 class LogUniform(SampledLengths):
-    """From ``bottom`` to ``top``, each size n with a probability proportional to 1 / n: of sizes up to 20, half are at
-    most 3, like those that people type."""
+    """From ``bottom`` to ``top``, each size n with a probability proportional to 1 / n. Most are short, like problems
+    that people type: up to 20, half of them are at most 3."""
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest size

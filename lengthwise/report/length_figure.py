@@ -241,7 +241,7 @@ def split_panels(curves: Sequence[Curve], highlight: str | None) -> tuple[list[P
     colours = list(dict.fromkeys(style_key(curve, "problems") for curve in first))
     numbers = list(dict.fromkeys(style_key(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
-    twins = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
+    shares_colours = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
     warnings, panels = warnings_by_recipe(curves), dict[str, Plot]()
     for curve in curves:
         rules = {other.stopping for other in curves if other.label == curve.label}
@@ -252,8 +252,8 @@ def split_panels(curves: Sequence[Curve], highlight: str | None) -> tuple[list[P
         ]
         main = curve.stopping == first[0].stopping if split == "label" else curve.label == highlight and not split
         look = line_style(
-            colours.index(style_key(curve, "problems")) if twins else numbers.index(style_key(curve)),
-            sets.index(curve.problems) if twins else None,
+            colours.index(style_key(curve, "problems")) if shares_colours else numbers.index(style_key(curve)),
+            sets.index(curve.problems) if shares_colours else None,
             name=", ".join(filter(None, parts)),
             highlight=main,
             note=warnings[curve.label] if curve.problems == "uniform" and not split else "",

@@ -200,14 +200,14 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
     figure = new_figure(width, 3.0 if width == "page" else 5.0)
     left, right = figure.subplots(1, 2) if width == "page" else figure.subplots(2, 1)
     kinds = group_by(rows, lambda row: row["model"])
-    twins = len(kinds) <= len(COLOURS)  # keep a line's colour beyond the training range if there are enough colours
+    shares_colours = len(kinds) <= len(COLOURS)  # a kind keeps its colour beyond the training range
     styles = []
     for number, (kind, group) in enumerate(kinds.items()):
         # The words that the recipes' names share, such as ``gpt`` for gpt-small and gpt-large; otherwise the class.
         recipes = list(dict.fromkeys(row["recipe"] for row in group))
         common = shorten_labels(recipes)[0].removeprefix("full names: ").split("…")[0].strip("-")
         name = recipes[0] if len(recipes) == 1 else common or str(kind)
-        numbers = [(number, 0), (number, 1)] if twins else [(2 * number,), (2 * number + 1,)]
+        numbers = [(number, 0), (number, 1)] if shares_colours else [(2 * number,), (2 * number + 1,)]
         within_style, beyond_style = (line_style(*numbers_of_style, name=name) for numbers_of_style in numbers)
         styles.append(within_style)
         _draw_line(left, group, "within", within_style)

@@ -94,7 +94,7 @@ class Plain(Runner):
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
         ids, logits = [], []
-        for rows, state, left in self._until_last(inputs, loops, no_grad_loops=no_grad_loops):
+        for rows, state, left in self._halting_rows(inputs, loops, no_grad_loops=no_grad_loops):
             ids.append(rows[-left:])
             logits.append(self.model.read(state)[-left:])
         # Rows were collected in the order of halting; restore the batch's order.
@@ -103,11 +103,11 @@ class Plain(Runner):
 
     def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
         halted = [(rows[-left:], select_rows(own, slice(-left, None)))
-                  for rows, own, left in self._until_last(inputs, loops, state=state)]  # fmt: skip
+                  for rows, own, left in self._halting_rows(inputs, loops, state=state)]  # fmt: skip
         state = join_rows(halted)
         return take_values(self.model.read(state), *positions.nonzero(as_tuple=True)), state
 
-    def _until_last(
+    def _halting_rows(
         self, inputs: Inputs, loops: RowLoops, **options: Any
     ) -> Iterator[tuple[Int[Tensor, " r"], State, int]]:
         """After each loop in which rows halt, yield the rows that ran (halting rows last), their state, and the number

@@ -16,7 +16,7 @@ CLAIMS = (
 
 @validate_arguments
 def retran(scale: Literal["cpu", "paper"] = "cpu", sizes: str = "small") -> Study:
-    """ReTran, GPT and LSTM on expressions of up to 30 characters, measured up to 40: three models of about one size."""
+    """ReTran, GPT and LSTM, of about equal size, on expressions of up to 30 characters, measured up to 40."""
     recipes, prefix = (cpu(), "") if scale == "cpu" else (paper(), "paper-")
     panels = []
     for size in parse_names(sizes, SIZES, "sizes"):

@@ -196,7 +196,7 @@ class SequenceTask(Task):
         return self.from_rows(sizes, zero_after(self._to_ids(rows), sizes[:, 0]))
 
     def _to_ids(self, rows: Int[Tensor, "b p"]) -> Int[Tensor, "b p"]:
-        """Convert indices among the symbols that the task reads to ids."""
+        """Return the ids of symbols, given by their index in ``reads`` or, without it, in ``symbols``."""
         return rows if not self.reads else self.vocab.encode(self.reads).to(rows.dtype)[rows.long()]
 
     def parse(self, text: str) -> Problems:

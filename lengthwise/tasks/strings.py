@@ -1,5 +1,5 @@
-"""Tasks on strings: copy, reverse, duplicate or sort the symbols, write every second one first, find a hidden symbol of
-two copies, list the different symbols."""
+"""Tasks on strings: copy, reverse, duplicate or sort the symbols; write the odd positions before the even ones; find
+the hidden symbol of a string written twice; list the distinct symbols."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ class MissingDuplicate(Task):
 
 @dataclass(frozen=True)
 class UniqueSet(SequenceTask):
-    """n uniform symbols of an alphabet → each different one once, in the order of first appearance. T(n) = n: one
+    """n uniform symbols of an alphabet → each distinct symbol once, in the order of first appearance. T(n) = n: one
     symbol per round. In the harder set each row draws from its own subset of 1 to n symbols, of uniform size, so that
     most rows have repeats."""
 

@@ -228,8 +228,8 @@ def test_problems_of_a_recipe_can_be_asked(endpoint, tmp_path):
 @pytest.mark.parametrize(
     "name", ["addition order=least", *(to_kebab_case(kind) for kind in part_classes(Task) if kind != "File")]
 )
-def test_any_task_can_be_asked_in_the_order_in_which_people_write(name):
-    """For every task, the right answer in the notation of people scores 1."""
+def test_replies_in_the_usual_notation_are_judged_right_for_every_task(name):
+    """Prompts and right answers are in the usual notation, most significant digit first, and such replies score 1."""
     task = catalog.task(name.split()[0], name.split()[1:])
     smallest, *_, fifth = task.list_smallest_sizes(5)
     sizes = [(size,) * len(task.axes) if isinstance(size, int) else size for size in (smallest, fifth)]

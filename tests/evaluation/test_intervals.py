@@ -49,7 +49,7 @@ def test_an_interval_over_batches_covers(share, count):
 @pytest.mark.parametrize("lowest", [0.5, 0.9, 0.99])
 @pytest.mark.parametrize("others", [0.0, 0.05])
 def test_an_interval_of_the_worst_family_covers_the_lowest_of_all(lowest, others):
-    """It was picked after the measurement: of 24 equal families, its own interval misses the truth most of the time."""
+    """The worst of 24 equal families scores below the true value by chance, so its own interval is mostly too low."""
     drawn, covered = random.Random(0), 0
     for _ in range(200):
         rows = []

@@ -49,7 +49,7 @@ def draw_set(rows=500, seed=0, **changes):
     return data.fixed_set(recipe.task, recipe.lengths, Finite(rows, seed))
 
 
-def test_families_have_the_problems_of_their_part(monkeypatch):
+def test_family_problems_use_base_puzzles_of_their_own_split(monkeypatch):
     parts, read = [], sudoku.read_base_puzzles
     monkeypatch.setattr(sudoku, "read_base_puzzles", lambda side, part: parts.append(part) or read(side, part))
     recipe = lw.find("looped-sudoku").change(families=0.5)

@@ -27,7 +27,7 @@ NTP, FOP = lw.NextToken(), lw.FullOutput(causal=False)
 
 
 class NanoGPT(nn.Module):
-    """A module like nanoGPT: it returns all logits only with targets, else those of the last position; and a loss."""
+    """A module like nanoGPT: given targets, it returns all logits and a loss, else the logits of the last position."""
 
     def __init__(self, width=16):
         super().__init__()

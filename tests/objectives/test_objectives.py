@@ -26,8 +26,8 @@ SPECS = [
 SPECS[1] = replace(SPECS[1], injection="once")
 OBJECTIVES = [lw.Final(), lw.Every(), lw.Progressive(), lw.Progressive(weight=0.8, truncated=True)]
 OBJECTIVES += [part for part in shipped("objectives") if not isinstance(part, (lw.Final, lw.Every, lw.Progressive))]
-WAYS = [(lw.Addition(3), layout) for layout in (lw.FullOutput(), lw.NextToken(1), lw.Pairs())]
-WAYS += [(lw.Copy(), lw.FullOutput())]
+SETTINGS = [(lw.Addition(3), layout) for layout in (lw.FullOutput(), lw.NextToken(1), lw.Pairs())]
+SETTINGS += [(lw.Copy(), lw.FullOutput())]
 LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
 
 
@@ -36,24 +36,24 @@ def short(part):
     return "+".join(map(repr, part.positions)) if isinstance(part, lw.Transformer) else part_text(part)
 
 
-def accepted_ways(spec):
-    return [(task, layout) for task, layout in WAYS if accepted(spec, layout.causal, *layout.vocabs(task))]
+def accepted_settings(spec):
+    return [(task, layout) for task, layout in SETTINGS if accepted(spec, layout.causal, *layout.vocabs(task))]
 
 
-def choose_ways(ways, number):
-    """Return all ways, or one that is chosen by the number."""
-    return ways if LONG else [ways[number % len(ways)]]
+def select_settings(settings, number):
+    """Return all settings or, in short test runs, the one of this number, modulo their count."""
+    return settings if LONG else [settings[number % len(settings)]]
 
 
-every_way = pytest.mark.parametrize(
+every_setting = pytest.mark.parametrize(
     ("spec", "task", "layout"),
-    [(spec, *way) for i, spec in enumerate(SPECS) for way in choose_ways(accepted_ways(spec), i)],
+    [(spec, *setting) for i, spec in enumerate(SPECS) for setting in select_settings(accepted_settings(spec), i)],
     ids=short,
 )
 
 
 @cache
-def build_setting(spec, task, layout):
+def build_model_and_batch(spec, task, layout):
     """Return a model in float64 in which every parameter matters, and a batch of answers of several lengths."""
     torch.manual_seed(0)
     model = noisy(spec.build(*layout.vocabs(task), causal=layout.causal))
@@ -116,7 +116,7 @@ def plain_every(model, batch):
 @cache
 def cached_reference(plain, spec, task, layout, *more):
     """Return loss, share of right tokens and gradients, computed once for all tests and runners."""
-    model, batch = build_setting(spec, task, layout)
+    model, batch = build_model_and_batch(spec, task, layout)
     value, right = plain(model, batch, *more)
     return value.detach(), right, gradients(value, model)
 
@@ -146,14 +146,14 @@ def same_gradients(one, two):
 # Comparison with rows run one at a time
 
 
-@every_way
+@every_setting
 @pytest.mark.parametrize(
     ("objective", "plain"),
     [(lw.Final(), plain_final), (lw.Final(0.3), partial(plain_final, smoothing=0.3)), (lw.Every(), plain_every)],
     ids=["final", "smoothed", "every"],
 )
 def test_final_and_every_against_single_rows(spec, task, layout, objective, plain, run):
-    model, batch = build_setting(spec, task, layout)
+    model, batch = build_model_and_batch(spec, task, layout)
     loss, found = call(objective, run(model), batch)
     value, right, wanted = cached_reference(plain, spec, task, layout)
     close(loss.value, value)
@@ -168,9 +168,9 @@ def test_final_and_every_against_single_rows(spec, task, layout, objective, plai
 @pytest.mark.parametrize("spec", SPECS if LONG else SPECS[1:4:2], ids=short)
 def test_progressive_against_single_rows(spec, run):
     """It is (1 − weight) · L(all loops) + weight · L(r loops), and every r in 1 … R is drawn."""
-    way = accepted_ways(spec)[0]
-    model, batch = build_setting(spec, *way)
-    by_depth = {depth: cached_reference(plain_final, spec, *way, depth) for depth in range(1, 5)}
+    setting = accepted_settings(spec)[0]
+    model, batch = build_model_and_batch(spec, *setting)
+    by_depth = {depth: cached_reference(plain_final, spec, *setting, depth) for depth in range(1, 5)}
     wanted = {depth: progressive(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
@@ -187,10 +187,12 @@ def test_progressive_against_single_rows(spec, run):
 def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops(spec, run):
     """With R = 4, n in 0 … 3 loops run without gradients and k in 1 … min(4 − n, 2) with them; the full run has
     gradients in its last 2. The value does not depend on this."""
-    model, batch = build_setting(spec, *WAYS[1])
+    model, batch = build_model_and_batch(spec, *SETTINGS[1])
     pairs = [(n, k) for n in range(4) for k in range(1, min(4 - n, 2) + 1)]
-    full = cached_reference(plain_final, spec, *WAYS[1], 4, 2)
-    wanted = {(n, k): progressive(0.7, full, cached_reference(plain_final, spec, *WAYS[1], n + k, k)) for n, k in pairs}
+    full = cached_reference(plain_final, spec, *SETTINGS[1], 4, 2)
+    wanted = {
+        (n, k): progressive(0.7, full, cached_reference(plain_final, spec, *SETTINGS[1], n + k, k)) for n, k in pairs
+    }
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
         loss, found = call(lw.Progressive(0.7, truncated=True), run(model), batch, seed)
@@ -202,7 +204,7 @@ def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops
 
 def test_all_objectives_are_equal_for_a_single_loop(run):
     """For a model that is advanced once, they all equal the usual loss."""
-    model, batch = build_setting(BASE, lw.Addition(3), lw.FullOutput())
+    model, batch = build_model_and_batch(BASE, lw.Addition(3), lw.FullOutput())
     ones = torch.ones_like(LOOPS)
     batch = replace(batch, rounds=ones)  # no row stops early
     once = [objective for objective in OBJECTIVES if not objective.takes_several_steps]
@@ -213,7 +215,7 @@ def test_all_objectives_are_equal_for_a_single_loop(run):
 
 def test_rows_that_stop_early_are_supervised_to_answer_nothing(run):
     """Only their first slot is supervised; other rows are supervised as by ``Final``."""
-    model, batch = build_setting(BASE, lw.Addition(3), lw.FullOutput())
+    model, batch = build_model_and_batch(BASE, lw.Addition(3), lw.FullOutput())
     batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 4, 1]))  # the second row and the fifth stop one loop early
 
     def halting(batch, more=0):
@@ -237,7 +239,7 @@ def test_rows_that_stop_early_are_supervised_to_answer_nothing(run):
 
 def test_a_segment_continues_from_the_state_of_the_previous_one():
     """Its loss is that after all loops so far, and its gradient is that of its own loops."""
-    model, batch = build_setting(SPECS[0], lw.Copy(), lw.FullOutput())
+    model, batch = build_model_and_batch(SPECS[0], lw.Copy(), lw.FullOutput())
     loops, runner = torch.full_like(LOOPS, 2), Plain(model)
     for number, loss in enumerate(lw.Segments(count=3).steps(runner, batch, loops, lw.stream(0, "objective")), 1):
         model.zero_grad()

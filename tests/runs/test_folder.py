@@ -52,7 +52,7 @@ def test_an_outline_is_that_of_the_recipe(run, inquiry):
     assert (outline.model, outline.seed, outline.id) == ("org/model", 3, inquiry.inquiry.id)
 
 
-def test_the_recipe_as_data(run, inquiry):
+def test_config_outline_and_provenance_are_read_from_files(run, inquiry):
     assert run.about() == RunFolder(run.folder).about() == {"parameters": 9, "cpu_s": 1.0, "wall_s": 1.0}
     assert RunFolder(run.folder).config() == run.config() == json.loads(run.recipe.json())
     assert InquiryFolder(inquiry.folder).config() == inquiry.config() and "outline" not in inquiry.config()

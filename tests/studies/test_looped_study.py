@@ -16,7 +16,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.cli import console
 from lengthwise.evaluation.answers import Predictions
-from lengthwise.evaluation.attack import GROUPS, _group_values, measure_anatomy, prompt_texts
+from lengthwise.evaluation.attack import MAX_GROUPS, _group_values, measure_anatomy, prompt_texts
 from lengthwise.evaluation.depth import measure_depth
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
@@ -463,10 +463,10 @@ def test_anatomy_looks_at_the_problems_that_evaluate_scores(weak_runs, name):
 def test_groups_are_few_and_of_like_number(values):
     values = torch.tensor(values)
     groups = _group_values(values, values % 2 == 0)
-    assert 1 <= len(groups) <= GROUPS
+    assert 1 <= len(groups) <= MAX_GROUPS
     assert sum(part["count"] for part in groups) == len(values)
     most = int(values.unique(return_counts=True)[1].max())
-    assert all(part["count"] <= len(values) / GROUPS + 2 * most for part in groups)
+    assert all(part["count"] <= len(values) / MAX_GROUPS + 2 * most for part in groups)
 
 
 @pytest.mark.usefixtures("blank_figures")

@@ -25,10 +25,10 @@ MADE = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # for fields
 def shipped(kind):
     """Return the package's own classes of a kind, as ``catalog.parts`` names it, each with its defaults."""
     known = [cls for cls in catalog.parts()[kind].values() if cls.__module__.startswith("lengthwise.")]
-    return [default(cls) for cls in known if cls is not lw.File]  # File has its own tests
+    return [build_default(cls) for cls in known if cls is not lw.File]  # File has its own tests
 
 
-def default(cls):
+def build_default(cls):
     """Build an instance of a class, with a value for each field that has no default."""
     hints = typing.get_type_hints(cls)
     needed = [field.name for field in dataclasses.fields(cls) if field.init and _bare(field)]

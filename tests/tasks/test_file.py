@@ -44,7 +44,7 @@ def parities(lengths):
             yield {"prompt": prompt, "answer": str(prompt.count("1") % 2)}
 
 
-def small(task, **changes):
+def small_recipe(task, **changes):
     model = replace(BASE.model, width=16, heads=2, layers=1)
     given = {"lengths": lw.Uniform(top=8), "watch": lw.Watch(), "batch": 16, "steps": 3, "ema": 0.0, "model": model}
     return replace(BASE, task=task, **(given | changes))
@@ -75,7 +75,9 @@ def test_splits_are_disjoint_and_cover_all_problems(bits):
 
 @pytest.mark.parametrize("source", [None, lw.Finite(rows=300)], ids=["fresh", "fixed"])
 def test_training_validation_and_tests_share_no_prompt(bits, source):
-    recipe = small(bits, watch=lw.Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {}))
+    recipe = small_recipe(
+        bits, watch=lw.Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {})
+    )
     draw = partial(data.evaluation_problems, recipe, seed=0)
     if source:
         train = [data.fixed_set(bits, recipe.lengths, source)]
@@ -91,9 +93,9 @@ def test_training_validation_and_tests_share_no_prompt(bits, source):
 def test_no_problem_is_repeated_before_all_were_drawn_or_attacked(bits):
     there = len(bits.part("test").enumerate([9], 1000))
     for count in (there, 3 * there):
-        problems = data.evaluation_problems(small(bits), 9, count, seed=0)
+        problems = data.evaluation_problems(small_recipe(bits), 9, count, seed=0)
         assert len({p for p, _ in prompts_and_answers(bits, problems)}) == there
-    recipe = small(bits)
+    recipe = small_recipe(bits)
     found = attack(lw.Weights("own", recipe, recipe.build()), tries=10_000)
     tests = sum(len(bits.part("test").enumerate([size], 1000)) for size in range(1, 11))
     assert found["tries"] == tests and {row["origin"] for row in found["origins"]} == {"every"}
@@ -111,7 +113,7 @@ def test_missing_sizes_are_replaced_by_smaller_ones(tmp_path_factory, there, ask
 
 def test_missing_sizes_are_refused_and_left_out_of_default_sizes(tmp_path):
     rows = [row | {"size": 10 * len(row["prompt"])} for row in parities(range(5, 10))]
-    recipe = small(lw.File(str(write_rows(tmp_path / "tens.jsonl", rows))), lengths=lw.Uniform(top=60))
+    recipe = small_recipe(lw.File(str(write_rows(tmp_path / "tens.jsonl", rows))), lengths=lw.Uniform(top=60))
     assert default_sizes(recipe) == [60, 90]
     with pytest.raises(lw.UsageError, match=r"no problems of size 8 left to measure; it has 50–90 in steps of 10$"):
         data.evaluation_problems(recipe, 8, 5, seed=0)
@@ -125,13 +127,13 @@ def test_missing_sizes_are_refused_and_left_out_of_default_sizes(tmp_path):
 def test_an_id_depends_on_the_content_and_not_on_the_path(bits, tmp_path):
     moved = tmp_path / "elsewhere.jsonl"
     shutil.copy(bits.path, moved)
-    assert small(lw.File(str(moved))).id == small(bits).id
+    assert small_recipe(lw.File(str(moved))).id == small_recipe(bits).id
     other = write_rows(tmp_path / "other.jsonl", [*parities([3]), {"prompt": "11111", "answer": "1"}])
-    assert small(lw.File(str(other))).id != small(bits).id
+    assert small_recipe(lw.File(str(other))).id != small_recipe(bits).id
     with pytest.raises(lw.UsageError, match=f"its digest is .* had {bits.digest}"):
         lw.File(str(other), digest=bits.digest)
-    read = type(BASE).read(small(bits).json())
-    assert read == small(bits) and read.task.part("test") is bits.part("test")
+    read = type(BASE).read(small_recipe(bits).json())
+    assert read == small_recipe(bits) and read.task.part("test") is bits.part("test")
 
 
 def test_every_fault_is_named_by_its_line(tmp_path):
@@ -190,7 +192,7 @@ def test_a_data_set_is_read_with_its_splits(tmp_path):
 def test_prompts_may_contain_spaces_and_symbols_of_layouts(tmp_path):
     prompts = [f"{mark}a {mark}" for mark in STAND_INS]
     task = lw.File.of([{"prompt": p, "answer": p[::-1]} for p in prompts], tmp_path / "marks.jsonl")
-    small(task)  # its layout accepts the symbols
+    small_recipe(task)  # its layout accepts the symbols
     for prompt in prompts:
         problems = task.parse(prompt)
         assert task.to_text(problems.prompt[0]) == prompt and task.format(problems.answer[0]) == prompt[::-1]
@@ -220,7 +222,7 @@ def test_words_are_parsed_and_formatted_with_spaces(turns, tmp_path):
     assert turns.format(problem.answer[0]) == "west south north" == turns.reference("left left u")
     with pytest.raises(lw.UsageError, match="'lift' at position 2 is not one of: left right u"):
         turns.parse("left lift")
-    recipe = small(turns, layout=lw.Tagged())
+    recipe = small_recipe(turns, layout=lw.Tagged())
     answer = lw.Solver(lw.Weights("own", recipe, recipe.build())).solve("left u")
     assert answer.right == "west east" and set(answer.text.split()) <= set(turns.writes)
     # Words of one letter are words too.
@@ -248,7 +250,7 @@ def test_grids_are_parsed_and_formatted_line_by_line(grid_task):
     assert grid_task.to_text(problem.prompt[0]) == "xx/.x" and grid_task.format(problem.answer[0]) == "xx/x."
     with pytest.raises(lw.UsageError, match=r": a prompt must be a square grid with / between its lines, e\.g\. 12/34"):
         grid_task.parse("xx/.")
-    recipe = small(grid_task, layout=lw.Grid(), model=lw.Transformer(width=8, heads=2, mixer=Convolution()))
+    recipe = small_recipe(grid_task, layout=lw.Grid(), model=lw.Transformer(width=8, heads=2, mixer=Convolution()))
     solver = lw.Solver(lw.Weights("own", recipe, recipe.build()))
     assert solver.solve("xx/.x").right == "xx/x." and solver.solve("xx/.x").text.count("/") == 1
     unknown = solver.solve("x..../x..../x..../x..../x....")  # larger than all grids of the file
@@ -291,7 +293,7 @@ def test_layouts_accept_a_file_by_the_form_of_its_answers(turns, bits):
     answers = "".join(row["answer"] for row in parities(range(1, 11)))
     assert lw.Labelled().chance(bits) == pytest.approx(max(answers.count("0"), answers.count("1")) / len(answers))
     for task, layout in ((turns, lw.Tagged()), (bits, lw.Labelled())):
-        recipe = small(task, layout=layout, lengths=lw.Uniform(top=5))
+        recipe = small_recipe(task, layout=layout, lengths=lw.Uniform(top=5))
         (score,) = evaluate(lw.Weights("own", recipe, try_training(recipe, CPU).model), [6], samples=20)
         assert score.scaled == pytest.approx((score.token_accuracy - score.chance) / (1 - score.chance))
 
@@ -302,7 +304,7 @@ def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
     rows = [{"prompt": f"{number:06b}", "answer": "1" * f"{number:06b}".count("11")} for number in range(64)]
     task = lw.File.of(rows, tmp_path / "counts.jsonl")
     assert task.parse("000000").answer_length.tolist() == [0] and task.format(task.parse("000000").answer[0]) == ""
-    recipe = small(task, layout=layout, lengths=lw.Uniform(top=6), model=replace(BASE.model, width=32), steps=1)
+    recipe = small_recipe(task, layout=layout, lengths=lw.Uniform(top=6), model=replace(BASE.model, width=32), steps=1)
     batch = layout.write(lw.Problems.join([task.parse("000000"), task.parse("110000")]), task)
     end = layout.end_id(task)
     assert [row[mask].tolist() for row, mask in zip(batch.targets, batch.loss_mask, strict=True)] == [[end], [1, end]]
@@ -319,14 +321,14 @@ def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
 def test_a_prompt_that_is_not_in_the_file_is_answered_without_a_right_answer(tmp_path, turns, layout):
     bits = lw.File.of(parities(range(1, 6)), tmp_path / "few.jsonl")
     task, prompt = (turns, "left u u u u u u u left u") if isinstance(layout, lw.Tagged) else (bits, "0110110")
-    recipe = small(task, layout=layout)
+    recipe = small_recipe(task, layout=layout)
     answer = lw.Solver(lw.Weights("own", recipe, recipe.build())).solve(prompt)
     assert (answer.right, answer.correct, answer.perplexity) == (None, None, None)
     size = 10 if task is turns else 7
     assert "right" not in answer._repr_html_() and answer.loops == int(recipe.loops.planned(torch.tensor([size])))
     sized = lw.File.of([row | {"size": 2} for row in parities([3])], tmp_path / "sized.jsonl")
     with pytest.raises(lw.UsageError, match="and so are its size and rounds"):
-        lw.Solver(lw.Weights("own", small(sized), small(sized).build())).solve("01")
+        lw.Solver(lw.Weights("own", small_recipe(sized), small_recipe(sized).build())).solve("01")
 
 
 @pytest.mark.parametrize("count", [128, 200, 40_000])
@@ -336,7 +338,7 @@ def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count):
     rows += [{"prompt": known[i] + known[0], "answer": known[-1], "size": 7} for i in range(100)]
     task = lw.File.of(rows, tmp_path / "symbols.jsonl")
     assert len(task.symbols) == count
-    recipe = small(task)
+    recipe = small_recipe(task)
     assert int(data.draw_batch(recipe, 0)[0].inputs.tokens.max()) < count + 2
     drawn = prompts_and_answers(task, data._draw_step_problems(recipe, 0, 0))
     assert {*drawn} <= {(row["prompt"], row["answer"]) for row in rows}

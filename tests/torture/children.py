@@ -1,7 +1,7 @@
-"""Processes of ``lengthwise``: fresh interpreters, or forks of this one, which has imported torch already.
+"""Processes of ``lengthwise``: new interpreters, or forks of this one, which has imported torch already.
 
-A fork starts in milliseconds where an interpreter takes seconds. It has its own session, files and memory, and ends
-like any process; what it cannot show is what happens while Python and torch are imported, so some cases start afresh.
+A fork starts in milliseconds, an interpreter in seconds. A fork has its own session, files and memory, and ends like
+any process, but cannot show what happens while Python and torch are imported: some cases start a new interpreter.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Child:
         return self.output.with_suffix(".err").read_text(errors="replace")
 
 
-def fresh(words: Sequence[object], folder: Path) -> Child:
+def start_interpreter(words: Sequence[object], folder: Path) -> Child:
     """Start a new interpreter that works in ``folder``."""
     output = _new_output_path(folder)
     with output.with_suffix(".out").open("wb") as out, output.with_suffix(".err").open("wb") as errors:
@@ -209,8 +209,8 @@ def _runs(number: int) -> bool:
         return False
 
 
-def orphans(folder: Path, seconds: float = PATIENCE) -> list[int]:
-    """Return the processes that still work in ``folder`` after this many seconds, and kill them."""
+def kill_leftovers(folder: Path, seconds: float = PATIENCE) -> list[int]:
+    """Kill the processes that still work in ``folder`` after this many seconds, and return their numbers."""
     deadline = time.monotonic() + seconds
     while (left := [*workers_in(folder)]) and time.monotonic() < deadline:
         time.sleep(0.02)

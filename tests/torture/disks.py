@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from .children import Child, fork, orphans
+from .children import Child, fork, kill_leftovers
 from .kills import run_uninterrupted
 from .runs import RECIPES, complaints, differences, stored_content, study, training
 
@@ -39,7 +39,7 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     try:
         child = FAILING[kind](words, folder, seconds, draw)
         faults = complaints(child, [0, 2])
-        faults += [f"process {left} lived on" for left in orphans(folder)]
+        faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
         _grow(folder / "runs")
         faults += complaints(fork(words, folder), [0])
         wrong = differences(stored_content(folder), right)

@@ -135,16 +135,16 @@ Input = tuple[str, Callable[[], Any]]
 def overrides(workspace: Workspace, draw: random.Random) -> Input:
     """Return changes of a recipe, which ``try_training`` then trains."""
     parts = catalog.parts()
-    fields = list(_names(encode(_base())))
+    fields = list(_names(encode(base_recipe())))
     changes = []
     for _ in range(draw.choice([1, 1, 2, 3])):
         value = draw.choice([draw.choice(WORDS), draw.choice(list(draw.choice(list(parts.values()))))])
         changes.append(f"{draw.choice(fields)}={value}")
     changes = [change if draw.random() < 0.97 else draw.choice(WORDS) for change in changes]
-    return f"change {changes}", lambda: try_training(_base().change(changes), torch.device("cpu"))
+    return f"change {changes}", lambda: try_training(base_recipe().change(changes), torch.device("cpu"))
 
 
-def _base() -> Recipe:
+def base_recipe() -> Recipe:
     return lw.find("looped-parity", *TINY, *SMALL)
 
 
@@ -174,9 +174,9 @@ def calls(workspace: Workspace, draw: random.Random) -> Input:
     weights, prompt, text = draw.choice([workspace.finished, workspace.finished, any_()]), any_(), any_()
     verb, given_values, act = draw.choice([
         (kind.__name__, [chosen], lambda: kind(**(dict.fromkeys(needed, 1) | chosen))),
-        (f"replace {name}", [given], lambda: dataclasses.replace(_base(), **{name: given})),
+        (f"replace {name}", [given], lambda: dataclasses.replace(base_recipe(), **{name: given})),
         ("evaluate", [measured], lambda: lw.evaluate(weights, **measured)),
-        ("train", [trained], lambda: lw.train(_base(), **trained)),
+        ("train", [trained], lambda: lw.train(base_recipe(), **trained)),
         ("train", [text, prompt], lambda: lw.train(text, prompt)),
         ("load", [weights, prompt], lambda: lw.load(weights).solve(prompt)),
         ("find", [text, prompt], lambda: lw.find(text, prompt)),

@@ -15,7 +15,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from .children import Child, children_of, fork, fresh, orphans
+from .children import Child, children_of, fork, kill_leftovers, start_interpreter
 from .runs import RECIPES, complaints, differences, stored_content, study, training
 
 
@@ -34,12 +34,12 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     kills, faults = 0, []
     for _ in range(3 if what == "study" or how else 5):
         if "fresh" in how:
-            child, until = fresh(words, folder), 4 * seconds
+            child, until = start_interpreter(words, folder), 4 * seconds
         else:  # every other one kills itself at one of its file operations, between which files are torn
             operation = round(math.exp(draw.uniform(0, 7))) if draw.random() < 0.5 else 0
             child, until = fork(words, folder, partial(_dies_at, operation)), 1.1 * seconds
         kills += _killed(child, draw, until, one_inside="child" in how)
-        faults += [f"process {number} lived on" for number in orphans(folder)]
+        faults += [f"process {number} was still running" for number in kill_leftovers(folder)]
     faults += complaints(fork(words, folder), [0])
     return {"kills": kills, "faults": faults + differences(stored_content(folder), right)}
 

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .children import fork, orphans
+from .children import fork, kill_leftovers
 from .kills import run_uninterrupted
 from .runs import RECIPES, complaints, differences, stored_content, training
 
@@ -41,5 +41,5 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
         faults += [f"it says: {one.errors}"] * (lost and "works on this run" not in one.errors)
     if all(one.code for one in racers):
         faults.append("none of them trained")
-    faults += [f"process {left} lived on" for left in orphans(folder)]
+    faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
     return {"racers": AT_ONCE, "faults": [*faults, *differences(stored_content(folder), right)]}

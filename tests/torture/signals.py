@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .children import STOPS, Child, children_of, fork, fresh, orphans
+from .children import STOPS, Child, children_of, fork, kill_leftovers, start_interpreter
 from .kills import run_uninterrupted
 from .runs import complaints, differences, stored_content, study, training
 
@@ -37,7 +37,7 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     server = Endpoint() if target == "ask" else None
     try:
         words = _words(target, folder, server)
-        child = (fresh if when == "early" else fork)(words, folder)
+        child = (start_interpreter if when == "early" else fork)(words, folder)
         if when == "early":
             time.sleep(draw.uniform(0, 2))
         else:
@@ -48,7 +48,7 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
             os.kill(victim, number)
         expected = {"early": [130, -number, 0], "later": [2 if victim != child.number else 130, 0]}[when]
         faults = complaints(child, expected)
-        faults += [f"process {left} lived on" for left in orphans(folder)]
+        faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
         faults += [*complaints(fork(words, folder), [0]), *_find_faults(target, folder)]
     finally:
         if server:

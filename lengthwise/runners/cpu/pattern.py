@@ -151,7 +151,7 @@ def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, a
         sparse = None if bias is None else SparseKeys.from_bias(bias.expand(-1, heads, -1, -1), ragged)
         if sparse is not None:
             return sparse
-    # At most ``MAX_GROUPS`` groups of equally many rows; one group if all have about one length.
+    # At most ``MAX_GROUPS`` groups of equally many rows; one group if all have about the same length.
     rows, groups = len(ragged.ends), []
     dense = ragged.ends[-1] >= MIN_DENSE_FRACTION * rows * ragged.width
     group_rows = rows if dense else max(MIN_ROWS, MIN_HEADS // heads, -(-rows // MAX_GROUPS))
