@@ -50,7 +50,7 @@ CHANGES = ("replace", "repeat", "copy", "double", "drop", "drop", "complement", 
 class Attempt:
     """One problem given to the model."""
 
-    prompt: str  # as a person types it
+    prompt: str  # as typed: the text that ``Task.parse`` reads
     origin: str  # "every", "uniform", a family's name or "mutation"
     right: bool
     confidence: float  # mean log probability of its answer's symbols

@@ -88,7 +88,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
                 )
             if _differ(logits, _compute_logits(model, batch.inputs), batch.inputs.padding_mask, tolerance):
                 raise UsageError(
-                    f"{name} is random at test, or keeps something from one call to the next, such as a hidden state: "
+                    f"{name} is random at test time, or keeps state from one call to the next: "
                     "the same rows got different logits in a second call; use random numbers in training only, as "
                     "nn.Dropout does, and start each call of forward from the same state"
                 )

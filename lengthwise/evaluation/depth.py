@@ -34,7 +34,7 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
     """Measure the answers after each loop k = 1, 2, … to new problems of one size: the fraction correct (``exact``) and
     the mean log probability (``confidence``) up to the largest limit, and the loops that each rule chooses: the oracle,
     ``MaxConfidence`` for all problems as one batch (512 as published) and per problem, and the recipe's ``own`` rule,
-    if it is another one. Raises UsageError for a layout that decodes, or if problems take different numbers of
+    if it differs from these. Raises UsageError for a layout that decodes, or if problems take different numbers of
     loops."""
     recipe = weights.recipe
     if recipe.layout.decodes:
@@ -173,11 +173,11 @@ def find_recording_obstacle(recipe: Recipe) -> str:
 
 @torch.no_grad()
 def record_problem(weights: Weights, prompt: str, max_cells: int = MAX_CELLS) -> dict[str, Any] | None:
-    """Return what the model does with one problem. Each of ``loops`` has, per answer slot, the likeliest symbol's id
-    (``said``) and probability in percent (``sure``), and the largest relative movement of a position's state
-    (``moved``; None in the first loop). ``stop`` is the loop at which the model's own rule stops, or its limit if not
-    ``stopped``; ``right``: the answer is right there. Returns None for more than MAX_LOOPS loops or ``max_cells`` slots
-    × loops. Raises UsageError if the task cannot parse the prompt or does not know its answer."""
+    """Record a model's answer to one problem after every loop. Each of ``loops`` has, per answer slot, the likeliest
+    symbol's id (``said``) and probability in percent (``sure``), and the largest relative movement of a position's
+    state (``moved``; None in the first loop). ``stop`` is the loop at which the model's own rule stops, or its limit if
+    not ``stopped``; ``right`` is True if the answer of that loop is right. Returns None for more than MAX_LOOPS loops
+    or ``max_cells`` slots × loops. Raises UsageError if the task cannot parse the prompt or its answer is unknown."""
     model, recipe = weights.model.eval(), weights.recipe
     problems, is_known = parse_prompt(recipe.task, prompt)
     if not is_known:

@@ -31,7 +31,7 @@ from lengthwise.models.external import tensor_bytes
 from lengthwise.runs.run import Run, Weights
 from lengthwise.tasks.family import choose_families
 
-MAX_ENUMERATED = 2048  # a size with at most this number of problems, per 100 of a family, is measured on all of them
+MAX_ENUMERATED = 2048  # sizes with at most this many problems, per 100 samples, are measured on all their problems
 FAR_MULTIPLE = 5  # sizes beyond this multiple of the training length are measured only on request
 
 
@@ -76,7 +76,8 @@ def evaluate_families(
 
 
 def family_rules(rules: Sequence[Stopping]) -> Sequence[Stopping]:
-    """Return the rules for single rows, as a family has too few problems for batch-wise rules; else the first rule."""
+    """Return the rules for single rows, since a family has too few problems for batch-wise rules. If all rules are
+    batch-wise, return the first."""
     return [rule for rule in rules if rule.together == 1] or rules[:1]
 
 
@@ -137,7 +138,7 @@ def relative_cost(recipe: Recipe, size: AnySize) -> float:
     """Return the relative cost of a problem of this size: positions in its row × loops."""
     sizes = recipe.sizes(size)
     positions = sum(sizes) + int(recipe.task.answer_slots(torch.tensor([sizes])))
-    # T(n) follows from problems, which are not drawn here; in all tasks it grows about as the sizes do.
+    # T(n) follows from problems, which are not drawn here; in all tasks it grows roughly like the sizes.
     return float(positions * int(recipe.loops.planned(torch.tensor([max(sizes)]))))
 
 

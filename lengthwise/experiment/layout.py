@@ -175,10 +175,10 @@ class FullOutput(_RowLayout):
     """Full-output prediction (FOP; Fan et al. 2025, section 4): the answer slots hold the end symbol, and all answer
     symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
     supervised too, with the end symbol as target. With ``level``, all rows of a training batch are as long as its
-    longest row, so a model learns the end at positions that no answer of training reaches.
+    longest row, so a model learns to end at positions that no training answer reaches.
 
-    With ``causal=False`` every position sees the whole row, as an encoder does. All slots of a problem's size are there
-    in training too, so a row does not show how long its answer is."""
+    With ``causal=False`` every position sees the whole row, as in an encoder. In training too, a row has all the answer
+    slots of its size, so it does not show how long its answer is."""
 
     whole_tail: bool = False  # supervise the slots after the answer too, with the end symbol as target
     level: bool = False  # in training, fill rows up to their batch's longest with slots after the answer

@@ -21,7 +21,7 @@ from lengthwise.tasks import Task
 class Lengths(Config):
     """The distribution of problems' sizes at every training step. Subclasses are frozen dataclasses."""
 
-    top: int  # the largest size of the whole training
+    top: int  # the largest training size
     bottom: int = 1  # the smallest size
     most: tuple[int, ...] = ()  # the largest size on each axis, if some axis must stay below ``top``
 

@@ -1,4 +1,4 @@
-"""The number of loops: drawn in training, planned at test."""
+"""The number of loops: drawn in training, planned at test time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Loops(Config):
 
     @abstractmethod
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """Return the number of loops after which a row should be solved; ``Oracle`` uses it at test."""
+        """Return the number of loops after which a row should be solved; ``Oracle`` uses it at test time."""
 
     def draw(self, rounds: Int[Tensor, " b"], generator: Generator) -> Int[Tensor, " b"]:
         """Draw the number of loops of each row of a training batch."""

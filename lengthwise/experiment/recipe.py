@@ -270,7 +270,7 @@ class Recipe(fields.Config):
 
 
 def recipes_by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
-    """Return a dictionary of recipes by name, as a function that defines several recipes must."""
+    """Return a dictionary of recipes by name, the form that a function of several recipes must return."""
     return {recipe.name: recipe for recipe in recipes}
 
 

@@ -1,4 +1,4 @@
-"""Stopping rules, which choose the loop whose answer is used at test. They depend only on a ``Trace`` and on T(n).
+"""Stopping rules, which choose the loop whose answer is used. They depend only on a ``Trace`` and on T(n).
 ``After`` and ``Settled`` do not use T(n), nor do rules that read answers with a limit ``most``."""
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ class MaxConfidence(OutputRule):
     """Chooses the loop in 1 … planned + ``extra`` whose answer has the highest confidence; on a tie, the earliest.
 
     ``per="batch"`` is the published rule (Fan et al. 2025, section 5): it chooses one loop for all 512 rows of a batch,
-    which have one length, by mean confidence, so an answer depends on the other rows. (The official code has 512 rows
-    in its tests during training, 6,400 in the last.) ``per="example"`` is ours.
+    which have one length, by mean confidence, so an answer depends on the other rows. (The official code tests on
+    512 rows during training, and on 6,400 at the end.) ``per="example"`` is ours.
     """
 
     extra: Extra = 20  # loops compared beyond the planned ones

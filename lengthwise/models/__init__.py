@@ -29,7 +29,7 @@ class Model(nn.Module, ABC):
     """
 
     # Standard deviation of the normal noise that ``start`` adds in training to h_0, then a single tensor "r t …"; 0:
-    # none. ``Restarts`` adds it at test.
+    # none. ``Restarts`` adds it at test time.
     start_noise: float = 0.0
 
     @abstractmethod
@@ -97,7 +97,7 @@ class ModelSpec(Config):
         return self
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        """Augment the inputs of a training batch, e.g. shift positions; not used at test."""
+        """Augment the inputs of a training batch, e.g. shift positions; not used at test time."""
         return inputs
 
 

@@ -23,8 +23,8 @@ class _ByDigitPosition(Position):
     position.
 
     In training an offset, uniform in 0 … ``offset`` − 1, is added to all digit positions of a batch, or of each row
-    with ``each_row``, so that digit positions of longer numbers are trained too; at test it is 0. ``size`` must be at
-    least the largest digit position + ``offset`` − 1; the model raises UsageError for a digit position above ``size``.
+    with ``each_row``, so that digit positions of longer numbers are trained too; at test time it is 0. ``size`` must be
+    at least the largest position + ``offset`` − 1; the model raises UsageError for digit positions above ``size``.
     """
 
     size: Size = 128  # digit positions in the table: the longest number in training, plus offset

@@ -69,7 +69,7 @@ class Position(Config):
         """Build the encoding for a model of this width and number of heads."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        """Change the positions of a training batch, so that positions of longer rows are trained. Not used at test."""
+        """Change the positions of a training batch, so that positions of longer rows are trained; not at test time."""
         return inputs
 
 
@@ -165,7 +165,7 @@ class _Sinusoidal(Encoding):
 class Randomized(Position):
     """Randomized positions for another encoding (Ruoss et al. 2023): a row gets random numbers below ``most``, in
     increasing order, instead of 0, 1, 2, …, so that positions of long rows are trained on short ones. Training draws
-    new ones for each batch; at test, rows of equal length get equal ones. Raises UsageError for a row longer than
+    new ones for each batch; at test time, rows of equal length get equal ones. Raises UsageError for a row longer than
     ``most``."""
 
     indexed = True

@@ -228,7 +228,8 @@ def scores_at_training_length(curves: Iterable[Curve]) -> dict[str, float]:
 
 
 def warnings_by_recipe(curves: Sequence[Curve]) -> dict[str, str]:
-    """Return ``training_warnings`` by recipe; they say if all problems of the training length decide."""
+    """Return ``training_warnings`` by recipe. They mention it if exact match is over all problems of the training
+    length."""
     fits = scores_at_training_length(curves)
     exhaustive = {curve.label for curve in curves if curve.problems == WORST and curve.has_all_problems()}
     warnings = {}

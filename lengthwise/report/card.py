@@ -38,9 +38,9 @@ SURE_COUNT = 381  # problems that must all be right for the 95 % interval to sta
 
 def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, float] | None = None) -> list[Row]:
     """Return a row per recipe, from seeds measured by its own stopping rule. ``longest``: for each seed the largest
-    size it solves, or "diverged". A size is solved if the lower end of the 95 % interval of exact match is 0.99 or more
-    (from 381 problems on, all right), on uniform problems, and exact match itself on every family measured; no shorter
-    size beyond the training range may have an upper end below 0.99. ``longest_uniform`` ignores families.
+    size it solves, or "diverged". A size is solved if exact match is 0.99 or more: on uniform problems the lower end of
+    its 95 % interval (at least 381 problems are needed), on every family measured the score itself. No shorter size
+    beyond the training range may have an upper end below 0.99. ``longest_uniform`` ignores families.
     ``generalise``: the number of seeds that solve a size beyond the training range. ``worst``: the worst family within
     the training range, or beyond it if none fails within. ``chosen_on``: sizes that the recipe may have been selected
     on. ``fit``: exact match at the training length. ``operations``: of the whole training, from ``operations_per_step``

@@ -86,7 +86,7 @@ class Bf16(Runner):
     def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
         steps = self.runner.each(inputs, loops, positions)
         while True:
-            with autocast(get_device(self.model), "bf16"):  # left while the caller uses the logits
+            with autocast(get_device(self.model), "bf16"):  # not while the caller uses the logits
                 step = next(steps, None)
             if step is None:
                 return

@@ -52,8 +52,8 @@ def train(
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
     equals an uninterrupted one bit for bit with the same ``threads``; small models train fastest on one thread.
-    ``track`` names trackers that get the rows. With ``wait``, wait while another process trains this run. ``matmul`` is
-    the precision of products. With ``keep_state``, other runs can continue from the final state. With ``compile``,
+    ``track`` names trackers to send metrics to. With ``wait``, wait while another process trains this run. ``matmul``
+    is the precision of products. With ``keep_state``, other runs can continue from the final state. With ``compile``,
     torch compiles the loops of a model that ``runners.Compiled`` supports; on CUDA, other steps are replayed as CUDA
     ``graphs``; if that is impossible, a note gives the reason. Under torchrun, only the first process writes files.
 

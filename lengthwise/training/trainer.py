@@ -334,7 +334,7 @@ class Trainer:
             return
         same = (recipe.keep, recipe.watch) == (self.recipe.keep, self.recipe.watch)
         best = provided["best"] if same else self.validator.best
-        self.load_state(provided | {"best": best, "sums": {}})  # sums of steps that its early end left unreported
+        self.load_state(provided | {"best": best, "sums": {}})  # drop sums that the parent had not reported
         self.spent, self.resumptions, self.parts = {"wall_s": 0.0, "cpu_s": 0.0}, [], self.recipe.accumulate
 
     def load_state(self, state: dict[str, Any]) -> None:

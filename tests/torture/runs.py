@@ -17,8 +17,8 @@ SUMS = [*SMALL, "model.heads=2", "watch.every=15", "watch.sizes=(2,)", "steps=45
 PARITY = [*SUMS, "lengths=Curriculum(top=4,every=10)", "watch.sizes=(4,)"]
 WORDS = ["batch=8", "source.rows=128", "lengths.top=14", "watch.every=8", "watch.validation=16", "steps=20"]
 
-# A recipe for each way in which a training keeps something: a moving average, the best weights, a fixed set, dropout,
-# decoding, rows of families, loops that are drawn, exams that were passed.
+# Recipes whose training keeps each kind of state: a moving average, the best weights, a fixed set, dropout, decoding,
+# rows of families, loops that are drawn, exams that were passed.
 RECIPES = {
     "looped": ["looped-parity", *PARITY],
     "best": ["halting-parity", *PARITY, "keep=best", "lengths=Mastery(top=4,every=5,least=0.2,count=4)"],
