@@ -47,7 +47,7 @@ def headline(name: str, system: str) -> str:
         seeds = str(len(_figures(claim, claim["recipe"])))
         cells = (says, f"{here.split(';')[0].split(' (before')[0]} at {at.strip('*')}", seeds, f"{minutes:,.0f}")
         lines.append((*cells, f"`{claim['command']}`"))
-    return f"{table_of(lines)}\nMeans over seeds (any seed's lowest family). CPU minutes per training.\n"
+    return f"{table_of(lines)}\nMeans over seeds (any seed's lowest family). CPU minutes per run.\n"
 
 
 def standings(name: str) -> str:

@@ -25,7 +25,7 @@ class Ray(Launcher):
     """Tasks of a Ray cluster."""
 
     address: OneLine = ""  # a cluster; empty: RAY_ADDRESS, a cluster on this machine, or a new one for this command
-    cpus: Size = 1  # CPUs per training
+    cpus: Size = 1  # CPUs per run
     gpus: NotNegative = 0.0  # GPUs per run; 0.25 lets four share one
     retries: Extra = 3  # number of retries of a lost training
 

@@ -23,7 +23,7 @@ def notebook(tasks: str = "all") -> Study:
     for name in parse_names(tasks, TITLES):
         selected = tuple(recipe for recipe in recipes().values() if recipe.name.endswith(name))
         panels.append(Panel(TITLES[name], selected, sizes, highlight=f"notebook-looped-{name}", name=name))
-    note = "Nothing was chosen by these figures; dropout is off at test time; the notebook left it on."
+    note = "Nothing was chosen by these figures; dropout is off at test time, while the notebook left it on."
     return Study("Standard against looped, as in the notebook", tuple(panels), note)
 
 

@@ -269,7 +269,7 @@ class SquareGridTask(Task):
 
 
 def separate_lines(text: str, columns: int) -> str:
-    """Insert ``/`` between the lines of a grid, whose symbols are in ``text`` line after line."""
+    """Insert ``/`` between the lines of a grid, given its symbols row by row."""
     return "/".join(text[i : i + columns] for i in range(0, len(text), columns))
 
 

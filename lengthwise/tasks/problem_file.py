@@ -78,7 +78,7 @@ def choose_form(*, words: bool, grid: bool) -> Form:
 
 
 def join_lines(text: str, name: str) -> str:
-    """Return the symbols of a square grid, line after line. Raises UsageError, which begins with ``name``, unless the
+    """Return the symbols of a square grid, row by row. Raises UsageError, which begins with ``name``, unless the
     text is a square grid with ``/`` between its lines."""
     lines = text.split("/")
     if any(len(line) != len(lines) for line in lines):

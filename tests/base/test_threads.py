@@ -47,7 +47,7 @@ RECIPES = [
 
 
 def in_threads(function, things):
-    """Return ``function`` of each thing, called in threads at the same time."""
+    """Return the function's result for each of ``things``, computed in threads at the same time."""
     ready, before = threading.Barrier(len(things)), sys.getswitchinterval()
 
     def call_when_ready(thing):

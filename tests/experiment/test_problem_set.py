@@ -1,4 +1,4 @@
-"""Problems for other programs: equal through every interface, and without a prompt in two parts."""
+"""Problems for other programs are equal through every interface, and no prompt is in two parts."""
 
 import hashlib
 import itertools
