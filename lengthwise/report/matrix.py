@@ -240,11 +240,16 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     sizes = [{max(row["sizes"]) for row in rows if row["times"] == times} for times in MATRIX_TIMES]
-    ends = [dict.fromkeys((min(lengths), max(lengths))) for lengths in sizes if lengths]
-    sizes_text = " · ".join("–".join(map(str, pair)) for pair in ends)
+    seeds, sizes_text = _span({row["seeds"] for row in rows}), " · ".join(map(_span, filter(None, sizes)))
     caption = (
-        "in each cell, above: uniform problems, below: the worst family; hatched: not fitted\nat the foot: the "
-        "published score (†: scaled so that guessing is 0, *: second-hand)\nand a training's processor seconds; sizes "
+        f"in each cell, uniform problems above, the worst family below; seeds: {seeds}; hatched: a seed is not fitted\n"
+        "at the foot: the published score (†: scaled so that guessing is 0, *: second-hand)\n"
+        f"and a training's processor seconds; sizes {sizes_text}"
     )
-    axes.set_xlabel(caption + sizes_text, fontsize=6.5)
+    axes.set_xlabel(caption, fontsize=6.5)
     return fix_layout(figure, title or "Exact match", width)
+
+
+def _span(values: set[int]) -> str:
+    """Format the smallest and the largest of some numbers: ``13–40``, or ``8`` if they are equal."""
+    return "–".join(map(str, dict.fromkeys((min(values), max(values)))))

@@ -194,6 +194,7 @@ def test_cells_that_are_not_fitted_are_hatched_and_an_empty_matrix_is_refused(fo
     rows = matrix_rows(RunFolder(folder) for folder in folders)
     (axes,) = matrix_figure(rows).axes
     assert {patch.get_hatch() for patch in axes.patches if patch.get_fill()} == {"/////"}
+    assert "seeds: 1–2; " in axes.get_xlabel()
     fitted = matrix_figure([row | {"fitted": True} for row in rows]).axes[0]
     assert {patch.get_hatch() for patch in fitted.patches} == {None}
     with pytest.raises(lw.UsageError, match="there is no matrix to draw"):
