@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -80,14 +82,23 @@ def count_operations(recipe: Recipe, rows: int | None = None, n_steps: int = 4) 
         return seconds * OPERATIONS_PER_SECOND
     small = _reduce_batch(recipe, rows)
     model = small.build()
-    # Torch does not count the operations of a CPU's fused attention.
-    with computation_settings(1), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    with computation_settings(1), operation_counter() as counter:
         for step, exams_passed in _sample_steps(recipe, n_steps):
             batch, loops = data.draw_batch(small, step, exams_passed=exams_passed)
             with rng.preserve_generators():
                 rng.seed_torch(rng.derive_seed(recipe.seed, "dropout", step))
                 small.objective(Plain(model), batch, loops, rng.stream(recipe.seed, "objective", step)).value.backward()
     return counter.get_total_flops() * recipe.batch / rows / n_steps
+
+
+@contextmanager
+def operation_counter() -> Iterator[FlopCounterMode]:
+    """Count the floating-point operations in matrix products of a ``with`` block, with the same result for all
+    implementations of attention."""
+    # Torch does not count inside a CPU's fused attention and fused LSTM; switching the latter off warns of Intel GPUs.
+    with warnings.catch_warnings(action="ignore"), sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(False):
+        with FlopCounterMode(display=False) as counter:
+            yield counter
 
 
 def _estimate_step(recipe: Recipe) -> float:

@@ -18,8 +18,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
 from lengthwise import __version__
 from lengthwise.base.errors import Diverged, remove_controls
@@ -51,6 +49,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Weights
+from lengthwise.training.cost import operation_counter
 from lengthwise.training.loop import train
 from lengthwise.verify.claims import Claims, find_contradictions, find_refuted_claims
 from lengthwise.verify.perturbation import (
@@ -190,8 +189,7 @@ def count_operations(weights: Weights, sizes: tuple[int, ...]) -> int:
     recipe, model = weights.recipe, weights.model
     batch = recipe.layout.write(recipe.task.sample(torch.tensor([list(sizes)]), stream(0, "operations")), recipe.task)
     loops = recipe.loops.planned(batch.rounds)
-    # With the MATH backend counts do not depend on the device. The counter's hooks need gradients.
-    with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    with torch.enable_grad(), operation_counter() as counter:  # its hooks need gradients
         Plain(model.eval()).last(batch.inputs, loops, batch.answer_slots)
     return counter.get_total_flops()
 

@@ -22,6 +22,13 @@ def test_estimated_operations_are_within_a_factor_of_ten(name):
     assert 0.1 < estimated / count_operations(recipe, rows=2, n_steps=1) < 10
 
 
+def test_operations_of_a_fused_lstm_are_counted():
+    """A step does at least six operations per parameter and symbol, forward and backward; a row has 19 bits or more."""
+    recipe = catalog.recipe("formal-parity-lstm", ["lengths=Uniform(top=20,bottom=19)", "batch=4"])
+    parameters = sum(weights.numel() for name, weights in recipe.build().named_parameters() if ".weight_" in name)
+    assert count_operations(recipe, rows=4, n_steps=1) > 6 * parameters * 4 * 19
+
+
 def test_estimates_grow_with_loops_and_segments():
     once, looped = (catalog.recipe("looped-parity", [f"loops=Constant(count={count})"]) for count in (1, 20))
     assert resources.estimate_training(looped).seconds == pytest.approx(20 * resources.estimate_training(once).seconds)
