@@ -96,9 +96,9 @@ def operation_counter() -> Iterator[FlopCounterMode]:
     """Count the floating-point operations in matrix products of a ``with`` block, with the same result for all
     implementations of attention."""
     # Torch does not count inside a CPU's fused attention and fused LSTM; switching the latter off warns of Intel GPUs.
-    with warnings.catch_warnings(action="ignore"), sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(False):
-        with FlopCounterMode(display=False) as counter:
-            yield counter
+    quiet, counter = warnings.catch_warnings(action="ignore"), FlopCounterMode(display=False)
+    with quiet, sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(False), counter:
+        yield counter
 
 
 def _estimate_step(recipe: Recipe) -> float:
