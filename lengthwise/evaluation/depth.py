@@ -102,12 +102,12 @@ def measure_depths(
 def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, samples: int, seed: int) -> Fate:
     """Return the ``Fate`` of one set of weights. The model runs twice, to compare each state with the last one."""
     model, recipe = weights.model.eval(), weights.recipe
+    if int(recipe.loops.planned(torch.tensor([9]))) < 2:
+        raise UsageError(f"{weights.name}: it runs a single loop; `depth` needs looped weights")
     if recipe.layout.decodes:
         raise UsageError(
             f"{weights.name}: its inputs hold the right answer, which loops do not change; use another layout"
         )
-    if int(recipe.loops.planned(torch.tensor([9]))) < 2:
-        raise UsageError(f"{weights.name}: it runs a single loop; `depth` needs looped weights")
     sizes = recipe.tops if size is None else recipe.sizes(size)
     batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned, mask = recipe.loops.planned(batch.rounds), batch.inputs.padding_mask
