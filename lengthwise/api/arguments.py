@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from lengthwise.api import catalog
-from lengthwise.base import fields, literals
+from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.results import AnySize
 from lengthwise.experiment.layout import Layout, NextToken
@@ -140,8 +140,7 @@ def resolve_stopping(stopping: Stopping | str | Sequence[Stopping | str] | None)
     listed = stopping if isinstance(stopping, (list, tuple)) else [stopping]
     if not listed:
         raise UsageError("stopping: give at least one rule, or None for the recipe's own")
-    rules = [literals.parse_literal(rule, "stopping") if isinstance(rule, str) else rule for rule in listed]
-    return [rule if isinstance(rule, Stopping) else fields.decode(Stopping, rule, "stopping") for rule in rules]
+    return [fields.validate(Stopping, rule, "stopping") for rule in listed]
 
 
 def quote(value: object) -> str:

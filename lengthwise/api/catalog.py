@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from lengthwise.base import fields, literals
+from lengthwise.base import fields
 from lengthwise.base.errors import quote_value
 from lengthwise.base.fields import Config, build, dataclass_subclasses, part_classes, suggest, to_kebab_case
 from lengthwise.base.types import UsageError
@@ -202,7 +202,7 @@ def task(name: str, changes: Iterable[str] = ()) -> Task:
     changes to its fields."""
     import_parts()
     if isinstance(name, str) and "(" in name:
-        return fields.override(fields.decode(Task, literals.parse_literal(name, "task"), "task"), changes)
+        return fields.override(fields.decode(Task, name, "task"), changes)
     tasks = {to_kebab_case(kind): cls for kind, cls in part_classes(Task).items()}
     if isinstance(name, str) and name not in tasks and name in recipes():
         raise UsageError(f"{name} is a recipe; its task is {recipe(name).task.name}")

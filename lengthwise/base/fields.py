@@ -240,6 +240,8 @@ def _validate_part(base_class: Any, value: Any, path: str) -> Any:
             advice = "write @dataclass(frozen=True) above it"
             raise UsageError(f"{type(value).__name__} is not a frozen dataclass: {advice}")
         return value
+    if isinstance(value, str) and "(" in value:
+        value = parse_literal(value, where)
     if isinstance(value, str | type):  # a class is its defaults, as its name is
         value = {"kind": value if isinstance(value, str) else recorded_name(value)}
     classes = part_classes(base_class)

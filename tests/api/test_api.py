@@ -287,6 +287,13 @@ def test_a_task_may_be_given_as_text_in_a_new_process():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "S3\n"
 
 
+def test_parts_may_be_given_as_text():
+    found = lw.find("looped-parity").change(layout="FullOutput(causal=false)", optimizer="AdamW(rate=0.01)")
+    assert (found.layout, found.optimizer.rate) == (lw.FullOutput(causal=False), 0.01)
+    with pytest.raises(lw.UsageError, match=r"layout\.caus: there is no such field.*did you mean causal"):
+        found.change(layout="FullOutput(caus=false)")
+
+
 def test_as_many_sizes_as_the_limit_are_allowed():
     assert len(resolve_sizes(range(1, MAX_SIZES + 1), lw.Parity())) == MAX_SIZES
     with pytest.raises(lw.UsageError, match="give between 1 and 10,000 sizes"):
