@@ -41,6 +41,12 @@ class Config(ABC):  # noqa: B024 (its subclasses are abstract)
     Creating a part checks each field against its declared type and range, and raises UsageError if it does not fit. A
     subclass with a ``__post_init__`` of its own calls this one first."""
 
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """Raise UsageError for a field called ``kind``, which in JSON is the name of the class."""
+        super().__init_subclass__(**keywords)
+        if "ClassVar" not in str(inspect.get_annotations(cls).get("kind", "ClassVar")):
+            raise UsageError(f"{cls.__name__}.kind: a field cannot be called kind: rename it")
+
     def __post_init__(self) -> None:
         for name, hint in field_types(type(self)).items():
             object.__setattr__(self, name, validate(hint, getattr(self, name), f"{type(self).__name__}.{name}"))

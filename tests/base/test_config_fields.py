@@ -115,6 +115,13 @@ def test_text_changes_set_fields(changes, values):
     assert len(changes) != 1 or RECIPE.change(changes[0]) == replace(RECIPE, **values)
 
 
+def test_a_field_called_kind_is_refused_where_its_class_is_defined():
+    with pytest.raises(lw.UsageError, match=r"^Smooth\.kind: a field cannot be called kind: rename it$"):
+
+        class Smooth(lw.Objective):
+            kind: str = "smooth"
+
+
 def test_a_misspelt_field_gets_a_suggestion():
     for name in [field.name for field in dataclasses.fields(lw.Recipe)]:
         with pytest.raises(lw.UsageError, match=rf"no such field; Recipe has: .*\(did you mean {name}\?\)"):

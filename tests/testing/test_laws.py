@@ -131,10 +131,10 @@ class _Asking(_Reverse):
 class _Spec(lw.ModelSpec):
     """A model specification that builds a module of this file by name."""
 
-    kind: str = "Correct"
+    module: str = "Correct"
 
     def build(self, reads, writes, *, causal):
-        return MODULES[self.kind](len(reads), len(writes))
+        return MODULES[self.module](len(reads), len(writes))
 
 
 class Correct(nn.Module):
