@@ -25,8 +25,7 @@ def every_answer_is_right(task: Task) -> None:
     """Every answer is the one that ``reference`` gives."""
     for name, problems in _draw_all(task):
         for prompt, answer in prompts_and_answers(task, problems):
-            if (right := task.reference(prompt)) != answer:
-                raise Broken(f"{name} problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
+            check_answer(task, name, prompt, answer)
 
 
 def problems_have_requested_sizes(task: Task) -> None:
@@ -156,8 +155,7 @@ def natural_problems_are_as_requested(task: Task) -> None:
     if found != wanted:
         raise Broken(f"count, smallest and largest size of natural problems are {found}, not {wanted}")
     for prompt, answer in pairs:
-        if (right := task.reference(prompt)) != answer:
-            raise Broken(f"the natural problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
+        check_answer(task, "natural", prompt, answer)
 
 
 def families_are_named(task: Task) -> None:
@@ -178,8 +176,8 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
     if (problems := task.enumerate(size, MAX_ENUMERATED)) is None:
         return
     pairs = prompts_and_answers(task, problems)
-    if wrong := [(prompt, answer) for prompt, answer in pairs if task.reference(prompt) != answer]:
-        raise Broken(f"enumerate lists {wrong[0][0]!r} with the wrong answer {wrong[0][1]!r}")
+    for prompt, answer in pairs:
+        check_answer(task, "enumerated", prompt, answer)
     prompts = [prompt for prompt, _ in pairs]
     sample = task.sample(torch.tensor([size] * POOL_SIZE), stream(0, "every"))
     drawn = {prompt for prompt, _ in prompts_and_answers(task, sample)}
@@ -190,6 +188,14 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
 
 
 # Drawing problems
+
+
+def check_answer(task: Task, kind: str, prompt: str, answer: str) -> None:
+    """Raise Broken if the answer to a problem of this kind is not the one that ``reference`` gives."""
+    if not isinstance(right := task.reference(prompt), str):
+        raise Broken(f"reference must return text, not {type(right).__name__}")
+    if right != answer:
+        raise Broken(f"{kind} problem {prompt!r} has the answer {answer!r}, where reference says {right!r}")
 
 
 def prompts_and_answers(task: Task, problems: Problems) -> list[tuple[str, str]]:

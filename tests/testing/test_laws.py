@@ -87,6 +87,8 @@ class _WrongTask(_Reverse):
         return found
 
     def reference(self, prompt):
+        if self.how in ("counts", "blind"):
+            return len(prompt) if self.how == "counts" else ""
         return prompt if self.how == "copies" and len(prompt) > 4 else prompt[::-1]
 
     def answer_slots(self, sizes):
@@ -490,6 +492,12 @@ TOLD = [
     ),
     ("rows_are_padded_with_zeros", _WrongTask(how="silent"), "uniform answers are all empty"),
     ("rows_do_not_depend_on_the_batch", _WrongRows(how="narrow"), "] beside others"),
+    ("every_answer_is_right", _WrongTask(how="counts"), "reference must return text, not int"),
+    (
+        "enumerate_lists_every_problem_once",
+        _WrongTask(how="blind"),
+        "enumerated problem '0' has the answer '0', where reference says ''",
+    ),
     ("inputs_hide_the_answer", _TargetsInInputs(), "a different answer changes tokens at position"),
     ("long_rows_have_finite_logits", _Spec("FailsOnLongRows"), "RuntimeError in test_laws.py, line "),
     ("the_loss_is_a_number", _NoSteps(), "`steps` yields no loss"),
