@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import sys
 import typing
@@ -126,6 +127,14 @@ def find_definitions(
     kinds = [*parts().values(), part_classes(Schedule)]
     classes = [cls for classes in kinds for cls in classes.values() if cls.__module__ == module.__name__]
     return classes, _find_recipes([module]), _find_functions([module], Study)
+
+
+def find_undecorated(module: ModuleType) -> list[str]:
+    """Return the names of a module's classes that are no parts only because they are no dataclasses. A class with
+    subclasses is a base of parts."""
+    classes = [cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == module.__name__]
+    leaves = [cls for cls in classes if issubclass(cls, Config) and not cls.__subclasses__()]
+    return [cls.__name__ for cls in leaves if not (dataclasses.is_dataclass(cls) or cls.__name__.startswith("_"))]
 
 
 def describe_user_definitions() -> tuple[dict[str, str], dict[str, str]]:

@@ -9,9 +9,10 @@ from typing import Any
 
 from rich.text import Text
 
+from lengthwise.api import catalog
 from lengthwise.api.checking import Findings, check, describe_file
 from lengthwise.base.types import UsageError
-from lengthwise.cli.console import print_result, show_elapsed
+from lengthwise.cli.console import print_result, show_elapsed, warn
 from lengthwise.cli.entry import is_problem_file
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.report.sheet import FittedTable
@@ -39,6 +40,8 @@ def run(args: Options) -> int:
     with show_elapsed(f"{', '.join(names)}: testing the laws", quiet=args.quiet):
         for name in names:
             findings += check(sys.modules[name])
+    for forgotten in (cls for name in names for cls in catalog.find_undecorated(sys.modules[name])):
+        warn(f"skipped: {forgotten}: not a dataclass (add @dataclass(frozen=True))")
     table = FittedTable("part", "laws")
     for part, law, case in findings.lines():
         cell = Text(f"{law} {case}", "green") if case == "hold" else Text.assemble(law, "\n", (case, "bold red"))

@@ -628,9 +628,11 @@ def test_the_command_checks_modules_and_reports_broken_laws(tmp_path):
         .replace("5,every", "3,every")
         .replace("Backwards", "Unchanged")
         .replace("backwards", "unchanged")
+        .replace("@dataclass", "class Forgotten(lw.SequenceTask):\n    pass\n\n\n@dataclass")
     )
     done = command("mine", "--quiet", here=tmp_path)
-    assert done.returncode == 1 and done.stderr == ""
+    assert done.returncode == 1
+    assert done.stderr == "lengthwise: skipped: Forgotten: not a dataclass (add @dataclass(frozen=True))\n"
     assert "Every answer is the one that" in done.stdout and "where reference says" in " ".join(done.stdout.split())
     assert done.stdout.rstrip().endswith("laws are broken")
 
