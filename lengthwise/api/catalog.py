@@ -166,7 +166,7 @@ def _find_by_name(kind: str, name: str, candidates: dict[str, Any]) -> Any:
             of_task = [other for other in candidates if other.endswith(f"-{name}")]
             advice = f"; it is a task, with e.g. the recipe {of_task[0]}" if of_task else "; it is a task"
         elif kind == "recipe":
-            advice = advice or "; import your own by --import MODULE"
+            advice += "; import your own by --import MODULE"
         raise UsageError(f"{kind}: {quote_value(name)} is not one {choices}{advice}")
     return candidates[name]
 

@@ -257,6 +257,7 @@ WRONG = [  # commands, and parts of the line that each must print
     ("train parity", "'parity' is not one of the", "it is a task, with e.g. the recipe"),
     ("evaluate looped-pairs --lengths 8 12", "unrecognized arguments: 12", "as in --lengths 20,40"),
     ("train looped-parity layout=Pairs", "does not accept the task parity", "these do: FullOutput"),
+    ("train looped-prity", "(did you mean looped-parity?); import your own by --import MODULE"),
     ("train recipe.yaml", "recipe.yaml: not a recipe: No such file or directory"),
     ("train looped-parity data_seed=7 --seeds 2", "draws its own problems"),
     ("train looped-parity --device abacus", "device"),
