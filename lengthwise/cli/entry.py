@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import importlib
 import importlib.util
 import os
@@ -40,13 +41,12 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                 unparsed = []
     if unparsed:
         verb = verb_parsers(top).get(args.verb, top)
-        verb.error(_describe_unknown(unparsed, verb, hasattr(args, "recipe")))
+        verb.error(_describe_unknown(unparsed, verb, getattr(args, "recipe", None)))
     return args
 
 
-def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_recipe: bool) -> str:
+def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, recipe: str | None) -> str:
     """Return the error message for unrecognized arguments, with the option or recipe field that was probably meant."""
-    from lengthwise.base.fields import suggest
     from lengthwise.registry import sources
 
     # If an option is unknown, the words after it are not the problem.
@@ -57,10 +57,25 @@ def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, has_rec
     if not unknown[0].startswith("--"):
         return message
     name, _, value = unknown[0].lstrip("-").partition("=")
-    if has_recipe and (path := sources.field_path(name)):
+    if recipe and (path := _find_field_path(recipe, name)):
         return f"{message}; {name} is a field of the recipe: write {path}={value or '…'}, without dashes"
-    options = [option[2:] for action in parser._actions for option in action.option_strings if option[:2] == "--"]
-    return message + suggest(name, options).replace("did you mean ", "did you mean --")
+    meanings = {path: f"{path}=…" for path in sources.field_paths() if recipe and "." not in path}
+    meanings |= {flag[2:]: flag for action in parser._actions for flag in action.option_strings if flag[:2] == "--"}
+    close = difflib.get_close_matches(name[:100], meanings, 1)
+    return f"{message} (did you mean {meanings[close[0]]}?)" if close else message
+
+
+def _find_field_path(recipe: str, name: str) -> str | None:
+    """Return the path of the field that ``name`` means, of this recipe if it is a shipped one, else of any recipe."""
+    from lengthwise.registry import sources
+
+    path = sources.field_path(name)
+    if path is None or "." not in path or recipe not in sources.list_recipe_names():
+        return path
+    from lengthwise.api import catalog  # late, as it imports torch
+    from lengthwise.experiment.recipe import find_field_path
+
+    return find_field_path(catalog.recipe(recipe), name)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

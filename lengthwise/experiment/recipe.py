@@ -229,7 +229,7 @@ class Recipe(fields.Config):
         names = {field.name for field in dataclasses.fields(self)}
         for change in changes:
             name, _, value = fields.validate(str, change, "a change").partition("=")
-            if "." not in name and name not in names and (path := sources.field_path(name)):
+            if "." not in name and name not in names and (path := find_field_path(self, name)):
                 advice = f"; write {path}={value}{fields.suggest(name, names)}"
                 raise UsageError(f"{name}: a recipe has no such field{advice}")
         for name in values:
@@ -267,6 +267,14 @@ class Recipe(fields.Config):
         if not isinstance(module, nn.Module):
             raise UsageError(f"model: {type(self.model).__name__}.build must return a torch module, not {module!r}")
         return module if isinstance(module, Model) else SinglePass(module)
+
+
+def find_field_path(recipe: Recipe, name: str) -> str | None:
+    """Return the path of the recipe's field that a common name means, ``lr`` → ``optimizer.rate``; None if it has
+    none."""
+    tree = fields.encode(recipe)
+    inside = [f"{part}.{field}" for part, value in tree.items() if isinstance(value, dict) for field in value]
+    return sources.field_path(name, {*tree, *inside})
 
 
 def recipes_by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:

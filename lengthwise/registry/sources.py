@@ -7,7 +7,7 @@ import ast
 import json
 import re
 import tokenize
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -201,14 +201,14 @@ SYNONYMS = {
 }
 
 
-def field_path(name: str) -> str | None:
-    """Return the path of the field that a common name means, ``lr`` → ``optimizer.rate``; None if unknown."""
+def field_path(name: str, existing: Container[str] | None = None) -> str | None:
+    """Return the path of the field that a common name means, ``lr`` → ``optimizer.rate``; None if unknown, or if a
+    recipe has only the ``existing`` paths."""
     name = name.replace("-", "_").lower()
-    if name in field_paths():
-        return name
-    known = {other: path for path, others in SYNONYMS.items() for other in others.split()}
-    below = (path for path in field_paths() if path.endswith(f".{name}"))
-    return known.get(name) or next(below, None)
+    synonyms = [path for path, others in SYNONYMS.items() if name in others.split()]
+    below = [path for path in field_paths() if path.endswith(f".{name}")]
+    paths = [name] * (name in field_paths()) + synonyms + below
+    return next((path for path in paths if existing is None or path in existing), None)
 
 
 @cache

@@ -246,6 +246,9 @@ WRONG = [  # commands, and parts of the line that each must print
     ("train looped-parity lr=3", "write optimizer.rate=3"),
     ("train looped-parity --lr 3", "write optimizer.rate="),
     ("show looped-parity width=3", "write model.width=3"),
+    ("train looped-parity step=5", "no such field; Recipe has: ", "(did you mean steps?)"),  # its lengths have no step
+    ("train looped-parity --step 5", "arguments: --step (did you mean steps=…?); see"),
+    ("train mine --step 5", "write lengths.step=…, without dashes"),  # a recipe that is not imported yet
     ("evaluate RUN --sample 3", "did you mean --samples?", "see `lengthwise evaluate --help`"),
     ("solve RUN --loops 3", "unrecognized arguments: --loops; see `lengthwise solve --help`"),
     ("solve RUN 1+1 --jsn 2+2", "arguments: --jsn (did you mean --json?)"),
@@ -254,10 +257,10 @@ WRONG = [  # commands, and parts of the line that each must print
     ("solv x", "no verb 'solv' (did you mean solve?)", "--help"),
     ("train", "required: RECIPE;"),
     ("train zzz", "import your own by --import MODULE"),
+    ("train looped-prity", "(did you mean looped-parity?); import your own by --import MODULE"),
     ("train parity", "'parity' is not one of the", "it is a task, with e.g. the recipe"),
     ("evaluate looped-pairs --lengths 8 12", "unrecognized arguments: 12", "as in --lengths 20,40"),
     ("train looped-parity layout=Pairs", "does not accept the task parity", "these do: FullOutput"),
-    ("train looped-prity", "(did you mean looped-parity?); import your own by --import MODULE"),
     ("train recipe.yaml", "recipe.yaml: not a recipe: No such file or directory"),
     ("train looped-parity data_seed=7 --seeds 2", "draws its own problems"),
     ("train looped-parity --device abacus", "device"),
