@@ -114,9 +114,14 @@ def build_mixer(
     biases. A module that is not a ``Mixer`` is wrapped in ``PlainMixer``. Raises UsageError for anything else.
     """
     keywords: dict[str, Any] = {"causal": causal, "layer": layer, "dropout": dropout, "biases": biases}
-    takes = inspect.signature(spec.build).parameters
+    signature, advice = inspect.signature(spec.build), f"beside width and heads, it may take {', '.join(keywords)}"
+    takes = signature.parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()):
         keywords = {name: value for name, value in keywords.items() if name in takes}
+    try:
+        signature.bind(width, heads, **keywords)
+    except TypeError as error:
+        raise UsageError(f"{type(spec).__name__}.build: {error}; {advice}") from None
     module = spec.build(width, heads, **keywords)
     if isinstance(module, Mixer):
         return module

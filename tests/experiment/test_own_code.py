@@ -221,6 +221,8 @@ MISTAKES = [
     (("lw.Stopping", "nothing(self)", "pass"), "stopping=Own", "stopping: Own lacks the method limit"),
     (("lw.MixerSpec", "build(self, width, heads, *, dropout, biases)", "pass"), "model.mixer=Own",
      "Own.build must return a torch module, not None"),
+    (("lw.MixerSpec", "build(self, width, heads, rank)", "pass"), "model.mixer=Own",
+     "Own.build: missing a required argument: 'rank'; beside width and heads, it may take causal, layer, dropout, bia"),
     (("lw.Objective", "__call__(self, runner, batch, loops, generator)", "1 / 0"), "objective=Own",
      "ZeroDivisionError in my_slip.py, line 9: division by zero; it uses your own classes: Own"),
     (("lw.Parity", "from_rows(self, sizes, rows)", "1 / 0"), "task=Own",
