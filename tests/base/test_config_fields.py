@@ -77,7 +77,7 @@ def test_numpy_numbers_paths_and_classes_are_converted():
     for wrong in (np.float64(10), np.True_, True, 10.0):
         with pytest.raises(lw.UsageError, match="is not a whole number"):
             replace(RECIPE, steps=wrong)
-    with pytest.raises(lw.UsageError, match=r"'Adam' is not one of: AdamW, .*did you mean AdamW"):
+    with pytest.raises(lw.UsageError, match=r"'Adam' is not one of: .*did you mean \w*Adam"):
         replace(RECIPE, optimizer=torch.optim.Adam)
     for kind in (list, torch.Tensor):
         with pytest.raises(lw.UsageError, match=r"^Own\.rates: a field is a number, a word, a tuple or a part, not "):

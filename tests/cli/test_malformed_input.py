@@ -145,7 +145,7 @@ TOO_LATE = {  # what would fail late, or could not be measured: refused before a
     "--save-every nan": "--save-every: nan is not a number",
     "--seeds 1000000 --dry-run": "--seeds must be",
     "model=Belt": "if it is your own, import its module first: --import MODULE",
-    "task=Backward": "if it is your own, import its module first: --import MODULE",
+    "task=Sideways": "if it is your own, import its module first: --import MODULE",
     "model=Transformr": "(did you mean Transformer?)\n",
 }
 
