@@ -44,7 +44,8 @@ class Config(ABC):  # noqa: B024 (its subclasses are abstract)
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Raise UsageError for a field called ``kind``, which in JSON is the name of the class."""
         super().__init_subclass__(**keywords)
-        if "ClassVar" not in str(inspect.get_annotations(cls).get("kind", "ClassVar")):
+        annotation = inspect.get_annotations(cls).get("kind")
+        if annotation is not None and "ClassVar" not in str(annotation):
             raise UsageError(f"{cls.__name__}.kind: a field cannot be called kind: rename it")
 
     def __post_init__(self) -> None:
@@ -311,8 +312,12 @@ def to_kebab_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 
-def suggest(name: str, names: Iterable[str]) -> str:
-    """Return ``" (did you mean …?)"`` with the closest of ``names``, ignoring case, or ``""`` if none is close."""
+def suggest(name: str, names: Iterable[str], written: Mapping[str, str] | None = None) -> str:
+    """Return ``" (did you mean …?)"`` with the closest of ``names``, ignoring case, or ``""`` if none is close.
+    ``written`` has the form in which to show each name, by default the name itself."""
     by_lower_case = {other.lower(): other for other in names}
     close = difflib.get_close_matches(name[:100].lower(), by_lower_case, 1)  # its time grows with both lengths
-    return f" (did you mean {by_lower_case[close[0]]}?)" if close else ""
+    if not close:
+        return ""
+    found = by_lower_case[close[0]]
+    return f" (did you mean {written[found] if written else found}?)"

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import os
@@ -47,6 +46,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, recipe: str | None) -> str:
     """Return the error message for unrecognized arguments, with the option or recipe field that was probably meant."""
+    from lengthwise.base.fields import suggest
     from lengthwise.registry import sources
 
     # If an option is unknown, the words after it are not the problem.
@@ -61,8 +61,7 @@ def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, recipe:
         return f"{message}; {name} is a field of the recipe: write {path}={value or '…'}, without dashes"
     meanings = {path: f"{path}=…" for path in sources.field_paths() if recipe and "." not in path}
     meanings |= {flag[2:]: flag for action in parser._actions for flag in action.option_strings if flag[:2] == "--"}
-    close = difflib.get_close_matches(name[:100], meanings, 1)
-    return f"{message} (did you mean {meanings[close[0]]}?)" if close else message
+    return message + suggest(name, meanings, meanings)
 
 
 def _find_field_path(recipe: str, name: str) -> str | None:
