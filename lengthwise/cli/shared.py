@@ -65,7 +65,7 @@ class MeasurementOptions(KindOptions):
 
 @dataclass(kw_only=True)
 class PlanOptions(MeasurementOptions):
-    """What is measured after training."""
+    """Options of what to measure after training."""
 
     samples: Extra = 1000  # N: fresh problems per length (default: 1000); 0: do not measure
     curve: str | None = None  # SIZES: further lengths, measured on fewer problems

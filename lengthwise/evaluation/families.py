@@ -117,7 +117,7 @@ def _problems_by_family(
 
 
 def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> Problems | None:
-    """Return all test problems of a size; None if there are none, or too many to measure them all."""
+    """Return all test problems of a size, or None if there are none or more than ``MAX_ENUMERATED`` allows."""
     problems = recipe.task.part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
     if problems is None:
         return None
