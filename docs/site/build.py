@@ -1,10 +1,9 @@
-"""Build the documentation site: `make site`. Nothing is asked of the network, neither now nor by the site.
+"""Build the documentation site: `make site`. Neither the build nor the site uses the network.
 
-    python docs/site/build.py build        # build/site; what it is made of lies in build/site-source
+    python docs/site/build.py build        # build/site; its sources are written to build/site-source
 
-Pages come as they are, with a page for every folder of results (`gallery.py`), the Python interface from docstrings
-(`reference.py`), and notebooks as marimo runs them (`notebooks.py`). Zensical makes HTML of it, and `check.py` looks at
-every link.
+The pages of `docs`, a page per folder of results (`gallery.py`), the Python interface from docstrings (`reference.py`)
+and the notebooks that marimo has run (`notebooks.py`) are turned into HTML by Zensical; `check.py` tests every link.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ from mirror import ROOT, Mirror
 
 import notebooks
 
-TABLES = {  # of a folder of results, with the file that each needs
+TABLES = {  # of a folder of results: by heading, the file that a table needs and the function that writes it
     "All cells of the matrix": ("matrix.csv", fill.matrix),
     "Exact match on uniform problems": (
         "runs.json",
-        lambda folder: "" if _mapped(folder) else fill.table(folder, "uniform"),
+        lambda folder: "" if _is_map(folder) else fill.table(folder, "uniform"),
     ),
     "Score card": ("card.json", runs.card),
     "Cost of training": ("runs.json", runs.time),
 }
-MOST_SIZES = 40  # columns of a table
-OWN = ("docs/site/site.css", "docs/site/sort.js")
-WORKER = "https://unpkg.com/iframe-worker/shim"  # where Zensical would have it loaded from
+MAX_COLUMNS = 40
+ASSETS = ("docs/site/site.css", "docs/site/sort.js")
+WORKER_URL = "https://unpkg.com/iframe-worker/shim"  # the address in the pages that Zensical writes
 PAPERS = ["results", "reproduced", "looped", "abacus", "retran", "pairs", "claims", "records"]
 REASONS = ["controls", "ablations", "families", "leaderboard", "mixers", "formal", "what-a-loop-does", "settled"]
 HOW_TO = [
@@ -67,10 +66,10 @@ INSIDE += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs" / "lab"
 Navigation = list[str | dict[str, Any]]
 
 
-def _mapped(folder: str) -> bool:
+def _is_map(folder: str) -> bool:
     """Return whether the scores form a map, which has too many cells for a table."""
     sizes = {row["sizes"] for row, _ in own_scores(folder)}
-    return len(sizes) > MOST_SIZES
+    return len(sizes) > MAX_COLUMNS
 
 
 def navigation() -> Navigation:
@@ -79,66 +78,66 @@ def navigation() -> Navigation:
         {"Start": "README.md"},
         {"How to": [*(f"docs/how-to/{name}.md" for name in HOW_TO), "docs/what-now.md"]},
         {"Papers": [f"docs/{name}.md" for name in PAPERS]},
-        {"Python interface": [reference.INDEX, *map(reference.path_of, reference.TITLES)]},
+        {"Python interface": [reference.INDEX, *map(reference.page_path, reference.TITLES)]},
         {"Design": [*(f"docs/{name}.md" for name in REASONS), *INSIDE]},
-        {"Notebooks": [notebooks.INDEX, *(f"notebooks/{path.stem}.md" for path in notebooks.sources())]},
-        {"Gallery": [gallery.INDEX, "results/README.md", *map(gallery.page_of, gallery.folders())]},
+        {"Notebooks": [notebooks.INDEX, *(f"notebooks/{path.stem}.md" for path in notebooks.list_notebooks())]},
+        {"Gallery": [gallery.INDEX, "results/README.md", *map(gallery.page_path, gallery.folders())]},
     ]
 
 
-def in_navigation(found: Navigation) -> list[str]:
+def list_pages(entries: Navigation) -> list[str]:
     """Return all pages of a navigation."""
     paths = []
-    for one in found:
-        for below in one.values() if isinstance(one, dict) else [one]:
-            paths += [below] if isinstance(below, str) else in_navigation(below)
+    for entry in entries:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            paths += [value] if isinstance(value, str) else list_pages(value)
     return paths
 
 
-def inline(value: Any) -> str:
+def format_toml(value: Any) -> str:
     """Format strings, lists and dictionaries as TOML on one line."""
     if isinstance(value, dict):
-        return f"{{ {', '.join(f'{json.dumps(key)} = {inline(below)}' for key, below in value.items())} }}"
+        return f"{{ {', '.join(f'{json.dumps(key)} = {format_toml(item)}' for key, item in value.items())} }}"
     if isinstance(value, list):
-        return f"[{', '.join(map(inline, value))}]"
+        return f"[{', '.join(map(format_toml, value))}]"
     return json.dumps(value, ensure_ascii=False)
 
 
-def stage(source: Path, kept: Path) -> None:
+def write_sources(source: Path, notebook_cache: Path) -> None:
     """Write all sources of the site into the folder ``source``."""
     shutil.rmtree(source, ignore_errors=True)
-    made = gallery.pages(TABLES)
-    mirror = Mirror(source / "pages", made | reference.pages() | notebooks.pages(kept))
-    found = navigation()
-    for path in in_navigation(found):
+    generated = gallery.pages(TABLES)
+    mirror = Mirror(source / "pages", generated | reference.pages() | notebooks.pages(notebook_cache))
+    entries = navigation()
+    for path in list_pages(entries):
         mirror.add(path)
-    for path in OWN:
+    for path in ASSETS:
         mirror.put(path, (ROOT / path).read_bytes())
     settings = (HERE / "zensical.toml").read_text()
-    own = f'[project]\ndocs_dir = "pages"\nsite_dir = "site"\nnav = {inline(found)}\n'
-    (source / "zensical.toml").write_text(settings.replace("[project]\n", own, 1))
+    header = f'[project]\ndocs_dir = "pages"\nsite_dir = "site"\nnav = {format_toml(entries)}\n'
+    (source / "zensical.toml").write_text(settings.replace("[project]\n", header, 1))
 
 
-def own(site: Path) -> None:
+def bundle_worker(site: Path) -> None:
     """Store the one script that pages would load from elsewhere beside them, and remove the page for errors."""
     beside = site / "assets" / "javascripts" / "iframe-worker.js"
     shutil.copyfile(HERE / beside.name, beside)
     for path in site.rglob("*.html"):
-        if WORKER in (text := path.read_text()):
-            path.write_text(text.replace(WORKER, os.path.relpath(beside, path.parent)))
+        if WORKER_URL in (text := path.read_text()):
+            path.write_text(text.replace(WORKER_URL, os.path.relpath(beside, path.parent)))
     (site / "404.html").unlink()
 
 
 def main() -> None:
-    """Stage, build, check, and put the site where the last one was."""
+    """Stage, build, check, and replace the last site."""
     folder, start = Path(sys.argv[1]), time.monotonic()
     source, site = folder / "site-source", folder / "site"
-    stage(source, folder / "notebooks")
+    write_sources(source, folder / "notebooks")
     zensical = Path(sys.executable).with_name("zensical")
     subprocess.run([zensical, "build", "--strict", "--clean", "-f", "zensical.toml"], cwd=source, check=True)
-    own(source / "site")
-    if said := check.wrong(source / "site"):
-        sys.exit("\n".join(said))
+    bundle_worker(source / "site")
+    if faults := check.find_faults(source / "site"):
+        sys.exit("\n".join(faults))
     shutil.rmtree(site, ignore_errors=True)
     (source / "site").rename(site)
     pages = sum(1 for _ in site.rglob("*.html"))

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 INDEX = "docs/gallery.md"
 Tables = Mapping[str, tuple[str, Callable[[str], str]]]
-KEPT = (".csv", ".gz", ".json")  # data that a page offers
+DATA_SUFFIXES = (".csv", ".gz", ".json")  # data that a page offers
 
 
 @cache
@@ -29,7 +29,7 @@ def folders() -> tuple[str, ...]:
     return tuple(sorted(str(path.relative_to(ROOT)) for path in found))
 
 
-def page_of(folder: str) -> str:
+def page_path(folder: str) -> str:
     """Return the path of a folder's page."""
     return f"{folder}/README.md"
 
@@ -44,20 +44,20 @@ def title(folder: str) -> str:
 def pages(tables: Tables) -> dict[str, str | bytes]:
     """Return all files of the gallery by path. ``tables``: by heading, the file that a table needs and the function
     that writes it for a folder."""
-    models = thinking()
+    models = viewer_pages()
     texts: dict[str, str | bytes] = {INDEX: _index(models)}
     texts |= {f"docs/models/{name}.page.html": page for name, page in models.items()}
     for folder in folders():
-        whole = ROOT / folder
-        runs = read_published_runs(whole) if is_results_folder(whole) else []
+        path = ROOT / folder
+        runs = read_published_runs(path) if is_results_folder(path) else []
         if runs:
             command = f"lengthwise report {folder} --html page.html"
             texts[f"{folder}/report.page.html"] = report_page(runs, command=command)
-        texts[page_of(folder)] = _page(folder, tables, interactive=bool(runs))
+        texts[page_path(folder)] = _page(folder, tables, interactive=bool(runs))
     return texts
 
 
-def thinking() -> dict[str, str]:
+def viewer_pages() -> dict[str, str]:
     """Return the pages of all shipped models that can run in a page."""
     found = {}
     for name in list_shipped():
@@ -70,24 +70,24 @@ def thinking() -> dict[str, str]:
 
 def _page(folder: str, tables: Tables, *, interactive: bool) -> str:
     """Return a folder's page with figures, tables and data."""
-    whole = ROOT / folder
+    path = ROOT / folder
     lines = [f"# {title(folder)}", f"`{folder}` · [the commands behind it]({'../' * folder.count('/')}README.md)"]
     if interactive:
         lines.append("[**Interactive page**](report.page.html): curves, recipes and their differences, tables as CSV")
-    lines += [f"![{path.stem.replace('-', ' ')}]({path.name})" for path in _figures(whole)]
+    lines += [f"![{figure.stem.replace('-', ' ')}]({figure.name})" for figure in _list_figures(path)]
     for heading, (needed, table) in tables.items():
-        if (whole / needed).exists() and (text := table(folder)):
+        if (path / needed).exists() and (text := table(folder)):
             lines += [f"## {heading}", text]
-    data = [path.name for path in sorted(whole.iterdir()) if path.suffix in KEPT]
+    data = [file.name for file in sorted(path.iterdir()) if file.suffix in DATA_SUFFIXES]
     lines += ["## Data", " · ".join(f"[{name}]({name})" for name in data)]
     return "\n\n".join(lines) + "\n"
 
 
-def _figures(whole: Path) -> list[Path]:
+def _list_figures(folder: Path) -> list[Path]:
     """Return a folder's figures: lengths first, then maps, the loss last."""
     order = ("lengths", "map", "parameters", "stopping", "anatomy", "distribution", "loss")
     return sorted(
-        whole.glob("*.png"),
+        folder.glob("*.png"),
         key=lambda path: (next((n for n, word in enumerate(order) if path.stem.startswith(word)), len(order)), path),
     )
 
@@ -99,8 +99,8 @@ def _index(models: dict[str, str]) -> str:
         '<div class="gallery" markdown>',
     ]
     for folder in folders():
-        picture = "".join(f"![](../{folder}/{path.name})<br>" for path in _figures(ROOT / folder)[:1])
-        lines.append(f"[{picture}{title(folder)}](../{page_of(folder)})")
+        picture = "".join(f"![](../{folder}/{path.name})<br>" for path in _list_figures(ROOT / folder)[:1])
+        lines.append(f"[{picture}{title(folder)}](../{page_path(folder)})")
     about = "Each page runs a shipped model in the browser. Type a problem to see the answer after every loop."
     lines += ["</div>", "## Models in the browser", about]
     lines.append(" · ".join(f"[{name}](models/{name}.page.html)" for name in models))

@@ -1,6 +1,6 @@
 """Mirror the repository: a page has the same path as in a clone, so that links work in both.
 
-What is no page becomes one when it is linked: a folder by its README, a source by a page with its text.
+A link to a folder leads to its README, a link to a source file to a page that shows it.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-FENCED = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
+CODE_BLOCK = re.compile(r"^(```.*?^```$)", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"(\]\()([^)\s#]+)((?:#[^)\s]*)?\))")
-FILLED = re.compile(r"^<!-- (?:fill: .*|end) -->\n", re.MULTILINE)  # marks of `fill.py`
+FILL_MARK = re.compile(r"^<!-- (?:fill: .*|end) -->\n", re.MULTILINE)  # marks of `fill.py`
 LANGUAGES = {".py": "python", ".toml": "toml", ".cff": "yaml", ".js": "javascript"}
 
 
 class Mirror:
-    """The sources of the site, in ``folder``; ``made`` holds the texts of generated files, by path."""
+    """The sources of the site, in ``folder``; ``generated`` holds the texts of generated files, by path."""
 
-    def __init__(self, folder: Path, made: Mapping[str, str | bytes]) -> None:
-        self.folder, self.made = folder, made
+    def __init__(self, folder: Path, generated: Mapping[str, str | bytes]) -> None:
+        self.folder, self.generated = folder, generated
         self.staged: set[str] = set()
 
     def add(self, path: str) -> None:
@@ -29,18 +29,18 @@ class Mirror:
         if path in self.staged:
             return
         self.staged.add(path)
-        text = content.decode() if isinstance(content := self._content(path), bytes) else content
-        self.put(path, self.linked(FILLED.sub("\n", text), path))
+        text = content.decode() if isinstance(content := self._read(path), bytes) else content
+        self.put(path, self.rewrite_links(FILL_MARK.sub("\n", text), path))
 
-    def linked(self, text: str, page: str) -> str:
+    def rewrite_links(self, text: str, page: str) -> str:
         """Return a text with its links rewritten for the site, and stage their targets. Code is unchanged."""
-        parts = FENCED.split(text)
+        parts = CODE_BLOCK.split(text)
         parts[::2] = [
-            LINK.sub(lambda link: link[1] + self._target(link[2], page) + link[3], part) for part in parts[::2]
+            LINK.sub(lambda link: link[1] + self._rewrite_target(link[2], page) + link[3], part) for part in parts[::2]
         ]
         return "".join(parts)
 
-    def _target(self, target: str, page: str) -> str:
+    def _rewrite_target(self, target: str, page: str) -> str:
         if ":" in target:
             return target
         path = os.path.normpath(Path(page).parent / target)
@@ -54,13 +54,13 @@ class Mirror:
         if path.endswith(".md"):
             self.add(path)
         elif Path(path).suffix in LANGUAGES:
-            return self._source(path)
+            return self._stage_source(path)
         elif path not in self.staged:
             self.staged.add(path)
-            self.put(path, self._content(path))
+            self.put(path, self._read(path))
         return path
 
-    def _source(self, path: str) -> str:
+    def _stage_source(self, path: str) -> str:
         """Stage a page that shows a source file, excluded from search."""
         page = f"{path}.md"
         if page not in self.staged:
@@ -70,11 +70,11 @@ class Mirror:
             self.put(page, f"{head}# {Path(path).name}\n\n`{path}`\n\n{fence}\n{(ROOT / path).read_text()}```\n")
         return page
 
-    def _content(self, path: str) -> str | bytes:
-        return self.made[path] if path in self.made else (ROOT / path).read_bytes()
+    def _read(self, path: str) -> str | bytes:
+        return self.generated[path] if path in self.generated else (ROOT / path).read_bytes()
 
     def put(self, path: str, content: str | bytes) -> None:
         """Write a file of the site's sources."""
-        place = self.folder / path
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(content.encode() if isinstance(content, str) else content)
+        target = self.folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content.encode() if isinstance(content, str) else content)

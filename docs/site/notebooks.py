@@ -1,4 +1,4 @@
-"""Build pages of the notebooks with their outputs. marimo runs them; they train models, so results are kept."""
+"""Build pages of the notebooks with their outputs. marimo runs them; they train models, so their outputs are kept."""
 
 from __future__ import annotations
 
@@ -15,41 +15,41 @@ ROOT = Path(__file__).parents[2]
 INDEX = "notebooks/README.md"
 
 
-def sources() -> list[Path]:
+def list_notebooks() -> list[Path]:
     """Return all notebooks."""
     return sorted((ROOT / "notebooks").glob("*.py"))
 
 
-def pages(kept: Path) -> dict[str, str | bytes]:
-    """Return all notebooks as pages with pictures, by path. ``kept``: a folder of notebooks that have been run."""
+def pages(cache: Path) -> dict[str, str | bytes]:
+    """Return all notebooks as pages with pictures, by path. ``cache``: a folder of notebooks that have been run."""
     texts: dict[str, str | bytes] = {}
     lines = ["# Notebooks", "`pip install -e '.[notebooks]'`, then `marimo edit notebooks/train_and_see.py`."]
-    for path in sources():
-        cells = _run(path, kept)
-        made = rendered(path.stem, cells)
-        texts |= made
-        title = made[f"notebooks/{path.stem}.md"].split("\n")[0].removeprefix("# ")
+    for path in list_notebooks():
+        cells = _run(path, cache)
+        rendered = render(path.stem, cells)
+        texts |= rendered
+        title = rendered[f"notebooks/{path.stem}.md"].split("\n")[0].removeprefix("# ")
         lines.append(f"- [{title}]({path.stem}.md): [its source]({path.name})")
     texts[INDEX] = "\n\n".join(lines[:2]) + "\n\n" + "\n".join(lines[2:]) + "\n"
     return texts
 
 
-def _run(path: Path, kept: Path) -> list[dict[str, Any]]:
+def _run(path: Path, cache: Path) -> list[dict[str, Any]]:
     """Return the cells of an executed notebook in Jupyter's format; run it only if its text has changed."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    book = kept / f"{path.stem}-{digest}.ipynb"
-    if not book.exists():
-        kept.mkdir(parents=True, exist_ok=True)
+    executed = cache / f"{path.stem}-{digest}.ipynb"
+    if not executed.exists():
+        cache.mkdir(parents=True, exist_ok=True)
         print(f"{path.name}: running it for the first time; training takes minutes", flush=True)
-        new = book.with_suffix(".new")
+        new = executed.with_suffix(".new")
         command = [sys.executable, "-m", "marimo", "-q", "export", "ipynb", str(path), "--include-outputs", "-f"]
-        environment = {**os.environ, "LENGTHWISE_RUNS": str(kept / "runs")}
+        environment = {**os.environ, "LENGTHWISE_RUNS": str(cache / "runs")}
         subprocess.run([*command, "-o", str(new)], check=True, env=environment)
-        new.replace(book)
-    return json.loads(book.read_text())["cells"]
+        new.replace(executed)
+    return json.loads(executed.read_text())["cells"]
 
 
-def rendered(name: str, cells: list[dict[str, Any]]) -> dict[str, str | bytes]:
+def render(name: str, cells: list[dict[str, Any]]) -> dict[str, str | bytes]:
     """Return a page and the pictures of its cells."""
     lines, pictures = [], {}
     for cell in cells:

@@ -23,27 +23,27 @@ def site():
 
 def test_every_public_name_is_in_the_reference(site):
     reference = site("reference")
-    planned = [name for names in reference.plan().values() for name in names]
-    assert sorted(planned) == sorted(lw.__all__)
+    names = [name for names in reference.group_names().values() for name in names]
+    assert sorted(names) == sorted(lw.__all__)
     texts = "\n".join(reference.pages().values())
-    for name in planned:
-        assert f"{{ #{name} }}" in texts and reference.prose(getattr(api, name)), name
+    for name in names:
+        assert f"{{ #{name} }}" in texts and reference.docstring_to_markdown(getattr(api, name)), name
 
 
 def test_fields_and_methods_are_explained(site):
-    told = site("reference").entry("Transformer") + site("reference").entry("Parity")
-    assert "| `width` | `" in told and "def " not in told and "lengthwise/models/transformer.py" in told
+    text = site("reference").entry("Transformer") + site("reference").entry("Parity")
+    assert "| `width` | `" in text and "def " not in text and "lengthwise/models/transformer.py" in text
 
 
 def test_the_navigation_has_every_page_and_every_folder_of_results(site):
     build, gallery, notebooks = site("build"), site("gallery"), site("notebooks")
-    shown = build.in_navigation(build.navigation())
+    shown = build.list_pages(build.navigation())
     assert len(shown) == len(set(shown))
     pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]}
     assert pages <= set(shown)
     folders = {path.parent.relative_to(ROOT) for path in (ROOT / "results").rglob("figures.json")}
     assert {f"{folder}/README.md" for folder in folders} <= set(shown)
-    assert {f"notebooks/{path.stem}.md" for path in notebooks.sources()} <= set(shown)
+    assert {f"notebooks/{path.stem}.md" for path in notebooks.list_notebooks()} <= set(shown)
     assert gallery.INDEX in shown
 
 
@@ -51,7 +51,7 @@ def test_links_lead_to_pages_of_the_site(site, tmp_path):
     """Links to pages stay, links to sources and folders lead to their pages and READMEs, code blocks stay unchanged."""
     mirror = site("mirror").Mirror(tmp_path, {"docs/a.md": "", "notebooks/README.md": ""})
     text = "[a](a.md#b) [p](../lengthwise/base/rows.py) [n](../notebooks) [x](https://x.org)\n\n"
-    linked = mirror.linked(f"{text}```\n[n](../notebooks)\n```\n", "docs/page.md")
+    linked = mirror.rewrite_links(f"{text}```\n[n](../notebooks)\n```\n", "docs/page.md")
     assert linked.startswith("[a](a.md#b) [p](../lengthwise/base/rows.py.md) [n](../notebooks/README.md) [x](https")
     assert linked.endswith("```\n[n](../notebooks)\n```\n")
     assert "import" in (tmp_path / "lengthwise/base/rows.py.md").read_text()
@@ -72,7 +72,7 @@ BROKEN = {
 def test_broken_links_are_found(link, site, tmp_path):
     (tmp_path / "index.html").write_text(PAGE.format(link, ""))
     (tmp_path / "other.html").write_text(PAGE.format("index.html#a", ""))
-    faults = site("check").wrong(tmp_path)
+    faults = site("check").find_faults(tmp_path)
     assert (faults == []) if BROKEN[link] is None else (len(faults) == 1 and BROKEN[link] in faults[0])
 
 
@@ -83,4 +83,4 @@ def test_broken_links_are_found(link, site, tmp_path):
 def test_resources_loaded_from_other_sites_are_found(loading, site, tmp_path):
     (tmp_path / "index.html").write_text(PAGE.format("#a", loading))
     (tmp_path / "a.css").write_text("@import url(https://fonts.org/a.css);")
-    assert len(site("check").wrong(tmp_path)) == 2
+    assert len(site("check").find_faults(tmp_path)) == 2
