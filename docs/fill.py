@@ -19,7 +19,7 @@
 <!-- fill: rules results/… 9 uniform fewest-clues --> one size by each stopping rule, with the loops that ran
 <!-- fill: grid results/looped/parity … -->   every method on every task, each task's rows in a folder
 <!-- fill: arms results/controls/parity … --> loop, window, both, neither on every task, each task's rows in a folder
-<!-- fill: matrix results/formal -->     every cell of a matrix of architectures and tasks, from its matrix.csv
+<!-- fill: matrix results/formal-matrix --> every cell of a matrix of architectures and tasks
 <!-- fill: command results/looped/parity --> how a folder's figures were made, from results/README.md
 """
 

@@ -17,6 +17,7 @@ from fillers.rows import (
     numbers,
     own_scores,
     problems_of_seeds,
+    runs_of,
     scores_of,
     span,
     table_of,
@@ -24,9 +25,10 @@ from fillers.rows import (
 )
 
 from lengthwise.api import catalog
-from lengthwise.base.csv_files import read_csv
+from lengthwise.base.results import MATRIX_TIMES
 from lengthwise.base.score_rows import Row, scaled_accuracy_text, share_text, size_text
 from lengthwise.recipes.looped import METHODS, Scale, build_variation
+from lengthwise.report.matrix import MEASURED, format_cell_foot, matrix_rows
 from lengthwise.studies.looped import TEST_LENGTHS, test_length
 
 UNFITTED = " † not fitted: below .99 at its training length."
@@ -201,19 +203,17 @@ def matrix(folder: str) -> str:
     """Write every cell of a matrix: exact match on uniform problems and on the worst family at each multiple of the
     training length, the lowest family at the largest one, the cost of training, and the published score."""
     cells: dict[tuple[str, str], dict[float, Row]] = defaultdict(dict)
-    for row in read_csv(ROOT / folder / "matrix.csv"):
-        cells[row["architecture"], row["task"]][float(row["times"])] = row
-    times = sorted({one for rows in cells.values() for one in rows})
-    measured = [(name, one) for name in ("uniform", "worst") for one in times]
-    heads = ["architecture", "task", *(f"{name} ×{one:g}" for name, one in measured)]
-    heads += ["lowest family", f"scaled ×{times[-1]:g}", "fitted", "seeds", "CPU s", "published"]
+    for row in matrix_rows(runs_of(folder)):
+        cells[row["architecture"], row["task"]][row["times"]] = row
+    measured = [(kind, times) for kind in MEASURED for times in MATRIX_TIMES]
+    heads = ["architecture", "task", *(f"{kind} ×{times:g}" for kind, times in measured)]
+    heads += ["lowest family", f"scaled ×{MATRIX_TIMES[-1]:g}", "fitted", "seeds", "CPU s", "published"]
     lines = [heads, ["---", "---", *("---:" for _ in measured), "---", "---:", "---", "---:", "---:", "---"]]
     for labels, rows in cells.items():
         last = rows[max(rows)]
-        shares = [rows[one].get(name, "") if one in rows else "" for name, one in measured]
-        notes = ["scaled"] * last.get("published_scaled", False) + ["second-hand"] * (last.get("standing") != "read")
-        published = f"{', '.join([str(last['published']), *notes])} ({last['paper']})" if "paper" in last else ""
-        line = [*labels, *(share if share == "" else share_text(share) for share in shares), last.get("family", "")]
-        line.append(scaled_accuracy_text(last.get("scaled")))
-        lines.append([*line, "yes" if last["fitted"] else "no", str(last["seeds"]), str(last["cpu_s"]), published])
-    return table_of(lines)
+        shares = [rows[times][kind] if times in rows else None for kind, times in measured]
+        score, seconds = format_cell_foot(last)
+        line = [*labels, *("" if share is None else share_text(share) for share in shares), last["family"]]
+        line += [scaled_accuracy_text(last["scaled"]), "yes" if last["fitted"] else "no", str(last["seeds"])]
+        lines.append([*line, seconds.removesuffix(" s"), f"{score} ({last['paper']})" if score else ""])
+    return table_of(lines) + "\n†: scaled so that guessing is 0; *: second-hand\n"

@@ -31,7 +31,7 @@ from mirror import ROOT, Mirror
 import notebooks
 
 TABLES = {  # of a folder of results: by heading, the file that a table needs and the function that writes it
-    "All cells of the matrix": ("matrix.csv", fill.matrix),
+    "All cells of the matrix": ("matrix.png", fill.matrix),
     "Exact match on uniform problems": (
         "runs.json",
         lambda folder: "" if _is_map(folder) else fill.table(folder, "uniform"),

@@ -47,6 +47,13 @@ def test_the_navigation_has_every_page_and_every_folder_of_results(site):
     assert gallery.INDEX in shown
 
 
+def test_every_table_of_the_gallery_is_on_a_page(site):
+    """A table whose file no folder of results holds would be missing without a word."""
+    for heading, (needed, write_table) in site("build").TABLES.items():
+        folders = [folder for folder in site("gallery").folders() if (ROOT / folder / needed).exists()]
+        assert any(write_table(folder).startswith("| ") for folder in folders), heading
+
+
 def test_links_lead_to_pages_of_the_site(site, tmp_path):
     """Links to pages stay, links to sources and folders lead to their pages and READMEs, code blocks stay unchanged."""
     mirror = site("mirror").Mirror(tmp_path, {"docs/a.md": "", "notebooks/README.md": ""})
