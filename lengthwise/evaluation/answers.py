@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from lengthwise.base.rng import stream
@@ -27,16 +27,16 @@ from lengthwise.models import Model, State
 from lengthwise.runners.cpu import choose_reader, choose_runner
 from lengthwise.runners.plain import PERIODS
 
-LEAVE_TOGETHER = 8  # rows that stop early leave the batch once they are 1/8 of its rows
+LEAVE_TOGETHER = 8  # stopped rows leave the batch, which copies the others, once they are 1/8 of its rows
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """A model's answers, per row: symbols in the row's slots, confidence, and number of loops."""
+    """A model's answers to the rows of a batch."""
 
-    symbols: Int[Tensor, "b a"]
+    symbols: Int[Tensor, "b a"]  # predicted in the row's answer slots
     confidence: Float[Tensor, " b"]  # mean log probability, in nats, up to the answer's first end symbol
-    loops: Int[Tensor, " b"]
+    loops: Int[Tensor, " b"]  # the loop whose answer is used, from 1
     stopped: Bool[Tensor, " b"] | None = None  # stopped by the rule, not by its limit; None: the rule has no ``done``
     ran: Int[Tensor, " b"] | None = None  # loops that were run to choose ``loops``; None: ``loops``
     residual: Float[Tensor, " b"] | None = None  # largest relative movement of the state in the answer's loop
@@ -44,34 +44,35 @@ class Predictions:
 
 
 def predict(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
-    """Return the model's answer to each row. In a layout whose inputs contain the right answer, a predicted answer is
-    right if and only if greedy decoding gives it: each symbol is the likeliest after the right symbols before it."""
+    """Return the model's answer to each row. If the layout's inputs contain the right answer, each symbol is predicted
+    from the right symbols before it; such an answer is right if and only if greedy decoding gives the right answer."""
     return predict_by_rules(model, recipe, batch, [stopping])[0]
 
 
 @torch.no_grad()
 def predict_by_rules(model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping]) -> list[Predictions]:
-    """Return the model's answers by each stopping rule, from one run up to the largest limit (one per restart)."""
+    """Return the model's answers by each stopping rule. The model runs once for all rules, up to their largest limit,
+    and once more for each restart."""
     model.eval()
-    starts = [with_initial_state(model, number) for number in range(max(rule.starts for rule in rules))]
-    inner = [rule.rule if isinstance(rule, Restarts) else rule for rule in rules]
+    models = [with_initial_state(model, number) for number in range(max(rule.starts for rule in rules))]
+    inner_rules = [rule.rule if isinstance(rule, Restarts) else rule for rule in rules]
     movement = any(rule.needs_movement for rule in rules)
-    predictions = _answers_from_one_start(model, recipe, batch, inner, movement)
+    predictions = _predict_from_one_start(model, recipe, batch, inner_rules, movement)
     for number, rule in enumerate(rules):
         if isinstance(rule, Restarts):
-            predictions[number] = _answer_after_restarts(starts[: rule.count], recipe, batch, rule, predictions[number])
+            predictions[number] = _predict_with_restarts(models[: rule.count], recipe, batch, rule, predictions[number])
     return predictions
 
 
-def _answer_after_restarts(
-    starts: Sequence[Model], recipe: Recipe, batch: Batch, rule: Restarts, best: Predictions
+def _predict_with_restarts(
+    models: Sequence[Model], recipe: Recipe, batch: Batch, rule: Restarts, best: Predictions
 ) -> Predictions:
-    """Predict from the rule's other initial states too, and return the best answer of each row, by ``rule.pick``.
-    ``best`` holds the answers from the first initial state."""
+    """Return the best answer to each row, by ``rule.pick``, among the answers of ``models``, which differ in their
+    initial states. ``best`` holds the answers of the first model."""
     total = best.loops if best.ran is None else best.ran
     best = replace(best, start=torch.zeros_like(best.loops))
-    for number, model in enumerate(starts[1:], 1):
-        (predictions,) = _answers_from_one_start(model, recipe, batch, [rule.rule], best.residual is not None)
+    for number, model in enumerate(models[1:], 1):
+        (predictions,) = _predict_from_one_start(model, recipe, batch, [rule.rule], best.residual is not None)
         total = total + (predictions.loops if predictions.ran is None else predictions.ran)
         better = predictions.confidence > best.confidence
         if predictions.residual is not None and best.residual is not None and rule.pick == "residual":
@@ -85,10 +86,10 @@ def _answer_after_restarts(
     return replace(best, ran=total)
 
 
-def _answers_from_one_start(
+def _predict_from_one_start(
     model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping], movement: bool
 ) -> list[Predictions]:
-    """Return predictions without restarts; with ``movement``, they have residuals."""
+    """Return the model's answers by each rule, from one initial state; with ``movement``, they have residuals."""
     planned = recipe.loops.planned(batch.rounds)
     limits, end_id = [loop_limits(rule, planned) for rule in rules], recipe.layout.end_id(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output and not movement:
@@ -119,37 +120,39 @@ def _answers_from_one_start(
 
 
 class _RuleProgress:
-    """One stopping rule, applied loop by loop, and the answers that it has chosen in a batch so far."""
+    """The answers to a batch that one stopping rule, applied loop by loop, has chosen so far."""
 
     def __init__(
         self, rule: Stopping, limit: Int[Tensor, " b"], planned: Int[Tensor, " b"], batch: Batch, movement: bool
     ) -> None:
         self.rule, self.limit, self.planned = rule, limit, planned
-        self.open = torch.ones(len(batch), dtype=torch.bool)  # rows that continue
-        self.stopped = torch.zeros_like(self.open)
+        self.running = torch.ones(len(batch), dtype=torch.bool)  # rows without a chosen answer
+        self.stopped = torch.zeros_like(self.running)  # rows stopped by the rule, not by their limit
         self.symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
         self.confidence, self.loops = torch.zeros(len(batch), dtype=torch.float32), limit.clone()
         self.residual = torch.zeros_like(self.confidence) if movement else None
 
     def choose(self, trace: Trace, loop: int) -> None:
-        """Choose answers of the rows that stop after this loop, by the rule or at their limit."""
+        """Choose answers of the rows that stop after ``loop``, the last loop of ``trace``, by the rule or at their
+        limit."""
         if self.rule.stops:
             with wrap_user_errors(self.rule):
-                done = find_done_rows(self.rule, trace, loop, self.planned) & self.open
+                done = find_done_rows(self.rule, trace, loop, self.planned) & self.running
             self._take_answers(done, trace, self.rule.answer_lag, loop)
             self.stopped |= done
-        self._take_answers(self.open & (self.limit == loop), trace, 0, loop)
+        self._take_answers(self.running & (self.limit == loop), trace, 0, loop)
 
-    def _take_answers(self, stopping: Bool[Tensor, " b"], trace: Trace, back: int, loop: int) -> None:
+    def _take_answers(self, stopping: Bool[Tensor, " b"], trace: Trace, lag: int, loop: int) -> None:
+        """Choose the answers after loop ``loop`` − ``lag`` for the rows in the mask ``stopping``."""
         if not stopping.any():
             return
         rows = stopping.nonzero()[:, 0]
-        self.symbols[rows] = trace.predictions[-1 - back, rows]
-        self.confidence[rows] = trace.confidence[-1 - back, rows]
-        self.loops[rows] = loop - back
+        self.symbols[rows] = trace.predictions[-1 - lag, rows]
+        self.confidence[rows] = trace.confidence[-1 - lag, rows]
+        self.loops[rows] = loop - lag
         if self.residual is not None and trace.movement is not None:
-            self.residual[rows] = trace.movement[-1 - back, rows, 0]
-        self.open &= ~stopping
+            self.residual[rows] = trace.movement[-1 - lag, rows, 0]
+        self.running &= ~stopping
 
     def predictions(self) -> Predictions:
         predictions = Predictions(self.symbols, self.confidence, self.loops, residual=self.residual)
@@ -161,8 +164,8 @@ class _RuleProgress:
 def _run_until_done(
     model: Model, batch: Batch, progress: Sequence[_RuleProgress], end_id: int | None, movement: bool
 ) -> None:
-    """Run each row until every rule has chosen a loop for it. Only the loops in the rules' windows are kept, so memory
-    does not grow with the number of loops."""
+    """Run each row until every rule has chosen a loop for the row. Only answers of loops in the rules' windows are
+    kept, so memory does not grow with the number of loops."""
     limit = torch.stack([rule.limit for rule in progress]).amax(0)
     window = max(rule.rule.window for rule in progress)
     steps = choose_runner(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement)
@@ -182,14 +185,14 @@ def _run_until_done(
         latest = current
         for rule in progress:
             rule.choose(latest, loop)
-        goes_on = torch.stack([rule.open[rows] for rule in progress]).any(0)
+        goes_on = torch.stack([rule.running[rows] for rule in progress]).any(0)
         # When rows leave, all other states are copied, so rows leave together. At its limit a row leaves anyway.
         early = int((~goes_on & (limit[rows] > loop)).sum())
         stay = goes_on if early * LEAVE_TOGETHER >= len(rows) else None
 
 
 def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:
-    """Return a trace of ``loops`` loops with placeholder values."""
+    """Return a trace of ``loops`` loops whose answers are not set yet."""
     rows, width = filled_slots(batch.answer_slots).shape
     return Trace(
         torch.zeros(loops, rows, width, dtype=torch.long),
@@ -201,10 +204,10 @@ def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:
 
 
 def _store_answers(
-    trace: Trace, index: int, rows: Int[Tensor, " r"], slots: tuple[Tensor, Tensor, Tensor], movement: Tensor | None
+    trace: Trace, index: int, rows: Int[Tensor, " r"], answers: tuple[Tensor, Tensor, Tensor], movement: Tensor | None
 ) -> None:
-    """Write the answers of these rows, and the movement of their states, to loop ``index`` + 1 of a trace."""
-    symbols, length, confidence = slots
+    """Write these rows' answers (from ``_read_slots``) and their states' movement to entry ``index`` of a trace."""
+    symbols, length, confidence = answers
     trace.predictions[index, rows, : symbols.shape[1]] = symbols
     trace.ends[index, rows], trace.confidence[index, rows] = length, confidence
     if trace.movement is not None and movement is not None:
@@ -215,7 +218,8 @@ def _store_answers(
 def trace_loops(
     model: Model, batch: Batch, limit: Int[Tensor, " b"], end_id: int | None, *, movement: bool = False
 ) -> Trace:
-    """Return, on the CPU, the answers after each loop up to ``limit`` and, with ``movement``, the state's movement."""
+    """Return a trace, on the CPU: each row's answers after each loop up to the row's ``limit`` and, with ``movement``,
+    the movement of its state."""
     traced = replace(_empty_trace(int(limit.max()), batch, movement), loops=limit)
     steps, best = [], []
     runner = choose_runner(model)
@@ -230,25 +234,26 @@ def trace_loops(
 
 
 def _find_likeliest(logits: Float[Tensor, "n v"]) -> Float[Tensor, "2 n"]:
-    """Return the likeliest symbols, as floats, and their log probabilities."""
+    """Return the likeliest symbols' ids, as floats, and their log probabilities, in nats."""
     best = logits.log_softmax(-1).max(-1)
     return torch.stack([best.indices.float(), best.values.float()])
 
 
 def _read_slots(
-    best: Float[Tensor, "2 n"], answer_slots: Bool[Tensor, "r t"], end_id: int | None
+    likeliest: Float[Tensor, "2 n"], answer_slots: Bool[Tensor, "r t"], end_id: int | None
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
-    """Return each row's predicted symbols, slot by slot, the length of its answer, and the confidence in the answer."""
+    """Return each row's predicted symbols, its answer's length, end symbol included, and the confidence: the answer's
+    mean log probability. ``likeliest`` has the result of ``_find_likeliest`` for all answer slots, row by row."""
     filled = filled_slots(answer_slots)
-    symbols, log_probability = torch.zeros(filled.shape, dtype=torch.long), best.new_zeros(filled.shape)
-    symbols[filled], log_probability[filled] = best[0].long(), best[1]
+    symbols, log_probability = torch.zeros(filled.shape, dtype=torch.long), likeliest.new_zeros(filled.shape)
+    symbols[filled], log_probability[filled] = likeliest[0].long(), likeliest[1]
     counted = answer_mask(symbols, answer_slots, end_id)
     length = counted.sum(1)
     return symbols, length, (log_probability * counted).sum(1) / length
 
 
-def gather_slots(values: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
-    """Move the values in each row's answer slots to its front: "b t" → "b a", with zeros after them."""
+def gather_slots(values: Shaped[Tensor, "b t"], answer_slots: Bool[Tensor, "b t"]) -> Shaped[Tensor, "b a"]:
+    """Return the values in each row's answer slots, moved to the row's start and followed by zeros."""
     filled = filled_slots(answer_slots)
     moved = torch.zeros(filled.shape, dtype=values.dtype)
     moved[filled] = values[answer_slots]
@@ -256,7 +261,8 @@ def gather_slots(values: Tensor, answer_slots: Bool[Tensor, "b t"]) -> Tensor:
 
 
 def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
-    """Return the text of a row's answer, or its symbols as text if they are not a valid answer of the task."""
+    """Return the answer that ``symbols`` of a row's slots hold, as text in the task's notation, or symbol by symbol if
+    it holds other symbols than the task's."""
     answer = recipe.layout.answer(symbols, recipe.task)
     if len(answer) and int(answer.max()) < len(recipe.task.symbols):
         return recipe.task.format(answer)
@@ -266,7 +272,8 @@ def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
 def answer_mask(
     symbols: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b t"], end_id: int | None
 ) -> Bool[Tensor, "b a"]:
-    """Return a mask of the slots of each row's answer, with its end symbol, given the symbols in all slots."""
+    """Return a mask of the slots that hold each row's answer, end symbol included; ``symbols`` are those in all
+    slots."""
     return filled_slots(answer_slots) & mask_through_end(symbols, end_id)
 
 
@@ -277,8 +284,8 @@ def filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
 
 
 def with_initial_state(model: Model, start: int) -> Model:
-    """Return the model with initial state number ``start``: 0 is its own, others are random (see ``RandomStart``).
-    Raises UsageError if its initial state is never random."""
+    """Return the model with initial state number ``start``: 0 is the model's own, others are random (see
+    ``RandomStart``). Raises UsageError if the model's initial state is never random, in training either."""
     return RandomStart(model, start) if start else model
 
 
@@ -329,8 +336,8 @@ def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping
 
 @torch.no_grad()
 def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
-    """Decode greedily: each predicted symbol is the input at the next position. With a key–value cache, each position
-    is computed once. ``confidence`` is the mean log probability of the predicted answer."""
+    """Decode each row's answer greedily: each predicted symbol is the input at the next position. With a key–value
+    cache, each position is computed once."""
     model.eval()
     limit = loop_limits(stopping, recipe.loops.planned(batch.rounds))
     end_id = recipe.layout.end_id(recipe.task)
@@ -371,7 +378,7 @@ def _hide_answer(batch: Batch, end_id: int) -> Int[Tensor, "b t"]:
 
 
 def decode_without_cache(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Predictions:
-    """Decode greedily without a cache: the row is computed again for every symbol."""
+    """Decode each row's answer greedily without a cache: the row is computed again for every symbol."""
     first = batch.answer_slots.long().argmax(1)
     count = batch.answer_slots.sum(1)
     row, symbol_count = torch.arange(len(batch)), len(recipe.layout.vocabs(recipe.task)[0])

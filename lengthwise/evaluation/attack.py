@@ -1,5 +1,5 @@
-"""Errors of a model: a search for problems that it gets wrong (structured and random problems, then mutations of those
-with the lowest confidence), and an analysis of its wrong answers (the first wrong symbol, lengths, hard features)."""
+"""A search for problems that a model answers wrongly (structured and random problems, then mutations of those with the
+lowest confidence), and an analysis of wrong answers (the first wrong symbol, lengths, hard features)."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from lengthwise.models import get_device
 from lengthwise.runs.run import Weights
 from lengthwise.tasks import Task
 
-INITIAL_PROBLEMS = 24  # initial problems of each family and size; twice as many uniform problems
-MUTATIONS_PER_ROUND = 96  # mutated problems tried at a time
-POOL_SIZE = 256  # problems kept for mutation
-KEPT_FAILURES = POOL_SIZE // 8  # failures kept for mutation, the shortest
-SHOWN_FAILURES = 10  # failures in the result
+INITIAL_PROBLEMS = 24  # number of initial problems of each family and size; uniform problems are twice as many
+MUTATIONS_PER_ROUND = 96  # number of mutated problems tried at a time
+POOL_SIZE = 256  # number of right answers with the lowest confidence whose problems are mutated
+KEPT_FAILURES = POOL_SIZE // 8  # number of failures that are mutated, the shortest ones
+SHOWN_FAILURES = 10  # maximum number of failures in the result
 CHECK_SECONDS = 0.5  # seconds of computing between two checks of the deadline
-SUMMARY_SECONDS = 1.0  # time limit for answering the failures again, except the first, for the result
+SUMMARY_SECONDS = 1.0  # seconds for answering the failures again for the result; the first is always answered
 
 MAX_GROUPS = 6  # largest number of groups of problems per feature, in ``measure_anatomy``
 CHANGES = ("replace", "repeat", "copy", "double", "drop", "drop", "complement", "fill")  # dropping is twice as likely
@@ -50,7 +50,7 @@ CHANGES = ("replace", "repeat", "copy", "double", "drop", "drop", "complement", 
 class Attempt:
     """One problem given to the model."""
 
-    prompt: str  # as typed: the text that ``Task.parse`` reads
+    prompt: str  # the text that ``Task.parse`` reads
     origin: str  # "every", "uniform", a family's name or "mutation"
     right: bool
     confidence: float  # mean log probability of its answer's symbols
@@ -96,12 +96,13 @@ def attack(
     stopping: Stopping | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Search for problems that the model gets wrong; try each once. Return a row with the number of problems
-    tried, by origin; the number of failures; and the shortest failures with the model's answers. The search ends after
-    ``seconds``, and can overrun by a second plus the time of three problems. With ``tries`` it ends after about this
-    number of problems, and equal seeds give equal results. Default sizes go from half the training length to one and a
-    half times it; all problems of the shortest sizes are tried too. Raises UsageError for a rule that needs a batch of
-    problems, or if one problem of the largest size takes longer than ``seconds``."""
+    """Search for problems that the model answers wrongly, and try no problem twice. Return a row with the number of
+    problems tried, by origin; the number of failures; and the shortest failures with the model's answers. The search
+    ends after ``seconds``, and can overrun by a second plus the time of three problems. With ``tries``, the search ends
+    after about this number of problems, and equal seeds give equal results. The default sizes are half the training
+    length, the training length, and one and a half times it; all problems of the shortest sizes are tried too. Raises
+    UsageError for a rule that needs a batch of problems, or if one problem of the largest size takes longer than
+    ``seconds``."""
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, 1, stopping)
     if rule.together > 1:
@@ -119,7 +120,7 @@ def attack(
             "problems"
         )
     history, deadline = Attempts(), math.inf if tries else time.monotonic() + seconds
-    work = 0.0  # until the next check of the time, in units of ``relative_cost``
+    work = 0.0  # cost of the problems until the next check of the time, as ``relative_cost``
     for problems, origin in _generate_candidates(recipe, chosen, history, seed):
         new, start = history.select_new(problems, recipe.task), 0
         # The first problem is tried in any case. Without a deadline, all are tried at once, to be repeatable.
@@ -150,8 +151,8 @@ def _choose_sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple
 def _generate_candidates(
     recipe: Recipe, sizes: Sequence[tuple[int, ...]], history: Attempts, seed: int
 ) -> Iterator[tuple[Problems, str]]:
-    """Yield problems to try, with their origins, while there are new problems: initial problems of each size, all
-    problems of the shortest sizes, then mutations of the problems tried in ``history``."""
+    """Yield groups of problems to try, each with its origin, until no new problem is found: initial problems of each
+    size, all problems of the shortest sizes, then mutations of problems in ``history``."""
     task, draw, max_sizes = recipe.task, stream(seed, "attack", recipe.task.name), torch.tensor(sizes).amax(0)
     if (collected := task.part("test")).is_collection:  # there are no other problems
         yield from ((problems, "every") for size in sizes if (problems := collected.enumerate(size, sys.maxsize)))
@@ -176,8 +177,8 @@ def _generate_candidates(
 
 
 def _generate_mutations(task: Task, history: Attempts, rng: Random, limits: Int[Tensor, " axes"]) -> Iterator[Problems]:
-    """Yield new problems, at most ``limits`` on each axis: mutations, as typed text, of problems with the lowest
-    confidence, and of the shortest failures, to find shorter failures."""
+    """Yield new problems, of sizes up to ``limits`` on each axis: mutations of problems with the lowest confidence, and
+    of the shortest failures, to find shorter failures."""
     parents = [problem.prompt for problem in [*history.least_confident, *history.shortest, *history.shortest]]
     mutated: set[str] = set()
     for _ in range(3 * MUTATIONS_PER_ROUND):
@@ -196,7 +197,7 @@ def _generate_mutations(task: Task, history: Attempts, rng: Random, limits: Int[
 
 
 def _try_problems(weights: Weights, problems: Problems, origin: str, rule: Stopping) -> list[Attempt]:
-    """Answer problems and return the results."""
+    """Answer problems by ``rule``, and return an Attempt for each."""
     recipe, are_right, confidence = weights.recipe, list[bool](), list[float]()
     for _, batch in split_batches(recipe, problems):
         (predicted,) = predict_by_rules(weights.model, recipe, batch, [rule])
@@ -207,7 +208,7 @@ def _try_problems(weights: Weights, problems: Problems, origin: str, rule: Stopp
 
 
 def prompt_texts(task: Task, problems: Problems) -> list[str]:
-    """Return the prompts as text."""
+    """Return the prompts of problems as text that ``Task.parse`` reads."""
     lengths = problems.prompt_length.tolist()
     return [task.to_text(row[:length]) for row, length in zip(problems.prompt, lengths, strict=True)]
 
@@ -237,7 +238,8 @@ def _summarize(weights: Weights, history: Attempts, rule: Stopping, seed: int, d
 
 
 def mutate(text: str, task: Task, rng: Random) -> str:
-    """Apply one or two changes to a typed prompt: to one operand (text between signs), to all, or to their order."""
+    """Apply one or two random changes to a prompt: to one operand (the text between signs), to all operands, or to
+    their order."""
     signs = "".join(re.escape(sign) for sign in task.signs)
     symbols = tuple(symbol for symbol in task.symbols if symbol not in task.signs)
     for _ in range(rng.choice((1, 1, 2))):
@@ -257,7 +259,7 @@ def mutate(text: str, task: Task, rng: Random) -> str:
 
 
 def _change_operand(operand: str, change: str, symbols: Sequence[str], rng: Random) -> str:
-    """Apply one of ``CHANGES`` to the text between signs."""
+    """Apply one of ``CHANGES`` to an operand, the text between signs."""
     if change == "fill":  # replace all symbols by one
         return rng.choice(symbols) * len(operand)
     if change == "drop" and len(operand) == 1:
@@ -289,12 +291,12 @@ def measure_anatomy(
     kind: Kind = "uniform",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Analyse the wrong answers to the problems of one size that ``evaluate`` uses. ``ends`` counts wrong answers by
-    their length: ``early`` (too short), ``late`` (too long, or without an end) or ``right`` (only symbols are wrong).
-    ``first_wrong`` counts them by the index in the answer, from 1, of the first wrong symbol. ``by`` has, for each
-    difficulty feature of the task, groups of about equally many problems: its lowest and highest value, the number of
-    problems, and the fraction answered correctly. Raises UsageError if size, problems or stopping rule do not fit the
-    recipe."""
+    """Analyse the wrong answers to the problems of one size that ``evaluate`` uses, and return a row. ``ends`` counts
+    wrong answers by their length: ``early`` (too short), ``late`` (too long, or without an end) or ``right`` (only
+    symbols are wrong). ``first_wrong`` counts wrong answers by the position of the first wrong symbol, from 1. ``by``
+    divides the problems into groups of about equal size by each difficulty feature of the task: a group has the lowest
+    and highest value of the feature, the number of problems, and the fraction answered correctly. Raises UsageError if
+    size, problems or stopping rule do not fit the recipe."""
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, samples, stopping)
     sizes, end = recipe.sizes(size), recipe.layout.end_id(recipe.task)
@@ -333,14 +335,15 @@ def measure_anatomy(
 
 
 def _group_values(values: Int[Tensor, " n"], is_right: Bool[Tensor, " n"]) -> list[dict[str, Any]]:
-    """Return the fraction correct in groups of about equal size; problems with equal values share a group."""
-    kinds, counts = values.unique(return_counts=True)
+    """Divide problems by a feature's values into groups of about equal size, and return the fraction correct of each
+    group. Problems with equal values share a group."""
+    distinct, counts = values.unique(return_counts=True)
     # A value belongs to the group of its middle problem, in sorted order.
     middle = counts.cumsum(0) - counts / 2
-    numbers = (middle * min(MAX_GROUPS, len(kinds)) / len(values)).long()
+    numbers = (middle * min(MAX_GROUPS, len(distinct)) / len(values)).long()
     groups = []
     for number in numbers.unique():
-        low, high = kinds[numbers == number][[0, -1]].tolist()
+        low, high = distinct[numbers == number][[0, -1]].tolist()
         inside = (values >= low) & (values <= high)
         groups.append({"low": low, "high": high, "count": int(inside.sum()), "exact": _fraction_true(is_right[inside])})
     return groups

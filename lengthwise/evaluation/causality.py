@@ -1,8 +1,7 @@
 """Checks of user-defined models before training or evaluation: symbols, randomness, causality, independence of rows.
 
 A model that sees the symbol it should predict scores 1.000 at every length, and the answers of a model that reads
-padding depend on the other rows of the batch. Scores show neither error, so both raise UsageError; so does an unknown
-symbol.
+padding depend on the other rows of the batch. Scores do not reveal such errors, so these checks raise UsageError.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from lengthwise.models import Model, find_limited_encodings, get_device, preserv
 from lengthwise.models.single_pass import SinglePass, TooFewPositions, are_probabilities, describe_too_few_positions
 from lengthwise.runners.plain import Plain
 
-CUTS = 8  # positions of an answer after which tokens are changed
+CUTS = 8  # number of answer positions after each of which the later tokens are changed, to test causality
 ROWS, LOOPS = 6, 3  # rows and loops of a checked batch
 LENGTH_RANGE = 6  # range of the short rows' lengths
-SHORT_ROW = 32  # positions of a row in which no model amplifies rounding errors to relevant changes
-MAX_POSITIONS = 32_768  # positions of a checked batch: it has fewer rows if they are longer, but at least two
+SHORT_ROW = 32  # largest number of positions in which no model amplifies rounding errors to relevant changes
+MAX_POSITIONS = 32_768  # maximum number of positions of a checked batch, unless two rows are longer
 SMALLEST_CHANGE_IN_DOUBLE = 2e-5  # smallest relevant change of a logit, relative to the largest logit, in 64 bits
 MAX_COPIED = 100_000_000  # largest number of parameters of a model that is copied to 64 bits
 SMALLEST_CHANGE = 1e-3  # smallest relevant change of a logit, relative to the largest logit, in 32 bits
@@ -47,8 +46,8 @@ ROUNDINGS = 8  # allowed error of a logit in coarser types, in relative rounding
 def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> None:
     """Raise UsageError if a model lacks symbols, is not deterministic in evaluation, gives NaN, reads padding, other
     rows or (in a causal layout) later positions, or has too few positions for one of ``sizes``; or if a layout shows
-    the answer. The rows are short, or up to the largest of ``sizes`` (by default, of the training sizes). For the
-    package's own models, only the positions are checked."""
+    the answer. The model is run on short rows, and on rows up to the largest of ``sizes`` (by default, of the training
+    sizes). For the package's own models, only the number of positions is checked."""
     if is_foreign(type(recipe.layout)) and not recipe.layout.decodes:
         _check_layout(recipe)
     with preserve_modes(model), guard_foreign_code(recipe):
@@ -61,13 +60,13 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
         _check_symbols(model, short.inputs, recipe)
         _check_positions(model, recipe, sizes)
         name = _model_name(model)
-        for part in model.modules():  # no other check finds it, because it reads other rows in training only
+        for part in model.modules():  # the other checks run in evaluation mode, where a BatchNorm reads no other row
             if isinstance(part, _BatchNorm):
                 raise UsageError(
                     f"{name} reads other rows in training: {type(part).__name__} normalizes over the batch, "
                     "padding included; use LayerNorm"
                 )
-        model, tolerance = _in_double_precision(model, short.inputs)
+        model, tolerance = _copy_in_double_precision(model, short.inputs)
         if weight_names != [name for name, _ in model.named_parameters()]:
             raise UsageError(
                 f"{name} builds weights in its first call, which would be neither trained nor stored: build them in "
@@ -103,7 +102,7 @@ def _is_foreign_model(model: Model) -> bool:
 
 
 def _check_layout(recipe: Recipe) -> None:
-    """Raise UsageError if inputs depend on the answer in a layout whose answers are not decoded symbol by symbol."""
+    """Raise UsageError if the inputs that the recipe's layout writes depend on the answer."""
     problems, layout = _draw_short_problems(recipe), recipe.layout
     present = torch.arange(problems.answer.shape[1]) < problems.answer_length[:, None]
     other = replace(problems, answer=((problems.answer + 1) % 2).where(present, 0))
@@ -117,7 +116,7 @@ def _check_layout(recipe: Recipe) -> None:
 
 
 def _draw_problems(recipe: Recipe, bottom: int, tops: Sequence[int]) -> Problems:
-    """Draw problems of sizes from ``bottom`` to ``tops``, the longest first; fewer if rows are very long."""
+    """Draw ``ROWS`` problems, the longest first, of sizes from ``bottom`` to ``tops``; fewer if rows are very long."""
     draw, task = stream(0, "causality"), recipe.task
     sizes = torch.stack([torch.linspace(min(bottom, top), top, ROWS).round().long() for top in tops], 1)
     problems = task.sample(task.replace_missing_sizes(sizes, draw), draw)
@@ -136,10 +135,11 @@ def _draw_short_problems(recipe: Recipe) -> Problems:
 Tolerance = tuple[float, float]  # (r, s): changes of a logit up to r · (s + the largest logit) are rounding errors
 
 
-def _in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance]:
-    """Return a copy with weights in 64 bits, or in 32 if the model does not run in 64, because coarser types round
-    small changes away; the model itself if no such copy runs. The tolerance is small if all operations run in 64 bits,
-    larger if some, such as a norm or ``torch.autocast``, run in fewer."""
+def _copy_in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance]:
+    """Return a copy of the model with weights in 64 bits, and the tolerance for changes of its logits: small weight
+    types would round relevant changes away. If the copy does not run on ``inputs``, weights in 16 bits become 32 bits,
+    and other models are returned as they are. The tolerance is larger unless weights have 64 bits and all operations 32
+    or more: those under ``torch.autocast`` have 16."""
 
     def cast(value: Tensor, kind: torch.dtype) -> Tensor:
         if value.is_complex():
@@ -169,7 +169,8 @@ def _in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance
 
 
 class _CoarsestType(TorchDispatchMode):
-    """Records the relative rounding error of the coarsest floating-point type that any operation inside returns."""
+    """Records the largest relative rounding error of the floating-point types that operations in a ``with`` block
+    return."""
 
     eps = 0.0
 
@@ -181,7 +182,8 @@ class _CoarsestType(TorchDispatchMode):
 
 
 def _compute_logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
-    """Return the logits of all positions. Raises TooFewPositions if the model has too few positions or symbols."""
+    """Return the logits of all positions. Raises TooFewPositions for an IndexError: the model has too few positions or
+    symbols."""
     loops = torch.full((len(inputs),), LOOPS if not isinstance(model, SinglePass) else 1)
     try:
         logits = Plain(model).last(inputs, loops, torch.ones_like(inputs.padding_mask))
@@ -236,7 +238,7 @@ def _check_positions(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> 
 
 
 def _find_misfit(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageError | None:
-    """Return the error for rows of this size that are too long for the model; None if a few random ones fit."""
+    """Return the error that the model raises for rows of this size, or None if random rows fit."""
     nearest = [*map(recipe.task.nearest_size, size)]
     problems = recipe.task.sample(torch.tensor([nearest] * ROWS), stream(0, "room"))
     inputs = recipe.layout.write(problems, recipe.task).inputs
@@ -252,18 +254,18 @@ def _find_misfit(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageEr
 
 
 def _check_causality(
-    model: Model, batch: Batch, before: Float[Tensor, "b t v"], layout: Layout, tolerance: Tolerance
+    model: Model, batch: Batch, logits: Float[Tensor, "b t v"], layout: Layout, tolerance: Tolerance
 ) -> None:
-    """Raise UsageError if the tokens after a position change the logits up to this position. It checks one position in
-    the prompt, and several from the first answer slot on, where looking ahead would help."""
+    """Raise UsageError if the tokens after a position change the logits up to this position. One position of the prompt
+    is checked, and ``CUTS`` positions from the first answer slot on, where looking ahead would help."""
     inputs = batch.inputs
     symbols = int(inputs.tokens.max()) + 1
     first, count = batch.answer_slots.long().argmax(1), batch.answer_slots.sum(1)
     for cut in (first // 2, *(first + count * part // CUTS for part in range(CUTS))):
         later = torch.arange(inputs.tokens.shape[1]) > cut[:, None]
         changed = inputs.tokens.where(~later, (inputs.tokens + 1) % symbols)
-        after = _compute_logits(model, replace(inputs, tokens=changed))
-        if _differ(before, after, inputs.padding_mask & ~later, tolerance):
+        changed_logits = _compute_logits(model, replace(inputs, tokens=changed))
+        if _differ(logits, changed_logits, inputs.padding_mask & ~later, tolerance):
             name = type(layout).__name__ if hasattr(layout, "causal") and not layout.decodes else "FullOutput"
             raise UsageError(
                 f"{_model_name(model)} looks ahead: other tokens after a position changed its logits at or before it, "
@@ -272,16 +274,16 @@ def _check_causality(
             )
 
 
-def _check_padding(model: Model, inputs: Inputs, together: Float[Tensor, "b t v"], tolerance: Tolerance) -> None:
-    """Raise UsageError unless a row gets the same logits alone and in a batch with longer rows."""
+def _check_padding(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"], tolerance: Tolerance) -> None:
+    """Raise UsageError unless each row gets the same logits alone as in the batch, ``logits``."""
     for row in range(len(inputs)):
         alone = inputs.take(slice(row, row + 1)).cut_padding()
         width = alone.tokens.shape[1]
         expected = _compute_logits(model, alone)
-        if not _differ(expected, together[row : row + 1, :width], alone.padding_mask, tolerance):
+        if not _differ(expected, logits[row : row + 1, :width], alone.padding_mask, tolerance):
             continue
         # A recurrent model can amplify the rounding errors of a long row without bound. If the row's logits differ in a
-        # batch of its own copies, rounding errors may be the cause of any other difference too.
+        # batch of copies of the row, rounding errors may have caused the other differences too.
         copies = _compute_logits(model, alone.take(torch.zeros(len(inputs), dtype=torch.long)))[:1]
         if width <= SHORT_ROW or not _differ(expected, copies, alone.padding_mask, tolerance):
             raise UsageError(
@@ -294,7 +296,7 @@ def _check_padding(model: Model, inputs: Inputs, together: Float[Tensor, "b t v"
 def _differ(
     logits: Float[Tensor, "b t v"], others: Float[Tensor, "b t v"], mask: Bool[Tensor, "b t"], tolerance: Tolerance
 ) -> bool:
-    """Return whether logits at the positions in ``mask`` differ by more than rounding; False for NaN."""
+    """Return whether logits at the positions in ``mask`` differ by more than the ``tolerance``; False for NaN."""
     logits, others, (relative, scale) = logits[mask].double(), others[mask].double(), tolerance
     return bool(((logits - others).abs() > relative * (scale + logits.abs().max())).any())
 

@@ -1,5 +1,5 @@
-"""Measurements of a looped model after every loop: accuracy and confidence, whether its states settle beyond T(n), and
-recordings of single problems."""
+"""Measurements of a looped model after every loop: accuracy, confidence, the movement of its state, and recordings of
+single problems."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from lengthwise.experiment.stopping import MaxConfidence, Oracle, Restarts, choo
 from lengthwise.runners.plain import PERIODS, Movements, Plain, flatten_state, unroll
 from lengthwise.runs.run import Run, Weights
 
-LOOPS_AFTER_STOP = 20  # loops recorded after the one at which the model's own rule stops
+LOOPS_AFTER_STOP = 20  # number of loops recorded after the recipe's own rule has stopped
 MAX_LOOPS = 500  # largest number of loops of one recording
 MAX_CELLS = 1_000_000  # answer slots times loops of recordings
 SMALLEST_MOVEMENT = 1e-4  # smaller movements are recorded as this
 
 
 def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: int = 0) -> dict[str, Any]:
-    """Measure the answers after each loop k = 1, 2, … to new problems of one size: the fraction correct (``exact``) and
-    the mean log probability (``confidence``) up to the largest limit, and the loops that each rule chooses: the oracle,
-    ``MaxConfidence`` for all problems as one batch (512 as published) and per problem, and the recipe's ``own`` rule,
-    if it differs from these. Raises UsageError for a layout that decodes, or if problems take different numbers of
+    """Measure the answers to new problems of one size after each loop, and return a row: ``exact`` is the fraction
+    correct, ``confidence`` the mean log probability, per loop. ``chosen`` describes the loops that rules choose: the
+    oracle, ``MaxConfidence`` for all problems as one batch (512 as published) and per problem, and the recipe's ``own``
+    rule, if it is another one. Raises UsageError for a layout that decodes, or if problems take different numbers of
     loops."""
     recipe = weights.recipe
     if recipe.layout.decodes:
@@ -44,7 +44,7 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
     planned = recipe.loops.planned(batch.rounds)
     if len(planned.unique()) > 1:  # then loop k means different things for different problems
         raise UsageError(
-            f"{recipe.task.name}: problems of one size take different numbers of loops, so there is no single curve"
+            f"{recipe.task.name}: problems of one size take different numbers of loops, so no curve can be drawn"
         )
     own_rule = recipe.stopping
     confidence_rule = own_rule if isinstance(own_rule, MaxConfidence) else MaxConfidence()
@@ -82,9 +82,9 @@ def measure_depths(
     progress: Progress | None = None,
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
-    """Return a row per size. Sizes without a row of ``samples`` problems in the run's folder are measured and, for a
-    trained run, appended to it. If the user's own code has changed since training, all sizes are measured again and
-    none is stored."""
+    """Return the row of ``measure_depth`` for each size. Rows of ``samples`` problems are read from the run's folder;
+    other sizes are measured and, for a trained run, their rows are stored there. If the user's own code has changed
+    since training, all sizes are measured and no row is stored."""
     changed = bool(run.changed_code())
     rows = [] if changed else run.rows("depth")
     rows_by_size = {tuple(row["sizes"]): row for row in rows if row["count"] == samples}
@@ -100,7 +100,8 @@ def measure_depths(
 
 @torch.no_grad()
 def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, samples: int, seed: int) -> Fate:
-    """Return the ``Fate`` of one set of weights. The model runs twice, to compare each state with the last one."""
+    """Return the ``Fate`` of one set of weights: how answers and states change up to ``extra_loops`` after T(n). The
+    model runs twice, to compare each state with the last one."""
     model, recipe = weights.model.eval(), weights.recipe
     if int(recipe.loops.planned(torch.tensor([9]))) < 2:
         raise UsageError(f"{weights.name}: it runs a single loop; `depth` needs looped weights")
@@ -160,12 +161,12 @@ def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, sa
 
 
 def _round_finite(values: list[float]) -> list[float | None]:
-    """Round to four digits; None for values that are not finite."""
+    """Round values to four digits; values that are not finite become None."""
     return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values]
 
 
 def find_recording_obstacle(recipe: Recipe) -> str:
-    """Return why answers after each loop cannot be recorded; empty if they can."""
+    """Return why a recipe's answers after each loop cannot be recorded; empty if they can."""
     if recipe.layout.decodes:
         return "its layout feeds the answer in"
     return "it has one loop" if int(recipe.loops.planned(torch.tensor([9]))) < 2 else ""
@@ -176,8 +177,9 @@ def record_problem(weights: Weights, prompt: str, max_cells: int = MAX_CELLS) ->
     """Record a model's answer to one problem after every loop. Each of ``loops`` has, per answer slot, the likeliest
     symbol's id (``said``) and probability in percent (``sure``), and the largest relative movement of a position's
     state (``moved``; None in the first loop). ``stop`` is the loop at which the model's own rule stops, or its limit if
-    not ``stopped``; ``right`` is True if the answer of that loop is right. Returns None for more than MAX_LOOPS loops
-    or ``max_cells`` slots × loops. Raises UsageError if the task cannot parse the prompt or its answer is unknown."""
+    not ``stopped``; ``right`` is True if the answer after ``stop`` loops is right. Return None for more than MAX_LOOPS
+    loops or ``max_cells`` slots × loops. Raises UsageError if the task cannot parse the prompt, or if the right answer
+    is unknown."""
     model, recipe = weights.model.eval(), weights.recipe
     problems, is_known = parse_prompt(recipe.task, prompt)
     if not is_known:

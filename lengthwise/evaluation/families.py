@@ -31,7 +31,7 @@ from lengthwise.models.external import tensor_bytes
 from lengthwise.runs.run import Run, Weights
 from lengthwise.tasks.family import choose_families
 
-MAX_ENUMERATED = 2048  # sizes with at most this many problems, per 100 samples, are measured on all their problems
+MAX_ENUMERATED = 2048  # a size with at most this many problems, per 100 samples, is measured on all its problems
 FAR_MULTIPLE = 5  # sizes beyond this multiple of the training length are measured only on request
 
 
@@ -47,8 +47,8 @@ def evaluate_families(
     rows: bool = False,
 ) -> Iterator[Score]:
     """Yield one Score per size, family and stopping rule: exact match on fresh problems of each family (all, or
-    ``names``) that has this size. A size with few problems is measured on all of them, as the family ``every``.
-    ``watch`` and ``rows`` are as in ``evaluate``. Raises UsageError for an unknown name."""
+    ``names``) that has this size. Without ``names``, a size with few problems is measured on all of them, as the family
+    ``every``. ``watch`` and ``rows`` are as in ``evaluate``. Raises UsageError for an unknown name."""
     sizes = list(sizes)
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     families = choose_families(recipe.task.families, names, recipe.task.name)
@@ -82,12 +82,13 @@ def family_rules(rules: Sequence[Stopping]) -> Sequence[Stopping]:
 
 
 def family_samples(samples: int) -> int:
-    """Return the number of problems per family: a tenth, so that all take about as long as the uniform problems."""
+    """Return the number of problems per family: a tenth of ``samples``, so that measuring all families takes about as
+    long as measuring uniform problems."""
     return max(1, samples // 10)
 
 
 def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
-    """Return the shortest sizes, up to the last size that has few enough problems to measure all."""
+    """Return the shortest sizes, as far as a size has few enough problems to measure all of them."""
     sizes: list[int] = []
     smallest = max(recipe.task.smallest, recipe.lengths.bottom)
     for size in recipe.task.listed_sizes or range(smallest, max(smallest, FAR_MULTIPLE * recipe.lengths.top) + 1):
@@ -101,8 +102,8 @@ def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
 def _problems_by_family(
     recipe: Recipe, size: tuple[int, ...], samples: int, names: Sequence[str], seed: int, by_name: bool
 ) -> dict[str, Problems]:
-    """Return the problems of one size by family. Families without test problems in a fixed set are left out, or raise
-    NoProblemsLeft if requested ``by_name``."""
+    """Return the problems of one size by family: ``{"every": …}`` if they are few, unless families are requested
+    ``by_name``. A family without test problems is left out, or raises NoProblemsLeft if requested ``by_name``."""
     every = None if by_name else all_problems(recipe, size, samples)
     if every is not None:
         return {"every": every}
@@ -128,14 +129,15 @@ def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> P
 def sizes_without_scores(
     recipe: Recipe, sizes: Iterable[AnySize], rules: Sequence[Stopping], known_scores: Container[tuple[Sizes, str]]
 ) -> dict[tuple[Stopping, ...], list[AnySize]]:
-    """Group sizes by the rules without a known score, so that the model runs once for all rules of a size."""
+    """Return sizes that lack scores, grouped by the rules whose scores they lack, so that the model runs once for all
+    these rules."""
     missing = group_by(sizes, lambda size: tuple(r for r in rules if (recipe.sizes(size), r.name) not in known_scores))
     missing.pop((), None)
     return missing
 
 
 def relative_cost(recipe: Recipe, size: AnySize) -> float:
-    """Return the relative cost of a problem of this size: positions in its row × loops."""
+    """Return the relative cost of answering a problem of this size: positions in its row × loops."""
     sizes = recipe.sizes(size)
     positions = sum(sizes) + int(recipe.task.answer_slots(torch.tensor([sizes])))
     # T(n) follows from problems, which are not drawn here; in all tasks it grows roughly like the sizes.
@@ -152,7 +154,7 @@ def scores_with_progress(
     families: bool = False,
     **options: Any,
 ) -> Iterator[Score]:
-    """Yield scores from ``evaluate`` or ``evaluate_families``, and show progress within and between sizes."""
+    """Yield scores from ``evaluate`` or, with ``families``, ``evaluate_families``, and show the progress."""
     recipe = weights.recipe
     distinct = {recipe.sizes(size): size for size in sizes}  # a size may be given twice
     cost = {key: relative_cost(recipe, size) for key, size in distinct.items()}
@@ -170,7 +172,7 @@ def scores_with_progress(
 
 
 def sizes_with_progress(progress: Progress, recipe: Recipe, sizes: Sequence[AnySize], *, label: str) -> Iterator[Any]:
-    """Yield sizes and show progress; a size counts as done when the next one is requested."""
+    """Yield ``sizes`` and show the progress; a size counts as done when the next size is requested."""
     total = sum(relative_cost(recipe, size) for size in sizes)
     line, done = progress.add_line(label, total), 0.0
     for size in sizes:
@@ -180,11 +182,11 @@ def sizes_with_progress(progress: Progress, recipe: Recipe, sizes: Sequence[AnyS
     line.update(total)
 
 
-# Final scores, measured once for each set of weights, on problems never used before
+# Sealed scores: final scores of a set of weights, on problems that were never used before
 
 
 def weights_digest(tensors: dict[str, Tensor]) -> str:
-    """Return ten hexadecimal digits that identify weights."""
+    """Return a hash of weights, ten hexadecimal digits."""
     state = hashlib.blake2b(digest_size=5)
     for name in sorted(tensors):
         state.update(name.encode())
@@ -193,7 +195,7 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
 
 
 def derive_sealed_seed(weights: Weights) -> int:
-    """Return the seed of problems for the final measurement of these weights only."""
+    """Return the seed of the problems on which only these weights are measured, in the end."""
     return derive_seed(0, "sealed", weights.recipe.id, weights_digest(weights.model.state_dict()))
 
 
@@ -208,8 +210,8 @@ def measure_sealed(
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
     """Measure a run at new sizes, on ``samples`` problems of each kind and ``family_samples`` problems of each family.
-    Its scores gain rows whose field ``sealed`` is a digest of the weights. Measurements are final: another call adds
-    sizes and kinds, and never repeats a measurement."""
+    The scores are stored in rows whose field ``sealed`` is a digest of the weights; return all such rows. Another call
+    measures further sizes and kinds, and never repeats a measurement."""
     weights, recipe = run.weights(device), run.recipe
     name, seed = weights_digest(weights.model.state_dict()), derive_sealed_seed(weights)
     earlier = [row for row in run.rows("scores") if row.get("sealed") == name]

@@ -16,9 +16,9 @@ from lengthwise.tasks import Task, iterate_texts
 def write_harness_task(
     folder: Path, task: Task, sizes: Sequence[tuple[int, ...]], samples: int, *, seed: int = 0
 ) -> list[Path]:
-    """Write a task of the harness and a file of problems for each size, those of ``evaluate`` with this ``seed`` in the
-    usual notation, and a group of all these tasks; return the paths. The harness's ``exact_match`` equals Lengthwise's
-    for equal answers. Raises UsageError if the task lacks a size."""
+    """Write for each size a task of the harness and a file of problems, then a group of all these tasks, and return the
+    paths of the files. The problems are those of ``evaluate`` with this ``seed``, in the usual notation. The harness's
+    ``exact_match`` equals Lengthwise's for equal answers. Raises UsageError if the task lacks a size."""
     name, question, files = f"lengthwise_{task.name.replace('-', '_')}", task.question, []
     for size in sizes:
         problems, test_name = fresh_problems(task, size, samples, seed=seed), f"{name}_{size_text(size)}"

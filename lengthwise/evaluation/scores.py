@@ -40,7 +40,7 @@ from lengthwise.runs.run import Weights
 from lengthwise.tasks import iterate_texts
 
 MAX_POSITIONS = 32_768  # positions per forward pass, so that memory does not grow with length
-GPU_FACTOR = 16  # times as many positions on a GPU, where launching operations takes longer than computing them
+GPU_FACTOR = 16  # factor of MAX_POSITIONS on a GPU, where launching operations takes longer than computing them
 SAMPLES = 1000  # problems per length, by default
 MAX_SAMPLES = 10_000  # problems per length with a precision: enough for ±0.01
 Watch = Callable[[Sequence[tuple[int, ...]], float], None]  # takes the sizes being measured, the fraction done
@@ -50,7 +50,7 @@ CACHE_POSITIONS = 8_192  # positions per forward pass that fit the processor's c
 
 @dataclass(frozen=True)
 class RowResults(Rows):
-    """A model's results on rows of problems, by one rule."""
+    """A model's answers by one stopping rule, compared with the right answers, per row."""
 
     counts: Int[Tensor, "b 8"]  # the columns of ``row_counts``
     symbols: Int[Tensor, "b a"]  # predicted in the row's answer slots
@@ -70,11 +70,11 @@ def evaluate(
     watch: Watch | None = None,
     rows: bool = False,
 ) -> Iterator[Score]:
-    """Yield one Score per size and stopping rule: exact match of the whole answer on fresh problems. A single number is
-    the size on all axes. Several rules, by default the recipe's, share the same answers, so that further rules cost
-    little. With ``precision``, a size stops once every rule's 95 % interval is within ± ``precision``, on at most
-    ``samples`` problems. ``watch`` is called after each batch. With ``rows``, each score has ``answers``, a row per
-    problem."""
+    """Yield one Score per size and stopping rule (by default the recipe's): exact match of the whole answer on fresh
+    problems. A single number is the size on all axes. The model runs once for all rules, so that further rules cost
+    little. With ``precision``, sampling a size stops once every rule's 95 % interval is within ± ``precision``, or
+    after ``samples`` problems. ``watch`` is called after each batch. With ``rows``, each score has ``answers``, a row
+    per problem."""
     sizes = list(sizes)
     recipe, rules = weights.recipe, resolve_rules(weights, samples, stopping, sizes)
     if precision is not None:
@@ -103,7 +103,7 @@ def _evaluate_to_precision(
     watch: Watch | None,
     rows: bool,
 ) -> Iterator[Score]:
-    """Yield scores on as many problems as the interval needs, at most ``samples``."""
+    """Yield scores, each on as many problems as an interval of ± ``precision`` needs, at most ``samples``."""
     check_precision(precision)
     recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
@@ -134,19 +134,21 @@ def _evaluate_to_precision(
 
 
 def check_precision(precision: float | None) -> None:
-    """Raise UsageError unless ``precision``, half the width of an interval, is between 0 and 0.5."""
+    """Raise UsageError unless ``precision``, half the width of an interval, is None or between 0 and 0.5."""
     if precision is not None and not 0 < precision < 0.5:
         raise UsageError(f"precision is half the width of an interval, between 0 and 0.5, not {precision}")
 
 
 def smallest_sample(precision: float) -> int:
-    """Return the smallest number of problems whose interval can be this narrow, if all answers are right or wrong."""
+    """Return the number of problems for an interval of ± ``precision`` if all answers are right, or all are wrong; any
+    other result needs more problems."""
     return math.ceil(NORMAL_QUANTILE**2 * (0.5 / precision - 1))
 
 
 def needed_sample(right_count: float, count: int, precision: float, batch_rows: int = 1) -> int:
-    """Return the number of problems to measure, with ``right_count`` of the first ``count`` right: ``count`` if the
-    interval is narrow enough, otherwise at most twice as many. ``batch_rows`` is the rule's batch size."""
+    """Return the number of problems to measure, given that ``right_count`` of ``count`` answers are right: ``count`` if
+    their interval is within ± ``precision``, otherwise at most twice as many. ``batch_rows`` is the rule's batch
+    size."""
     low, high = wilson_interval(right_count / count, independent_trials(count, batch_rows))
     if high - low <= 2 * precision:
         return count
@@ -167,8 +169,8 @@ def build_score(
     alone: bool = False,
     rows: bool = False,
 ) -> Score:
-    """Return the Score of ``problems`` by one rule from their results. A family that was measured ``alone`` is marked,
-    so that it is not reported as the worst. With ``rows``, the score has ``answers``, a row for each problem."""
+    """Return the Score of ``results`` on ``problems`` by one rule. A family that was measured ``alone`` is marked, so
+    that it is not reported as the worst. With ``rows``, the score has ``answers``, a row for each problem."""
     recipe, answers = weights.recipe, list[dict[str, Any]]()
     for i, (prompt, wanted) in enumerate(iterate_texts(recipe.task, problems) if rows else ()):
         row = {"sizes": list(sizes), "problems": kind, "stopping": rule.name, "prompt": prompt, "right_answer": wanted}
@@ -216,7 +218,7 @@ def resolve_rules(
 
 
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
-    """Return the exact match of a model in training, on problems that are new at each ``step``."""
+    """Return the exact match of a model in training, on ``count`` problems that are new at each ``step``."""
     problems = evaluation_problems(recipe, sizes, count, seed=recipe.data_seed, step=step)
     (results,) = results_of_groups(model, recipe, [problems], [recipe.stopping])
     return int(results.counts[:, 0].sum()) / count
@@ -225,7 +227,8 @@ def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int
 def _group_sizes(
     recipe: Recipe, sizes: Iterable[AnySize], samples: int, *, kind: Kind, seed: int
 ) -> Iterator[list[tuple[tuple[int, ...], Problems]]]:
-    """Yield groups of sizes, in order, with fresh problems of each size; a group fits one forward pass."""
+    """Yield groups of sizes, in order, with ``samples`` fresh problems of each size. The rows of a group fit one
+    forward pass, unless it has a single size."""
     group: list[tuple[tuple[int, ...], Problems]] = []
     widest = 0
     for size in sizes:
@@ -242,8 +245,9 @@ def _group_sizes(
 def results_of_groups(
     model: Model, recipe: Recipe, groups: Sequence[Problems], rules: Sequence[Stopping], on_progress: OnProgress = None
 ) -> list[RowResults]:
-    """Return for each rule the results of all groups' rows. Batch-wise rules see one group at a time, in batches of
-    ``together`` rows. ``on_progress`` is called with the fraction of a group's rows that is done."""
+    """Return, for each rule, the results of all rows of all groups of problems. Batch-wise rules get one group at a
+    time, in batches of ``together`` rows. ``on_progress`` is called after each batch with the fraction of a group's
+    rows that is done."""
     results: dict[Stopping, list[RowResults]] = {rule: [] for rule in rules}
     first, *more = sorted({rule.together for rule in rules} - {1}) or [1]
     sharing = [[rule for rule in results if rule.together in sizes] for sizes in ({1, first}, *({n} for n in more))]
@@ -262,9 +266,9 @@ def results_of_groups(
 
 
 def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Tensor, "b 8"]:
-    """Return eight columns per row: whether the answer is right, whether all slots are right, number of right tokens,
-    number of tokens, chosen loop, whether the rule's limit ended the row, number of loops run, whether the final part
-    is right. Without ``final_after``, the final part is the whole answer; flags are 0 or 1."""
+    """Return eight numbers per row: whether the answer is right, whether all slots are right, the number of right
+    tokens, the number of tokens, the chosen loop, whether the row ended at its limit, the number of loops run, and
+    whether the final part is right (without ``final_after``, whether the answer is right). Flags are 0 or 1."""
     right_symbols, filled = gather_slots(batch.targets, batch.answer_slots), filled_slots(batch.answer_slots)
     answer = answer_mask(right_symbols, batch.answer_slots, recipe.layout.end_id(recipe.task))
     same = (predictions.symbols == right_symbols) & filled
@@ -283,8 +287,9 @@ def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Te
 def _is_final_part_right(
     model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predictions: Predictions, right: Bool[Tensor, " b"]
 ) -> Bool[Tensor, " b"]:
-    """Return a mask of the rows whose final part, after the last ``Task.final_after``, is right. Where answer tokens
-    are inputs, wrong rows are decoded, because ``predictions`` were made from the right scratchpad."""
+    """Return a mask of the rows whose final part, the symbols after the last ``Task.final_after``, is right. If answer
+    tokens are inputs, wrong rows are decoded, because ``predictions`` were made from the right scratchpad. ``right`` is
+    True for rows whose whole answer is right."""
     symbols, wrong = predictions.symbols, (~right).nonzero()[:, 0]
     if recipe.layout.decodes and len(wrong):
         symbols = symbols.clone()
@@ -309,7 +314,8 @@ def right_rows(recipe: Recipe, batch: Batch, predictions: Predictions) -> Bool[T
 def split_batches(
     recipe: Recipe, problems: Problems, positions: int = MAX_POSITIONS, batch_rows: int = 1
 ) -> Iterator[tuple[slice, Batch]]:
-    """Yield slices and batches of at most ``positions`` positions, or of ``batch_rows`` rows if that is above 1."""
+    """Yield slices of ``problems``, each with its batch: of at most about ``positions`` positions or, if ``batch_rows``
+    is above 1, of this number of rows."""
     width = _row_width(recipe, problems)
     for part in _split_rows(len(problems), width, batch_rows * width if batch_rows > 1 else positions):
         yield part, recipe.layout.write(problems.take(part), recipe.task)
@@ -321,12 +327,12 @@ def positions_at_once(model: Model) -> int:
 
 
 def _row_width(recipe: Recipe, problems: Problems) -> int:
-    """Return the approximate width of the longest row: its prompt and answer slots."""
+    """Return the approximate width of the widest row, in positions: its prompt and answer slots."""
     return int((problems.prompt_length + recipe.task.answer_slots(problems.sizes)).max())
 
 
 def _split_rows(count: int, width: int, positions: int = MAX_POSITIONS) -> list[slice]:
-    """Split ``count`` rows of this width into slices of at most ``positions`` positions."""
+    """Split ``count`` rows of this width into slices of at most ``positions`` positions, but of one row or more."""
     rows = max(1, positions // width)
     return [slice(start, start + rows) for start in range(0, count, rows)]
 
@@ -334,7 +340,8 @@ def _split_rows(count: int, width: int, positions: int = MAX_POSITIONS) -> list[
 def trace_answers(
     model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"], *, movement: bool = False
 ) -> tuple[Trace, Bool[Tensor, "k b"]]:
-    """Return a trace up to ``limit`` (see ``trace_loops``), and whether each loop's answer is right."""
+    """Return a trace up to ``limit`` (see ``trace_loops``), and a mask of the loops and rows whose answers are
+    right."""
     model.eval()
     end = recipe.layout.end_id(recipe.task)
     parts = _split_rows(*batch.targets.shape)
@@ -348,8 +355,8 @@ def trace_answers(
 
 @torch.no_grad()
 def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"], end_id: int | None) -> Float[Tensor, " b"]:
-    """Return, on the CPU, the perplexity exp(−mean log p) of the right answers' symbols, end symbol included, after
-    ``loops`` loops. If the answer is an input, each symbol is predicted from the right symbols before it."""
+    """Return the perplexity exp(−mean log p) of each row's right answer, end symbol included, after ``loops`` loops, on
+    the CPU. If the answer is an input, each symbol is predicted from the right symbols before it."""
     counted = batch.loss_mask & mask_through_end(batch.targets.where(batch.loss_mask, -1), end_id)
     log_probabilities = _log_probs(model, batch, loops, counted)
     means = torch.stack([row.mean() for row in log_probabilities.split(counted.sum(1).tolist())])
@@ -358,7 +365,7 @@ def perplexity(model: Model, batch: Batch, loops: Int[Tensor, " b"], end_id: int
 
 @torch.no_grad()
 def validation_loss(model: Model, recipe: Recipe, problems: Problems) -> float:
-    """Return the validation loss: the mean −log p, in nats, of the supervised symbols after the planned loops."""
+    """Return the mean of −log p, in nats, over the supervised symbols of ``problems``, after the planned loops."""
     model.eval()
     total, count = 0.0, 0
     for _, batch in split_batches(recipe, problems, positions_at_once(model)):
@@ -369,7 +376,8 @@ def validation_loss(model: Model, recipe: Recipe, problems: Problems) -> float:
 
 
 def _log_probs(model: Model, batch: Batch, loops: Int[Tensor, " b"], mask: Bool[Tensor, "b t"]) -> Float[Tensor, " n"]:
-    """Return the log probability, in nats, of each target in ``mask`` after each row's own loops, row by row."""
+    """Return the log probability, in nats, of each target in ``mask``, row by row, after each row's own number of
+    loops."""
     log_probabilities = choose_runner(model).last(batch.inputs, loops, mask).log_softmax(-1)
     targets = to_device(batch.targets[mask], log_probabilities.device)
     return log_probabilities.gather(1, targets[:, None])[:, 0].cpu()

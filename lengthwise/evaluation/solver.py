@@ -28,12 +28,12 @@ class Answer:
 
     prompt: str
     text: str
-    right: str | None  # the correct answer, from the task's reference algorithm; None: it is not known
+    right: str | None  # the correct answer, from the task's reference algorithm; None if it is unknown
     correct: bool | None  # True if every symbol is correct, the end included
     loops: int  # loops used
     confidence: float  # geometric mean of the probabilities of the predicted symbols
     perplexity: float | None  # of the correct answer
-    slot_confidence: tuple[float, ...] = ()  # probability of each predicted symbol; (): the layout has an end symbol
+    slot_confidence: tuple[float, ...] = ()  # each predicted symbol's probability; empty in layouts with an end symbol
 
     def __str__(self) -> str:
         return self.text
@@ -47,7 +47,7 @@ class Answer:
 
 
 class Solver:
-    """Answers typed prompts with trained weights."""
+    """Trained weights that answer prompts given as text."""
 
     def __init__(self, weights: Weights) -> None:
         self.weights = weights
@@ -56,7 +56,8 @@ class Solver:
         return f"Solver({self.weights.name!r})"
 
     def demand(self, prompt: str, stopping: Stopping | None = None) -> ResourceEstimate:
-        """Estimate the resources of an answer. Raises UsageError if memory is too small, or for a malformed prompt."""
+        """Estimate the memory and time of answering a prompt. Raises UsageError if this machine lacks the memory, or if
+        the task cannot parse the prompt."""
         recipe = self.weights.recipe
         size = parse_prompt(recipe.task, prompt.strip())[0].sizes[0].tolist()
         estimate = estimate_evaluation(recipe, [tuple(size)], 1, [stopping or recipe.stopping])
@@ -64,8 +65,8 @@ class Solver:
         return estimate
 
     def solve(self, prompt: str, stopping: Stopping | None = None) -> Answer:
-        """Answer a prompt, by ``stopping`` or the recipe's own rule. ``right``, ``correct`` and ``perplexity`` are None
-        if the right answer is not known. Raises UsageError if the task cannot parse the prompt."""
+        """Answer a prompt, by the rule ``stopping`` or the recipe's own. ``right``, ``correct`` and ``perplexity`` are
+        None if the right answer is unknown. Raises UsageError if the task cannot parse the prompt."""
         if not isinstance(prompt, str):
             raise UsageError(f"solve takes one prompt as text, not {type(prompt).__name__}; call it once per prompt")
         recipe, model, prompt = self.weights.recipe, self.weights.model, prompt.strip()
@@ -95,7 +96,7 @@ class Solver:
 
 
 def parse_prompt(task: Task, prompt: str) -> tuple[Problems, bool]:
-    """Return a typed prompt as a problem, and whether its answer is known."""
+    """Return the problem that a prompt states, and whether its right answer is known."""
     try:
         return task.parse(prompt), True
     except NoReference as error:
@@ -103,5 +104,6 @@ def parse_prompt(task: Task, prompt: str) -> tuple[Problems, bool]:
 
 
 def load(weights: str | Path | Run, device: str = "cpu") -> Solver:
-    """Load a solver from shipped weights, a run, or a folder. Raises UsageError if files are missing or damaged."""
+    """Load a solver from a run, a folder, shipped weights or the Hub. Raises UsageError if files are missing or
+    damaged."""
     return Solver(load_weights(weights, device))

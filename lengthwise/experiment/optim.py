@@ -19,18 +19,18 @@ from lengthwise.base.ranges import Decay, Fraction, NotNegative, Positive
 
 
 class Optimizer(Config):
-    """Base class of optimizer configurations. ``rate`` is the peak learning rate, which the schedule scales."""
+    """Base class of optimizer configurations. The schedule scales ``rate``, the peak learning rate."""
 
     rate: float
 
     @abstractmethod
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Build a torch optimizer of these parameters."""
+        """Return a torch optimizer of these parameters."""
 
 
 def weight_decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
-    """Return the parameter groups of an optimizer: parameters that a module has given the attribute
-    ``no_weight_decay``, such as the decay rates of a recurrence, have a group without weight decay."""
+    """Return an optimizer's parameter groups: parameters with the attribute ``no_weight_decay``, such as the decay
+    rates of a recurrence, form a group without weight decay."""
     groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
     for parameter in parameters:
         groups[bool(getattr(parameter, "no_weight_decay", False))]["params"].append(parameter)
@@ -39,8 +39,8 @@ def weight_decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, An
 
 @cache
 def strip_compiler_wrappers(optimizer_class: type[torch.optim.Optimizer]) -> type:
-    """Remove the wrappers that torch puts around an optimizer's methods for its compiler: they import the compiler,
-    which takes two seconds in every training process."""
+    """Return a subclass of the optimizer without the wrappers that torch puts around methods for its compiler: they
+    import the compiler, which takes two seconds in every training process."""
     names = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
     methods = {name: unwrap(getattr(optimizer_class, name)) for name in names}
     methods["step"] = torch.no_grad()(unwrap(optimizer_class.step))
@@ -54,7 +54,7 @@ class AdamW(Optimizer):
     rate: NotNegative = 1e-3  # the peak of the learning rate
     betas: tuple[Decay, Decay] = (0.9, 0.999)  # decays of the means of gradients and of their squares
     eps: Positive = 1e-8  # added to the root of the mean square
-    weight_decay: NotNegative = 0.01  # fraction of the weights that a step subtracts, times the learning rate
+    weight_decay: NotNegative = 0.01  # each step subtracts rate · weight_decay · weights
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         parameters = [*parameters]
@@ -75,7 +75,7 @@ class LAMB(Optimizer):
     rate: NotNegative = 1e-3  # the peak of the learning rate
     betas: tuple[Decay, Decay] = (0.9, 0.999)  # decays of the means of gradients and of their squares
     eps: Positive = 1e-6  # added to the root of the mean square
-    weight_decay: NotNegative = 0.0  # fraction of the weights added to the step
+    weight_decay: NotNegative = 0.0  # weight_decay · weights is added to each step before it is scaled
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         from pytorch_optimizer import Lamb  # here because it is slow to import
@@ -104,7 +104,7 @@ class Schedule(Config):
     # How the rate falls after its peak.
     shape: Literal["constant", "cosine", "linear", "exponential", "trapezoid"] = "constant"
     warmup: Fraction = 0.0  # fraction of the steps in which the rate rises linearly
-    cooldown: Fraction | None = None  # fraction of the steps, at the end, in which the rate falls; None: the shape's
+    cooldown: Fraction | None = None  # fraction of the steps, at the end, in which the rate falls; none: the shape's
     floor: Fraction = 0.0  # the rate after the last step, as a fraction of the peak
 
     def __post_init__(self) -> None:

@@ -55,8 +55,8 @@ class Watch(fields.Config):
 
 @dataclass(frozen=True)
 class ChosenOn(fields.Config):
-    """Sizes and sets of problems that were measured while a recipe was chosen. They apply only to the recipe that
-    states them: a recipe derived from it that trains other weights starts without them."""
+    """Sizes and sets of problems that were measured while a recipe was chosen. Only the recipe that states them has
+    them: a recipe derived from it that trains other weights has none."""
 
     sizes: tuple[Size, ...] = ()  # sizes that were measured
     problems: tuple[str, ...] = ("uniform",)  # sets of problems that were measured
@@ -129,8 +129,8 @@ class Recipe(fields.Config):
         check_stopping(self.layout, self.stopping)
         _check_end(self.layout, self.objective)
         # ``chosen_on`` holds for the recipe that stated it: for the fields that decide its weights, except the seeds.
-        others = {"name", "model", "stopping", "watch", "seed", "data_seed", "chosen_on"}
-        names = [own.name for own in dataclasses.fields(self) if own.name not in others]
+        ignored = {"name", "model", "stopping", "watch", "seed", "data_seed", "chosen_on"}
+        names = [own.name for own in dataclasses.fields(self) if own.name not in ignored]
         training = self.model.spec_without_seed, *(getattr(self, name) for name in names)
         stated_by = vars(self.chosen_on).get("_stated_by", training)
         # A copy, since several recipes may state one object.
@@ -139,7 +139,8 @@ class Recipe(fields.Config):
         object.__setattr__(self, "chosen_on", chosen_on)
 
     def _check_problems(self) -> None:
-        """Raise UsageError if task, lengths, source and layout do not fit each other."""
+        """Raise UsageError if the layout, lengths, source, ``hard`` or ``families`` do not fit the task or each
+        other."""
         if isinstance(self.lengths, Natural) and self.hard:
             raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder set")
         fixed = self.source if isinstance(self.source, Finite) else None
@@ -165,16 +166,16 @@ class Recipe(fields.Config):
 
     @property
     def start(self) -> int:
-        """The first step: 0, unless training continues from another run."""
+        """The first training step: 0, or the step from which the run continues its parent."""
         return self.parent.step if self.parent else 0
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate of a step."""
+        """Return the learning rate at a step."""
         return self.optimizer.rate * float(self.schedule.factor(step - self.start, self.steps - self.start))
 
     @property
     def has_fixed_problems(self) -> bool:
-        """True if test problems come from a fixed collection, so that further draws repeat them."""
+        """True if training or test problems come from a fixed set, so that further draws repeat problems."""
         return isinstance(self.source, Finite) or self.task.is_collection
 
     @property
@@ -185,11 +186,11 @@ class Recipe(fields.Config):
 
     @property
     def seedless_id(self) -> str:
-        """The id with both seeds 0: recipes that differ only in their seeds share it."""
+        """The id of the recipe with both seeds 0, the same for all recipes that differ only in their seeds."""
         return replace(self.with_seed(0), model=self.model.spec_without_seed).id
 
     def with_seed(self, seed: int) -> Recipe:
-        """Return a copy with this seed for weights and problems."""
+        """Return a copy with this ``seed`` and ``data_seed``."""
         return replace(self, seed=seed, data_seed=seed)
 
     def __str__(self) -> str:
@@ -202,7 +203,7 @@ class Recipe(fields.Config):
         return format_html_table(f"Recipe {self.name} ({self.id})", fields.changed_fields(self))
 
     def json(self) -> str:
-        """Return all fields as JSON; ``read`` is the inverse. Raises UsageError if a field holds an invalid value."""
+        """Return all fields as JSON, which ``read`` reads. Raises UsageError if a field holds an invalid value."""
         tree = fields.encode(self)
         fields.decode(Recipe, tree)  # raises if the text could not be read back
         return json.dumps(tree, indent=1)
@@ -219,7 +220,7 @@ class Recipe(fields.Config):
 
     def change(self, changes: Iterable[str] = (), **values: Any) -> Recipe:
         """Return a copy with one or several ``name=value`` texts applied, then keyword values. Raises UsageError if a
-        name, a type or a value is wrong; common names of other libraries (``lr=…``) are answered with the field's path.
+        name, a type or a value is wrong; for common names of other libraries (``lr=…``) the error names the field.
 
         The copy keeps ``chosen_on`` only if it trains the same weights from another seed, or if the changes set it."""
         import_parts()
@@ -246,7 +247,7 @@ class Recipe(fields.Config):
         return self.lengths.tops(len(self.task.axes))
 
     def sizes(self, size: AnySize) -> tuple[int, ...]:
-        """Return a size on each axis. A single number applies to every axis, up to its ``most`` if it has one."""
+        """Return the size on each axis. A single number is the size on every axis, limited by ``lengths.most``."""
         if isinstance(size, tuple):
             return size
         top = self.lengths.top
@@ -254,12 +255,13 @@ class Recipe(fields.Config):
 
     @property
     def looked_at(self) -> tuple[int, ...]:
-        """Sizes that may have influenced a choice: the stated ones, and those that ``watch`` measures."""
+        """Sizes that may have influenced the recipe or its weights: those in ``chosen_on``, and those that ``watch``
+        measures."""
         watched = self.watch.sizes if self.watch.every else ()
         return tuple(sorted({*self.chosen_on.sizes, *watched}))
 
     def build(self) -> Model:
-        """Return a new model with its initial weights, on the CPU. The state of global generators is restored."""
+        """Return a new model with its initial weights, on the CPU, and restore the state of global generators."""
         reads, writes = self.layout.vocabs(self.task)
         with rng.preserve_generators():
             rng.seed_torch(rng.derive_seed(self.seed, "weights"))
@@ -270,20 +272,21 @@ class Recipe(fields.Config):
 
 
 def find_field_path(recipe: Recipe, name: str) -> str | None:
-    """Return the path of the recipe's field that a common name means, ``lr`` → ``optimizer.rate``; None if it has
-    none."""
+    """Return the path of the recipe's field that other libraries call ``name``, e.g. ``optimizer.rate`` for ``lr``;
+    None if the recipe has no such field."""
     tree = fields.encode(recipe)
     inside = [f"{part}.{field}" for part, value in tree.items() if isinstance(value, dict) for field in value]
     return sources.field_path(name, {*tree, *inside})
 
 
 def recipes_by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
-    """Return a dictionary of recipes by name, the form that a function of several recipes must return."""
+    """Return the recipes in a dictionary by name, as a function that defines several recipes must return them."""
     return {recipe.name: recipe for recipe in recipes}
 
 
 def change_recipe(recipe: Recipe, changes: Mapping[str, str]) -> Recipe:
-    """Return the recipe with a sweep's changes. Raises UsageError if they change the task or the training length."""
+    """Return the recipe with a sweep's changes, values by path. Raises UsageError if they change the task or the
+    training length."""
     texts = [f"{path}={value}" for path, value in changes.items()]
     changed, top = recipe.change(texts), recipe.lengths.top
     if (changed.task, changed.lengths.top) != (recipe.task, top):
@@ -292,12 +295,12 @@ def change_recipe(recipe: Recipe, changes: Mapping[str, str]) -> Recipe:
 
 
 def largest_size_for_choosing(recipe: Recipe) -> int:
-    """Return the largest size at which recipes may be compared to choose one, slightly beyond the training lengths."""
+    """Return the largest size at which recipes may be compared to choose one: 1.3 times the training length."""
     return max(recipe.lengths.top + 1, int(1.3 * recipe.lengths.top))
 
 
 def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
-    """Raise UsageError for a size too large to choose a recipe by: a size used for choosing no longer tests it."""
+    """Raise UsageError for a size above ``largest_size_for_choosing``: larger sizes are kept for testing."""
     limit = largest_size_for_choosing(recipe)
     for size in sizes:
         if max(recipe.sizes(size)) > limit:
@@ -305,7 +308,7 @@ def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
 
 
 def import_parts() -> None:
-    """Import every shipped task, position, model and objective, so that their kinds can be named."""
+    """Import every shipped task, position, mixer, model and objective, so that recipes can name their classes."""
     for name in ("tasks", "nn", "nn.mixers", "models", "objectives"):
         import_folder(name)
 
@@ -320,6 +323,7 @@ def check_stopping(layout: Layout, stopping: Stopping) -> None:
 
 
 def _check_end(layout: Layout, part: Objective | Stopping) -> None:
+    """Raise UsageError if a part needs an end symbol but the layout writes none."""
     if part.needs_end and not layout.ends:
         kind, rows = type(part).__name__, type(layout).__name__
         raise UsageError(f"{kind} needs an end symbol, which {rows} does not write: use FullOutput")

@@ -1,7 +1,7 @@
 """Estimates of the memory and time that training or evaluation will take.
 
-They are correct within a small factor, which suffices to refuse impossible work and to announce long work.
-``training.cost`` measures the cost.
+The estimates are right within a small factor, which suffices to refuse impossible work and to announce long work.
+``training.cost`` measures the cost of training.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.stopping import Stopping, loop_limits
 
 OPERATIONS_PER_SECOND = 4e10  # floating-point operations of one thread, the median of timed recipes
-LOOP_SECONDS = 2e-4  # overhead of a loop, forward and backward, for tensors of any size
+LOOP_SECONDS = 2e-4  # seconds of a loop, forward and backward, that do not depend on the tensors' sizes
 TRAINING_NUMBERS = 7  # numbers per parameter in training: weight, gradient, two moments, average, best, checkpoint
 MAX_SAMPLED_SIZE = 64  # estimates for larger sizes are extrapolated
 
@@ -36,11 +36,11 @@ MAX_SAMPLED_SIZE = 64  # estimates for larger sizes are extrapolated
 class ResourceEstimate:
     """An estimate of memory and time."""
 
-    memory: float  # bytes
-    seconds: float  # of one CPU thread
+    memory: float  # peak memory in bytes
+    seconds: float  # seconds of one CPU thread
 
     def check(self, description: str) -> None:
-        """Raise UsageError if this machine lacks the memory."""
+        """Raise UsageError if this machine lacks the memory; ``description`` names what takes it."""
         if self.memory > (limit := available_memory()):
             needed = f"{description} takes about {bytes_text(self.memory)} of memory"
             raise UsageError(f"{needed}; this machine has {bytes_text(limit)}")
@@ -58,23 +58,23 @@ def available_memory() -> float:
 
 
 def estimate_problems(count: int, size: Sequence[int]) -> ResourceEstimate:
-    """Estimate the cost of ``count`` problems and their text."""
+    """Estimate the memory of ``count`` problems of a size and of their text."""
     return ResourceEstimate(count * (500.0 + 100.0 * sum(size)), 0)
 
 
 def estimate_model(recipe: Recipe, numbers_per_parameter: int = 1) -> ResourceEstimate:
-    """Estimate the cost of a model's weights, with ``numbers_per_parameter`` numbers per parameter."""
+    """Estimate the memory of a model, with ``numbers_per_parameter`` numbers of 32 bits per parameter."""
     weights = 0 if is_small_model(recipe.model) else count_parameters(recipe)
     return ResourceEstimate(4.0 * numbers_per_parameter * weights, 0)
 
 
 def estimate_training(recipe: Recipe) -> ResourceEstimate:
-    """Estimate the cost of training: weights, gradients and optimizer state, and the activations of a batch."""
+    """Estimate the time of training and its memory: weights, gradients, optimizer state, a batch's activations."""
     positions, rounds = _estimate_row(recipe, recipe.tops)
     loops = int(recipe.loops.planned(torch.tensor([round(rounds)])))
     rows, weights = recipe.batch * positions, count_parameters(recipe)
     memory = 4 * TRAINING_NUMBERS * weights + rows * (100 + 4 * _activations_per_position(recipe) * loops)
-    # Mean sizes are half of the largest; the overhead dominates in small models.
+    # The mean size is half of the largest, hence / 2. In small models the overhead of loops dominates.
     passes = recipe.steps * recipe.objective.steps_per_batch * loops
     seconds = passes * (6 * weights * rows / OPERATIONS_PER_SECOND / 2 + LOOP_SECONDS)
     return ResourceEstimate(memory, seconds)
@@ -83,15 +83,15 @@ def estimate_training(recipe: Recipe) -> ResourceEstimate:
 def estimate_evaluation(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping]
 ) -> ResourceEstimate:
-    """Estimate the cost of measuring exact match on ``samples`` problems per size: peak memory and total time."""
+    """Estimate the peak memory and the total time of measuring exact match on ``samples`` problems per size."""
     weights, model = count_parameters(recipe), recipe.model
     parts = (getattr(model, "mixer", None), *getattr(model, "positions", ()))
     attends_everywhere = not any(getattr(part, "sees_neighbours_only", False) for part in parts)
-    # A rule that compares all loops needs all their answers; one that stops needs the latest ones.
+    # A rule that compares all loops keeps all their answers; one that stops rows keeps the latest ones.
     compares = any(rule.reads_output and not rule.stops for rule in rules)
     is_traced = len(rules) > 1 or any(rule.reads_output for rule in rules)
     memory, seconds = [], []
-    for size in (sampled := sizes[:: max(1, len(sizes) // 32)]):  # a sample of many sizes
+    for size in (sampled := sizes[:: max(1, len(sizes) // 32)]):  # if there are many sizes, a sample of them
         positions, rounds = _estimate_row(recipe, recipe.sizes(size))
         planned = recipe.loops.planned(torch.tensor([round(rounds)]))
         limits = [int(loop_limits(rule, planned)) for rule in rules]
@@ -106,8 +106,8 @@ def estimate_evaluation(
 
 @lru_cache(maxsize=256)
 def _estimate_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
-    """Return the number of positions of a row of this size, and T(n). For large sizes both are extrapolated from two
-    smaller sizes: positions linearly, T(n) by a power law."""
+    """Return the number of positions in a row of this size, and T(n). For large sizes, both numbers are extrapolated
+    from smaller sizes: positions linearly, T(n) by a power law."""
     largest = max(size)
     if largest <= MAX_SAMPLED_SIZE:
         return _measure_sample_row(recipe, size)
@@ -118,6 +118,7 @@ def _estimate_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
 
 
 def _measure_sample_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, float]:
+    """Return the number of positions in the row of one random problem of this size, and its T(n)."""
     try:
         with wrap_user_errors(recipe):
             present = [recipe.task.nearest_size(number) for number in size]
@@ -129,14 +130,14 @@ def _measure_sample_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, f
 
 
 def _activations_per_position(recipe: Recipe) -> float:
-    """Return how many numbers backpropagation keeps per position and loop: 16 per layer and unit of width."""
+    """Return the number of activations that backpropagation keeps per position and loop: 16 · width · layers."""
     width = getattr(recipe.model, "width", getattr(recipe.model, "hidden", 64))
     return 16.0 * width * getattr(recipe.model, "layers", 1)
 
 
 @lru_cache(maxsize=64)
 def count_parameters(recipe: Recipe) -> int:
-    """Return a model's number of parameters; large models are built without memory if possible."""
+    """Return the number of parameters of a recipe's model. A large model is built without memory, if possible."""
     spec, layers, model = recipe.model, getattr(recipe.model, "layers", 1), None
     is_small = is_small_model(spec)
     if not is_small and layers > 2:  # layers are equally large
@@ -152,7 +153,7 @@ def count_parameters(recipe: Recipe) -> int:
 
 
 def is_small_model(spec: Any) -> bool:
-    """Return whether the fields alone show that the model fits into any machine's memory."""
+    """Return whether the numbers in a model's configuration show that it fits into any machine's memory."""
     parts = nested_parts(spec)
     numbers = [max(1, value) for part in parts for value in vars(part).values() if isinstance(value, int)]
     return math.prod(numbers) * max(numbers, default=1) < 10**7  # a width's matrices have its square

@@ -1,5 +1,5 @@
-"""Stopping rules, which choose the loop whose answer is used. They depend only on a ``Trace`` and on T(n).
-``After`` and ``Settled`` do not use T(n), nor do rules that read answers with a limit ``most``."""
+"""Stopping rules, which choose the loop whose answer is used, given a ``Trace`` and T(n). ``After``, ``Settled`` and
+rules with a limit ``most`` do not use T(n)."""
 
 from __future__ import annotations
 
@@ -16,48 +16,48 @@ from lengthwise.base.ranges import Change, Extra, Positive, Size
 from lengthwise.base.types import Trace, UsageError
 from lengthwise.experiment.own_code import wrap_user_errors
 
-PUBLISHED_BATCH = 512  # rows for which the published code chooses one loop
+PUBLISHED_BATCH = 512  # number of rows for which the published code chooses one loop
 
 
 class Stopping(fields.Config):
-    """Runs ``limit`` loops at most and chooses one of them, counted from 1: the last one, unless a subclass defines
-    ``done``, which stops a row, or ``choose``, which compares all loops. Subclasses are frozen dataclasses."""
+    """Base class of stopping rules. A row runs at most ``limit`` loops, counted from 1. The last loop gives the answer,
+    unless a subclass defines ``done``, which stops a row, or ``choose``, which compares all loops. Subclasses are
+    frozen dataclasses."""
 
     needs_end: bool = False  # True if answers must end with a symbol of their own, and so can be empty
-    needs_movement: bool = False  # True if it reads ``trace.movement``
-    together: int = 1  # rows of a batch that share one choice; if more than 1, a choice depends on neighbours
-    window: int = 1  # loops that ``done`` sees: the latest one and those before it
+    needs_movement: bool = False  # True if the rule reads ``trace.movement``
+    together: int = 1  # number of rows in a batch that share one choice; 1 if the choice depends on the row alone
+    window: int = 1  # number of loops in the trace that ``done`` gets: the latest one and those before it
     answer_lag: int = 0  # number of loops from the answer's loop to the loop after which ``done`` is True
     starts: int = 1  # number of initial states from which each row is answered
 
     @property
     def name(self) -> str:
-        """The label in scores, e.g. ``Oracle`` or ``MaxConfidence(per=batch)``."""
+        """The rule's label in scores, e.g. ``Oracle`` or ``MaxConfidence(per=batch)``."""
         return fields.part_text(self)
 
     @property
     def stops(self) -> bool:
-        """True if it defines ``done``, so that a row may end before its limit."""
+        """True if the rule defines ``done``, so that a row may end before its limit."""
         return type(self).done is not Stopping.done
 
     @property
     def reads_output(self) -> bool:
-        """True if it chooses among the answers of several loops."""
+        """True if the rule chooses among the answers of several loops."""
         return self.stops or type(self).choose is not Stopping.choose
 
     @abstractmethod
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """Return the number of loops that each row must run before the choice."""
+        """Return the largest number of loops of each row, given the planned number."""
 
     def done(self, trace: Trace, planned: Int[Tensor, " b"]) -> Bool[Tensor, " b"]:
-        """Return a mask of the rows that stop after the last loop of ``trace``, which holds that loop and up to
-        ``window`` − 1 earlier ones. ``trace.loops`` is the number of loops run. Results for stopped rows are
-        ignored."""
+        """Return a mask of the rows that stop now. ``trace`` holds the last ``window`` loops, or fewer at first;
+        ``trace.loops`` is the number of loops run. Results for rows that stopped earlier are ignored."""
         raise NotImplementedError
 
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-        """Return the loop, 1 to the limit, whose answer is used, per row: by default the last loop, or the loop that
-        ``done`` chooses."""
+        """Return, per row, the loop whose answer is used, from 1 to the limit: by default the loop that ``done``
+        chooses, or the last one."""
         return find_first_done(self, trace, planned)[0] if self.stops else self.limit(planned)
 
 
@@ -96,8 +96,9 @@ class MaxConfidence(OutputRule):
     """Chooses the loop in 1 … planned + ``extra`` whose answer has the highest confidence; on a tie, the earliest.
 
     ``per="batch"`` is the published rule (Fan et al. 2025, section 5): it chooses one loop for all 512 rows of a batch,
-    which have one length, by mean confidence, so an answer depends on the other rows. (The official code tests on
-    512 rows during training, and on 6,400 at the end.) ``per="example"`` is ours.
+    which have one length, by their mean confidence, so an answer depends on the other rows. (The official code tests on
+    512 rows during training, and on 6,400 at the end.) ``per="example"``, which chooses a loop for each row, is not
+    published.
     """
 
     extra: Extra = 20  # loops compared beyond the planned ones
@@ -120,9 +121,9 @@ class MaxConfidence(OutputRule):
 @dataclass(frozen=True)
 class Halted(OutputRule):
     """Halts ``more`` loops after the first loop whose answer is not empty (its first symbol is not the end symbol), or
-    at the limit, planned + ``extra``. For weights trained to give an empty answer until they have solved the problem
-    (``AnyLoops`` with ``Halting``). If later answers stay right, ``more`` corrects for a model that answers a little
-    early."""
+    at the limit, planned + ``extra``. The rule is for weights trained to give an empty answer until they have solved
+    the problem (``AnyLoops`` with ``Halting``). If later answers stay right, ``more`` corrects for a model that answers
+    a little early."""
 
     extra: Extra = 20  # maximum number of loops beyond the planned ones
     more: Extra = 0  # loops beyond the first one with an answer
@@ -140,7 +141,8 @@ class Halted(OutputRule):
 
 @dataclass(frozen=True)
 class Converged(OutputRule):
-    """Chooses the first loop whose answer stays the same for ``patience`` more loops, else planned + ``extra``."""
+    """Chooses the first loop whose answer stays the same for ``patience`` more loops, or else the limit, planned +
+    ``extra``."""
 
     patience: Size = 2  # further loops that must give the same answer
     extra: Extra = 20  # maximum number of loops beyond the planned ones
@@ -163,15 +165,16 @@ class Converged(OutputRule):
 
 @dataclass(frozen=True)
 class Settled(Stopping):
-    """Halts at the first loop that moves the state by less than ``below``: ‖h_k − h_{k−p}‖ / ‖h_k‖ at every position,
-    with p the ``period``. Does not use T(n); a row that never settles is answered after ``most`` loops.
+    """Halts at the first loop k that moves the state h by less than ``below``: ‖h_k − h_{k−p}‖ / ‖h_k‖ < ``below`` at
+    every position, with p the ``period``. The rule does not use T(n); a row that never settles is answered after
+    ``most`` loops.
 
     An answer may stay the same for some loops before it is right; a state that no longer moves keeps its answer. For a
     model with a clock (``Timed``), only the state of ``answers`` counts.
     """
 
-    below: Positive = 0.1  # relative movement of the state, at every position
-    period: Literal[1, 2] = 1  # loops over which it is measured; with 2, states that alternate count as settled
+    below: Positive = 0.1  # relative movement of the state at every position, below which a row halts
+    period: Literal[1, 2] = 1  # loops over which movement is measured; with 2, states that alternate count as settled
     most: Size = 500  # maximum number of loops
     needs_movement = True
 
@@ -186,11 +189,11 @@ class Settled(Stopping):
 
 @dataclass(frozen=True)
 class Restarts(Stopping):
-    """Answers each problem by ``rule`` from ``count`` initial states and keeps one answer: the most confident one, or
-    the one whose loop moved the state least, at the position where it moved most (``pick="residual"``).
+    """Answers each problem by ``rule`` from ``count`` initial states and keeps the most confident answer or, with
+    ``pick="residual"``, the answer whose loop moved the state least, at the position where it moved most.
 
-    The first of these states is the model's own, so its answer is always among those compared. The others are random,
-    as in training, and depend on the problem's symbols only. For models with ``start_noise``, e.g.
+    The first initial state is the model's own, so its answer is always among those compared. The other states are
+    random, as in training, and depend on the problem's symbols only. The model needs ``start_noise``, e.g.
     ``Transformer(noise=1)``.
     """
 
@@ -226,7 +229,7 @@ class Restarts(Stopping):
 
 
 def loop_limits(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """Return a rule's limit of loops per row. Raises UsageError unless all limits are whole numbers from 1 up."""
+    """Return a rule's limit on the loops of each row. Raises UsageError unless limits are whole numbers from 1 up."""
     with wrap_user_errors(rule):
         limit = rule.limit(planned)
     check_loops(rule, "limit", limit, len(planned))
@@ -244,7 +247,7 @@ def check_loops(part: fields.Config, method: str, loops: Int[Tensor, " b"], rows
 def choose_loops(
     rule: Stopping, trace: Trace, planned: Int[Tensor, " b"], limit: Int[Tensor, " b"]
 ) -> Int[Tensor, " b"]:
-    """Return the loops that a rule chooses. Raises UsageError if the rule chooses a loop that was not run."""
+    """Return the loop that a rule chooses for each row. Raises UsageError if the row did not run this loop."""
     chosen = rule.choose(trace, planned)
     _check_rows(rule, "choose", chosen, torch.long, len(limit))
     if (wrong := (chosen < 1) | (chosen > limit)).any():
@@ -254,6 +257,7 @@ def choose_loops(
 
 
 def _check_rows(part: fields.Config, method: str, returned: object, dtype: torch.dtype, rows: int) -> None:
+    """Raise UsageError unless what a part's method ``returned`` is a tensor of this type with one number per row."""
     if not isinstance(returned, Tensor) or returned.dtype != dtype or returned.shape != (rows,):
         expected = "torch.bool" if dtype == torch.bool else "torch.long"
         actual = describe_value(returned)
@@ -269,9 +273,9 @@ def describe_value(value: object) -> str:
 def find_done_rows(
     rule: Stopping, trace: Trace, loop: int, planned: Int[Tensor, " b"], end: int | None = None
 ) -> Bool[Tensor, " b"]:
-    """Return a mask of the rows that a rule stops after ``loop``, the last of the first ``end`` loops (None: of all)
-    that ``trace`` holds. Raises UsageError if the rule returns something else, or stops a row whose answer's loop is
-    not among the loops that it has seen."""
+    """Return a mask of the rows that a rule stops after ``loop``, which is entry ``end`` of ``trace``, from 1 (None:
+    the last entry). Raises UsageError if the rule returns anything but a mask, or stops a row whose answer's loop is
+    not among the loops that the rule has seen."""
     end = len(trace.ends) if end is None else end
     window = slice(max(0, end - rule.window), end)
     movement = None if trace.movement is None else trace.movement[window]
@@ -288,7 +292,8 @@ def find_done_rows(
 def find_first_done(
     rule: Stopping, trace: Trace, planned: Int[Tensor, " b"]
 ) -> tuple[Int[Tensor, " b"], Bool[Tensor, " b"]]:
-    """Return each row's answering loop, and a mask of the rows that stopped at or before ``trace.loops``."""
+    """Return the loop of each row's answer by a rule with ``done``, and a mask of the rows that the rule stopped, at or
+    before their last loop, ``trace.loops``."""
     chosen, stopped = trace.loops.clone(), torch.zeros_like(trace.loops, dtype=torch.bool)
     for loop in range(1, len(trace.ends) + 1):
         ran = (loop <= trace.loops) & ~stopped

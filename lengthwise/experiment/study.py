@@ -1,4 +1,4 @@
-"""Studies: several recipes, the problems they are measured on, and the figures to draw."""
+"""Studies: sets of recipes, the problems they are measured on, and the figures to draw."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lengthwise.experiment.stopping import After, Stopping
 
 
 def parse_names(names: str, allowed: Iterable[str], option: str = "tasks") -> list[str]:
-    """Return the names of an option such as ``--tasks``; ``all`` stands for all ``allowed``. Raises UsageError for a
-    wrong name."""
+    """Return the names, separated by commas, in the value of an option such as ``--tasks``; ``all`` stands for all
+    ``allowed`` names. Raises UsageError for a name that is not allowed or is repeated."""
     allowed = list(allowed)
     chosen = allowed if names == "all" else names.split(",")
     for name in chosen:
@@ -27,7 +27,7 @@ def parse_names(names: str, allowed: Iterable[str], option: str = "tasks") -> li
 
 
 def check_unique(names: Sequence[str], option: str) -> None:
-    """Raise UsageError if a name is repeated."""
+    """Raise UsageError if the value of an option repeats a name."""
     if len(set(names)) < len(names):
         raise UsageError(f"{option}: list each only once, not {','.join(names)}")
 
@@ -48,8 +48,8 @@ class Panel:
     loops: tuple[int, ...] = ()  # further numbers of loops, for recipes with a fixed number
     further_rules: tuple[Stopping, ...] = ()  # applied at ``sizes``, to recipes whose loops grow with the problem
     claims: tuple[Claim, ...] = ()  # published results, shown beside ours
-    highlight: str = ""  # the main recipe, which figures highlight
-    name: str = ""  # name of its folder of results; by default from the title, and none for a study's only panel
+    highlight: str = ""  # name of the main recipe, which figures highlight
+    name: str = ""  # name of the panel's folder of results; by default made of the title; a study's only panel has none
 
     def rules(self, recipe: Recipe) -> tuple[Stopping, ...]:
         """Return the stopping rules by which a recipe is measured, the recipe's own rule first."""
@@ -61,7 +61,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Study:
-    """One or more panels; if there are several, each has its own folder."""
+    """One or more panels of recipes; if there are several, each has its own folder of results."""
 
     title: str
     panels: tuple[Panel, ...]

@@ -406,7 +406,7 @@ def test_what_cannot_be_measured_or_drawn_is_refused(weak_runs):
     uneven = replace(weights, recipe=replace(weights.recipe, task=ones()))
     for act, message in (
         (lambda: measure_depth(following, 3), r"^next: its inputs hold the right answer"),
-        (lambda: measure_depth(uneven, 3), "take different numbers of loops, so there is no single curve"),
+        (lambda: measure_depth(uneven, 3), "take different numbers of loops, so no curve can be drawn"),
         (lambda: measure_depth(weights, 0), "sizes start at 1"),
         (lambda: measure_anatomy(weights, 3, samples=0), "samples must be 1 or more"),
         (lambda: depth_figure([], "nothing"), "no loops were measured"),
