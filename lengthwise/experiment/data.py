@@ -1,4 +1,5 @@
-"""Training and test problems: batch i is a pure function of the recipe, i and, with ``Mastery``, the exams passed."""
+"""Training and test problems. Training batch i depends only on the recipe, on i and, with ``Mastery``, on the number of
+exams passed."""
 
 from __future__ import annotations
 
@@ -27,11 +28,12 @@ PROBLEMS_PER_CHUNK = 65_536  # problems of a fixed set drawn in one call
 
 
 class NoProblemsLeft(UsageError):
-    """Raised if a fixed set of problems leaves too few of a size and kind to test with."""
+    """The error if a fixed set or a file has too few problems of a size and kind for validation or test."""
 
 
 def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) -> tuple[Batch, Int[Tensor, " b"]]:
-    """Return training batch ``step`` and its rows' loops. ``exams_passed`` counts exams (``Mastery``); None: all."""
+    """Return training batch ``step``, and the number of loops of each of its rows. ``exams_passed`` is the number of
+    exams passed (``Mastery``), None if all are."""
     if isinstance(recipe.source, Finite):
         problem_set, rows = fixed_set(recipe.task, recipe.lengths, recipe.source), recipe.source.rows
         epoch, number = divmod(step, rows // recipe.batch)
@@ -49,6 +51,7 @@ def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) ->
 
 
 def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Problems:
+    """Draw the problems of training batch ``step``, of the sizes at ``curriculum_step``."""
     seed, source = recipe.data_seed, effective_source(recipe.task, recipe.source)
     draws = {"generator": stream(seed, "train", step), "family_generator": stream(seed, "families", step)}
     draw_more = partial(_draw_problems, recipe, curriculum_step, **draws)
@@ -63,7 +66,8 @@ def _draw_problems(
     family_generator: Generator,
     purpose: Purpose = "train",
 ) -> Problems:
-    """Draw ``count`` problems, the recipe's fraction of them from families, with ``family_generator``."""
+    """Draw ``count`` problems of the sizes at ``curriculum_step``: with ``family_generator`` the recipe's fraction of
+    problems from families, with ``generator`` the others."""
     family_count, task = round(recipe.families * count), recipe.task.part(purpose)
     rows, hard = count - family_count, round(recipe.hard * count)
     parts = [recipe.lengths.problems(task, curriculum_step, rows, generator, hard=min(hard, rows))] if rows else []
@@ -79,6 +83,7 @@ _LATEST_ORDERS: dict[tuple[int, int], tuple[int, Int[Tensor, " n"]]] = {}
 
 
 def _epoch_order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
+    """Return the order of a fixed set's problems in an epoch: a random permutation of ``rows`` indices."""
     latest = _LATEST_ORDERS.get((rows, seed))  # looked up once, because other threads may change it
     if latest is None or latest[0] != epoch:
         latest = _LATEST_ORDERS[rows, seed] = epoch, torch.randperm(rows, generator=stream(seed, "epoch", epoch))
@@ -87,12 +92,12 @@ def _epoch_order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
 
 @lru_cache(maxsize=2)
 def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
-    """Return the set of a Finite source, stored as small integers: the first ``rows`` different training problems drawn
-    with its seed. Raises UsageError if the task has too few different problems."""
+    """Return the fixed set of a Finite source: the first ``source.rows`` different training problems that its seed
+    draws. Raises UsageError if the task has too few different problems."""
     problem_sets: list[Problems] = []
     different = count = 0
     while different < source.rows:
-        earlier, chunks = different, max(1, count)  # double the set each time, since each time it is sorted
+        earlier, chunks = different, max(1, count)  # double the number drawn each time, since all are sorted each time
         for _ in range(chunks):
             draw = stream(source.seed, "set", task.name, count)
             drawn = lengths.problems(task.part("train"), 0, PROBLEMS_PER_CHUNK, draw)
@@ -112,7 +117,7 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
 
 
 def validation_problems(recipe: Recipe, count: int) -> Problems:
-    """Draw problems for a loss on unseen problems: distributed as at the end of training, from a separate stream."""
+    """Draw ``count`` validation problems, which are distributed as training problems at the end of training."""
     curriculum_step, seed = recipe.lengths.curriculum_step(recipe.steps, None), recipe.data_seed
     draws = {"generator": stream(seed, "validation"), "family_generator": stream(seed, "families", "validation")}
     draw_more = partial(_draw_problems, recipe, curriculum_step, purpose="validation", **draws)
@@ -121,7 +126,8 @@ def validation_problems(recipe: Recipe, count: int) -> Problems:
 
 
 def effective_source(task: Task, source: Source) -> Source:
-    """Return the source that assigns problems to their purpose: ``source``, unless the task itself does so."""
+    """Return the source that assigns problems to training, validation and test: ``source``, or ``FRESH``, which assigns
+    none, if the task is a collection that is already divided."""
     return FRESH if task.is_collection else source
 
 
@@ -162,10 +168,10 @@ def fresh_problems(
     bottom: int = 1,
     source: Source = FRESH,
 ) -> Problems:
-    """Draw problems of one size from a random stream that no training batch uses: for tests or, with a ``step``, for
-    validation during training. None of them is in a fixed set. The kind ``natural`` is the task's own distribution over
-    sizes from ``bottom`` to this size; other kinds are names of families. Raises NoProblemsLeft if a fixed set leaves
-    no problems."""
+    """Draw problems of one size from a random stream that no training batch uses, for testing or, with a ``step``, for
+    validation during training. If ``source`` has a fixed training set, no problem is in it. The kind ``natural`` is the
+    task's own distribution over sizes from ``bottom`` to this size; ``hard`` is its harder set; other kinds are names
+    of families. Raises NoProblemsLeft if the fixed set leaves no problems."""
     if count < 1:
         raise UsageError(f"count must be 1 or more, not {count}")
     purpose: Purpose = "test" if step is None else "validation"
@@ -174,7 +180,7 @@ def fresh_problems(
     if kind == "natural" and len(set(size)) > 1:
         raise UsageError(f"natural problems have one size on every axis: {max(size)}, not {'x'.join(map(str, size))}")
     sample = get_sampler(task, kind)
-    address = "hard" if kind == task.harder else kind  # two names of one set of problems
+    address = "hard" if kind == task.harder else kind  # the harder set is also a family with a name of its own
     draw = stream(seed, "test", task.name, address, *size, -1 if step is None else step)
 
     def draw_more(rows: int) -> Problems:
@@ -189,7 +195,7 @@ def fresh_problems(
 
 
 def _check_ids(task: Task, problems: Problems) -> None:
-    """Raise UsageError if a prompt or an answer holds an id that is not a symbol's."""
+    """Raise UsageError if a prompt or an answer holds an id without a symbol."""
     top = len(task.symbols) - 1
     for name, ids in (("a prompt", problems.prompt), ("an answer", problems.answer)):
         if (wrong := (ids < 0) | (ids > top)).any():
@@ -197,7 +203,8 @@ def _check_ids(task: Task, problems: Problems) -> None:
 
 
 def get_sampler(task: Task, kind: Kind) -> Sampler:
-    """Return the function that draws problems of a kind. Raises UsageError if the task has no such kind."""
+    """Return the task's function that draws problems of a kind, given their sizes and a generator. Raises UsageError if
+    the task has no such kind."""
     if kind in ("uniform", "natural"):
         return task.sample
     if kind == "hard":
@@ -212,16 +219,17 @@ def get_sampler(task: Task, kind: Kind) -> Sampler:
 def evaluation_problems(
     recipe: Recipe, size: AnySize, count: int, *, seed: int, step: int | None = None, kind: Kind = "uniform"
 ) -> Problems:
-    """Draw fresh problems for a model of this recipe. A single number is a size on all of the task's axes (see
-    ``Recipe.sizes``). Sizes of ``natural`` problems start at the smallest training size or, for ``size`` beyond the
-    training length, just above that length, so that the two sets do not overlap."""
+    """Draw fresh problems of one size for a model of this recipe (see ``fresh_problems`` and ``Recipe.sizes``). Sizes
+    of ``natural`` problems start at the smallest training size or, if ``size`` is beyond the training length, just
+    above the training length, so that the two sets do not overlap."""
     sizes, source = recipe.sizes(size), recipe.source
     bottom = smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top)
     return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, bottom=bottom, source=source)
 
 
 def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
-    """Return the largest size up to ``size`` that has problems for a purpose, else the smallest, on all axes."""
+    """Return, on all axes, the largest size up to ``size`` at which the task has problems for a purpose; if there is
+    none, the smallest such size."""
     return recipe.sizes(recipe.task.part(purpose).nearest_size(size))
 
 
@@ -235,9 +243,9 @@ def default_sizes(recipe: Recipe) -> Sequence[int]:
 
 
 def check_training(recipe: Recipe, sizes: Iterable[AnySize] = ()) -> None:
-    """Draw problems of every kind that training will need: the fixed set, validation problems, and the longest problem,
-    with its positions. Raises UsageError if the task lacks such problems. Also call the task's ``answer_slots``,
-    which may raise, for ``sizes`` that will be measured later."""
+    """Raise UsageError if the task lacks problems that training will need: the fixed set, validation problems, or a
+    problem of the largest size, whose positions are drawn too. Also call the task's ``answer_slots``, which may raise,
+    for ``sizes`` that will be measured later."""
     watch, seed = recipe.watch, recipe.data_seed
     for size in map(recipe.sizes, sizes):
         if len(size) == len(recipe.task.axes):  # other sizes are refused later, by name
@@ -255,22 +263,22 @@ def check_training(recipe: Recipe, sizes: Iterable[AnySize] = ()) -> None:
 
 
 def check_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "uniform") -> None:
-    """Raise UsageError if a recipe cannot be evaluated on problems of this kind, as a size has none."""
+    """Raise UsageError if the recipe's task has no test problems of this kind at one of ``sizes``."""
     for size in sizes:
         evaluation_problems(recipe, size, 1, seed=0, kind=kind)
 
 
 def smallest_natural_size(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
-    """Return the smallest size of natural problems of up to ``sizes``, given the range of training sizes, ``bottom`` to
-    ``top`` (None: no training)."""
+    """Return the smallest size of natural test problems whose largest is ``sizes``: ``top`` + 1 beyond the training
+    sizes, ``bottom`` to ``top``; otherwise ``bottom``. ``top`` is None if there is no training."""
     return top + 1 if top is not None and max(sizes) > top else bottom
 
 
 def _draw_part(
     purpose: Purpose, source: Source, draw_more: Callable[[int], Problems], count: int, *, mixed: bool = False
 ) -> Problems:
-    """Draw ``count`` problems for a purpose, in the proportions of each draw if it is ``mixed``: one kind of problems
-    after another. Raises NoProblemsLeft if there are too few."""
+    """Draw ``count`` problems that a source assigns to a purpose. A ``mixed`` draw has one kind of problems after
+    another; all kinds then keep their proportions. Raises NoProblemsLeft if the part has too few problems."""
     if source == FRESH:
         return draw_more(count)
     parts: list[Problems] = []

@@ -24,10 +24,10 @@ from lengthwise.tasks.arithmetic import Addition
 
 
 class Layout(Config):
-    """Base class of layouts, which write problems as a batch. Subclasses are frozen dataclasses."""
+    """Base class of layouts, which write problems as a batch of rows. Subclasses are frozen dataclasses."""
 
     causal: ClassVar[bool]  # True if a position sees only itself and earlier positions
-    decodes: ClassVar[bool]  # True if answer tokens are inputs, so that solving needs decoding token by token
+    decodes: ClassVar[bool]  # True if answer tokens are inputs, so that answers are decoded token by token
     ends: ClassVar[bool] = True  # True if answers end with a symbol of their own
 
     @abstractmethod
@@ -40,11 +40,11 @@ class Layout(Config):
 
     @abstractmethod
     def end_id(self, task: Task) -> int | None:
-        """Return the output id that ends an answer; None if every answer slot is part of the answer."""
+        """Return the output id of the end symbol; None if answers fill all their slots and have no end symbol."""
 
     @abstractmethod
     def write(self, problems: Problems, task: Task) -> Batch:
-        """Write one row per problem. Raises UsageError if the task is not accepted."""
+        """Write one row per problem. Raises UsageError if the layout does not accept the task."""
 
     def write_training(self, problems: Problems, task: Task) -> Batch:
         """Write a training batch. Unlike in ``write``, a row may depend on the other rows of its batch."""
@@ -52,13 +52,13 @@ class Layout(Config):
 
     @abstractmethod
     def answer(self, predicted: Int[Tensor, " a"], task: Task) -> Int[Tensor, " m"]:
-        """Return the answer that a row's answer slots predict, in the task's own digit order, without its end symbol.
-
-        Ids are those of the output vocabulary; an untrained model may predict symbols outside the task.
+        """Return the answer, as the task's symbol ids in its digit order, without the end symbol. ``predicted`` has the
+        output ids that a model predicts in a row's answer slots. Ids outside the task are possible.
         """
 
     def chance(self, task: Task) -> float | None:
-        """Return the accuracy per symbol of guessing, for scaled accuracy; None if scaled accuracy is not reported."""
+        """Return the fraction of answer symbols that guessing gets right, from which scaled accuracy is computed; None
+        if scaled accuracy is not reported."""
         return None
 
     def check(self, task: Task) -> None:
@@ -76,8 +76,8 @@ class Layout(Config):
 
 @dataclass(frozen=True)
 class _RowLayout(Layout):
-    """Rows ``prompt = answer $``. The position before each symbol predicts it: the ``=``, or the last pause, predicts
-    the answer's first symbol. A row has the task's number of answer slots + 1, for the end."""
+    """A layout of rows ``prompt = answer $``. Each answer symbol is predicted at the position before its own: the first
+    one at ``=`` or at the last pause. A row has one answer slot more than the task asks for, for the end symbol."""
 
     pauses: Extra = 0  # number of pause tokens between the equals sign and the answer (Goyal et al. 2024)
     framed: bool = False  # add a start symbol before the prompt, and use a padding symbol instead of the end symbol
@@ -98,20 +98,20 @@ class _RowLayout(Layout):
     def write(self, problems: Problems, task: Task) -> Batch:
         self.check(task)
         vocab = self.vocabs(task)[0]
-        small, (around, edges) = smallest_integer_type(len(vocab)), _token_ids(vocab, tuple(task.signs), self.pauses)
-        end = around[-1]
+        dtype, (fixed_ids, edges) = smallest_integer_type(len(vocab)), _token_ids(vocab, tuple(task.signs), self.pauses)
+        end = fixed_ids[-1]
         first = problems.prompt_length + (self.framed + self.pauses)  # position that predicts the first answer symbol
-        over = first + problems.answer_length + 1  # one after the position that predicts the end
+        answer_stop = first + problems.answer_length + 1  # one after the position that predicts the end
         length = first + task.answer_slots(problems.sizes) + 1
         width = int(length.max())
-        ends = torch.stack([first, first + 1, over, length])
-        before, prompted, answered, padding_mask = length_mask(ends, width).unbind()
+        stops = torch.stack([first, first + 1, answer_stop, length])
+        before, prompted, answered, padding_mask = length_mask(stops, width).unbind()
         # Stored as XOR with the end symbol, the answer is 0 outside its own positions, and rows combine by XOR.
-        answer = shift_right(zero_after(problems.answer.to(small) ^ end, problems.answer_length), first, width)
+        answer = shift_right(zero_after(problems.answer.to(dtype) ^ end, problems.answer_length), first, width)
         # Start from rows without prompt and answer: zeros, the tokens between the two, then end symbols.
-        tokens = extract_windows(_pad_ids(around, width, small), width + self.pauses - first, width)
+        tokens = extract_windows(_pad_ids(fixed_ids, width, dtype), width + self.pauses - first, width)
         # Problems selected from a larger batch may have more padding than this batch is wide.
-        prompt = zero_after(problems.prompt.to(small), problems.prompt_length)[:, : width - self.framed]
+        prompt = zero_after(problems.prompt.to(dtype), problems.prompt_length)[:, : width - self.framed]
         tokens[:, self.framed : self.framed + prompt.shape[1]].bitwise_or_(prompt)
         if self.decodes:
             tokens[:, 1:].bitwise_xor_(answer[:, :-1])
@@ -119,7 +119,7 @@ class _RowLayout(Layout):
             tokens[:, 0] = vocab.id(START)
             tokens = tokens.where(padding_mask, vocab.id(PAD))
         index = torch.arange(width)
-        last = int(first.max())  # there are no signs from here on
+        last = int(first.max())  # no row has a sign at this position or later
         # Each clamp is 1 for ids from an edge on. Comparing takes ten times as long, indexing a table thirty times.
         signs = reduce(operator.xor, ((tokens[:, :last] - (edge - 1)).clamp_(0, 1) for edge in edges))
         signs = signs & prompted[:, :last]
@@ -139,7 +139,7 @@ def digit_positions(
 ) -> Int[Tensor, "b t"]:
     """Return the digit position of every token: its index, from 1, within a run of digits; 0 for a sign.
 
-    ``signs`` is True or 1 at signs. Where ``mirrored`` is True, runs are counted from their ends.
+    ``signs`` is True or 1 at signs. At tokens where ``mirrored`` is True, the index is counted from the run's end.
     """
     count = torch.arange(1, signs.shape[1] + 1, dtype=smallest_integer_type(signs.shape[1]))
     position = count - (signs * count).cummax(1).values
@@ -152,18 +152,19 @@ def digit_positions(
 
 @lru_cache(maxsize=64)
 def _token_ids(vocab: Vocab, signs: tuple[str, ...], pauses: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids of ``=``, the pauses and the end; and the ranges of ids that are signs, flattened: first id, last
-    id + 1, first id, …"""
-    between = [EQUALS, *[PAUSE] * pauses, END]
+    """Return the ids of ``=``, the pauses and the end symbol; and the edges of the ranges of ids that are signs: first
+    id, last id + 1, first id, …"""
+    fixed = [EQUALS, *[PAUSE] * pauses, END]
     # The end and padding symbols count as signs too; their digit positions are not used.
-    is_sign = [symbol in (*signs, *between, START, PAD) for symbol in vocab.symbols]
+    is_sign = [symbol in (*signs, *fixed, START, PAD) for symbol in vocab.symbols]
     edges = (i for i, (was, now) in enumerate(pairwise([False, *is_sign])) if was != now)
-    return tuple(map(vocab.id, between)), tuple(edges)
+    return tuple(map(vocab.id, fixed)), tuple(edges)
 
 
 @lru_cache(maxsize=64)
 def _pad_ids(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor, " n"]:
-    """Return ``width`` zeros, the ids, and the last id repeated. A slice of this is a row without prompt and answer."""
+    """Return ``width`` zeros, then ``ids``, then the last id repeated, 2 · ``width`` + 1 numbers in all: a slice of
+    this tensor is a row without prompt and answer."""
     row = torch.full((2 * width + 1,), ids[-1], dtype=dtype)
     row[:width] = 0
     row[width : width + len(ids)] = torch.tensor(ids)
@@ -175,10 +176,10 @@ class FullOutput(_RowLayout):
     """Full-output prediction (FOP; Fan et al. 2025, section 4): the answer slots hold the end symbol, and all answer
     symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
     supervised too, with the end symbol as target. With ``level``, all rows of a training batch are as long as its
-    longest row, so a model learns to end at positions that no training answer reaches.
+    longest row, so that a model learns to predict the end symbol at positions that no training answer reaches.
 
-    With ``causal=False`` every position sees the whole row, as in an encoder. In training too, a row has all the answer
-    slots of its size, so it does not show how long its answer is."""
+    With ``causal=False`` every position sees the whole row, as in an encoder. A row has all the answer slots of its
+    size, in training too, so it does not show how long its answer is."""
 
     whole_tail: bool = False  # supervise the slots after the answer too, with the end symbol as target
     level: bool = False  # in training, fill rows up to their batch's longest with slots after the answer
@@ -214,8 +215,8 @@ class NextToken(_RowLayout):
 
 @dataclass(frozen=True)
 class Pairs(Layout):
-    """Two numbers stacked, least significant digit first: the token at position i is the pair of digits (a_i, b_i), and
-    the target is the answer's digit i. Without ``carry``, the answer is modulo base^n."""
+    """A layout that stacks the two numbers of a sum, least significant digit first: the token at position i is the pair
+    of digits (a_i, b_i), and the target is the answer's digit i. Without ``carry``, the answer is modulo base^n."""
 
     carry: bool = True  # append a pair (0, 0) for the last carry
 
@@ -253,11 +254,11 @@ class Pairs(Layout):
 
 
 class _ClassLayout(Layout):
-    """A row without an end symbol, whose answer slots have one logit for each symbol that the task writes."""
+    """A layout of rows without an end symbol, with one logit for each symbol that the task writes."""
 
     decodes = False
     ends = False
-    adds_equals: ClassVar[bool] = False
+    adds_equals: ClassVar[bool] = False  # True if ``=`` follows the prompt
 
     def vocabs(self, task: Task) -> tuple[Vocab, Vocab]:
         return Vocab(task.reads or task.symbols), Vocab(task.writes or task.symbols)
@@ -289,8 +290,8 @@ class _ClassLayout(Layout):
 
 @dataclass(frozen=True)
 class Tagged(_ClassLayout):
-    """An output at every position (sequence tagging): a row is the prompt, and the target at position i is the answer's
-    symbol i. For tasks that have ``answers_each_symbol``, such as running parities and words of a group."""
+    """Sequence tagging, an output at every position: a row is the prompt, and the target at position i is the answer's
+    symbol i. The task needs ``answers_each_symbol``, as running parities and words of a group have."""
 
     causal: bool = True  # a position sees only itself and earlier positions; false: the whole prompt
 
@@ -326,8 +327,8 @@ class Grid(Tagged):
 
 @dataclass(frozen=True)
 class Labelled(_ClassLayout):
-    """One class per row (sequence classification): a row is ``prompt =``, and the target at ``=`` is the answer. For
-    tasks whose answers have one symbol, such as parity and membership in a language."""
+    """Sequence classification, one class per row: a row is ``prompt =``, and the target at ``=`` is the answer. The
+    task's answers must have one symbol, as in parity and membership in a language."""
 
     causal: bool = True  # a position sees only itself and earlier positions; false: the whole row
 
@@ -353,7 +354,8 @@ class Labelled(_ClassLayout):
 
 
 def _renumber(ids: Int[Tensor, "*b n"], old_vocab: Vocab, new_vocab: Vocab) -> Int[Tensor, "*b n"]:
-    """Convert ids from one vocabulary to another by symbol; unknown symbols and ids become an id outside it."""
+    """Convert ids of one vocabulary to ids of another by symbol; symbols that the new vocabulary lacks, and ids without
+    a symbol, become its length."""
     if old_vocab.symbols == new_vocab.symbols[: len(old_vocab)]:
         return ids.long()
     new_ids = {symbol: i for i, symbol in enumerate(new_vocab.symbols)}

@@ -1,4 +1,4 @@
-"""Distributions of the sizes of training problems at each step. All bounds are inclusive."""
+"""Distributions of the sizes of training problems at each step. Both ends of a range are included."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from lengthwise.tasks import Task
 
 
 class Lengths(Config):
-    """The distribution of problems' sizes at every training step. Subclasses are frozen dataclasses."""
+    """Base class of the distributions of problem sizes at each training step. Subclasses are frozen dataclasses."""
 
     top: int  # the largest training size
     bottom: int = 1  # the smallest size
@@ -34,27 +34,30 @@ class Lengths(Config):
         _check_order(bottom=self.bottom, top=self.top)
 
     def tops(self, axes: int) -> tuple[int, ...]:
-        """Return the largest size on each axis. Raises UsageError if ``most`` has another number of axes."""
+        """Return the largest training size on each of ``axes`` axes. Raises UsageError if ``most`` has another number
+        of axes."""
         if self.most and len(self.most) != axes:
             raise UsageError(f"`most` needs the largest size on each of {axes} axes, not {self.most}")
         return tuple(min(self.top, most) for most in self.most) or (self.top,) * axes
 
     @abstractmethod
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
-        """Draw the problems of one batch, in random order of size; the first ``hard`` are from the harder set."""
+        """Draw the ``rows`` problems of a batch, in random order of size; the first ``hard`` problems are from the
+        task's harder set."""
 
     def curriculum_step(self, step: int, exams_passed: int | None) -> int:
-        """Return the ``step`` of ``problems``: the training step or, with ``Mastery``, the number of exams passed."""
+        """Return the argument ``step`` of ``problems``: the training step or, with ``Mastery``, the number of exams
+        passed."""
         return step
 
 
 class SampledLengths(Lengths):
-    """Sizes are drawn first, independently on each axis, then problems of these sizes. Sizes that the task lacks are
-    replaced by random smaller sizes (``Task.replace_missing_sizes``)."""
+    """Base class of distributions that draw sizes first, independently on each axis, then problems of these sizes.
+    Sizes that the task lacks are replaced by random smaller sizes (``Task.replace_missing_sizes``)."""
 
     @abstractmethod
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
-        """Draw the sizes of one batch."""
+        """Draw the sizes of the problems in one batch."""
 
     def problems(self, task: Task, step: int, rows: int, generator: Generator, hard: int = 0) -> Problems:
         sizes = self.draw(step, rows, len(task.axes), generator)
@@ -75,6 +78,7 @@ class SampledLengths(Lengths):
 
 
 def _check_order(**sizes: int) -> None:
+    """Raise UsageError unless the sizes are in ascending order."""
     if sorted(sizes.values()) != list(sizes.values()):
         text = " ".join(f"{name}={size}" for name, size in sizes.items())
         raise UsageError(f"lengths need {' <= '.join(sizes)}, not {text}")
@@ -86,8 +90,8 @@ def _draw_uniform(low: int, high: int, rows: int, axes: int, generator: Generato
 
 @dataclass(frozen=True)
 class Uniform(SampledLengths):
-    """Uniform from ``bottom`` to ``top``, in steps of ``step``; a fraction ``longest`` of the rows has size ``top``
-    instead."""
+    """Sizes drawn uniformly from ``bottom`` to ``top``, in steps of ``step``; a fraction ``longest`` of the rows has
+    size ``top`` instead."""
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest size
@@ -108,7 +112,7 @@ class Uniform(SampledLengths):
 
 @dataclass(frozen=True)
 class OneOf(SampledLengths):
-    """Each of the ``sizes`` with the same probability; a size that is named twice is twice as frequent."""
+    """Sizes drawn from ``sizes`` with equal probabilities; a size that is named twice is twice as frequent."""
 
     sizes: tuple[Size, ...]  # the training sizes
 
@@ -131,8 +135,8 @@ class OneOf(SampledLengths):
 
 @dataclass(frozen=True)
 class LogUniform(SampledLengths):
-    """From ``bottom`` to ``top``, each size n with a probability proportional to 1 / n. Most are short, like problems
-    that people type: up to 20, half of them are at most 3."""
+    """Sizes n from ``bottom`` to ``top``, with probabilities proportional to 1 / n. Most problems are short, like those
+    that people type: from 1 to 20, half of the sizes are 3 or less."""
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest size
@@ -144,7 +148,8 @@ class LogUniform(SampledLengths):
 
 
 class Growing(SampledLengths):
-    """Uniform from ``bottom`` to a maximum that grows up to ``top``. ``most`` limits each axis."""
+    """Base class of sizes drawn uniformly from ``bottom`` to a maximum, which grows from ``start`` to ``top`` during
+    training. ``most`` limits each axis."""
 
     start: int  # the first maximum
 
@@ -156,7 +161,7 @@ class Growing(SampledLengths):
 
     @abstractmethod
     def maximum(self, step: int) -> int:
-        """Return the largest size at a step, counted from 0."""
+        """Return the largest size at a step, counted from 0 (see ``curriculum_step``)."""
 
     def draw(self, step: int, rows: int, axes: int, generator: Generator) -> Int[Tensor, "rows axes"]:
         sizes = _draw_uniform(self.bottom, self.maximum(step), rows, axes, generator)
@@ -168,8 +173,9 @@ class Growing(SampledLengths):
 
 @dataclass(frozen=True)
 class Curriculum(Growing):
-    """Uniform from ``bottom`` to a maximum that grows: ``start`` for ``hold`` steps, then 1 more every ``every`` steps,
-    up to ``top`` (Garg et al. 2022; Fan et al. 2025, section 6). ``most`` limits each axis, e.g. ``most=(2,11)``."""
+    """Sizes drawn uniformly from ``bottom`` to a maximum, which is ``start`` for ``hold`` steps and then grows by 1
+    every ``every`` steps, up to ``top`` (Garg et al. 2022; Fan et al. 2025, section 6). ``most`` limits each axis, e.g.
+    ``most=(2,11)``."""
 
     top: Size  # the largest training size in the end
     every: Count  # steps until the maximum grows by 1
@@ -184,17 +190,17 @@ class Curriculum(Growing):
 
 @dataclass(frozen=True)
 class Mastery(Growing):
-    """Uniform from ``bottom`` to a maximum that grows, by 1 or by a factor ``grow``, when it is mastered: every
-    ``every`` steps the model takes an exam of ``count`` fresh problems of the largest size, and passes if at least
-    ``least`` of its answers are right. A fraction ``longest`` of the rows has the largest size instead."""
+    """Sizes drawn uniformly from ``bottom`` to a maximum, which grows by 1 or by a factor ``grow`` when it is mastered:
+    every ``every`` steps the model takes an exam of ``count`` fresh problems of the largest size, and passes if a
+    fraction ``least`` of its answers is right. A fraction ``longest`` of the rows has the largest size instead."""
 
     top: Size  # the largest training size in the end
     start: Size = 1  # the first maximum
     bottom: Size = 1  # the smallest size
     most: tuple[Size, ...] = ()  # the largest size on each axis; none: top on all
     every: Count = 50  # steps from one exam to the next
-    least: Fraction = 0.9  # exact match that passes
-    count: Size = 64  # problems of an exam
+    least: Fraction = 0.9  # exact match that passes an exam
+    count: Size = 64  # number of problems in an exam
     longest: Fraction = 0.0  # fraction of the rows that have the largest size
     grow: Growth = 1.0  # factor by which the maximum grows, rounded up; 1: it grows by 1
 
@@ -212,7 +218,7 @@ class Mastery(Growing):
         return min(self.top, size)
 
     def exam_count(self) -> int:
-        """Return the number of exams to pass until the maximum is ``top``."""
+        """Return the number of exams that must be passed until the maximum is ``top``."""
         return bisect_left(range(self.top + 1), self.top, key=self.maximum)
 
     def curriculum_step(self, step: int, exams_passed: int | None) -> int:
@@ -221,7 +227,7 @@ class Mastery(Growing):
 
 @dataclass(frozen=True)
 class Natural(Lengths):
-    """Sizes from ``bottom`` to ``top`` in the task's own distribution (``Task.sample_natural``)."""
+    """Sizes from ``bottom`` to ``top``, drawn from the task's own distribution (``Task.sample_natural``)."""
 
     top: Size  # the largest training size
     bottom: Size = 1  # the smallest size

@@ -1,4 +1,4 @@
-"""The number of loops: drawn in training, planned at test time."""
+"""The number of loops of each row, which is drawn in training and planned at test time."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from lengthwise.base.ranges import Change, Extra, Fraction, Size
 
 
 class Loops(Config):
-    """Base class of rules that map T(n), the rounds of the reference algorithm, to a model's loops; both are tensors on
-    the CPU. Subclasses are frozen dataclasses."""
+    """Base class of rules that map T(n), the rounds of the reference algorithm, to a model's number of loops. Tensors
+    are on the CPU. Subclasses are frozen dataclasses."""
 
     adapts: ClassVar[bool] = True  # True if the number of loops depends on the problem
 
@@ -43,7 +43,7 @@ class Constant(Loops):
 
 @dataclass(frozen=True)
 class PerRound(Loops):
-    """max(1, ``times`` · T(n) + ``more``) loops: step-dependent supervision (Fan et al. 2025, section 4)."""
+    """Step-dependent supervision (Fan et al. 2025, section 4): max(1, ``times`` · T(n) + ``more``) loops."""
 
     more: Change = 0  # loops beyond times · T(n)
     times: Size = 1  # loops per round of the reference algorithm
@@ -54,7 +54,8 @@ class PerRound(Loops):
 
 @dataclass(frozen=True)
 class LogRounds(Loops):
-    """max(1, ⌈log₂ T(n)⌉ + ``more``) loops, for models that combine twice as many symbols in every loop (``Scan``)."""
+    """A logarithmic number of loops, max(1, ⌈log₂ T(n)⌉ + ``more``), for models that combine twice as many symbols in
+    every loop (``Scan``)."""
 
     more: Change = 0  # loops beyond ⌈log₂ T(n)⌉
 
@@ -64,11 +65,11 @@ class LogRounds(Loops):
 
 @dataclass(frozen=True)
 class ExtraLoops(Loops):
-    """max(1, T(n) + ``more``) loops, and in training 0 … ``extra`` further ones, uniform per row, so that the model
-    learns to keep its answer."""
+    """One loop per round, max(1, T(n) + ``more``). In training, a row runs 0 … ``extra`` further loops, drawn
+    uniformly, so that the model learns to keep its answer."""
 
     more: Change = 0  # loops beyond T(n)
-    extra: Extra = 5  # further loops in training, at most
+    extra: Extra = 5  # maximum number of further loops in training
 
     def planned(self, rounds: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         return (rounds + self.more).clamp(min=1)
@@ -79,8 +80,8 @@ class ExtraLoops(Loops):
 
 @dataclass(frozen=True)
 class AnyLoops(ExtraLoops):
-    """``ExtraLoops``, but in training a fraction ``early`` of the rows stops at a uniform loop before the planned one.
-    Meant for ``Halting``, which teaches the model that such rows are not done."""
+    """``ExtraLoops``, but in training a fraction ``early`` of the rows stops at a random loop before the planned one.
+    The objective ``Halting`` teaches the model that such rows are not solved yet."""
 
     early: Fraction = 0.25  # fraction of training rows that stop before their planned loop
 

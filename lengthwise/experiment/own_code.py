@@ -1,4 +1,5 @@
-"""A recipe's user-defined classes: hashes of their code, since a run stores only their names, and their errors."""
+"""User-defined classes of a recipe: hashes of their code, since a run stores only their names, and errors that they
+raise."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ STANDARD = Path(sysconfig.get_path("stdlib"))
 
 def is_foreign(cls: type) -> bool:
     """Return whether the class is defined outside this package, torch and Python's builtins."""
-    return cls.__module__.partition(".")[0] not in ("lengthwise", "torch", "builtins")  # their own tests cover these
+    return cls.__module__.partition(".")[0] not in ("lengthwise", "torch", "builtins")
 
 
 def source_file(cls: type) -> Path | None:
@@ -37,20 +38,20 @@ def source_file(cls: type) -> Path | None:
 
 
 def hash_user_code(recipe: Config, model: nn.Module) -> dict[str, str]:
-    """Return a hash for each user-defined class of the recipe's parts and the model's modules, by module and name. It
-    changes with the class's code and with the definitions in its file that it uses; not with comments, docstrings,
-    formatting, or other modules."""
+    """Return a hash for each user-defined class of the recipe's parts and the model's modules, by module and name. A
+    hash changes with the class's code and with the definitions in its file that it uses, but not with comments,
+    docstrings, formatting or other modules."""
     hashes = {}
     for cls in _user_classes([*nested_parts(recipe), *model.modules()]):
         path = source_file(cls) if cls.__module__ == "__main__" else None
-        module = path.stem if path else cls.__module__  # for a script, the name under which its file is imported
+        module = path.stem if path else cls.__module__  # the module name of a script that is run as __main__
         hashes[f"{module}.{cls.__qualname__}"] = _hash_class(cls)
     return hashes
 
 
 def changed_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[str, str]) -> list[str]:
-    """Return the names of classes whose code differs between two results of ``hash_user_code``. Module names are
-    ignored: a file may be run as a script or imported."""
+    """Return the names of classes whose hashes differ between two results of ``hash_user_code``. Module names are
+    ignored, because a file may be run as a script or imported."""
     changed = set[str]()
     for hashes, others in ((old_hashes, new_hashes), (new_hashes, old_hashes)):
         known = {(name.rpartition(".")[2], code) for name, code in others.items()}
@@ -65,8 +66,8 @@ def runs_foreign_code(recipe: Config, model: nn.Module) -> bool:
 
 @contextmanager
 def wrap_user_errors(part: Config) -> Iterator[None]:
-    """Turn any error of a recipe, task, rule or source with user-defined parts, even ``SystemExit``, into a one-line
-    UsageError that names these parts, with the original error as its cause."""
+    """Turn any error in a ``with`` block, even ``SystemExit``, into a one-line UsageError with the error as its cause,
+    if ``part`` has user-defined classes, which the message names. ``part`` is a recipe, task, rule or source."""
     try:
         yield
     except (UsageError, KeyboardInterrupt, GeneratorExit):
@@ -106,8 +107,8 @@ def _is_library_file(path: Path) -> bool:
 
 
 def _user_classes(parts: Iterable[Any]) -> list[type]:
-    """Return the parts' classes and bases that a user's own code defines: neither ours, nor Python's or an installed
-    library's."""
+    """Return the classes of ``parts``, and their base classes, that the user's own code defines: not this package,
+    Python or an installed library."""
     foreign = {base for part in parts for base in type(part).__mro__ if is_foreign(base)}
     standard = sys.stdlib_module_names - {"__main__"}
     own_classes = (cls for cls in foreign if cls.__module__.partition(".")[0] not in standard)
@@ -115,7 +116,7 @@ def _user_classes(parts: Iterable[Any]) -> list[type]:
 
 
 def _hash_class(cls: type) -> str:
-    """Return a hash of a class's code and of all that it uses, directly or not, in the same file."""
+    """Return a hash of a class's code and of all definitions in the same file that it uses, directly or not."""
     path, outermost = source_file(cls), cls.__qualname__.partition(".")[0]
     definitions = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
     text = _code_with_dependencies(outermost, definitions) if outermost in definitions else repr(_collect_bytecode(cls))
@@ -137,7 +138,7 @@ def _list_definitions(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
 
 
 def _code_with_dependencies(name: str, definitions: dict[str, ast.stmt]) -> str:
-    """Return the code of a definition and of all that it uses, directly or not, in the same file."""
+    """Return the code of a definition and of all definitions in the same file that it uses, directly or not."""
     reached, pending = {name}, [name]
     while pending:
         used = {part.id for part in ast.walk(definitions[pending.pop()]) if isinstance(part, ast.Name)}
@@ -148,7 +149,7 @@ def _code_with_dependencies(name: str, definitions: dict[str, ast.stmt]) -> str:
 
 
 def _strip_docstrings(node: ast.stmt) -> ast.AST:
-    """Return a copy of a syntax tree without docstrings."""
+    """Return a copy of a syntax tree, with docstrings removed."""
     copy = ast.parse(ast.unparse(node))
     for part in ast.walk(copy):
         if isinstance(part, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(part) is not None:
@@ -157,7 +158,8 @@ def _strip_docstrings(node: ast.stmt) -> ast.AST:
 
 
 def _collect_bytecode(value: Any) -> Any:
-    """Return the bytecode of a class without a source file, as in a notebook."""
+    """Return the bytecode of a class, such as one from a notebook, which has no source file; of other values, a
+    representation that is equal in all processes."""
     if isinstance(value, CodeType):
         return value.co_code, value.co_names, [_collect_bytecode(part) for part in value.co_consts]
     if isinstance(value, frozenset):  # its order differs between processes

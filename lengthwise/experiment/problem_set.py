@@ -23,14 +23,14 @@ from lengthwise.tasks import Task, separate_lines
 
 PROBLEMS_PER_CHUNK = 65_536  # problems drawn in one call
 MAX_EMPTY_CHUNKS = 1000  # successive empty chunks after which a part counts as empty
-SPLIT = Finite(rows=1)  # its hash of the prompt assigns problems to parts
+SPLIT = Finite(rows=1)  # assigns problems to parts by a hash of the prompt
 
 
 class ProblemSet(Sequence[dict[str, Any]]):
     """Problems of a task, in the order in which they were drawn.
 
-    An item is a dictionary with ``prompt``, ``answer``, ``size`` (on two axes ``sizes``) and ``rounds``: so a torch
-    ``DataLoader`` can read the set. ``problems`` holds tensors of symbol ids.
+    An item is a dictionary with ``prompt``, ``answer``, ``size`` (on two axes ``sizes``) and ``rounds``, as a torch
+    ``DataLoader`` needs. ``problems`` holds the same problems as tensors of symbol ids.
     """
 
     def __init__(self, task: Task, problems: Problems) -> None:
@@ -45,20 +45,20 @@ class ProblemSet(Sequence[dict[str, Any]]):
         return self.__getitems__([range(len(self))[index]])[0]
 
     def __getitems__(self, rows: list[int]) -> list[dict[str, Any]]:
-        """Return several items; a torch ``DataLoader`` calls this for a batch."""
+        """Return the items at the indices ``rows``; a torch ``DataLoader`` calls this method for each batch."""
         return [json.loads(line) for line in json_lines(self.task, self.problems.take(torch.tensor(rows)))]
 
     def __repr__(self) -> str:
         return f"ProblemSet({len(self):,} of {self.task.name}, digest {self.digest})"
 
     def lines(self) -> Iterator[str]:
-        """Yield each problem as a line of JSON that ``File`` can read."""
+        """Yield each problem as a line of JSON, as in a file that ``File`` reads."""
         for start in range(0, len(self), PROBLEMS_PER_CHUNK):
             yield from json_lines(self.task, self.problems.take(slice(start, start + PROBLEMS_PER_CHUNK)))
 
     @property
     def digest(self) -> str:
-        """The first 16 hexadecimal digits of the SHA-256 of the JSON Lines, equal to ``File.digest`` of such a file."""
+        """The first 16 hexadecimal digits of the SHA-256 of ``lines``, equal to ``File.digest`` of a file with them."""
         digest = hashlib.sha256()
         for line in self.lines():
             digest.update(line.encode())
@@ -81,9 +81,9 @@ def draw_problems(
     kind: Kind = "uniform",
 ) -> Iterator[Problems]:
     """Yield ``count`` problems of a kind, in chunks of at most ``PROBLEMS_PER_CHUNK``; each problem's size is drawn
-    uniformly from ``sizes``. With ``split``, yield only problems that a hash of the prompt assigns to that part, so
-    that parts do not overlap. Raises UsageError if the task lacks the size or kind, NoProblemsLeft if a part has no
-    problem of these sizes."""
+    uniformly from ``sizes``. With ``split``, yield only problems of that part: a hash of the prompt assigns each
+    problem to one part. Raises UsageError if the task lacks the size or kind, NoProblemsLeft if a part has no problem
+    of these sizes."""
     task = task if split is None else task.part(split)
     if kind == "natural":
         raise UsageError("natural problems follow the task's own distribution over sizes: give one size")
@@ -107,7 +107,7 @@ def draw_problems(
 
 
 def json_lines(task: Task, problems: Problems) -> Iterator[str]:
-    """Yield each problem as a line of JSON; its texts are in the task's own symbols and digit order."""
+    """Yield each problem as a line of JSON, with prompt and answer in the task's own symbols and digit order."""
     sizes, rounds = problems.sizes.tolist(), problems.rounds.tolist()
     plain = all(json.dumps(symbol, ensure_ascii=False) == f'"{symbol}"' for symbol in task.symbols)
     for (prompt, answer), size, count in zip(problem_texts(task, problems), sizes, rounds, strict=True):
@@ -117,7 +117,8 @@ def json_lines(task: Task, problems: Problems) -> Iterator[str]:
 
 
 def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
-    """Return each problem's prompt and answer in the task's symbols and digit order; / separates lines of grids."""
+    """Return each problem's prompt and answer as text in the task's symbols and digit order; / separates the lines of a
+    grid."""
     prompts = symbol_texts(task, problems.prompt, problems.prompt_length)
     answers = symbol_texts(task, problems.answer, problems.answer_length)
     if len(problems) and task.shape(problems.sizes[0].tolist()) is not None:
@@ -127,7 +128,7 @@ def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
 
 
 def symbol_texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:
-    """Convert rows of symbol ids to texts; a million rows take seconds."""
+    """Return the text of each row of symbol ids, of which the first ``length`` count; a million rows take seconds."""
     symbols, lengths = task.symbols, length.tolist()
     if between := task.vocab.separator:
         return [between.join(symbols[i] for i in row[:end]) for row, end in zip(ids.tolist(), lengths, strict=True)]

@@ -25,15 +25,15 @@ class Source(Config):
 
 @dataclass(frozen=True)
 class Fresh(Source):
-    """New problems in every batch, drawn from separate random streams for training and test. At sizes with few
-    different problems, test problems also occur in training."""
+    """New problems in every batch. Training and test problems are drawn from separate random streams, but at sizes with
+    few different problems, test problems also occur in training."""
 
     def mask_part(self, purpose: Purpose, problems: Problems) -> Bool[Tensor, " b"]:
         return torch.ones(len(problems), dtype=torch.bool)
 
 
 FRESH = Fresh()
-# Of hashes mod 13.
+# A problem belongs to the part whose range contains the hash of its prompt mod 13.
 RESIDUES: dict[Purpose, range] = {"train": range(10), "validation": range(10, 12), "test": range(12, 13)}
 
 
@@ -41,8 +41,8 @@ RESIDUES: dict[Purpose, range] = {"train": range(10), "validation": range(10, 12
 class Finite(Source):
     """A fixed set of ``rows`` different problems, in a new order in every epoch; a last incomplete batch is dropped.
 
-    Runs share the set, even with different seeds of their own; another ``seed`` here gives another set. A hash of its
-    prompt assigns each problem to one part: 10/13 of all problems to training, 2/13 to validation, 1/13 to test.
+    Runs with different seeds share the set, which depends on the ``seed`` of this class. A hash of its prompt assigns
+    each problem to one part: 10/13 of all problems to training, 2/13 to validation, 1/13 to test.
     """
 
     rows: Count  # number of different training problems
@@ -55,7 +55,8 @@ class Finite(Source):
 
 
 def hash_prompts(problems: Problems) -> Int[Tensor, " b"]:
-    """Return a 63-bit hash of each prompt without padding: FNV-1a, then MurmurHash3's finaliser; equal everywhere."""
+    """Return a 63-bit hash of each prompt without its padding: FNV-1a, then MurmurHash3's finaliser. It is the same on
+    every machine and in every version."""
     code = torch.full_like(problems.prompt_length, -3750763034362895579, dtype=torch.long)
     for position, symbols in enumerate(problems.prompt.T):
         code = torch.where(position < problems.prompt_length, (code ^ symbols) * 1099511628211, code)
@@ -65,6 +66,6 @@ def hash_prompts(problems: Problems) -> Int[Tensor, " b"]:
 
 
 def describe_repeats(from_fixed_set: bool, problems: Problems) -> dict[str, Any]:
-    """Return a Score's fields about problems that were drawn several times; none if all problems differ."""
+    """Return the fields of a Score that describe repeated problems; an empty dictionary if all problems differ."""
     distinct = len(hash_prompts(problems).unique())
     return {} if distinct == len(problems) else {"distinct": distinct, "fixed_set": from_fixed_set or None}
