@@ -1,4 +1,5 @@
-"""Launchers run ``lengthwise`` commands on machines; their interface follows ``concurrent.futures``."""
+"""Launchers, which run ``lengthwise`` commands on one or several machines; the interface follows
+``concurrent.futures``."""
 
 from __future__ import annotations
 
@@ -36,11 +37,11 @@ class Executor(ABC):
 
     @abstractmethod
     def free_slots(self, running_count: int) -> int:
-        """Return how many more commands can be submitted now, while ``running_count`` commands run."""
+        """Return the number of commands that can be submitted now, while ``running_count`` commands run."""
 
     @abstractmethod
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
-        """Run ``lengthwise`` with each of these argument lists."""
+        """Start ``lengthwise`` with each of these lists of arguments, and return the jobs."""
 
     @abstractmethod
     def shutdown(self, jobs: Sequence[Job]) -> None:
@@ -60,7 +61,8 @@ class Launcher(Config):
 
     @abstractmethod
     def max_parallel(self, jobs: int) -> int:
-        """Return how many runs the launcher's machines can train at once; 0 without machines. Start nothing."""
+        """Return the number of runs that the launcher's machines can train at once; 0 if they are unknown. Nothing is
+        started."""
 
 
 # This machine
@@ -80,15 +82,15 @@ class Local(Launcher):
 class _Local(Executor):
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
-        self.gpu_jobs: list[tuple[Job, int]] = []  # with several GPUs: each running process and its GPU
+        self.gpu_jobs: list[tuple[Job, int]] = []  # running processes and the number of their GPU, if there are several
 
     def free_slots(self, running_count: int) -> int:
         return self.jobs - running_count
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         jobs: list[Job] = []
-        for command in ([*COMMAND, *words] for words in commands):
-            # On a machine with several GPUs, a command that names none gets the least used GPU.
+        for command in ([*COMMAND, *arguments] for arguments in commands):
+            # On a machine with several GPUs, a command that names no GPU gets the least used one.
             self.gpu_jobs = [(job, gpu) for job, gpu in self.gpu_jobs if not job.is_done()]
             gpu = least_used_gpu([gpu for _, gpu in self.gpu_jobs])
             option = command.index("--device") + 1 if "--device" in command else 0

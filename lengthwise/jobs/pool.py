@@ -1,4 +1,4 @@
-"""Train several runs at once on the machines of an executor. Their progress is read from their folders and shown."""
+"""Train several runs at once on the machines of an executor, and show their progress, read from their folders."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ RunGroup = Sequence[Run]  # runs that one command trains
 
 
 class JobPool:
-    """Runs ``lengthwise train`` for several runs on a launcher, with the options that ``arguments`` returns for each;
-    ``jobs`` is the maximum number at once on this machine. With ``stack``, one command trains all runs of a recipe,
-    which must have consecutive seeds. On exit, the remaining runs write their checkpoints and stop."""
+    """A context in which a launcher runs ``lengthwise train`` for several runs, with the options that ``arguments``
+    returns for each run. On this machine, at most ``jobs`` commands run at once. With ``stack``, one command trains all
+    runs of a recipe, which must have consecutive seeds. On exit, the remaining runs write their checkpoints and
+    stop."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class JobPool:
         self.arguments = arguments
         self.executor = (launcher or Local()).executor(jobs)
         self.running: list[tuple[RunGroup, Job]] = []
-        self.failed: dict[Path, str] = {}  # by the folder of a failed run: why it failed
+        self.failed: dict[Path, str] = {}  # why runs failed, by folder
 
     def __enter__(self) -> Self:
         return self
@@ -58,15 +59,15 @@ class JobPool:
         self.running = []
 
     def check(self) -> None:
-        """Raise UsageError, in one line, if a run failed."""
+        """Raise UsageError if runs failed, with all their reasons in one line."""
         if self.failed:
             failed = {folder: reason.removeprefix(f"{folder}: ") for folder, reason in self.failed.items()}
             reasons = "; ".join(f"{folder}: {remove_controls(reason)}" for folder, reason in failed.items())
             raise UsageError(reasons if len(self.failed) == 1 else f"{len(self.failed)} runs failed: {reasons}")
 
     def poll(self) -> bool:
-        """Collect ended runs and start waiting ones; return False once all are done. Failures are recorded in
-        ``failed``."""
+        """Collect runs that have ended, store failures in ``failed``, start waiting runs, and return whether any run
+        is unfinished."""
         ended = [(runs, job) for runs, job in self.running if job.is_done()]
         ended_ids = {id(job) for _, job in ended}
         self.running = [pair for pair in self.running if id(pair[1]) not in ended_ids]
@@ -88,8 +89,8 @@ class JobPool:
         return bool(self.running)
 
     def _record_failure(self, runs: RunGroup, reason: str) -> None:
-        """Record a command's unfinished runs as failed, unless one diverged, the disk is full or another process holds
-        it."""
+        """Store why a command's unfinished runs failed. The reason is also written to a run's folder, unless the run
+        diverged, the disk is full or another process holds the folder."""
         for run in [run for run in runs if not run.done] or runs:
             self.failed[run.folder] = reason
             with suppress(UsageError):
@@ -110,8 +111,8 @@ def show_progress(
     quiet: bool = False,
     extra_display: Callable[[], RenderableType] = Text,
 ) -> None:
-    """Poll the pool until all runs are done and show their progress, with ``extra_display`` below it. If the output is
-    not a terminal, the status is printed every ``LOG_SECONDS``."""
+    """Poll the pool until all runs are done, and show their progress with ``extra_display`` below. If the output is not
+    a terminal, print the progress every ``LOG_SECONDS``."""
     shortest = 0.0 if console.is_terminal else LOG_SECONDS  # seconds between updates
     next_line = time.monotonic() + shortest
     with Live(console=console, auto_refresh=False, transient=True) if not quiet else nullcontext() as live:
@@ -129,8 +130,8 @@ def show_progress(
 
 
 def summarize_runs(pool: JobPool, runs: Sequence[Run]) -> RenderableType:
-    """Return the ``status_table`` of all runs; if there are many, their counts by state and the table of some running
-    runs."""
+    """Return the ``status_table`` of all runs. If there are more than ``MAX_LISTED_RUNS``, return their counts by state
+    and the table of some running ones."""
     if len(runs) <= MAX_LISTED_RUNS:
         return status_table(runs)
     running = [run for group, _ in pool.running for run in group]
@@ -141,7 +142,7 @@ def summarize_runs(pool: JobPool, runs: Sequence[Run]) -> RenderableType:
 
 
 def status_table(runs: Sequence[Run]) -> Table:
-    """Return a table with a line per run: steps, loss, exact match at the watched sizes, time left."""
+    """Return a table with a line per run: name, steps, exact match at the watched sizes, loss, and time left."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     has_several_seeds = len({run.recipe.name for run in runs}) < len(runs)
     for run in runs:

@@ -1,5 +1,5 @@
-"""Train on a Ray cluster (an optional extra), one task per run; its nodes share the folder of runs. Ray retries a task
-that lost its node or process, and it resumes from the run's checkpoint."""
+"""Train on a Ray cluster (an optional extra), one task per run. The cluster's nodes share the folder of runs. Ray
+retries a task that lost its node or process; the task then resumes from the run's checkpoint."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class _Ray(Executor):
         return 1000 - running_count  # tasks submitted at a time
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
-        references = [self.train.remote([*words, "--wait"], os.getcwd()) for words in commands]
+        references = [self.train.remote([*arguments, "--wait"], os.getcwd()) for arguments in commands]
         self.unfinished.update(references)
         return [_RayTask(reference, self) for reference in references]
 
     def has_ended(self, reference: Any) -> bool:
-        """Return False while a task waits or runs."""
+        """Return whether a task has ended, i.e. neither waits nor runs."""
         if self.unfinished and time.monotonic() - self.last_poll >= POLL_SECONDS:
             _, unfinished = self.ray.wait([*self.unfinished], num_returns=len(self.unfinished), timeout=0)
             self.unfinished, self.last_poll = {*unfinished}, time.monotonic()
@@ -100,13 +100,14 @@ class _Ray(Executor):
 
 
 class TrainingKilled(Exception):
-    """Raised if a training process was killed."""
+    """The error of a task whose training process was killed; Ray then retries the task."""
 
 
-def run_training(words: list[str], folder: str) -> str:
-    """Run a command in a process that ends together with the task; return why it failed. Raises TrainingKilled."""
+def run_training(arguments: list[str], folder: str) -> str:
+    """Run ``lengthwise`` with these arguments in a process that ends together with the task. Return why the command
+    failed, empty if it succeeded. Raises TrainingKilled if a signal killed the process."""
     os.chdir(folder)
-    process = Process([*COMMAND, *words])
+    process = Process([*COMMAND, *arguments])
     try:
         while not process.is_done():
             time.sleep(0.2)  # Ray cancels with KeyboardInterrupt, which arrives between Python instructions

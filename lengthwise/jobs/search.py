@@ -1,5 +1,5 @@
 """The points that a sweep tries: values of a recipe's fields, from a grid or from a search with Optuna (an optional
-extra). The search's trials are stored in a file, so that it can be resumed."""
+extra). The trials of a search are stored in a file, so that the search can be resumed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lengthwise.base.files import append, error_line, remove, translate_disk_err
 from lengthwise.base.rng import derive_seed
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
-FORBIDDEN = {  # fields that do not change the method: the best value would be chosen by luck
+FORBIDDEN_FIELDS = {  # fields that do not change the method, so that the best value would be chosen by luck
     "name": "a name does not change training",
     "seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
     "data_seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
@@ -28,19 +28,19 @@ Point = dict[str, str]  # a field's path → its value, as a user would type it
 
 @dataclass(frozen=True)
 class Axis:
-    """A field with its values as text, or with a range from ``low`` to ``high`` to search in."""
+    """A field that a sweep varies: its values or, for a search, its range from ``low`` to ``high``."""
 
-    path: str
-    values: tuple[str, ...] = ()
+    path: str  # the field's path in the recipe
+    values: tuple[str, ...] = ()  # values as a user would type them; (): the range
     low: float = 0.0
     high: float = 0.0
-    log: bool = False
+    log: bool = False  # True if the search draws the logarithm uniformly
     is_integer: bool = False
 
     @staticmethod
     def parse(word: str) -> Axis | None:
-        """Parse ``path=a,b,c``, or ``path=low..high`` with ``:log`` and ``:count`` after it; None for a single
-        value."""
+        """Parse ``path=a,b,c``, or ``path=low..high`` with an optional ``:log`` and ``:count``. Return None for a
+        single value. Raises UsageError for an invalid range."""
         path, _, text = word.partition("=")
         if match := re.fullmatch(rf"({NUMBER})\.\.({NUMBER})(:log)?(?::(\d+))?", text):
             low, high, log = float(match[1]), float(match[2]), bool(match[3])
@@ -59,7 +59,7 @@ class Axis:
         return Axis(path, tuple(dict.fromkeys(part.strip() for part in parts))) if len(parts) > 1 else None
 
     def space_evenly(self, count: int) -> tuple[str, ...]:
-        """Return ``count`` evenly spaced values, both ends of the range included."""
+        """Return ``count`` evenly spaced values, as text, both ends of the range included."""
         if count < 2:
             raise UsageError(f"{self.path}: a range has 2 points or more, not {count}")
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
@@ -68,7 +68,7 @@ class Axis:
         return tuple(dict.fromkeys((self._format_end(self.low), *between, self._format_end(self.high))))
 
     def format_value(self, value: float) -> str:
-        """Format a value of the range with four digits, unless rounding would leave the range."""
+        """Format a value with four significant digits, but inside the range: a value beyond an end becomes the end."""
         short = self._format_end(value) if self.is_integer else f"{value:.4g}"
         in_range = self.low <= float(short) <= self.high
         return short if in_range else self._format_end(min(max(value, self.low), self.high))
@@ -78,7 +78,8 @@ class Axis:
 
 
 def parse_axes(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
-    """Return the axes, and the words that set a field to one value. Raises UsageError if there is no axis."""
+    """Return the axes of a sweep, and the words that set a field to one value. Raises UsageError if there is no axis,
+    or for a field that is varied twice or must not vary."""
     found = [(word, Axis.parse(word)) for word in words]
     axes = [axis for _, axis in found if axis]
     if not axes:
@@ -87,13 +88,13 @@ def parse_axes(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
     if len({axis.path for axis in axes}) < len(axes):
         raise UsageError("vary each field only once")
     for axis in axes:
-        if axis.path in FORBIDDEN:
-            raise UsageError(f"{axis.path}: {FORBIDDEN[axis.path]}")
+        if axis.path in FORBIDDEN_FIELDS:
+            raise UsageError(f"{axis.path}: {FORBIDDEN_FIELDS[axis.path]}")
     return axes, [word for word, axis in found if not axis]
 
 
 def grid_points(axes: Sequence[Axis]) -> Iterator[Point]:
-    """Yield every combination of values. Raises UsageError for a range without points."""
+    """Yield every combination of the axes' values. Raises UsageError for a range without a number of points."""
     for axis in axes:
         if not axis.values:
             raise UsageError(f"{axis.path}: a grid needs a number of points, as in 1..3:4; or search it: --trials 20")
@@ -112,7 +113,7 @@ def load_optuna() -> Any:
 
 
 class Search:
-    """Trials of an Optuna study, stored in ``optuna.log``. Suggestions depend on ``seed``."""
+    """An Optuna study, whose trials are stored in ``optuna.log``. The points that it suggests depend on ``seed``."""
 
     def __init__(self, folder: Path, axes: Sequence[Axis], seed: int) -> None:
         self.library, self.axes, path = load_optuna(), axes, folder / "optuna.log"
@@ -120,7 +121,7 @@ class Search:
             append(path, b"")  # removes an incomplete last line, and refuses a link
             remove(path.with_name("optuna.log.lock"))  # of a killed call, since the sweep's folder is locked
         try:
-            with warnings.catch_warnings(action="ignore"):  # warnings that parts of it are experimental
+            with warnings.catch_warnings(action="ignore"):  # Optuna warns that parts of it are experimental
                 storages = self.library.storages
                 storage = storages.JournalStorage(storages.journal.JournalFileBackend(str(path)))
                 pruner = self.library.pruners.MedianPruner(n_startup_trials=4)
@@ -139,16 +140,16 @@ class Search:
         return sum(trial.state.is_finished() for trial in self.study.trials)
 
     def unfinished_trials(self) -> list[Any]:
-        """Return trials that an earlier call started and did not finish."""
+        """Return the trials that an earlier command started and did not finish."""
         states = [self.library.trial.TrialState.RUNNING]
         return [self.library.trial.Trial(self.study, trial._trial_id) for trial in self.study.get_trials(states=states)]
 
     def ask(self) -> Any:
-        """Return a new trial."""
+        """Return a new Optuna trial, whose values ``point`` returns."""
         return self.study.ask()
 
     def point(self, trial: Any) -> Point:
-        """Return the values that a trial tries."""
+        """Return the values that Optuna suggests for a trial."""
         point = {}
         for axis in self.axes:
             if axis.values:
@@ -165,12 +166,12 @@ class Search:
         return [point for number, point in enumerate(tried) if point not in tried[:number]]
 
     def should_continue(self, trial: Any, seeds: int, exact: float) -> bool:
-        """Report the exact match of seed ``seeds``; return False if it is below the median."""
-        with warnings.catch_warnings(action="ignore"):  # a killed call may already have reported it
+        """Report a trial's exact match after ``seeds`` seeds, and return False if it is below the median of trials."""
+        with warnings.catch_warnings(action="ignore"):  # a killed command may already have reported it
             trial.report(exact, seeds)
         return not trial.should_prune()
 
     def tell(self, trial: Any, exact: float | None) -> None:
-        """Finish a trial; ``exact`` is None if it cannot be trained."""
+        """Finish a trial with its exact match; ``exact`` is None if the recipe could not be trained."""
         failed = self.library.trial.TrialState.FAIL
         self.study.tell(trial, exact, state=failed if exact is None else None)

@@ -1,6 +1,6 @@
-"""Train in jobs of a Slurm cluster, through submitit (an optional extra); its nodes share the folder of runs. A job
-that is preempted, reaches its time limit or loses its node resumes; one lost in another way is resubmitted up to
-``MAX_RESUBMITS`` times."""
+"""Train in jobs of a Slurm cluster, through submitit (an optional extra). The cluster's nodes share the folder of runs.
+A job that is preempted, reaches its time limit or loses its node resumes; a job that is lost in another way is
+submitted again, up to ``MAX_RESUBMITS`` times."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, failure_
 from lengthwise.runs.folder import runs_folder
 
 POLL_SECONDS = 5.0  # seconds between polls of the queue
-MAX_RESUBMITS = 3  # maximum number of times a job may be lost, e.g. out of memory
+MAX_RESUBMITS = 3  # maximum number of times that a lost job, e.g. one out of memory, is submitted again
 
 
 @dataclass(frozen=True)
 class Slurm(Launcher):
-    """Jobs of a Slurm cluster, as one array."""
+    """Jobs of a Slurm cluster, submitted as arrays."""
 
     partition: OneLine = ""  # name of a partition; empty: the cluster's default
     minutes: Annotated[int, Range(5)] = 60  # time limit per job, saving included; longer runs resume in a new job
@@ -32,7 +32,7 @@ class Slurm(Launcher):
     cpus: Size = 1  # CPUs per job
     memory: OneLine = ""  # memory per job, e.g. 4GB; empty: the cluster's default
     at_a_time: Size = 100  # maximum number of running jobs per array
-    leave: bool = False  # keep jobs running when this command stops; otherwise they are cancelled
+    leave: bool = False  # keep jobs running when this command stops, instead of cancelling them
 
     def check(self) -> None:
         _import_submitit()
@@ -82,11 +82,11 @@ class _Slurm(Executor):
         return 1000 if running_count < self.launcher.at_a_time else 0
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
-        trainings = [TrainingJob([*COMMAND, *words, "--wait"]) for words in commands]
+        trainings = [TrainingJob([*COMMAND, *arguments, "--wait"]) for arguments in commands]
         return [_Job(*pair, self) for pair in zip(self.submit_array(trainings), trainings, strict=True)]
 
     def submit_array(self, trainings: Sequence[TrainingJob]) -> list[Any]:
-        """Submit training runs as one array; return submitit's jobs."""
+        """Submit training jobs as one array, and return submitit's jobs. Raises UsageError if Slurm rejects them."""
         try:
             with self.executor.batch():
                 return [self.executor.submit(training) for training in trainings]
@@ -94,7 +94,7 @@ class _Slurm(Executor):
             raise UsageError(f"Slurm rejects the jobs: {error}") from None
 
     def is_queued(self, job: str) -> bool:
-        """Return True while a job waits or runs."""
+        """Return whether a job waits or runs."""
         if time.monotonic() - self.last_poll >= POLL_SECONDS:
             command = ["squeue", "--noheader", "--array", "--me", "--format", "%F_%K %F", "--states"]
             states = "PENDING,RUNNING,REQUEUED,COMPLETING,CONFIGURING,SUSPENDED,PREEMPTED,REQUEUE_HOLD,RESIZING,STOPPED"
@@ -112,14 +112,15 @@ class _Slurm(Executor):
 
 
 class TrainingJob:
-    """A job that runs a command. When its time ends, the command writes a checkpoint and the job is submitted again."""
+    """The function of a Slurm job, which runs a command. When the job's time ends, the command writes a checkpoint, and
+    the job is submitted again."""
 
     def __init__(self, command: list[str]) -> None:
         self.command = command
         self.process: subprocess.Popen[bytes] | None = None
 
     def __call__(self) -> str:
-        """Run the command; return why it failed, empty if it succeeded."""
+        """Run the command, and return why it failed; empty if it succeeded."""
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(self.command, env=environment, **pipes)
@@ -136,13 +137,13 @@ class TrainingJob:
 
 @dataclass
 class _Job(Job):
-    """A job, resubmitted if it is lost without having been cancelled."""
+    """A Slurm job, which is submitted again if it is lost without having been cancelled."""
 
     job: Any  # submitit's job
     training: TrainingJob
     executor: _Slurm
-    missing_since: float | None = None  # when it was first missing from the queue
-    loss_count: int = 0  # number of times it was lost
+    missing_since: float | None = None  # time at which the job was first missing from the queue
+    loss_count: int = 0  # number of times the job was lost
 
     def is_done(self) -> bool:
         if self.executor.is_queued(self.job.job_id):  # checked first, to avoid looking for a file per queued job

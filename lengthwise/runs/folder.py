@@ -1,5 +1,5 @@
-"""Folders of results as plain data. The module ``run`` reads and writes weights and checkpoints; no other
-module depends on the names of their files.
+"""Folders of results as plain data. Only this module and ``run``, which reads and writes weights and checkpoints,
+depend on the names of the files.
 
 A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
 
@@ -9,7 +9,7 @@ A run is ``runs/<name>-<id>/`` (or under ``$LENGTHWISE_RUNS``):
     scores.jsonl        evaluation scores, a row per line
     depth.jsonl         accuracy after every loop, a row per size
     anatomy.jsonl       error analyses, a row per size
-    code.json           digests of a user's own classes that it was trained with, if there are any
+    code.json           hashes of the user-defined classes that the run was trained with, if there are any
     state.pt            the checkpoint, until training ends
     final.pt            the state at the end of training, if requested (--keep-state)
     about.json          versions, commit, device, time; and the recipe's outline
@@ -59,10 +59,10 @@ from lengthwise.base.files import (
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.schemas import ROWS, AboutFile
 
-DIVERGED = "diverged"  # the verdict on training whose loss became NaN or infinite
+DIVERGED = "diverged"  # the verdict on a run whose loss became NaN or infinite
 OPERATIONS = ".operations.json"
 SHIPPED = Path(__file__).parents[1] / "weights"
-_State = tuple[int, int, int]  # a file's size, inode and time of change: they differ once it is written to or replaced
+_State = tuple[int, int, int]  # a file's size, inode and time of change, which show if it was written to or replaced
 
 
 def runs_folder() -> Path:
@@ -78,12 +78,13 @@ def run_path(name: str | Path) -> Path:
 
 
 def find_run(name: str | Path) -> Path | None:
-    """Return the folder at this path or, if there is none, the run's folder of this name; None if neither exists."""
+    """Return the folder at the path ``name`` or, if there is none, the folder of the run with this name; None if
+    neither exists."""
     return next((path for path in (to_path(name), runs_folder() / name) if is_folder(path)), None)
 
 
 def check_is_run(folder: Path) -> None:
-    """Raise UsageError, with the folders to name instead, if a folder holds no recipe."""
+    """Raise UsageError if a folder holds no recipe; the message names folders inside that do."""
     if (folder / "config.json").exists():
         return
     for kind, kinds, file in (("run", "runs", "config.json"), ("folder of results", "folders of results", "runs.json")):
@@ -94,18 +95,18 @@ def check_is_run(folder: Path) -> None:
 
 
 def inquiry_path(name: str | Path) -> Path | None:
-    """Return the folder of an inquiry to a language model, given its path or name; None if there is none."""
+    """Return the folder of an inquiry to a language model, given its path or name; None if there is no such folder."""
     paths = (Path(name), runs_folder() / name)
     return next((path for path in paths if is_folder(path) and (path / "asked.json").is_file()), None)
 
 
 def list_shipped() -> list[str]:
-    """Return the names of the weights that come with the package."""
+    """Return the names of the shipped weights, which come with the package."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
 
 
 class Folder:
-    """A folder of JSON Lines files to which rows are appended."""
+    """Base class of folders of JSON Lines files to which rows are appended."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -136,15 +137,15 @@ class Folder:
             listener(name, rows)
 
     def append_new(self, name: str, *rows: dict[str, Any]) -> None:
-        """Append the rows that are not in the file yet: repeated measurements give equal rows."""
+        """Append only those rows that are not in ``<name>.jsonl`` yet: repeated measurements give equal rows."""
         stored = self.rows(name)
         distinct = {json.dumps(row, sort_keys=True): row for row in rows}
         if new := [row for text, row in distinct.items() if json.loads(text) not in stored]:
             self.append(name, *new)
 
     def rows(self, name: str) -> list[dict[str, Any]]:
-        """Return the complete rows of ``<name>.jsonl``; empty without a file. Raises UsageError for a row that does not
-        fit its schema, or that does not have one size per axis of the task."""
+        """Return the complete rows of ``<name>.jsonl``; an empty list if there is no such file. Raises UsageError for a
+        row that does not fit its schema, or that does not have one size per axis of the task."""
         path = self.folder / f"{name}.jsonl"
         try:
             state = _file_state(path)
@@ -159,7 +160,7 @@ class Folder:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
 
     def axes(self) -> Sequence[str]:
-        """Return the axes of the rows' task; empty if unknown."""
+        """Return the names of the task's axes; empty if the task is unknown."""
         with suppress(UsageError):  # damaged, or a part is not imported: code that needs the outline reports it
             outline: RunOutline | InquiryOutline | None = getattr(self, "outline", None)
             return outline.axes if outline else ()
@@ -167,10 +168,10 @@ class Folder:
 
     @contextmanager
     def lock(self, *, wait: bool = False, folder_kind: str = "run") -> Iterator[None]:
-        """Keep other processes from working on this folder during a ``with`` block. If one already does, raise
-        UsageError or, with ``wait``, wait. The system frees the lock of a process that has ended in any way. A network
-        file system locks across machines only if it supports locks."""
-        from filelock import FileLock, Timeout  # late: only training needs it
+        """Keep other processes from working on this folder during a ``with`` block. If a process already works on the
+        folder, raise UsageError or, with ``wait``, wait until it has ended. The system frees the lock of a process that
+        ends in any way. A network file system locks across machines only if it supports locks."""
+        from filelock import FileLock, Timeout  # imported late, because only training needs it
 
         path, owner = self.folder / ".lock", self.folder / ".owner"
         lock = FileLock(path, is_singleton=True)
@@ -193,12 +194,12 @@ class Folder:
             lock.release()
 
     def clear_cache(self) -> None:
-        """Clear cached rows, so that they are read again on demand: the rows of many runs do not fit in memory."""
+        """Delete cached rows, which are read again when needed: the rows of many runs do not fit in memory."""
         self._cache.clear()
 
 
 def _file_state(path: Path) -> _State | None:
-    """Return a file's state; None if there is no such file."""
+    """Return a file's size, inode and time of change; None if there is no such file."""
     try:
         state = path.stat()
     except FileNotFoundError:
@@ -207,7 +208,8 @@ def _file_state(path: Path) -> _State | None:
 
 
 def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[str]], location: str) -> None:
-    """Raise UsageError, which begins with ``location``, if a row does not have one size for each axis of the task."""
+    """Raise UsageError if a row does not have one size for each axis of the task. The message begins with ``location``
+    and the row's number."""
     sized = [(number, row["sizes"]) for number, row in enumerate(rows, 1) if "sizes" in row]
     names = axes() if sized else ()
     for number, sizes in sized if names else ():
@@ -217,7 +219,8 @@ def check_axes(rows: Sequence[Mapping[str, Any]], axes: Callable[[], Sequence[st
 
 
 class RunFolder(Folder):
-    """A run's folder: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, and the recipe as plain values."""
+    """The folder of a run: rows of ``metrics``, ``scores``, ``depth`` and ``anatomy``, and the recipe as plain
+    values."""
 
     @property
     def done(self) -> bool:
@@ -226,24 +229,24 @@ class RunFolder(Folder):
 
     @property
     def how_to_continue(self) -> str:
-        """How to continue the training, as advice in an error."""
+        """The advice, in an error, on how to continue the training of this run."""
         is_among_runs = self.folder.resolve().parent == runs_folder().resolve()
         return f"`lengthwise train {self.folder}` continues it" if is_among_runs else "repeat the call that trained it"
 
     @property
     def how_to_measure(self) -> str:
-        """How to measure a run without scores, as advice."""
+        """The advice, for a run without scores, on how to get scores."""
         if self.done or self.diverged:
             return "`lengthwise evaluate RUN` measures a run"
         return f"its training has not ended; {self.how_to_continue}"
 
     @property
     def failure_file(self) -> Path:
-        """The record of the last failure; it exists until the run is trained and measured without one."""
+        """The file that records the last failure. It is deleted when training starts again."""
         return self.folder / "failed.json"
 
     def record_failure(self, reason: str, verdict: str = "") -> None:
-        """Write why the run failed, and the ``verdict``: diverged, or none."""
+        """Store why the run failed, and the ``verdict``: ``DIVERGED`` or empty."""
         write_json(self.failure_file, {"reason": reason, "verdict": verdict})
 
     def clear_failure(self) -> None:
@@ -258,7 +261,8 @@ class RunFolder(Folder):
 
     @property
     def is_run(self) -> bool:
-        """True if the folder is a run, in which scores are saved; weights alone, as shipped, are left unchanged."""
+        """True if the folder belongs to a run, so that scores are saved in it. Folders of weights alone, such as
+        shipped weights, are never changed."""
         return (self.folder / "metrics.jsonl").exists()
 
     def config(self) -> dict[str, Any]:
@@ -280,7 +284,8 @@ class RunFolder(Folder):
             raise UsageError(f"{path}: {error}") from None
 
     def about(self) -> dict[str, Any]:
-        """Return versions, commit, device and time of a finished run; empty before. Raises UsageError if damaged."""
+        """Return versions, commit, device and time of a finished run, from about.json; empty if training has not ended.
+        Raises UsageError if the file is damaged."""
         about = {name: value for name, value in self._about().items() if name != "outline"}
         return self._validate(AboutFile, about, "it") if about else {}
 
@@ -292,7 +297,7 @@ class RunFolder(Folder):
             raise UsageError(f"{error}; delete {path.name}; a report does not need it") from None
 
     def write_about(self, about: dict[str, Any]) -> None:
-        """Write about.json."""
+        """Write about.json: versions, commit, device and time, and the recipe's outline."""
         write_json(self.folder / "about.json", about | {"outline": fields.encode(self.outline)})
 
     def _about(self) -> dict[str, Any]:
@@ -300,13 +305,14 @@ class RunFolder(Folder):
         return read_json_object(path) if path.exists() else {}
 
     def remove_rows_after(self, name: str, step: int) -> None:
-        """Remove rows of steps after ``step``, which a resumed run logs again."""
+        """Remove rows of steps after ``step`` from ``<name>.jsonl``: a resumed run logs these steps again."""
         lines = [json.dumps(row) + "\n" for row in self.rows(name) if row["step"] <= step]
         write(self.folder / f"{name}.jsonl", "".join(lines).encode())
 
 
 class InquiryFolder(Folder):
-    """The folder of an inquiry: rows of ``replies`` and ``scores``, and the inquiry as plain values."""
+    """The folder of an inquiry to a language model: rows of ``replies`` and ``scores``, and the inquiry as plain
+    values."""
 
     def config(self) -> dict[str, Any]:
         """Return the inquiry as plain values. Raises UsageError if it cannot be read."""
@@ -326,7 +332,8 @@ class InquiryFolder(Folder):
 
 
 def read_operations() -> dict[str, float]:
-    """Return the operations per training step that this version has measured, by a recipe's id without seeds."""
+    """Return the cached operations per training step of recipes, by ``seedless_id``; empty if another version measured
+    them."""
     try:
         cached = read_json_object(runs_folder() / OPERATIONS)
         operations = cached.get("operations") if cached.get("lengthwise") == __version__ else {}
@@ -336,7 +343,8 @@ def read_operations() -> dict[str, float]:
 
 
 def cache_operations(operations: Mapping[str, float]) -> None:
-    """Add operations per training step to the cache, if the folder of runs exists and is writable."""
+    """Add operations per training step of recipes, by ``seedless_id``, to the cache, if the folder of runs exists and
+    is writable."""
     if not runs_folder().is_dir():
         return
     with suppress(UsageError):

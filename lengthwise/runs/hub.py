@@ -1,8 +1,8 @@
 """Weights on the Hugging Face Hub: ``hf:user/name``, or ``hf:user/name@revision``.
 
-Four files of a repository are read, by name; none of them can run code. Each must match the digest that the Hub lists.
-Files are cached in the Hub's own cache, and available offline. Error messages never quote a server's response,
-which could contain the token.
+Four files of a repository are read, by name; no file can run code. Each file must match the digest that the Hub lists.
+Files are kept in the Hub's own cache, where they are available offline. Error messages never quote a server's
+response, which could contain the token.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from lengthwise.base.files import read_bytes, remove, write
 PREFIX = "hf:"
 REQUIRED_FILES = ("config.json", "model.safetensors")
 FILES = (*REQUIRED_FILES, "about.json", "scores.jsonl")
-MAX_FILE_BYTES = 2 * 10**9  # maximum bytes of a file: about a thousand times the shipped weights
+MAX_FILE_BYTES = 2 * 10**9  # maximum size of a file: about a thousand times the shipped weights
 NAME = r"[A-Za-z0-9][\w.-]{0,95}"
 STATUSES = {
     401: "the Hub does not know this token; set HF_TOKEN to another",
-    403: "this token does not allow it",
+    403: "this token does not allow access",
     429: "too many requests to the Hub; try again in a few minutes",
 }
 
@@ -43,7 +43,7 @@ class HubAddress(NamedTuple):
 
 
 def parse_address(text: str) -> HubAddress:
-    """Parse ``hf:user/name@revision``. Raises UsageError if the form is wrong."""
+    """Parse the address ``hf:user/name`` or ``hf:user/name@revision``. Raises UsageError if its form is wrong."""
     match = re.fullmatch(rf"(?:{PREFIX})?({NAME}/{NAME})(?:@([\w./-]{{1,200}}))?", text)
     if not match:
         raise UsageError(f"{text}: a repository on the Hub is written hf:user/name or hf:user/name@revision")
@@ -51,8 +51,9 @@ def parse_address(text: str) -> HubAddress:
 
 
 def download_weights(text: str) -> Path:
-    """Download a repository's weights, or find them in the cache without a network, and return their folder. Raises
-    UsageError if the repository does not exist or cannot be reached, or if a file does not match its digest."""
+    """Download the weights at an address, or find them in the cache if the Hub cannot be reached, and return their
+    folder. Raises UsageError if the repository does not exist, if the Hub cannot be reached and the cache has no copy,
+    or if a file does not match its digest."""
     address, hub = parse_address(text), import_library("huggingface_hub", "hub")
     endpoint = os.environ.get("HF_ENDPOINT")
     with _silence_progress(), _translate_errors(address):
@@ -87,8 +88,8 @@ def download_weights(text: str) -> Path:
 
 
 def push_weights(folder: Path, text: str, card: str, *, private: bool = False) -> str:
-    """Upload the weights of a folder to the Hub with a model card, and return the commit's URL. The repository is
-    created if needed. Raises UsageError if the Hub refuses."""
+    """Upload the weights of a folder, with a model card, to the address ``text``, and return the commit's URL. The
+    repository is created if needed. Raises UsageError if the Hub refuses."""
     address = parse_address(text)
     if address.revision:
         raise UsageError(f"{address}: an upload becomes the newest revision; omit @{address.revision}")
@@ -123,7 +124,7 @@ def _silence_progress() -> Iterator[None]:
 
 @contextmanager
 def _translate_errors(address: HubAddress) -> Iterator[None]:
-    """Turn the Hub library's errors in a ``with`` block into UsageErrors with messages of this package."""
+    """Turn errors of the Hub's library in a ``with`` block into UsageErrors that begin with the address."""
     errors = import_library("huggingface_hub.errors", "hub")
     try:
         yield
@@ -145,7 +146,8 @@ def _translate_errors(address: HubAddress) -> Iterator[None]:
 
 
 def _http_errors() -> tuple[type[Exception], ...]:
-    """Return the transport error of the HTTP library that huggingface_hub uses, and those for an unreachable server."""
+    """Return the error classes of the HTTP library that huggingface_hub uses: any transport error, failed connections
+    and timeouts."""
     library = getattr(import_library("huggingface_hub.utils._http", "hub"), "httpx2", None)
     library = library or import_library("httpx", "hub")
     return library.TransportError, library.ConnectError, library.TimeoutException

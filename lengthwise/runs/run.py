@@ -1,4 +1,4 @@
-"""Runs and weights: a run's folder with its recipe, model and checkpoint."""
+"""Runs, whose folders hold a recipe, weights and a checkpoint, and the loading of weights."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ from lengthwise.runs.folder import SHIPPED, RunFolder, check_is_run, find_run, l
 from lengthwise.runs.hub import PREFIX, download_weights, parse_address
 
 FINAL_FILE = "final.pt"  # the final training state, from which another run can start
-CODE_FILE = "code.json"  # digests of the user's own classes that a run was trained with
-MAX_TENSOR_BYTES = 2**34  # size of weights or a checkpoint; about a hundred times the largest shipped recipe's
+CODE_FILE = "code.json"  # hashes of the user-defined classes that a run was trained with
+MAX_TENSOR_BYTES = 2**34  # maximum size of weights or a checkpoint: about a hundred times the largest shipped recipe's
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,9 @@ class Weights:
 
 
 def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weights:
-    """Load the weights of a run, by their shipped name, from a folder with config.json and model.safetensors, or from
-    the Hub: ``hf:user/name``, ``hf:user/name@revision``. Raises UsageError if a file is missing or damaged, or does not
-    match the recipe. No file can run code."""
+    """Load weights: of a run, shipped weights by name, from a folder with config.json and model.safetensors, or from
+    the Hub (``hf:user/name``, ``hf:user/name@revision``). Raises UsageError if a file is missing or damaged, or if the
+    weights do not fit the recipe. No file can run code."""
     if isinstance(weights, Run):
         return weights.weights(device)
     chosen, folder = choose_device(device), weights_folder(weights)
@@ -102,7 +102,8 @@ def _describe_misfit(model: Model, tensors: Mapping[str, Tensor], run: Run) -> s
 
 
 def weights_folder(weights: str | Path) -> Path:
-    """Return the folder of weights given by path, run name, shipped name or address on the Hub."""
+    """Return the folder of weights given by a path, a run's name, the name of shipped weights or an address on the Hub.
+    Raises UsageError if there is no such folder."""
     if not isinstance(weights, (str, Path)):
         raise UsageError(f"name weights by a folder or a name, not by {quote_value(weights)}")
     if str(weights).startswith(PREFIX):
@@ -123,7 +124,8 @@ def weights_folder(weights: str | Path) -> Path:
 
 
 def weights_name(weights: str | Path, folder: Path) -> str:
-    """Return the repository of weights from the Hub, where folders are named after commits, or the folder's name."""
+    """Return the name of weights: their repository on the Hub, whose folders are named after commits, or else the name
+    of their folder."""
     is_address = str(weights).startswith(PREFIX)
     return parse_address(str(weights)).repository if is_address else remove_controls(folder.resolve().name)
 
@@ -150,7 +152,7 @@ def is_torchrun_process() -> bool:
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Read the recipe of a folder. Raises UsageError if there is none."""
+    """Read the recipe in a folder's config.json. Raises UsageError if the file is missing or invalid."""
     check_is_run(folder)
     text = read_text(folder / "config.json")
     try:
@@ -160,7 +162,7 @@ def read_recipe(folder: Path) -> Recipe:
 
 
 def max_tensor_bytes() -> float:
-    """Return the largest number of bytes of weights or of a checkpoint that is read: at most this machine's memory."""
+    """Return the maximum size, in bytes, of weights or a checkpoint that this machine reads."""
     return min(MAX_TENSOR_BYTES, available_memory())
 
 
@@ -176,7 +178,7 @@ def check_storable(weights: Mapping[str, object]) -> None:
 
 
 def save_weights(folder: Path, recipe: Recipe, weights: dict[str, Tensor]) -> None:
-    """Write config.json and model.safetensors."""
+    """Write a recipe and weights to a folder, as config.json and model.safetensors."""
     write(folder / "config.json", (recipe.json() + "\n").encode())
     # Copy each: the format refuses tensors that share memory, such as a tied embedding and read-out.
     contiguous = torch.contiguous_format
@@ -193,8 +195,8 @@ class Run(RunFolder):
 
     @classmethod
     def of(cls, recipe: Recipe, folder: Path | None = None) -> Self:
-        """Return the run of a recipe, and create its folder if needed. Raises UsageError if the folder holds another
-        recipe."""
+        """Return the run of a recipe in ``folder``, by default its own folder of ``runs``, which is created if needed.
+        Raises UsageError if the folder holds another recipe."""
         run = cls(folder, recipe) if folder else cls.locate(recipe)
         if (run.folder / "config.json").exists():
             if read_recipe(run.folder).id != recipe.id:
@@ -210,12 +212,12 @@ class Run(RunFolder):
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
-        """Open an existing run by its folder or its folder's name. Raises UsageError if there is none."""
+        """Open an existing run, given its folder or name. Raises UsageError if there is no such run."""
         path = run_path(folder)
         return cls(path, read_recipe(path))
 
     def config(self) -> dict[str, Any]:
-        """Return the recipe as plain values, with defaults for fields missing in its file."""
+        """Return the recipe as plain values, with defaults for fields that config.json lacks."""
         return json.loads(self.recipe.json())
 
     @cached_property
@@ -229,7 +231,7 @@ class Run(RunFolder):
         return self.weights().model
 
     def record_code(self, model: nn.Module) -> None:
-        """Record digests of the user's own classes that train this run. Raises UsageError if they changed since
+        """Store hashes of the user-defined classes that train this run. Raises UsageError if a class has changed since
         training began."""
         if not self.done and not (self.folder / "state.pt").exists():  # nothing is trained yet
             if (hashes := hash_user_code(self.recipe, model)) or (self.folder / CODE_FILE).exists():
@@ -241,14 +243,16 @@ class Run(RunFolder):
             )
 
     def changed_code(self, model: nn.Module | None = None) -> list[str]:
-        """Return the user's own classes in the ``model`` and recipe that changed since this run was trained."""
+        """Return the names of user-defined classes in the recipe and ``model`` (by default the trained model) that have
+        changed since this run was trained."""
         if not (self.folder / CODE_FILE).exists():  # no own classes, or a run of an earlier version
             return []
         hashes = hash_user_code(self.recipe, self.model if model is None else model)
         return changed_classes(read_json_object(self.folder / CODE_FILE), hashes)
 
     def measured_counts(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
-        """Return the number of problems in the scores, by size, kind and rule, without families requested by name."""
+        """Return the largest number of problems of a score, by sizes, kind of problems and stopping rule. Scores of
+        another ``seed``, and of families that were measured by name, are ignored."""
         counts: dict[tuple[tuple[int, ...], str, str], int] = {}
         for row in self.rows("scores"):
             if row.get("seed") == seed and row.get("family") != "alone":
@@ -257,13 +261,13 @@ class Run(RunFolder):
         return counts
 
     def weights(self, device: str | torch.device = "cpu") -> Weights:
-        """Load the trained model. Raises UsageError if training has not ended."""
+        """Load the trained model onto a device. Raises UsageError if training has not ended."""
         return load(self.folder, device)
 
     # The training state
 
     def save_state(self, state: dict[str, Any], file_name: str = "state.pt") -> None:
-        """Write the checkpoint or, under another ``file_name``, the final state."""
+        """Write a training state: the checkpoint or, under another ``file_name``, the final state."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
         write(self.folder / file_name, buffer.getvalue(), make_folder=False)  # fails if the folder has vanished
@@ -274,7 +278,8 @@ class Run(RunFolder):
             remove(path)
 
     def load_state(self, file_name: str = "state.pt") -> dict[str, Any] | None:
-        """Load the last checkpoint, onto the CPU; None if there is none. Raises UsageError if the file is damaged."""
+        """Load a training state onto the CPU: the last checkpoint or, under another ``file_name``, the final state.
+        Return None if there is no such file. Raises UsageError if the file is damaged."""
         path = self.folder / file_name
         if not path.exists():
             return None
@@ -285,7 +290,7 @@ class Run(RunFolder):
         try:
             with warnings.catch_warnings(action="ignore"):
                 state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        except Exception:  # any error of torch about foreign bytes; its message often advises to trust them
+        except Exception:  # torch has many errors for damaged files; their messages often advise to trust the file
             state = None
         if not isinstance(state, dict):
             raise UsageError(f"{path}: not a checkpoint, or a damaged one; delete it to start over")
@@ -293,7 +298,7 @@ class Run(RunFolder):
 
 
 def git_commit() -> str:
-    """Return the git commit of this code, with ``+`` if files are changed; empty outside a checkout."""
+    """Return the git commit of this package's code, with ``+`` if files are changed; empty outside a checkout."""
     describe = ["git", "-C", str(Path(__file__).parents[1]), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:
         return subprocess.run(describe, capture_output=True, text=True, timeout=10).stdout.strip()

@@ -1,7 +1,7 @@
 """Send a run's rows to a tracker: TensorBoard, trackio or wandb. The run's own files stay authoritative.
 
-Each row appended to the run's files is sent once, however often the run is resumed: a file in the folder counts the
-rows sent. A tracker that fails is reported once and then not used again.
+Each row of the run's files is sent once, however often the run is resumed: a file in the folder counts the rows sent. A
+tracker that fails is reported once, and gets no further rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = ("metrics", "scores")  # kinds of rows, in chronological order
 
 
 class TensorBoard:
-    """Event files in the run's folder: ``tensorboard --logdir runs``."""
+    """Writes event files into the run's folder, which ``tensorboard --logdir runs`` shows."""
 
     def __init__(self, run: RunFolder) -> None:
         self.writer = import_library("tensorboard.summary", "tensorboard").Writer(str(run.folder / "tensorboard"))
@@ -39,7 +39,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of Weights & Biases. Without a key it is offline, unless WANDB_MODE is set."""
+    """Logs to a run of Weights & Biases, which is offline without WANDB_API_KEY, unless WANDB_MODE is set."""
 
     def __init__(self, run: RunFolder) -> None:
         wandb = import_library("wandb", "wandb")
@@ -58,7 +58,7 @@ class Wandb:
 
 
 class Trackio:
-    """A local database of trackio, shown by ``trackio show``."""
+    """Logs to trackio's local database, which ``trackio show`` shows."""
 
     def __init__(self, run: RunFolder) -> None:
         self.library = import_library("trackio", "trackio")
@@ -89,7 +89,7 @@ class Tracker:
         self.failed = False
 
     def send_rows(self, kind: str, rows: Sequence[Row]) -> None:
-        """Send rows that were just appended to the run's file of this kind."""
+        """Send rows that were just appended to the run's file of this kind, and earlier rows that were never sent."""
         if kind not in KINDS or self.failed:
             return
         with self._ignore_errors():
@@ -120,7 +120,7 @@ class Tracker:
             raise
 
     def close(self) -> None:
-        """Send missing rows, and close the connection."""
+        """Send rows that were never sent, and close the connection."""
         for kind in KINDS:
             if kind not in self.seen_counts:
                 self.send_rows(kind, ())
@@ -143,8 +143,8 @@ class Tracker:
 
 @contextmanager
 def send_to_trackers(run: RunFolder, names: Sequence[str], report: Callable[[str], None]) -> Iterator[list[Tracker]]:
-    """Send the rows appended to a run in a ``with`` block to the named trackers. ``report`` is called with a message
-    about each failure. Raises UsageError for an unknown name."""
+    """Send the rows that are appended to a run in a ``with`` block to the trackers ``names``. ``report`` is called with
+    a message about each failure. Raises UsageError for an unknown name."""
     check_trackers(names)
     trackers = [Tracker(run, name, report) for name in dict.fromkeys(names)]
     with ExitStack() as stack:
@@ -163,7 +163,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 def _flatten_numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a row of metrics by name: ``loss``, ``exact/8``."""
+    """Yield the names and values of a row's numbers, e.g. ``loss`` and ``exact/8``, except ``step``."""
     for name, value in row.items():
         if isinstance(value, dict):
             yield from _flatten_numbers(value, f"{path}{name}/")
@@ -172,8 +172,8 @@ def _flatten_numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _name_score(row: Row, run: RunFolder) -> dict[str, float]:
-    """Return a row's exact match under a name made of the kind of problems; of the stopping rule, unless it is the
-    recipe's; and of the sizes, if they differ between axes."""
+    """Return a score's exact match under a name such as ``exact match/uniform``. The name includes the stopping rule if
+    it is not the recipe's, and the sizes if they differ between axes."""
     name = "exact match/" + row["problems"]
     if row["stopping"] != run.outline.stopping:
         name += f" {row['stopping']}"

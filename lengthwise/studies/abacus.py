@@ -7,10 +7,10 @@ from typing import Literal
 from lengthwise.base.fields import validate_arguments
 from lengthwise.base.results import Claim
 from lengthwise.experiment.study import Panel, Study, parse_names
-from lengthwise.recipes import abacus as recipes_of
+from lengthwise.recipes import abacus as abacus_recipes
 
 SECOND_HAND = "paper, quoted second-hand"
-LOOPS = (1, 2, 8, 16, 32)  # loops in the blog's maps
+LOOPS = (1, 2, 8, 16, 32)  # numbers of loops in the blog's maps
 
 CLAIMS = (
     Claim("Abacus, 16 × 1", 100, "0.929 over 21–100 digits", SECOND_HAND),
@@ -25,23 +25,24 @@ CLAIMS = (
 
 @validate_arguments
 def abacus(tasks: str = "all", scale: Literal["cpu", "blog", "paper"] = "cpu") -> Study:
-    """Abacus embeddings: the map of sums up to 40 × 40 digits; positions compared; layers and loops; other tasks."""
-    recipes = recipes_of.abacus_addition(), recipes_of.abacus_addition_full()
+    """Abacus embeddings: a map of sums of up to 40 × 40 digits, positional encodings compared, layers and loops
+    compared, and other tasks."""
+    recipes = abacus_recipes.abacus_addition(), abacus_recipes.abacus_addition_full()
     loops, grid, sizes = (), (40, 40), (60, 100)
     if scale == "blog":
-        recipes, loops = (recipes_of.blog_abacus_addition(),), LOOPS
+        recipes, loops = (abacus_recipes.blog_abacus_addition(),), LOOPS
     elif scale == "paper":  # the paper's map, and the end of its diagonal
-        recipes, loops, grid, sizes = tuple(recipes_of.paper().values()), LOOPS, (100, 100), (60, 100, 160)
+        recipes, loops, grid, sizes = tuple(abacus_recipes.paper().values()), LOOPS, (100, 100), (60, 100, 160)
     first = {"grid": grid, "loops": loops, "claims": CLAIMS, "highlight": recipes[0].name, "name": "addition"}
     panels = [Panel("Addition, trained on up to 20 digits", recipes, sizes, **first)]
     if scale == "cpu":
         compared = {"highlight": "abacus-positions-abacus", "name": "positions"}
         title = "Positions, trained on up to 5 digits"
-        panels.append(Panel(title, tuple(recipes_of.positions().values()), tuple(range(1, 16)), **compared))
+        panels.append(Panel(title, tuple(abacus_recipes.positions().values()), tuple(range(1, 16)), **compared))
         compared = {"loops": LOOPS, "highlight": "abacus-split-8x2", "name": "splits"}
         title = "Sixteen layers, split into layers and loops"
-        panels.append(Panel(title, tuple(recipes_of.splits().values()), (), grid=(12, 12), **compared))
-        for recipe in recipes_of.tasks().values():
+        panels.append(Panel(title, tuple(abacus_recipes.splits().values()), (), grid=(12, 12), **compared))
+        for recipe in abacus_recipes.tasks().values():
             name, top = recipe.task.name, recipe.lengths.top
             title = f"{name.replace('-', ' ').capitalize()}, trained on up to {top}"
             panels.append(Panel(title, (recipe,), (), grid=(2 * top, 2 * top), name=name))

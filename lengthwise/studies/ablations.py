@@ -6,8 +6,8 @@ from lengthwise.experiment.study import Panel, Study, parse_names
 from lengthwise.recipes.ablations import ablations as recipes
 from lengthwise.recipes.looped import SETTINGS, build_variation
 
-# Tasks with their largest training size. `published-…` and, on half the range, `half-…` use the published form, which
-# has neither a window nor positions.
+# Tasks and their largest training size. `published-…` and `half-…` (half the training range) vary the published form,
+# which has neither a window nor positions.
 TASKS = {"parity": 20, "addition": 10, "flipped-copy": 20, "abacus": 10}
 TASKS |= {"published-parity": 20, "published-binary-sum": 20}
 TASKS |= {f"half-{task}": setting.top for task, setting in SETTINGS["half"].items()}

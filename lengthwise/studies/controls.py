@@ -1,4 +1,4 @@
-"""Controls: the effects of the loop and of the window."""
+"""Control experiments that measure the effects of the loop and of the window."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> St
     6.4 times the training length. ``methods`` and ``tasks`` may name a user's own mixers and tasks. A method that ends
     in ``-families`` trains with half of each batch from the task's families.
     """
-    on = [*TASKS] if tasks == "all" else tasks.split(",")
+    task_names = [*TASKS] if tasks == "all" else tasks.split(",")
     names = [*ARCHITECTURES] if methods == "all" else methods.split(",")
-    check_unique(on, "tasks")
+    check_unique(task_names, "tasks")
     check_unique(names, "methods")
     panels = []
-    for task in on:
+    for task in task_names:
         recipes = tuple(
             formal_recipe(task, name.removesuffix(FAMILIES), scale, families=0.5 * name.endswith(FAMILIES))
             for name in names

@@ -36,9 +36,9 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     """
     own_methods = [OUR_METHOD] if scale == "cpu" else []
     chosen = [*METHODS, *own_methods] if methods == "all" else methods.split(",")
-    on = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
+    task_names = list(SETTINGS[scale]) if tasks == "all" and scale in SETTINGS else tasks.split(",")
     highlight, panels = next((name for name in MAIN_METHODS if name in chosen), chosen[-1]), []
-    for task in on:
+    for task in task_names:
         recipes = {method: _find_recipe(task, method, scale) for method in chosen}
         top, tested = recipes[chosen[0]].lengths.top, test_length(task, scale)
         extra = 30 if task in LONG_SEARCH_TASKS else 20
@@ -55,13 +55,13 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
             name=task,
         )
         panels.append(panel)
-    check_unique(on, "tasks")
+    check_unique(task_names, "tasks")
     check_unique(chosen, "methods")
     return Study("Looped transformers and their baselines", tuple(panels), samples=6400, highlight=highlight)
 
 
 def test_length(task: str, scale: Scale) -> int:
-    """Return the test length of a task: the published one, scaled to the training lengths of this scale."""
+    """Return the test length of a task: the published test length, scaled to the training length of this scale."""
     return TEST_LENGTHS[task] * SETTINGS[scale][task].top // SETTINGS["paper"][task].top
 
 
