@@ -134,9 +134,9 @@ def _evaluate_to_precision(
 
 
 def check_precision(precision: float | None) -> None:
-    """Raise UsageError unless ``precision``, half the width of an interval, is None or between 0 and 0.5."""
-    if precision is not None and not 0 < precision < 0.5:
-        raise UsageError(f"precision is half the width of an interval, between 0 and 0.5, not {precision}")
+    """Raise UsageError unless ``precision``, half the width of an interval, is None or between 1e-6 and 0.5."""
+    if precision is not None and not 1e-6 <= precision < 0.5:
+        raise UsageError(f"precision is half the width of an interval, between 1e-6 and 0.5, not {precision}")
 
 
 def smallest_sample(precision: float) -> int:

@@ -286,7 +286,7 @@ WRONG = [  # commands, and parts of the line that each must print
     ("evaluate RUN --lengths 0", "sizes"),
     ("evaluate RUN --stopping Never", "Never", "Oracle"),
     ("evaluate looped-parity --lengths 5000 --family nosuch", "no problems called 'nosuch'"),
-    ("evaluate looped-parity --lengths 5000 --precision 2", "between 0 and 0.5, not 2.0"),
+    ("evaluate looped-parity --lengths 5000 --precision 2", "between 1e-6 and 0.5, not 2.0"),
     ("evaluate looped-pairs --families --uniform-only --lengths 2", "not both"),
     ("evaluate abacus-addition --grid 3", "'3' is not a grid: write 20x40 for every pair up to 20 and 40"),
     ("solve RUN", "standard input was empty"),

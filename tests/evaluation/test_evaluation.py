@@ -507,8 +507,8 @@ def test_precision_decides_how_many_problems_are_measured():
     hard, other = evaluate(weights, [3], samples=600, precision=0.1, stopping=[After(1), Oracle()])
     assert hard.count == other.count > easy.count  # all rules see the same problems
     assert evaluation.needed_sample(256, 512, 0.1, batch_rows=512) == 1024  # one choice for a batch is one trial
-    for wrong in (0, 0.5, -1):
-        with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 0 and 0\.5"):
+    for wrong in (0, 0.5, -1, 1e-200):
+        with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 1e-6 and 0\.5"):
             list(evaluate(weights, [3], precision=wrong))
 
 
