@@ -41,7 +41,8 @@ class ProblemSet(Sequence[dict[str, Any]]):
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return ProblemSet(self.task, self.problems.take(index))
+            rows = torch.tensor(range(len(self))[index], dtype=torch.long)  # slices of a tensor need a step above 0
+            return ProblemSet(self.task, self.problems.take(rows))
         return self.__getitems__([range(len(self))[index]])[0]
 
     def __getitems__(self, rows: list[int]) -> list[dict[str, Any]]:
