@@ -125,9 +125,13 @@ def _hash_class(cls: type) -> str:
 
 @lru_cache(maxsize=64)
 def _list_definitions(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
-    """Return the top-level definitions of a file, by name."""
+    """Return the top-level definitions of a file, by name. Raises UsageError if the file is not valid Python."""
+    try:
+        statements = ast.parse(path.read_bytes()).body
+    except (SyntaxError, ValueError) as error:  # the file was edited after its import
+        raise UsageError(f"{path}: {error_line(error)}; the code of your classes is read from this file") from None
     definitions: dict[str, ast.stmt] = {}
-    for node in ast.parse(path.read_bytes()).body:
+    for node in statements:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             definitions[node.name] = node
         elif isinstance(node, ast.Assign | ast.AnnAssign):

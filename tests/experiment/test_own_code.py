@@ -136,6 +136,13 @@ def test_weights_of_changed_code_that_do_not_fit_are_explained(write):
     )
 
 
+def test_a_file_that_is_no_longer_valid_python_is_named(write, tmp_path):
+    one = recipe(write(SOURCE))
+    (tmp_path / "my_scaled.py").write_text(SOURCE + "\ndef broken(:\n")
+    with pytest.raises(lw.UsageError, match=r"my_scaled\.py: invalid syntax .*; the code of your classes is read"):
+        train(one)
+
+
 def as_script():
     """Return the output of the module run as a script."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
