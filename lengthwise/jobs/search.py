@@ -18,11 +18,8 @@ from lengthwise.base.files import append, error_line, remove, translate_disk_err
 from lengthwise.base.rng import derive_seed
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
-FORBIDDEN_FIELDS = {  # fields that do not change the method, so that the best value would be chosen by luck
-    "name": "a name does not change training",
-    "seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
-    "data_seed": "a seed is not chosen: --seeds 3 compares recipes by the mean of three",
-}
+MAX_POINTS = 1000  # maximum number of points of a range
+SEEDS = ("seed", "data_seed")  # names of fields whose best value would be chosen by luck
 Point = dict[str, str]  # a field's path → its value, as a user would type it
 
 
@@ -60,8 +57,8 @@ class Axis:
 
     def space_evenly(self, count: int) -> tuple[str, ...]:
         """Return ``count`` evenly spaced values, as text, both ends of the range included."""
-        if count < 2:
-            raise UsageError(f"{self.path}: a range has 2 points or more, not {count}")
+        if not 2 <= count <= MAX_POINTS:
+            raise UsageError(f"{self.path}: a range has 2 to {MAX_POINTS} points, not {count}")
         low, high = (math.log(end) if self.log else end for end in (self.low, self.high))
         spaced = (low + (high - low) * i / (count - 1) for i in range(1, count - 1))
         between = (self.format_value(math.exp(value) if self.log else value) for value in spaced)
@@ -88,8 +85,10 @@ def parse_axes(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
     if len({axis.path for axis in axes}) < len(axes):
         raise UsageError("vary each field only once")
     for axis in axes:
-        if axis.path in FORBIDDEN_FIELDS:
-            raise UsageError(f"{axis.path}: {FORBIDDEN_FIELDS[axis.path]}")
+        if axis.path == "name":
+            raise UsageError("name: a name does not change training")
+        if axis.path.rpartition(".")[2] in SEEDS:
+            raise UsageError(f"{axis.path}: a seed is not chosen: --seeds 3 compares recipes by the mean of three")
     return axes, [word for word, axis in found if not axis]
 
 

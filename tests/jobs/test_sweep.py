@@ -60,8 +60,9 @@ def test_a_grid_has_every_combination_once():
 def test_invalid_sweeps_are_refused():
     for words, message in (
         ("a=1", "nothing varies"), ("a=1,2 a=3,4", "vary each field only once"), ("a=3..1", "a range must ascend"),
-        ("a=0..1:log", "must start above 0"), ("a=0..1:1", "2 points or more"), ("a=0..1", "a grid needs a number"),
-        ("seed=1,2", "a seed is not chosen"), ("name=a,b", "a name does not change training"),
+        ("a=0..1:log", "must start above 0"), ("a=0..1:1", "2 to 1000 points"), ("a=0..1", "a grid needs a number"),
+        ("a=0..1:1001", "2 to 1000 points"), ("name=a,b", "a name does not change training"),
+        ("seed=1,2", "a seed is not chosen"), ("source.seed=1,2", r"^source\.seed: a seed is not chosen"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=message):
             list(grid_points(parse_axes(words.split())[0]))
