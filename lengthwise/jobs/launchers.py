@@ -148,6 +148,11 @@ def least_used_gpu(gpus_in_use: Sequence[int]) -> int | None:
     return min(range(count), key=gpus_in_use.count) if count > 1 else None
 
 
+def message_lines(error: Exception) -> list[str]:
+    """Return the lines of an error's message, or the name of its class if the message is empty."""
+    return str(error).strip().splitlines() or [type(error).__name__]
+
+
 def failure_reason(stderr: bytes, status: int) -> str:
     """Return why a command failed: the last line of its standard error; empty if its exit status is 0."""
     text = stderr.decode(errors="replace").strip()

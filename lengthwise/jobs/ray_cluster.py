@@ -15,7 +15,7 @@ from typing import Any
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Extra, NotNegative, OneLine, Size
-from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, Process
+from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, Process, message_lines
 
 POLL_SECONDS = 1.0  # seconds between polls of the tasks
 
@@ -56,7 +56,7 @@ def _join_cluster(address: str) -> Any:
     try:
         ray.init(address or None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise UsageError(f"Ray: no cluster answers ({str(error).strip().splitlines()[0]})") from None
+        raise UsageError(f"Ray: no cluster answers ({message_lines(error)[0]})") from None
     finally:
         signal.signal(signal.SIGTERM, handler)  # Ray installs its own handler
     return ray
@@ -133,4 +133,4 @@ class _RayTask(Job):
         try:
             return self.executor.ray.get(self.reference)
         except Exception as error:  # from Ray, or raised by the task
-            return f"Ray: {str(error).strip().splitlines()[-1]}"
+            return f"Ray: {message_lines(error)[-1]}"

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Extra, OneLine, Range, Size
-from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, failure_reason
+from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, failure_reason, message_lines
 from lengthwise.runs.folder import runs_folder
 
 POLL_SECONDS = 5.0  # seconds between polls of the queue
@@ -170,4 +170,4 @@ class _Job(Job):
         try:
             return self.job.result()
         except Exception as error:
-            return f"job {self.job.job_id}: {str(error).strip().splitlines()[-1]}"
+            return f"job {self.job.job_id}: {message_lines(error)[-1]}"

@@ -37,6 +37,15 @@ def test_missing_engines_are_reported_in_one_line(monkeypatch):
         ray_cluster.Ray(address="nowhere:1").executor(1)
 
 
+@pytest.mark.usefixtures("no_type_checks")
+def test_an_error_without_a_message_is_named_by_its_class(monkeypatch):
+    def fail(reference):
+        raise ValueError
+
+    task = ray_cluster._RayTask("task 0", Namespace(ray=Namespace(get=fail)))
+    assert task.read_failure() == "Ray: ValueError"
+
+
 @pytest.mark.parametrize(
     ("terminal", "quiet", "seconds", "pictures"),
     [
