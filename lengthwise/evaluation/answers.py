@@ -24,7 +24,7 @@ from lengthwise.experiment.stopping import (
     loop_limits,
 )
 from lengthwise.models import Model, State
-from lengthwise.runners.cpu import choose_reader, choose_runner
+from lengthwise.runners.cpu import choose_decoder, choose_runner
 from lengthwise.runners.plain import PERIODS
 
 LEAVE_TOGETHER = 8  # stopped rows leave the batch, which copies the others, once they are 1/8 of its rows
@@ -346,8 +346,8 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     for loops in limit.unique():  # a cache serves only rows with equal numbers of loops
         rows = (limit == loops).nonzero()[:, 0]
         part = batch.take(rows)
-        reader = choose_reader(model, part.inputs)
-        if reader is None:
+        decoder = choose_decoder(model, part.inputs)
+        if decoder is None:
             return decode_without_cache(model, recipe, batch, stopping)
         slots = part.answer_slots
         first, width = slots.long().argmax(1), slots.shape[1]
@@ -356,7 +356,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
         start, stop = 0, int(first.min()) + 1
         while start < width:
             piece, slot = replace(part.inputs, tokens=tokens).columns(start, stop), slots[:, start:stop]
-            best = reader.read(piece, int(loops))[slot].log_softmax(-1).max(-1)
+            best = decoder.next_logits(piece, int(loops))[slot].log_softmax(-1).max(-1)
             ids[:, start:stop][slot], logs[:, start:stop][slot] = best.indices, best.values.float()
             if stop < width:
                 # Rows whose prompt continues keep their own token; the others get the symbol just predicted.

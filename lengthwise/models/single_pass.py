@@ -14,7 +14,7 @@ from lengthwise.base.files import error_line
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.models import Context, Model, State
 
-MASKS = ("padding_mask", "attention_mask")  # parameters that may take the mask of real tokens
+MASK_PARAMETERS = ("padding_mask", "attention_mask")  # parameters that may take the mask of real tokens
 
 
 class SinglePass(Model):
@@ -38,10 +38,10 @@ class SinglePass(Model):
         # In x-transformers, a wrapper whose layers see the whole row takes ``mask``, True for a real token.
         sees_whole_row = not getattr(getattr(module, "attn_layers", None), "causal", False)
         is_x_encoder = kind.__module__.partition(".")[0] == "x_transformers" and sees_whole_row
-        masks = (*MASKS, "mask") if is_x_encoder else MASKS
-        self.mask = next((name for name in masks if name in parameters), None)  # the parameter that takes the mask
+        masks = (*MASK_PARAMETERS, "mask") if is_x_encoder else MASK_PARAMETERS
+        self.mask_name = next((name for name in masks if name in parameters), None)  # the parameter that takes the mask
         try:
-            inspect.signature(module.forward).bind(None, **({self.mask: None} if self.mask else {}))
+            inspect.signature(module.forward).bind(None, **({self.mask_name: None} if self.mask_name else {}))
         except TypeError as error:
             allowed = "a module takes tokens and, optionally, padding_mask or attention_mask"
             raise UsageError(f"{allowed}, but {kind.__name__}.forward is {error}") from None
@@ -73,9 +73,9 @@ class SinglePass(Model):
 
     def _compute_logits(self, tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
         keywords: dict[str, Any] = dict(self.fixed_keywords)
-        if self.mask:
+        if self.mask_name:
             # The models of transformers take integers.
-            keywords[self.mask] = padding_mask.long() if self.mask == "attention_mask" else padding_mask
+            keywords[self.mask_name] = padding_mask.long() if self.mask_name == "attention_mask" else padding_mask
         output = self.module(tokens, **keywords)
         logits = find_logits(output, tokens.shape)
         if logits is None and self.takes_targets:

@@ -70,8 +70,8 @@ class TimedModel(Model):
         # The id that the clock reads for each symbol; a blind one reads every letter and digit as the first of them.
         merged = [symbol.isalnum() for symbol in reads.symbols]
         ids = [merged.index(True) if is_merged else number for number, is_merged in enumerate(merged)]
-        self.seen: Tensor | None
-        self.register_buffer("seen", torch.tensor(ids) if blind else None, persistent=False)
+        self.clock_ids: Tensor | None
+        self.register_buffer("clock_ids", torch.tensor(ids) if blind else None, persistent=False)
 
     def embed(self, inputs: Inputs) -> TimedState:
         answers = self.answers.embed(inputs)
@@ -79,7 +79,7 @@ class TimedModel(Model):
 
     def clock_inputs(self, inputs: Inputs) -> Inputs:
         """Return the inputs of the clock."""
-        return inputs if self.seen is None else replace(inputs, tokens=self.seen[inputs.tokens])
+        return inputs if self.clock_ids is None else replace(inputs, tokens=self.clock_ids[inputs.tokens])
 
     def clock_mask(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
         """Return a mask of the positions where the clock's output is used."""

@@ -30,7 +30,7 @@ from lengthwise.nn.block import MLP, Activation, Block
 from lengthwise.nn.input_output import DigitReadin, ScaledReadout
 from lengthwise.nn.mixer import AttentionContext, MixerSpec, build_mixer
 from lengthwise.nn.position import Encoding, NoPE, Position, Randomized
-from lengthwise.nn.window import neighbouring_cells
+from lengthwise.nn.window import find_neighbouring_cells
 
 Injection = Literal["add", "concat", "gate", "layers", "reads", "once"]
 
@@ -151,7 +151,7 @@ class TransformerModel(Model):
         if any(block.mixer.attends for block in self.blocks):
             attention = AttentionContext.of(self.encodings, inputs, causal=self.causal)
         if any(block.mixer.sees_cells for block in self.blocks):
-            attention = attention._replace(cells=neighbouring_cells(inputs, causal=self.causal))
+            attention = attention._replace(cells=find_neighbouring_cells(inputs, causal=self.causal))
         return TransformerContext(self.embed_tokens(inputs.tokens, self.position_vectors(inputs)), attention)
 
     def position_vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
@@ -206,7 +206,7 @@ class InputInjection(nn.Module):
 
     def __init__(self, injection: Injection, width: int) -> None:
         super().__init__()
-        self.how = injection
+        self.injection = injection
         if injection == "concat":
             self.join = nn.Linear(2 * width, width)
             with torch.no_grad():
@@ -218,8 +218,8 @@ class InputInjection(nn.Module):
             nn.init.constant_(self.gate.bias, math.log(9))  # σ(log 9) = 0.9
 
     def forward(self, state: Float[Tensor, "*r d"], x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
-        if self.how == "concat":
+        if self.injection == "concat":
             return self.join(torch.cat([state, x], -1))
-        if self.how == "gate":
+        if self.injection == "gate":
             return state + self.gate(torch.cat([state, x], -1)).sigmoid() * x
-        return state + x if self.how == "add" else state
+        return state + x if self.injection == "add" else state

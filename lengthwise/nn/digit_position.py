@@ -16,7 +16,7 @@ from lengthwise.nn.position import Encoding, Position
 
 
 @dataclass(frozen=True)
-class _ByDigitPosition(Position):
+class _DigitPosition(Position):
     """A learned vector for each digit position, added to the input or, with ``at="attention"``, to the queries and keys
     of every layer. The initial vectors have standard deviation ``std``: they are random or, with ``start="sines"``,
     sines and cosines of the digit position, so that one linear map takes each vector to that of the next digit
@@ -45,7 +45,7 @@ class _ByDigitPosition(Position):
 
 
 @dataclass(frozen=True)
-class Abacus(_ByDigitPosition):
+class Abacus(_DigitPosition):
     """Abacus embeddings: equal digit positions of operands and answer share a learned vector; all signs share another,
     without an offset (McLeish et al. 2024, section 3). The paper adds them to the input, its reproduction to queries
     and keys."""
@@ -56,7 +56,7 @@ class Abacus(_ByDigitPosition):
 
 
 @dataclass(frozen=True)
-class Coupling(_ByDigitPosition):
+class Coupling(_DigitPosition):
     """Position coupling (Cho et al. 2024, section 3): equal digit positions share a learned vector. Signs count as
     digit position 0, as in the authors' code for reversed answers, and the offset is added to them too."""
 
@@ -67,7 +67,7 @@ class Coupling(_ByDigitPosition):
 
 
 class _Table(Encoding):
-    def __init__(self, spec: _ByDigitPosition, width: int) -> None:
+    def __init__(self, spec: _DigitPosition, width: int) -> None:
         super().__init__()
         self.kind = type(spec).__name__
         self.table = nn.Embedding(spec.size + 1, width)

@@ -58,22 +58,22 @@ class _HeadWindow(Position):
 
 
 class _KeyMask(Encoding):
-    """An encoding that hides keys from the chosen heads."""
+    """An encoding that hides keys from the heads in ``head_mask``."""
 
-    chosen: Bool[Tensor, " h"]
+    head_mask: Bool[Tensor, " h"]
 
-    def __init__(self, chosen: Bool[Tensor, " h"]) -> None:
+    def __init__(self, head_mask: Bool[Tensor, " h"]) -> None:
         super().__init__()
-        self.selects_all = bool(chosen.all())
-        self.register_buffer("chosen", chosen, persistent=False)
+        self.has_all_heads = bool(head_mask.all())
+        self.register_buffer("head_mask", head_mask, persistent=False)
 
     @abstractmethod
     def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
         """Return a mask of pairs of positions: True if the first does not see the second."""
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "... t t"]:
-        chosen = self.chosen[:1] if self.selects_all else self.chosen  # one bias if all heads see the same
-        hidden = chosen[:, None, None] & self.hidden_mask(inputs)
+        head_mask = self.head_mask[:1] if self.has_all_heads else self.head_mask  # one bias if all heads see the same
+        hidden = head_mask[:, None, None] & self.hidden_mask(inputs)
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
 
 
@@ -91,12 +91,12 @@ class LocalHeads(_HeadWindow):
 class LocalHeadsEncoding(_KeyMask):
     """The module of ``LocalHeads``."""
 
-    def __init__(self, chosen: Bool[Tensor, " h"], reach: int) -> None:
-        super().__init__(chosen)
+    def __init__(self, head_mask: Bool[Tensor, " h"], reach: int) -> None:
+        super().__init__(head_mask)
         self.reach = reach
 
     def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
-        return distances(torch.arange(inputs.position.shape[1], device=self.chosen.device)[None])[0] > self.reach
+        return distances(torch.arange(inputs.position.shape[1], device=self.head_mask.device)[None])[0] > self.reach
 
 
 @dataclass(frozen=True)
@@ -118,8 +118,8 @@ class CoupledHeads(_HeadWindow):
 class CoupledHeadsEncoding(LocalHeadsEncoding):
     """The module of ``CoupledHeads``."""
 
-    def __init__(self, chosen: Bool[Tensor, " h"], reach: int, ahead: int = 0) -> None:
-        super().__init__(chosen, reach)
+    def __init__(self, head_mask: Bool[Tensor, " h"], reach: int, ahead: int = 0) -> None:
+        super().__init__(head_mask, reach)
         self.ahead = ahead
 
     def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
@@ -148,14 +148,14 @@ class EarlierHeadsEncoding(_KeyMask):
     """The module of ``EarlierHeads``."""
 
     def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
-        position = torch.arange(inputs.position.shape[1], device=self.chosen.device)
+        position = torch.arange(inputs.position.shape[1], device=self.head_mask.device)
         return position[:, None] <= position  # a position does not see itself; the blank prevents an empty softmax
 
     def tied_heads(self) -> Bool[Tensor, " h"]:
-        return self.chosen
+        return self.head_mask
 
     def blank(self) -> Float[Tensor, " h"]:
-        return torch.zeros(len(self.chosen), device=self.chosen.device).masked_fill(~self.chosen, -torch.inf)
+        return torch.zeros(len(self.head_mask), device=self.head_mask.device).masked_fill(~self.head_mask, -torch.inf)
 
 
 @dataclass(frozen=True)
@@ -216,7 +216,7 @@ class BlankEncoding(Encoding):
         return self.zeros
 
 
-def neighbouring_cells(inputs: Inputs, *, causal: bool) -> Int[Tensor, "b t 4"]:
+def find_neighbouring_cells(inputs: Inputs, *, causal: bool) -> Int[Tensor, "b t 4"]:
     """Return the positions of the cells above, below, left and right of each position of a grid. For a cell that does
     not exist or, if ``causal``, comes later, return the row's number of positions. A row that is not a grid counts as
     one line."""

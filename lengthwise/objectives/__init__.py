@@ -45,7 +45,9 @@ class Objective(Config):
         return type(self).steps is not Objective.steps
 
 
-def supervise(logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+def loss_and_accuracy(
+    logits: Float[Tensor, "n v"], targets: Int[Tensor, " n"]
+) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
     """Return the mean cross-entropy in nats (differentiable), and the fraction of correct tokens. Targets are on the
     CPU."""
     targets = to_device(targets, logits.device)
@@ -65,7 +67,7 @@ class Final(Objective):
 
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
         logits = runner.last(batch.inputs, loops, batch.loss_mask)
-        value, right = supervise(logits, batch.targets[batch.loss_mask])
+        value, right = loss_and_accuracy(logits, batch.targets[batch.loss_mask])
         if self.smoothing:
             value = (1 - self.smoothing) * value - self.smoothing * logits.log_softmax(-1).mean()
         return Loss(value, {"loss": value.detach(), "token_accuracy": right})
@@ -79,7 +81,7 @@ class Every(Objective):
         total, right, weight = 0.0, 0.0, 0
         last = {}
         for _, rows, logits in runner.each(batch.inputs, loops, batch.loss_mask):
-            loss, accuracy = supervise(logits, batch.targets[rows][batch.loss_mask[rows]])
+            loss, accuracy = loss_and_accuracy(logits, batch.targets[rows][batch.loss_mask[rows]])
             # Weighted by rows, so that loops that only few long rows reach do not dominate.
             total, right, weight = total + len(rows) * loss, right + len(rows) * accuracy, weight + len(rows)
             last = {"last_loss": loss.detach()}
@@ -120,7 +122,7 @@ class Progressive(Objective):
         else:
             logits = runner.at_depths(batch.inputs, loops, (most_loops, fewer), batch.loss_mask)
         targets = batch.targets[batch.loss_mask]
-        (full_loss, right), (fewer_loss, _) = (supervise(logits_after, targets) for logits_after in logits)
+        (full_loss, right), (fewer_loss, _) = (loss_and_accuracy(logits_after, targets) for logits_after in logits)
         value = (1 - self.weight) * full_loss + self.weight * fewer_loss
         return Loss(value, {"loss": value.detach(), "full_loss": full_loss.detach(), "token_accuracy": right})
 
@@ -144,7 +146,7 @@ class Segments(Objective):
         state, targets = None, batch.targets[batch.loss_mask]
         for _ in range(self.count):
             logits, state = runner.carry(batch.inputs, loops, batch.loss_mask, state)
-            value, right = supervise(logits, targets)
+            value, right = loss_and_accuracy(logits, targets)
             yield Loss(value, {"loss": value.detach(), "token_accuracy": right})
             state = detach(state)
 

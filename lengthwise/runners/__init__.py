@@ -13,9 +13,9 @@ from lengthwise.base.types import Inputs, UsageError
 from lengthwise.models import Model, State
 
 RowLoops = Int[Tensor, " b"]  # the number of loops of each row, at least 1
-Selected = Bool[Tensor, "b t"]  # True at the n positions whose logits are wanted
+Mask = Bool[Tensor, "b t"]  # True at the n positions whose logits are wanted
 Logits = Float[Tensor, "n v"]
-Carried = tuple[Logits, State]  # the logits and the state after each row's last loop
+LogitsAndState = tuple[Logits, State]  # the logits and the state after each row's last loop
 LoopLogits = Iterator[tuple[int, Int[Tensor, " r"], Logits]]  # after each loop: its number, the rows, their logits
 
 
@@ -43,25 +43,25 @@ class Runner(ABC):
         self.model = model
 
     @abstractmethod
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         """Return the logits after each row's last loop. The first ``no_grad_loops`` loops run without gradients."""
 
-    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Mask) -> list[Logits]:
         """Return, for each of ``depths``, each row's logits after this number of loops, or after the row's last loop if
         it has fewer."""
         return [self.last(inputs, loops.clamp(max=depth), positions) for depth in depths]
 
-    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Mask, state: State | None = None) -> LogitsAndState:
         """Return the logits and the state after each row's last loop. Loops start from ``state``, which an earlier call
         for these rows returned, by default from the model's own. Gradients flow through states (see ``detach``)."""
         raise UsageError(f"{type(self).__name__} keeps no state between calls: use last or each")
 
-    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
         """Yield, after each loop k = 1, 2, …: k, the indices (on the CPU) of the rows that ran, and their logits."""
         for k, rows, logits, _ in self.steps(inputs, loops, positions):
             yield k, rows, logits
 
-    def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
         """Yield a ``Step`` after each loop, for evaluation; with ``movement``, it has each state's movement.
 
         After a step, ``send`` a mask "r" of its rows that continue; other rows are no longer computed.

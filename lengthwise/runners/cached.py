@@ -22,7 +22,7 @@ from lengthwise.nn.mixer import AttentionContext, Mixer
 from lengthwise.runners.cpu import claims
 
 
-class Reader(ABC):
+class IncrementalDecoder(ABC):
     """Computes the logits of a batch's next positions from its memory of the earlier positions. All rows run the same
     number of loops."""
 
@@ -30,7 +30,7 @@ class Reader(ABC):
         self.model = model
 
     @abstractmethod
-    def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
+    def next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         """Return the logits of the next positions after ``loops`` loops; ``inputs`` holds only these positions."""
 
 
@@ -44,27 +44,27 @@ class Cache:
 
     def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
         """Append new keys and values to this call's entry; return all its keys and values."""
-        if (earlier := self.last()) is not None:
+        if (earlier := self.current_entry()) is not None:
             key, value = torch.cat([earlier[0], key], 2), torch.cat([earlier[1], value], 2)
-        self._keep((key, value))
+        self._store((key, value))
         return key, value
 
     def step(self, mixer: Mixer, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """Return a mixer's outputs at the new positions, from its ``step``."""
-        mixed, state = mixer.step(x, self.last())
-        self._keep(state)
+        mixed, state = mixer.step(x, self.current_entry())
+        self._store(state)
         return mixed
 
-    def last(self) -> Any:
+    def current_entry(self) -> Any:
         """Return this call's entry; None before the first positions are stored."""
         return self.entries[self.next_call] if self.next_call < len(self.entries) else None
 
-    def _keep(self, value: Any) -> None:
+    def _store(self, value: Any) -> None:
         self.entries[self.next_call : self.next_call + 1] = [value]
         self.next_call += 1
 
 
-class CachedTransformer(Reader):
+class CachedTransformer(IncrementalDecoder):
     """A reader for causal transformers. Positional terms and the attention bias are computed once, for the full row."""
 
     model: TransformerModel
@@ -74,7 +74,7 @@ class CachedTransformer(Reader):
         self.attention = AttentionContext.of(model.encodings, inputs, causal=True)
         self.vectors, self.cache, self.read_count = model.position_vectors(inputs), Cache(), 0
 
-    def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
+    def next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         model, start = self.model, self.read_count
         self.read_count = stop = start + inputs.tokens.shape[1]
         self.cache.next_call = 0
@@ -101,26 +101,26 @@ def _slice_context(context: AttentionContext, start: int, stop: int) -> Attentio
     return AttentionContext(context.padding_mask[:, start:stop], True, bias, angles, keys)
 
 
-class SteppingReader(Reader):
+class StepwiseDecoder(IncrementalDecoder):
     """A reader for causal models with a method ``step``. It keeps the model's memory of each loop."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
         self.memory: dict[int, Any] = {}
 
-    def read(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
+    def next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         state = self.model.start(self.model.embed(inputs))
         for loop in range(loops):
             state, self.memory[loop] = self.model.step(state, self.memory.get(loop))
         return self.model.read(state)
 
 
-def build_reader(model: Model, inputs: Inputs) -> Reader | None:
+def build_decoder(model: Model, inputs: Inputs) -> IncrementalDecoder | None:
     """Return a model's reader; None if it has none. ``inputs`` must be complete except for the answer's tokens."""
     if any(getattr(module, hook) for module in model.modules() for hook in claims.HOOKS):
         return None
     if type(model).step is not Model.step:
-        return SteppingReader(model)
+        return StepwiseDecoder(model)
     # A causal transformer of the package's blocks whose mixers can all decode.
     if type(model) is not TransformerModel or not model.causal or not model.blocks:
         return None

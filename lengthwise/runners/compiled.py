@@ -23,7 +23,7 @@ from lengthwise.models import Model, get_device
 from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.position import LearnedEncoding
-from lengthwise.runners import Logits, LoopLogits, RowLoops, Selected
+from lengthwise.runners import Logits, LoopLogits, Mask, RowLoops
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.transformer import PARTS
 from lengthwise.runners.plain import take_values
@@ -37,7 +37,7 @@ class Compiled(claims.SpecializedRunner):
     """The compiled runner of ``TransformerModel``. It advances all rows, at all positions, in few different shapes."""
 
     model: TransformerModel
-    kind, parts, devices = TransformerModel, PARTS, ("cpu", "cuda")
+    model_type, part_types, devices = TransformerModel, PARTS, ("cpu", "cuda")
 
     @classmethod
     def find_obstacle(cls, model: Model) -> str | None:
@@ -48,11 +48,11 @@ class Compiled(claims.SpecializedRunner):
             return "it has dropout"
         return "its initial state is random in training" if model.start_noise else None
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         *_, state = self._states(inputs, loops, no_grad_loops)
         return self.model.readout(take_values(state, *positions.nonzero(as_tuple=True)))
 
-    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
         for k, state in enumerate(self._states(inputs, loops, 0), 1):
             rows = (loops >= k).nonzero()[:, 0]
             row, position = positions[rows].nonzero(as_tuple=True)

@@ -24,8 +24,8 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_json_object, write_json
 from lengthwise.nn.attention import SoftmaxAttention
 
-CPU_WIDTH = 16  # row width on a CPU: fixed, so that results do not depend on the machine
-WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # row widths that are measured
+DEFAULT_PRODUCT_WIDTH = 16  # row width on a CPU: fixed, so that results do not depend on the machine
+MEASURED_WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # row widths that are measured
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # number types that fused kernels support
 ROWS_TIMES_HEADS = 4096  # number of rows times heads in a measurement
 
@@ -81,7 +81,7 @@ def attend_by_products() -> Iterator[None]:
 def max_product_width(device: torch.device, dtype: torch.dtype, head_width: int) -> int:
     """Return the largest row width at which two products are faster than the fused kernel."""
     if device.type != "cuda" or dtype not in FUSED_DTYPES:
-        return CPU_WIDTH
+        return DEFAULT_PRODUCT_WIDTH
     name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {dtype}, {head_width}"
     path = Path(os.environ.get("LENGTHWISE_CACHE") or Path.home() / ".cache" / "lengthwise") / "attention.json"
     try:
@@ -90,7 +90,7 @@ def max_product_width(device: torch.device, dtype: torch.dtype, head_width: int)
         widths = {}
     if type(widths.get(name)) is not int:
         widths[name] = 0
-        for positions in WIDTHS:
+        for positions in MEASURED_WIDTHS:
             shape = ROWS_TIMES_HEADS // 16, 16, positions, head_width
             kernels = partial(sdpa_kernel, [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
             fused = _time_attention(device, dtype, shape, kernels)
@@ -103,13 +103,16 @@ def max_product_width(device: torch.device, dtype: torch.dtype, head_width: int)
 
 
 def _time_attention(
-    device: torch.device, dtype: torch.dtype, shape: tuple[int, ...], choose: Callable[[], AbstractContextManager[Any]]
+    device: torch.device,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
+    use_kernel: Callable[[], AbstractContextManager[Any]],
 ) -> float:
     """Return the time of 20 forward and backward passes of attention, replayed as a CUDA graph."""
     query, key, value = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
 
     def run_passes(count: int) -> None:
-        with choose():
+        with use_kernel():
             for _ in range(count):
                 output = F.scaled_dot_product_attention(query, key, value, is_causal=True)
                 torch.autograd.grad(output, (query, key, value), output.detach())

@@ -36,7 +36,7 @@ from lengthwise.base.files import error_line
 from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model, State, find_limited_encodings, get_device
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.runners import Carried, Logits, LoopLogits, RowLoops, Runner, Selected, cpu, waves
+from lengthwise.runners import Logits, LogitsAndState, LoopLogits, Mask, RowLoops, Runner, cpu, waves
 from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, has_dropout, pad_to_bucket
 from lengthwise.runners.cuda import capture, choose_attention, find_head_width, side_stream
 from lengthwise.runners.plain import choose_rows, detach, take_values
@@ -78,7 +78,7 @@ class Graphs(Runner):
         self.calls = 0
         self.uses_waves, self.buffers = waves.can_advance(self.model), [*self.model.buffers()]
         # One loop or wave is compiled if the compiled runner knows all its parts, and has no dropout.
-        is_known = cpu.claims.find_obstacle(self.model, Compiled.parts, ("cuda",)) is None
+        is_known = cpu.claims.find_obstacle(self.model, Compiled.part_types, ("cuda",)) is None
         can_compile = self.uses_waves or (is_known and not has_dropout(self.model))
         self.compiles = self.device.type == "cuda" and can_compile
         kinds = {type(part).__module__ for part in self.model.modules()}
@@ -110,24 +110,24 @@ class Graphs(Runner):
             return "it has hooks"
         return self.reason
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
-        logits = self._logits(inputs, loops, no_grad_loops, each=False)
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
+        logits = self._run_pass(inputs, loops, no_grad_loops, each=False)
         if logits is None:
             return self.plain.last(inputs, loops, positions, no_grad_loops=no_grad_loops)
         return take_values(logits, *positions.nonzero(as_tuple=True))
 
-    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
-        logits = self._logits(inputs, loops.clamp(max=max(depths)), 0, each=True) if self.is_deterministic else None
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Mask) -> list[Logits]:
+        logits = self._run_pass(inputs, loops.clamp(max=max(depths)), 0, each=True) if self.is_deterministic else None
         if logits is None:
             return super().at_depths(inputs, loops, depths, positions)
         row, position = positions.nonzero(as_tuple=True)
         return [take_values(logits, loops.clamp(max=depth)[row] - 1, row, position) for depth in depths]
 
-    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Mask, state: State | None = None) -> LogitsAndState:
         return self.plain.carry(inputs, loops, positions, state)
 
-    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
-        logits = self._logits(inputs, loops, 0, each=True)
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
+        logits = self._run_pass(inputs, loops, 0, each=True)
         if logits is None:
             yield from self.plain.each(inputs, loops, positions)
             return
@@ -136,7 +136,7 @@ class Graphs(Runner):
             row, position = positions[rows].nonzero(as_tuple=True)
             yield k, rows, take_values(logits[k - 1], rows[row], position)
 
-    def _logits(self, inputs: Inputs, loops: RowLoops, no_grad_loops: int, *, each: bool) -> Tensor | None:
+    def _run_pass(self, inputs: Inputs, loops: RowLoops, no_grad_loops: int, *, each: bool) -> Tensor | None:
         """Return the logits of all positions, "b t v" after the last loop or "k b t v" after each; None if the plain
         runner must compute them."""
         if self.reason or not (torch.is_grad_enabled() and self.model.training):

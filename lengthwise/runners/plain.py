@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 
 from lengthwise.base.types import Inputs, UsageError, to_device
 from lengthwise.models import Model, State, get_device
-from lengthwise.runners import Carried, Logits, RowLoops, Runner, Selected, Step, Steps
+from lengthwise.runners import Logits, LogitsAndState, Mask, RowLoops, Runner, Step, Steps
 
 PERIODS = 2  # movements are measured over one loop and over two
 # After each loop: its number, the rows that ran, and their state. Takes a mask of the rows that continue; None: all.
@@ -92,7 +92,7 @@ class Plain(Runner):
         """Advance each row for its own number of loops, as ``unroll`` does."""
         return unroll(self.model, inputs, loops, **options)
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         ids, logits = [], []
         for rows, state, left in self._halting_rows(inputs, loops, no_grad_loops=no_grad_loops):
             ids.append(rows[-left:])
@@ -101,7 +101,7 @@ class Plain(Runner):
         row, position = positions.nonzero(as_tuple=True)
         return take_values(torch.cat(logits), torch.cat(ids).argsort()[row], position)
 
-    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Mask, state: State | None = None) -> LogitsAndState:
         halted = [(rows[-left:], select_rows(own, slice(-left, None)))
                   for rows, own, left in self._halting_rows(inputs, loops, state=state)]  # fmt: skip
         state = join_rows(halted)
@@ -117,7 +117,7 @@ class Plain(Runner):
             if halting_count[k]:
                 yield rows, state, halting_count[k]
 
-    def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
         unrolled, stay = self.unroll(inputs, loops), None
         movements, moved = Movements(self.model, inputs) if movement else None, None
         while True:

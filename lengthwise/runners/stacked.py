@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lengthwise.base.types import CopiedInputs, Inputs, UsageError, to_device
 from lengthwise.models import Model, get_device
-from lengthwise.runners import Logits, LoopLogits, RowLoops, Runner, Selected
+from lengthwise.runners import Logits, LoopLogits, Mask, RowLoops, Runner
 from lengthwise.runners.plain import choose_rows, detach, select_rows, take_values
 
 Answer = Any  # the result of ``last`` or ``at_depths``, or a list of what ``each`` yields
@@ -45,7 +45,7 @@ class Query:
         return torch.equal(self.loops, other.loops) and torch.equal(self.positions, other.positions)
 
     @property
-    def kind(self) -> tuple[bool, int]:
+    def shared_properties(self) -> tuple[bool, int]:
         """The properties that must be equal in the queries of all models: ``each``, and the number of depths."""
         return self.each, len(self.depths)
 
@@ -54,17 +54,17 @@ class _QueryRunner(Runner):
     """Turns each call of a runner into a query."""
 
     @abstractmethod
-    def ask(self, query: Query) -> Answer:
+    def answer(self, query: Query) -> Answer:
         """Return the answer to a query."""
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
-        return self.ask(Query(inputs, loops, positions, no_grad_loops))
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
+        return self.answer(Query(inputs, loops, positions, no_grad_loops))
 
-    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Selected) -> list[Logits]:
-        return self.ask(Query(inputs, loops, positions, depths=tuple(depths)))
+    def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Mask) -> list[Logits]:
+        return self.answer(Query(inputs, loops, positions, depths=tuple(depths)))
 
-    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
-        yield from self.ask(Query(inputs, loops, positions, each=True))
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
+        yield from self.answer(Query(inputs, loops, positions, each=True))
 
 
 class Recorder(_QueryRunner):
@@ -74,7 +74,7 @@ class Recorder(_QueryRunner):
         super().__init__(model)
         self.symbols, self.queries = symbols, list[Query]()
 
-    def ask(self, query: Query) -> Answer:
+    def answer(self, query: Query) -> Answer:
         self.queries.append(query)
         positions = query.positions
         if query.each:
@@ -92,7 +92,7 @@ class Replayer(_QueryRunner):
         super().__init__(model)
         self.recorded = iter([*zip(queries, answers, strict=True)])
 
-    def ask(self, query: Query) -> Answer:
+    def answer(self, query: Query) -> Answer:
         recorded_query, answer = next(self.recorded, (None, None))
         if recorded_query is None or not recorded_query.equals(query):
             raise UsageError("the objective's calls of its runner depend on earlier logits")
@@ -101,8 +101,9 @@ class Replayer(_QueryRunner):
 
 def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[Answer]:
     """Compute each model's answer to its query, all models together, as the plain runner would. All models have the
-    same structure, and all queries the same ``kind`` and number of rows. Raises RuntimeError, as torch.func does, for a
-    model that draws random numbers or branches on its inputs, and UsageError for a model that changes its buffers."""
+    same structure, all queries equal ``shared_properties`` and numbers of rows. Raises RuntimeError, as torch.func
+    does, for a model that draws random numbers or branches on its inputs, and UsageError for a model that changes its
+    buffers."""
     if count := len(queries[0].depths):
         answers = []
         for number in range(count):

@@ -21,13 +21,19 @@ from lengthwise.models.retran import LSTMModel, ReTranModel
 from lengthwise.nn.lstm import Cell
 from lengthwise.runners import cpu
 from lengthwise.runners.cpu.cell import build_gate_matrix
-from lengthwise.runners.cpu.recurrent import apply_rotation, stack_linear, stack_maps, stack_norms, weight_and_bias
+from lengthwise.runners.cpu.recurrent import (
+    apply_rotation,
+    stack_concatenated,
+    stack_linear_layers,
+    stack_norms,
+    weight_and_bias,
+)
 
 Step = Callable[..., Any]
 # The states: the layers' outputs "l r d", and the cells' short "l r d" and long states "l r h". ReTran's memory: keys
 # and values "l s r d"; for layer l, slot t + l + 1 holds position t, and slot l the learned first vector.
-Parts = tuple[Tensor, ...]
-Pair = tuple[Tensor, Tensor]  # weights and biases: of linear layers "l i o" and "l 1 o", of norms "l 1 d" each
+Tensors = tuple[Tensor, ...]
+WeightAndBias = tuple[Tensor, Tensor]  # weights and biases: of linear layers "l i o" and "l 1 o", of norms "l 1 d" each
 
 
 class _LSTM(cpu.recurrent.PackedLSTM):
@@ -40,7 +46,7 @@ class _ReTran(cpu.recurrent.Wave):
 
 def can_advance(model: Model) -> bool:
     """Return whether ``advance`` supports this model."""
-    return any(isinstance(model, kind.kind) and kind.find_obstacle(model) is None for kind in (_LSTM, _ReTran))
+    return any(isinstance(model, kind.model_type) and kind.find_obstacle(model) is None for kind in (_LSTM, _ReTran))
 
 
 def advance(
@@ -55,7 +61,7 @@ def _advance_lstm(model: LSTMModel, x: Float[Tensor, "r t d"], compiler: Callabl
     cells, (rows, positions, width) = [*model.cells], x.shape
     depth, step, columns, outputs = len(cells), compiler(_compute_cells), x.unbind(1), []
     gates = _stack_gates(cells)
-    out_short = stack_linear([[weight_and_bias(cell.out), weight_and_bias(cell.short)] for cell in cells])
+    out_short = stack_concatenated([[weight_and_bias(cell.out), weight_and_bias(cell.short)] for cell in cells])
     states, active = _initial_states(cells, x), _find_active_layers(depth, positions, x)
     factors = _draw_dropout(x, model.drop.p if model.drop.training else 0.0, len(active), (depth - 1, rows, width))
     for wave, runs in enumerate(active):
@@ -65,13 +71,13 @@ def _advance_lstm(model: LSTMModel, x: Float[Tensor, "r t d"], compiler: Callabl
 
 
 def _compute_cells(
-    gates: Pair,
-    out_short: Pair,
-    states: Parts,
+    gates: WeightAndBias,
+    out_short: WeightAndBias,
+    states: Tensors,
     x: Float[Tensor, "r d"],
     active: Bool[Tensor, "l 1 1"],
     factors: Tensor | None,
-) -> Parts:
+) -> Tensors:
     """Return the states after a wave of the LSTM, whose first layer reads ``x``."""
     below = torch.cat([x[None], states[0][:-1] if factors is None else states[0][:-1] * factors])
     return _update_active(active, _step_cells(gates, out_short, below, states), states)
@@ -81,7 +87,7 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Cal
     layers, (rows, positions, width) = [*model.layers], x.shape
     depth, heads, step, columns, outputs = len(layers), layers[0].heads, compiler(_compute_layers), x.unbind(1), []
     cells = [layer.cell for layer in layers]
-    weights = {"gates": _stack_gates(cells)} | stack_maps(layers, heads) | stack_norms(layers)
+    weights = {"gates": _stack_gates(cells)} | stack_linear_layers(layers, heads) | stack_norms(layers)
     states, active = _initial_states(cells, x), _find_active_layers(depth, positions, x)
     layer, slot = (torch.arange(count, device=x.device) for count in (depth, depth + positions))
     wave = torch.arange(len(active), device=x.device)[:, None]
@@ -109,15 +115,15 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Cal
 
 
 def _compute_layers(
-    weights: dict[str, Pair],
-    states: Parts,
-    memory: Parts,
+    weights: dict[str, WeightAndBias],
+    states: Tensors,
+    memory: Tensors,
     x: Float[Tensor, "r d"],
     active: Bool[Tensor, "l 1 1"],
-    context: Parts,
+    context: Tensors,
     factors: tuple[Tensor | None, Tensor | None],
     heads: int,
-) -> tuple[Parts, Parts]:
+) -> tuple[Tensors, Tensors]:
     """Return states and memory after a wave of ReTran, whose first layer reads ``x``. ``context`` depends only on the
     wave: the slots that a layer attends to and those that are written "l s 1 1", and cosines and sines "l 1 d" of the
     angles of keys and queries."""
@@ -143,7 +149,7 @@ def _split_heads(x: Float[Tensor, "*l d"], heads: int) -> Float[Tensor, "*l head
     return x.unflatten(-1, (heads, -1))
 
 
-def _step_cells(gates: Pair, out_short: Pair, x: Float[Tensor, "l r d"], states: Parts) -> Parts:
+def _step_cells(gates: WeightAndBias, out_short: WeightAndBias, x: Float[Tensor, "l r d"], states: Tensors) -> Tensors:
     """Compute a step of all cells: outputs, short states and long states (``nn.lstm.Cell``)."""
     _, short, long = states
     i, f, o, g = _linear(gates, torch.cat([x, short], -1)).chunk(4, -1)
@@ -152,24 +158,24 @@ def _step_cells(gates: Pair, out_short: Pair, x: Float[Tensor, "l r d"], states:
     return output, short, long
 
 
-def _update_active(active: Bool[Tensor, "l 1 1"], new: Parts, old: Parts) -> Parts:
+def _update_active(active: Bool[Tensor, "l 1 1"], new: Tensors, old: Tensors) -> Tensors:
     return tuple([torch.where(active, *pair) for pair in zip(new, old, strict=True)])
 
 
-def _linear(weights: Pair, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
+def _linear(weights: WeightAndBias, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
     return torch.baddbmm(weights[1], x, weights[0])
 
 
-def _layer_norm(weights: Pair, x: Float[Tensor, "l r d"]) -> Float[Tensor, "l r d"]:
+def _layer_norm(weights: WeightAndBias, x: Float[Tensor, "l r d"]) -> Float[Tensor, "l r d"]:
     return torch.addcmul(weights[1], F.layer_norm(x, x.shape[-1:]), weights[0])
 
 
-def _stack_gates(cells: Sequence[Cell]) -> Pair:
+def _stack_gates(cells: Sequence[Cell]) -> WeightAndBias:
     stacked = torch.stack([build_gate_matrix(cell) for cell in cells]).mT  # the last input is the bias's
     return stacked[:, :-1].contiguous(), stacked[:, -1:].contiguous()
 
 
-def _initial_states(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> Parts:
+def _initial_states(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> Tensors:
     """Return the states before the first wave."""
     rows, _, width = x.shape
     short = torch.stack([cell.first_short.expand(rows, -1) for cell in cells])

@@ -25,7 +25,7 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.mixer import MixerSpec
 from lengthwise.nn.position import Position
 from lengthwise.runners import Runner
-from lengthwise.runners.cpu import choose_reader
+from lengthwise.runners.cpu import choose_decoder
 from lengthwise.runners.plain import Plain
 from lengthwise.tasks import Task
 from lengthwise.testing.laws_of_parts import Broken
@@ -160,12 +160,12 @@ def decoding_in_pieces_gives_the_same_logits(spec: ModelSpec) -> None:
     """Decoding a row piece by piece gives the same logits as reading it whole."""
     for model in build_models(spec, [True]):
         inputs, loops = build_rows([9, 9]), 2
-        if (reader := choose_reader(model, inputs)) is None:
+        if (decoder := choose_decoder(model, inputs)) is None:
             continue
         whole, start = compute_logits(Plain(model), inputs, [loops] * 2), 0
         for stop in (4, 5, 6, 9):
             with torch.no_grad():
-                piece = reader.read(inputs.columns(start, stop), loops)
+                piece = decoder.next_logits(inputs.columns(start, stop), loops)
             if logits_differ(whole[:, start:stop], piece):
                 raise Broken(f"positions {start} to {stop - 1} get different logits when decoded separately")
             start = stop

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from lengthwise.base.errors import UsageError
 from lengthwise.base.types import Inputs, to_device
 from lengthwise.models import Model, State, get_device
-from lengthwise.runners import Carried, Logits, LoopLogits, RowLoops, Runner, Selected, cpu
+from lengthwise.runners import Logits, LogitsAndState, LoopLogits, Mask, RowLoops, Runner, cpu
 from lengthwise.runners.graphs import Graphs
 from lengthwise.training.arithmetic import Matmul, autocast
 from lengthwise.training.processes import Processes
@@ -74,16 +74,16 @@ class Bf16(Runner):
         super().__init__(runner.model)
         self.runner = runner
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         with autocast(get_device(self.model), "bf16"):
             return self.runner.last(inputs, loops, positions, no_grad_loops=no_grad_loops).float()
 
-    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Mask, state: State | None = None) -> LogitsAndState:
         with autocast(get_device(self.model), "bf16"):
             logits, state = self.runner.carry(inputs, loops, positions, state)
         return logits.float(), state
 
-    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
         steps = self.runner.each(inputs, loops, positions)
         while True:
             with autocast(get_device(self.model), "bf16"):  # not while the caller uses the logits
@@ -105,13 +105,13 @@ class MicroBatches(Runner):
         super().__init__(runner.model)
         self.runner, self.count = runner, count
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         def logits(rows: slice) -> Float[Tensor, "m v"]:
             return self.runner.last(inputs.take(rows), loops[rows], positions[rows], no_grad_loops=no_grad_loops)
 
         return torch.cat([self._recompute(logits, rows) for rows in self._rows(len(loops))])
 
-    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
         logits_by_loop: dict[int, list[tuple[Tensor, Tensor]]] = {}
         for rows in self._rows(len(loops)):
             order: list[tuple[int, Tensor]] = []
@@ -151,18 +151,18 @@ class ShardedRunner(Runner):
         fault = "the objective uses runner.model, whose gradient would be added once per process"
         raise UsageError(f"{fault}: use runner.last or runner.each alone, or train in one process")
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         own_rows = self._rows_of_process(loops)
         own = self.runner.last(inputs.take(own_rows), loops[own_rows], positions[own_rows], no_grad_loops=no_grad_loops)
         return self._join_logits(own, torch.arange(len(loops)), positions)
 
-    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Mask, state: State | None = None) -> LogitsAndState:
         """See ``Runner.carry``. The state has only this process's rows."""
         own_rows = self._rows_of_process(loops)
         own, state = self.runner.carry(inputs.take(own_rows), loops[own_rows], positions[own_rows], state)
         return self._join_logits(own, torch.arange(len(loops)), positions), state
 
-    def each(self, inputs: Inputs, loops: RowLoops, positions: Selected) -> LoopLogits:
+    def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
         own_rows = self._rows_of_process(loops)
         steps, own = self.runner.each(inputs.take(own_rows), loops[own_rows], positions[own_rows]), torch.empty(0)
         for k in range(1, int(loops.max()) + 1):

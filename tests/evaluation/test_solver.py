@@ -16,7 +16,7 @@ from lengthwise.evaluation.solver import Solver
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.nn.window import LocalHeadsEncoding
-from lengthwise.runners.cpu import choose_reader, plain
+from lengthwise.runners.cpu import choose_decoder, plain
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import Weights
 
@@ -104,7 +104,7 @@ def test_decoding_with_a_cache_equals_decoding_without(name):
             parameter.data += 0.4 * torch.randn(parameter.shape, generator=stream(seed, *parameter.shape))
         sizes = torch.tensor([[1, 1], [5, 2], [3, 6], [2, 2], [4, 4]])
         batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "sums")), recipe.task)
-        assert choose_reader(model, batch.inputs) is not None
+        assert choose_decoder(model, batch.inputs) is not None
         fast, slow = (how(model, recipe, batch, Oracle()) for how in (decode, decode_without_cache))
         assert torch.equal(fast.symbols, slow.symbols)
         assert torch.equal(fast.loops, slow.loops)
@@ -120,12 +120,12 @@ def test_a_model_without_a_cached_runner_rereads_the_row_for_every_symbol(fast_r
     problems = fresh_problems(made.recipe.task, (3,), 8, seed=0)
     batch = made.recipe.layout.write(problems, made.recipe.task)
     before = decode(made.model, made.recipe, batch, Oracle()).symbols
-    assert choose_reader(made.model, batch.inputs) is not None
+    assert choose_decoder(made.model, batch.inputs) is not None
     with plain():
-        assert choose_reader(made.model, batch.inputs) is None
+        assert choose_decoder(made.model, batch.inputs) is None
     seen = []
     made.model.blocks[0].register_forward_hook(lambda *_: seen.append(1))
-    assert choose_reader(made.model, batch.inputs) is None
+    assert choose_decoder(made.model, batch.inputs) is None
     assert torch.equal(decode(made.model, made.recipe, batch, Oracle()).symbols, before)
     assert len(seen) == 2 * int(batch.answer_slots.sum(1).max())  # two loops for each symbol
 

@@ -26,7 +26,7 @@ from lengthwise.runs.run import Run, load
 from lengthwise.training.loop import train
 from lengthwise.training.trainer import Trainer
 
-FEW = {"task": "parity", "steps": 3, "batch": 4, "lengths": 4, "quiet": True}
+TRAINING_OPTIONS = {"task": "parity", "steps": 3, "batch": 4, "lengths": 4, "quiet": True}
 SYMBOLS = 4  # of parity in rows
 
 
@@ -153,7 +153,7 @@ class UnusedWeights(SmallAttention):
 def test_a_module_with_weights_that_no_step_uses_resumes():
     torch.manual_seed(0)
     module = UnusedWeights()
-    recipe = lw.train(module, **FEW).recipe.change(steps=5)
+    recipe = lw.train(module, **TRAINING_OPTIONS).recipe.change(steps=5)
     trainee, run = Trainer(recipe, torch.device("cpu")), Run.of(recipe)
     trainee.advance()
     run.save_state(trainee.state())
@@ -163,7 +163,7 @@ def test_a_module_with_weights_that_no_step_uses_resumes():
 def test_a_recipe_builds_the_module_with_its_original_weights():
     module = build_heads()
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    run = lw.train(module, **FEW)
+    run = lw.train(module, **TRAINING_OPTIONS)
     lw.evaluate(module, 2, task="parity", samples=2, quiet=True)
     built = run.recipe.build().module.state_dict()
     assert all(torch.equal(built[name], value) for name, value in before.items())
@@ -173,10 +173,10 @@ def test_a_recipe_builds_the_module_with_its_original_weights():
 def test_training_does_not_depend_on_the_mode_a_module_is_given_in():
     trained = []
     for name, mode in (("in", True), ("out", False)):
-        run = lw.train(build_heads(drop=0.5).train(mode), f"name={name}", "watch.every=0", **FEW)
+        run = lw.train(build_heads(drop=0.5).train(mode), f"name={name}", "watch.every=0", **TRAINING_OPTIONS)
         trained.append(weights_of(run))
     assert trained[0] == trained[1]
-    plain = weights_of(lw.train(build_heads(drop=0.0), "name=plain", "watch.every=0", **FEW))
+    plain = weights_of(lw.train(build_heads(drop=0.0), "name=plain", "watch.every=0", **TRAINING_OPTIONS))
     assert plain != trained[0]
 
 
@@ -192,7 +192,7 @@ def test_logits_beyond_the_symbols_are_shown_as_replacement_characters():
     module = build_heads(logits=16)
     with torch.no_grad():
         module.head.bias[9] = 100.0
-    run = lw.train(module, "optimizer.rate=1e-9", **FEW)
+    run = lw.train(module, "optimizer.rate=1e-9", **TRAINING_OPTIONS)
     assert {*lw.load(run.folder).solve("101").text} == {"�"}
     found = attack(run.weights(), [3], tries=10)
     assert found["failed"] == found["tries"] > 0
@@ -297,14 +297,14 @@ def build_scripted():
 )
 def test_untrainable_modules_are_refused_in_one_line_before_training(make, why, runs):
     with pytest.raises(lw.UsageError, match=why) as error:
-        lw.train(make(), **FEW)
+        lw.train(make(), **TRAINING_OPTIONS)
     assert len(str(error.value).splitlines()) == 1 and not runs.exists()
 
 
 def test_a_module_that_has_built_its_weights_is_trained():
     module = LazyLayer()
     module(torch.zeros(1, 2, dtype=torch.long))
-    assert lw.train(module, **FEW).done
+    assert lw.train(module, **TRAINING_OPTIONS).done
 
 
 @dataclass(frozen=True)
@@ -351,6 +351,6 @@ def test_complex_weights_are_checked_trained_and_loaded(runs):
     with pytest.raises(lw.UsageError, match="ComplexWeights looks ahead"):
         lw.evaluate(ComplexWeights(looks_ahead=True), 3, task="parity", samples=2, quiet=True)
     module = ComplexWeights()
-    run = lw.train(module, **FEW)
+    run = lw.train(module, **TRAINING_OPTIONS)
     rotation = load(run.folder).model.module.rotation
     assert rotation.is_complex() and not torch.equal(rotation, ComplexWeights().rotation)

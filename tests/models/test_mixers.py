@@ -11,7 +11,7 @@ from lengthwise.evaluation import causality
 from lengthwise.nn.attention import Attention, SoftmaxAttention
 from lengthwise.nn.mixer import Mixer, MixerSpec, PlainMixer
 from lengthwise.runners import cpu
-from lengthwise.runners.cpu import choose_reader
+from lengthwise.runners.cpu import choose_decoder
 from lengthwise.testing.laws import check_laws, list_laws
 from lengthwise.testing.laws_of_models import READS, WRITES, build_rows
 from lengthwise.testing.laws_of_parts import it_is_equal_after_json
@@ -175,8 +175,8 @@ def test_the_laws_check_stepwise_decoding_against_the_whole_row():
 
 def test_only_mixers_with_a_step_method_are_decoded_stepwise():
     inputs = build_rows([5])
-    assert choose_reader(build_model(mixer=_RunningSumSpec()), inputs) is not None
-    assert choose_reader(build_model(mixer=_ModuleSpec()), inputs) is None
+    assert choose_decoder(build_model(mixer=_RunningSumSpec()), inputs) is not None
+    assert choose_decoder(build_model(mixer=_ModuleSpec()), inputs) is None
     hooked = build_model(mixer=_RunningSumSpec())
     hooked.blocks[0].register_forward_hook(lambda *_: None)
-    assert choose_reader(hooked, inputs) is None
+    assert choose_decoder(hooked, inputs) is None

@@ -157,7 +157,7 @@ def test_logits_are_found_in_tensors_objects_dictionaries_and_tuples():
 
 
 def test_masks_are_passed_under_the_name_of_the_forward_parameter():
-    assert [SinglePass(build_seeded(build)).mask for build, _ in MODULES] == [
+    assert [SinglePass(build_seeded(build)).mask_name for build, _ in MODULES] == [
         "attention_mask", "attention_mask", "attention_mask", "attention_mask", "attention_mask", None, None, "mask"
     ]  # fmt: skip
 

@@ -35,7 +35,7 @@ def build(spec, perturbed=False):
     return model
 
 
-def rows():
+def build_rows():
     width = max(LENGTHS) + 1
     tokens = torch.randint(len(SYMBOLS), (len(LENGTHS), width), generator=lw.stream(0, "tokens"))
     position = torch.arange(width).expand(len(LENGTHS), -1)
@@ -199,7 +199,7 @@ FAMILIES = [
 )
 def test_models_equal_those_written_by_hand(spec, kind, by_hand, loops):
     """Values and gradients are equal for the plain runner and the fast one; a looped model reads its own output."""
-    model, inputs = build(replace(spec, dropout=0.0), perturbed=True), rows()
+    model, inputs = build(replace(spec, dropout=0.0), perturbed=True), build_rows()
     assert kind.find_obstacle(model) is None
     states = []
     for tokens, mask in zip(inputs.tokens, inputs.padding_mask, strict=True):
@@ -216,7 +216,7 @@ def test_models_equal_those_written_by_hand(spec, kind, by_hand, loops):
 
 def test_a_second_backward_pass_equals_the_first():
     """Gradients of keys and values are accumulated outside autograd's context and must not persist between passes."""
-    model, inputs = build(lw.ReTran(dropout=0.0), perturbed=True), rows()
+    model, inputs = build(lw.ReTran(dropout=0.0), perturbed=True), build_rows()
     outputs = read_logits(Wave(model), inputs)
     passes = [torch.autograd.grad(outputs.sum(), model.embedding.weight, retain_graph=True)[0] for _ in range(2)]
     assert torch.equal(*passes)
@@ -225,7 +225,7 @@ def test_a_second_backward_pass_equals_the_first():
 @pytest.mark.parametrize(("spec", "kind"), [(lw.ReTran(8, 5, 3, 2), Wave), (lw.LSTM(4, 7, 3), PackedLSTM)], ids=repr)
 def test_dropout_is_applied_to_the_same_values(spec, kind, monkeypatch):
     """Dropout is replaced by a factor of one half, so that results are comparable."""
-    model, inputs = build(spec, perturbed=True).train(), rows()
+    model, inputs = build(spec, perturbed=True).train(), build_rows()
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, p, training=True, inplace=False: x / 2)
     monkeypatch.setattr(recurrent, "dropout", lambda x, p: x / 2)
     monkeypatch.setattr(recurrent, "dropout_factors", lambda like, p: torch.full_like(like, 0.5))
@@ -235,7 +235,7 @@ def test_dropout_is_applied_to_the_same_values(spec, kind, monkeypatch):
 @pytest.mark.parametrize(("spec", "kind"), [(lw.ReTran(), Wave), (lw.LSTM(), PackedLSTM)], ids=repr)
 @pytest.mark.parametrize("plainly", [True, False])
 def test_dropout_acts_only_in_training(spec, kind, plainly):
-    model, inputs = build(spec, perturbed=True), rows()
+    model, inputs = build(spec, perturbed=True), build_rows()
     runner = Plain(model) if plainly else kind(model)
     model.train()
     assert not torch.equal(read_logits(runner, inputs), read_logits(runner, inputs))

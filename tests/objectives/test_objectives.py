@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 import lengthwise as lw
 from lengthwise.base.fields import part_text
-from lengthwise.objectives import Halting, supervise
+from lengthwise.objectives import Halting, loss_and_accuracy
 from lengthwise.runners.plain import Plain
 
 BASE = lw.Transformer(width=8, heads=2)
@@ -71,7 +71,7 @@ def call(objective, runner, batch, seed=0):
     return loss, {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def single_row(model, batch, i, depth, tracked=None, smoothing=0.0):
+def run_single_row(model, batch, i, depth, tracked=None, smoothing=0.0):
     """Return summed loss, right tokens and asked tokens of row i alone, without padding, after ``depth`` loops."""
     row = batch.take(slice(i, i + 1))
     width = int(row.inputs.padding_mask.sum())
@@ -97,7 +97,7 @@ def plain_final(model, batch, most=99, tracked=None, smoothing=0.0):
     loops = LOOPS.clamp(max=most).tolist()
     return mean(
         [
-            single_row(model, batch, i, n, tracked and max(0, n - (most - tracked)), smoothing)
+            run_single_row(model, batch, i, n, tracked and max(0, n - (most - tracked)), smoothing)
             for i, n in enumerate(loops)
         ]
     )
@@ -108,7 +108,7 @@ def plain_every(model, batch):
     total = right = rows = 0
     for k in range(1, int(LOOPS.max()) + 1):
         running = [i for i, loops in enumerate(LOOPS) if loops >= k]
-        loss, hits = mean([single_row(model, batch, i, k) for i in running])
+        loss, hits = mean([run_single_row(model, batch, i, k) for i in running])
         total, right, rows = total + len(running) * loss, right + len(running) * hits, rows + len(running)
     return total / rows, right / rows
 
@@ -121,7 +121,7 @@ def cached_reference(plain, spec, task, layout, *more):
     return value.detach(), right, gradients(value, model)
 
 
-def progressive(weight, full, fewer):
+def combine_losses(weight, full, fewer):
     """Return (1 − weight) · full + weight · fewer, for losses and for gradients."""
     gradients = {name: (1 - weight) * found + weight * fewer[2][name] for name, found in full[2].items()}
     return (1 - weight) * full[0] + weight * fewer[0], gradients
@@ -160,7 +160,7 @@ def test_final_and_every_against_single_rows(spec, task, layout, objective, plai
     assert float(loss.logs["token_accuracy"]) == pytest.approx(float(right))
     assert same_gradients(found, wanted)
     if "last_loss" in loss.logs:
-        last, _ = mean([single_row(model, batch, int(LOOPS.argmax()), int(LOOPS.max()))])
+        last, _ = mean([run_single_row(model, batch, int(LOOPS.argmax()), int(LOOPS.max()))])
         close(loss.logs["last_loss"], last.detach())
     assert ("last_loss" in loss.logs) == isinstance(objective, lw.Every)
 
@@ -171,7 +171,7 @@ def test_progressive_against_single_rows(spec, run):
     setting = accepted_settings(spec)[0]
     model, batch = build_model_and_batch(spec, *setting)
     by_depth = {depth: cached_reference(plain_final, spec, *setting, depth) for depth in range(1, 5)}
-    wanted = {depth: progressive(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}
+    wanted = {depth: combine_losses(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
         loss, found = call(lw.Progressive(0.7), run(model), batch, seed)
@@ -191,7 +191,7 @@ def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops
     pairs = [(n, k) for n in range(4) for k in range(1, min(4 - n, 2) + 1)]
     full = cached_reference(plain_final, spec, *SETTINGS[1], 4, 2)
     wanted = {
-        (n, k): progressive(0.7, full, cached_reference(plain_final, spec, *SETTINGS[1], n + k, k)) for n, k in pairs
+        (n, k): combine_losses(0.7, full, cached_reference(plain_final, spec, *SETTINGS[1], n + k, k)) for n, k in pairs
     }
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
@@ -248,7 +248,7 @@ def test_a_segment_continues_from_the_state_of_the_previous_one():
         model.zero_grad()
         earlier = 2 * (number - 1)
         logits = runner.last(batch.inputs, number * loops, batch.loss_mask, no_grad_loops=earlier)
-        value, _ = supervise(logits, batch.targets[batch.loss_mask])
+        value, _ = loss_and_accuracy(logits, batch.targets[batch.loss_mask])
         value.backward()
         torch.testing.assert_close(loss.value, value)
         torch.testing.assert_close(gradients, [weight.grad for weight in model.parameters()])

@@ -24,7 +24,7 @@ SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integer
 MASKS = ("none", "causal", "present", "scores", "scores of each row", "blank")
 
 
-def attend_library(projected, mask, angles, *, causal):
+def attend_by_torch(projected, mask, angles, *, causal):
     query, key, value = projected.unbind(2)
     if angles is not None:
         query, key = rotate(query, angles), rotate(key, angles)
@@ -64,7 +64,7 @@ def test_small_head_attention_equals_the_librarys(shape, kind, turned, scale, se
     angles = torch.randn(rows, positions, size // 2, dtype=torch.float64) if turned else None
     mask = build_mask(kind, shape)
     found = []
-    for attend in (attend_small, attend_library):
+    for attend in (attend_small, attend_by_torch):
         parts = [projected.clone().requires_grad_()]
         if mask is not None and kind != "present":
             parts.append(mask.clone().requires_grad_())
@@ -136,7 +136,7 @@ def test_own_gelu_equals_the_librarys_and_is_used_only_where_it_is_faster(count,
         torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-12)
 
 
-def ragged_of(lengths):
+def build_ragged(lengths):
     padding_mask = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
     return Ragged.from_mask(padding_mask), padding_mask
 
@@ -147,7 +147,7 @@ def ragged_of(lengths):
 )  # fmt: skip
 def test_sparse_keys_equal_masked_attention(lengths, heads, share, shared, seed):
     """The pattern is random, shared by all rows or one per row; each position sees at least itself."""
-    ragged, padding_mask = ragged_of(lengths)
+    ragged, padding_mask = build_ragged(lengths)
     rows, width = padding_mask.shape
     drawn = stream(seed, "few")
     shape = (1 if shared else rows, heads, width, width)
@@ -173,9 +173,9 @@ def test_lists_longer_than_max_keys_are_not_built():
     far = (near - near[:, None]).abs() > 1
     for hidden, kept in ((far, True), (far & (near > 0), False), (far & (near[:, None] > 0), False)):
         bias = torch.zeros(1, 1, 12, 12).masked_fill(hidden, -torch.inf)
-        assert (SparseKeys.from_bias(bias, ragged_of([12, 12])[0]) is not None) == kept
-    assert SparseKeys.from_bias(torch.zeros(1, 1, seen, seen), ragged_of([seen])[0]) is not None
-    assert SparseKeys.from_bias(torch.zeros(1, 1, seen + 1, seen + 1), ragged_of([seen + 1])[0]) is None
+        assert (SparseKeys.from_bias(bias, build_ragged([12, 12])[0]) is not None) == kept
+    assert SparseKeys.from_bias(torch.zeros(1, 1, seen, seen), build_ragged([seen])[0]) is not None
+    assert SparseKeys.from_bias(torch.zeros(1, 1, seen + 1, seen + 1), build_ragged([seen + 1])[0]) is None
 
 
 def test_looped_addition_uses_sparse_keys():

@@ -161,8 +161,9 @@ def test_a_compiled_run_is_close_to_an_uncompiled_one_and_resumes_to_the_bit(tra
     assert outcome(again) == outcome(run) and "resumed" not in again.about()
 
 
-WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)", "watch.every=0",
-         "keep=last", "--lengths", "2,5", "--samples", "4", "--quiet", "--compile"]  # fmt: skip
+TRAIN_COMMAND = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)",
+                 "watch.every=0", "keep=last", "--lengths", "2,5", "--samples", "4", "--quiet",
+                 "--compile"]  # fmt: skip
 
 
 def test_without_a_compiler_training_is_refused_in_one_line(traced_graphs, monkeypatch, runs):
@@ -170,7 +171,7 @@ def test_without_a_compiler_training_is_refused_in_one_line(traced_graphs, monke
         raise RuntimeError("No working C++ compiler found")
 
     monkeypatch.setattr(compiled, "BACKEND", missing)
-    done = command(*WORDS)
+    done = command(*TRAIN_COMMAND)
     assert done.returncode == 2 and not runs.exists()
     assert done.stderr.startswith("lengthwise: looped-parity: torch cannot compile here (") and "C++" in done.stderr
     assert done.stderr.count("\n") == 1 and done.stderr.endswith("); omit compile\n")
@@ -181,7 +182,7 @@ def test_a_declined_model_trains_uncompiled_and_compiling_on_a_cpu_is_slower(no_
         (["model.dropout=0.1"], "runs uncompiled: it has dropout", False),
         ([], "compiled steps on a CPU took 3.3 times as long as the package's own runner; omit compile", True),
     ):
-        done = command(*WORDS, *words, "--json")
+        done = command(*TRAIN_COMMAND, *words, "--json")
         assert (done.returncode, done.stderr) == (0, f"lengthwise: looped-parity: {note}\n")
         about = json.loads(done.stdout)[0]["about"]
         assert (about["runner"], about["compiled"]) == ("Compiled" if compiles else "PackedTransformer", compiles)
@@ -194,7 +195,7 @@ def test_the_compile_option_is_passed_to_jobs():
 
 
 def test_stack_and_compile_exclude_each_other(runs):
-    done = command(*WORDS, "--seeds", 2, "--stack")
+    done = command(*TRAIN_COMMAND, "--seeds", 2, "--stack")
     message = "lengthwise: --stack does not support --compile: omit one of them\n"
     assert (done.returncode, done.stderr) == (2, message) and not runs.exists()
 

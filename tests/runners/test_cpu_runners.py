@@ -210,13 +210,13 @@ def replacements(part):
     kinds = [nn.Identity(), nn.Dropout(0.0), nn.LayerNorm(wide, 0.5), nn.GELU("tanh"), nn.ReLU()]
     kinds += [nn.ModuleList([nn.ReLU()]), nn.Sequential(nn.ReLU()), nn.Linear(width, wide)]
     kinds += [nn.Linear(width, wide, bias=False), nn.Sequential(nn.Linear(width, 2), nn.Linear(2, wide)), torch.tanh]
-    hows = ("add", "gate", "concat", "once") if isinstance(part, InputInjection) else ()
-    return kinds + [InputInjection(how, 8) for how in hows]
+    injections = ("add", "gate", "concat", "once") if isinstance(part, InputInjection) else ()
+    return kinds + [InputInjection(injection, 8) for injection in injections]
 
 
 def changed_settings(part):
     """Return each setting of a part that its computation depends on, with another value."""
-    others = {"eps": 0.5, "heads": 1, "post": True, "gated": True, "causal": True, "how": "once", "injection": "once"}
+    others = {"eps": 0.5, "heads": 1, "post": True, "gated": True, "causal": True, "injection": "once"}
     return [(name, others[name]) for name, value in vars(part).items() if name in others and value != others[name]]
 
 

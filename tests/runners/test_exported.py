@@ -29,7 +29,7 @@ TOLERANCE = 3e-6  # relative to the largest logit: float32 rounding, as between 
 ONE_LOOP = ("lstm-small", "retran-small")  # exported with one loop only
 
 
-def rows(weights, size, count, more=0):
+def build_inputs(weights, size, count, more=0):
     """Return rows of one size, and the graph's inputs for them by name, each row with ``more`` loops than planned."""
     recipe = weights.recipe
     sizes = torch.tensor([recipe.sizes(size)] * count)
@@ -38,11 +38,11 @@ def rows(weights, size, count, more=0):
     return inputs, dict(zip(INPUT_NAMES, graph_inputs(inputs, loops), strict=True))
 
 
-def assert_equal(weights, run, *, within=None, sizes=((3, 1, 0), (8, 3, 1), (13, 2, 3))):
+def assert_equal_logits(weights, run, *, within=None, sizes=((3, 1, 0), (8, 3, 1), (13, 2, 3))):
     """Assert that logits differ by at most ``within``, by default ``TOLERANCE`` of the largest. ``sizes`` lists size,
     rows and loops beyond the planned ones, each different from what was traced."""
     for size, count, more in sizes:
-        inputs, given = rows(
+        inputs, given = build_inputs(
             weights, weights.recipe.task.nearest_size(size), count, 0 if weights.name in ONE_LOOP else more
         )
         wanted = Plain(weights.model).last(inputs, given["loops"], inputs.padding_mask)
@@ -70,8 +70,8 @@ def test_files_of_the_command_equal_the_model(tmp_path):
     weights, program = load("looped-parity"), torch.export.load(files[1]).module()
     weights.model.double()
     with torch.no_grad():
-        assert_equal(weights, run, within=1e-5)
-        assert_equal(weights, lambda given: program(*given.values()), within=1e-5)
+        assert_equal_logits(weights, run, within=1e-5)
+        assert_equal_logits(weights, lambda given: program(*given.values()), within=1e-5)
     metadata = session.get_modelmeta().custom_metadata_map
     assert tuple(json.loads(metadata["writes"])) == weights.recipe.layout.vocabs(weights.recipe.task)[1].symbols
 
@@ -85,7 +85,7 @@ def test_all_shipped_weights_equal_their_onnx_graphs(name, tmp_path):
         assert entry._run(entry.parse(["export", name, "--onnx", str(file), "--dtype", dtype, "--quiet"])) == 0
         weights.model.to(getattr(torch, dtype))
         with torch.no_grad():
-            assert_equal(weights, run_by_onnxruntime(file.read_bytes())[1], within=within)
+            assert_equal_logits(weights, run_by_onnxruntime(file.read_bytes())[1], within=within)
 
 
 TRACED = ["halting-parity", "abacus-addition", "looped-maze", "scan-prefix-sum", *ONE_LOOP]
@@ -102,7 +102,7 @@ def test_the_traced_module_equals_the_model(name):
     weights = lw.Weights(name, recipe, noisy(recipe.build()).eval())
     module = ExportedModule(weights.model)
     with torch.no_grad():  # in one size, as the module is compiled for each
-        assert_equal(weights, lambda given: module(*given.values()), sizes=[(13, 2, 3)])
+        assert_equal_logits(weights, lambda given: module(*given.values()), sizes=[(13, 2, 3)])
 
 
 FORGETTING = replace(BASE, positions=(), mixer=ForgettingAttention())  # divides scores by another width's root

@@ -27,7 +27,7 @@ from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.runners import graphs, waves
 from lengthwise.runners.compiled import compile_function
-from lengthwise.runners.cuda import CPU_WIDTH, max_product_width
+from lengthwise.runners.cuda import DEFAULT_PRODUCT_WIDTH, max_product_width
 from lengthwise.runners.graphs import Graphs, Recording
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import load
@@ -257,7 +257,7 @@ def test_recordings_are_freed_when_memory_runs_out(monkeypatch):
 
 def test_attention_in_float64_uses_the_cpu_width():
     """No fused kernel supports float64, so nothing is timed."""
-    assert max_product_width(torch.device("cuda"), torch.float64, 8) == CPU_WIDTH
+    assert max_product_width(torch.device("cuda"), torch.float64, 8) == DEFAULT_PRODUCT_WIDTH
 
 
 RECURRENT = ("retran-small", "lstm-small")

@@ -22,12 +22,12 @@ from lengthwise.runners.plain import Plain, relative_movement
 from lengthwise.runs.run import load
 
 LOOPS = torch.tensor([2, 9, 1, 9, 4, 6])
-STOP = torch.tensor([9, 3, 9, 9, 2, 9])  # the loop after which each row stops
+STOP_AFTER = torch.tensor([9, 3, 9, 9, 2, 9])  # the loop after which each row stops
 FORMS = EVERY if LONG else VARIED[:16]
 
 
 @pytest.fixture(autouse=True)
-def _short_recordings(monkeypatch):
+def _record_from_two_loops_on(monkeypatch):
     monkeypatch.setattr(loop_graphs, "MIN_LOOPS", 2)
 
 
@@ -58,7 +58,7 @@ def run_all_ways(runner, inputs, *, movement=False):
         parts = logits.split(positions[rows].sum(1).tolist())
         read += [torch.cat([parts[row] for row in order]), rows[order].double()]
         read += [] if moved is None else [moved[order].nan_to_num(posinf=-1)]
-        stay = STOP[rows] > loop
+        stay = STOP_AFTER[rows] > loop
 
 
 @pytest.mark.parametrize(("spec", "causal"), FORMS, ids=names(FORMS))
@@ -136,7 +136,7 @@ def test_nothing_is_recorded_with_gradients_or_on_a_cpu(recordings):
 ROW_LOOPS = torch.tensor([3, 1, 4])
 
 
-def moves_and_logits(runner, inputs, positions):
+def movement_and_logits(runner, inputs, positions):
     """Return movement and logits by loop and row, independent of the runner's order of rows."""
     found = {}
     for step in runner.steps(inputs, ROW_LOOPS, positions, movement=True):
@@ -158,7 +158,7 @@ MODELS = EVERY if LONG else VARIED
 def test_movement_follows_the_formula_in_every_runner(spec, causal):
     model, inputs = cached_model(spec, causal).eval(), some(width=10)
     positions = inputs.padding_mask
-    plainly, chosen = (moves_and_logits(kind(model), inputs, positions) for kind in (Plain, choose_runner))
+    plainly, chosen = (movement_and_logits(kind(model), inputs, positions) for kind in (Plain, choose_runner))
     for row, count in enumerate(ROW_LOOPS.tolist()):
         length, context = int(positions[row].sum()), model.embed(inputs.take(slice(row, row + 1)).cut_padding())
         state, states = model.start(context), []

@@ -17,7 +17,7 @@ from lengthwise.api import catalog
 from lengthwise.base.errors import Diverged, UsageError
 from lengthwise.cli import reproduce
 from lengthwise.experiment import resources
-from lengthwise.objectives import Objective, supervise
+from lengthwise.objectives import Objective, loss_and_accuracy
 from lengthwise.runners.plain import Plain
 from lengthwise.runners.stacked import Query, Replayer, compute_answers
 from lengthwise.runs.run import Run
@@ -137,7 +137,7 @@ class IgnoresRunner(Objective):
 
     def __call__(self, runner, batch, loops, generator):
         logits = Plain(runner.model).last(batch.inputs, loops, batch.loss_mask)
-        value, right = supervise(logits, batch.targets[batch.loss_mask])
+        value, right = loss_and_accuracy(logits, batch.targets[batch.loss_mask])
         penalty = sum(weight.square().sum() for weight in runner.model.parameters())
         return lw.Loss(value + penalty, {"loss": value.detach(), "token_accuracy": right})
 
@@ -170,12 +170,12 @@ def test_a_stack_that_crashed_at_any_write_resumes_to_the_bit(monkeypatch, tmp_p
     assert [outcome(run) for run in runs] == [outcome(run) for run in train_stacked(seeds(FEW, 2))]
 
 
-WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)", "watch.every=0",
-         "keep=last", "--lengths", "2,5", "--samples", "4", "--quiet"]  # fmt: skip
+TRAIN_COMMAND = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)",
+                 "watch.every=0", "keep=last", "--lengths", "2,5", "--samples", "4", "--quiet"]  # fmt: skip
 
 
 def test_train_stack_trains_and_measures_all_seeds(runs):
-    done = command(*WORDS, "--seeds", 2, "--stack")
+    done = command(*TRAIN_COMMAND, "--seeds", 2, "--stack")
     assert done.returncode == 0 and not done.stderr
     about = [Run.open(folder).about()["stacked"] for folder in runs.iterdir()]
     assert about == [2, 2] and all(len(Run.open(folder).rows("scores")) == 2 for folder in runs.iterdir())
@@ -190,7 +190,7 @@ def test_train_stacked_sets_seeds_and_matches_single_runs():
         torch.testing.assert_close(run.model.state_dict(), alone.model.state_dict(), atol=1e-4, rtol=0)
 
 
-STUDY = ["reproduce", "pairs", "--stack", "--samples", 4, "--jobs", 2, "--quiet"]
+REPRODUCE_COMMAND = ["reproduce", "pairs", "--stack", "--samples", 4, "--jobs", 2, "--quiet"]
 
 
 def use_tiny_study(monkeypatch, recipe):
@@ -204,9 +204,9 @@ def test_a_study_stacks_its_seeds_and_resumes_to_the_bit(monkeypatch, tmp_path):
     recipe = replace(PLAIN, steps=3)
     use_tiny_study(monkeypatch, recipe)
     stop_stack_after(monkeypatch, 2)
-    stopped = command(*STUDY, "--seeds", 2)
+    stopped = command(*REPRODUCE_COMMAND, "--seeds", 2)
     assert stopped.returncode == 2 and "2 runs failed" in stopped.stderr and "stopped at step 2" in stopped.stderr
-    again = command(*STUDY, "--seeds", 2)
+    again = command(*REPRODUCE_COMMAND, "--seeds", 2)
     assert (again.returncode, again.stderr) == (0, "")
     runs = [Run.locate(one) for one in seeds(recipe, 2)]
     assert all(run.about()["stacked"] == 2 and run.rows("scores") for run in runs)
@@ -222,7 +222,7 @@ def test_diverged_seeds_leave_and_the_others_finish(lost, monkeypatch):
             raise Diverged("the loss is not finite")
 
     monkeypatch.setattr(Trainer, "check_finite", check_finite)
-    done = command(*WORDS, "--seeds", 2, "--stack")
+    done = command(*TRAIN_COMMAND, "--seeds", 2, "--stack")
     assert done.returncode == 2 and f"lengthwise: {len(lost)} of 2 seeds diverged: " in done.stderr
     assert ("exact match" in done.stdout) == (len(lost) == 1)
 
@@ -282,7 +282,7 @@ def test_a_stack_that_exceeds_the_memory_is_refused(runs, monkeypatch):
 
 def test_a_study_that_cannot_be_stacked_is_refused_before_anything_is_written(monkeypatch, runs):
     use_tiny_study(monkeypatch, replace(RICH, name="random"))
-    refused = command(*STUDY, "--seeds", 2)
+    refused = command(*REPRODUCE_COMMAND, "--seeds", 2)
     assert refused.returncode == 2 and "random: its seeds cannot be stacked" in refused.stderr
     assert refused.stderr.count("\n") == 1 and not runs.exists()
 
@@ -296,7 +296,7 @@ def test_stacked_seeds_share_the_processor_time(monkeypatch):
 
 def test_a_stack_is_one_process(runs, monkeypatch):
     for words in (["--jobs", "2"], ["--on", "slurm"]):
-        refused = command(*WORDS, "--seeds", 2, "--stack", *words)
+        refused = command(*TRAIN_COMMAND, "--seeds", 2, "--stack", *words)
         assert refused.returncode == 2 and "omit --jobs and --on" in refused.stderr
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
     monkeypatch.setenv("WORLD_SIZE", "2")

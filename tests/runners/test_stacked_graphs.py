@@ -184,8 +184,9 @@ def test_a_stack_that_cannot_be_recorded_trains_unrecorded_with_a_note(monkeypat
     assert [run.about()["runner"] for run in runs] == ["Stacked"] * 2
 
 
-WORDS = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)", "watch.every=0",
-         "keep=last", "--lengths", "2", "--samples", "4", "--quiet", "--seeds", "2"]  # fmt: skip
+TRAIN_COMMAND = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)",
+                 "watch.every=0", "keep=last", "--lengths", "2", "--samples", "4", "--quiet", "--seeds",
+                 "2"]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -199,7 +200,7 @@ def test_a_gpu_with_enough_memory_stacks_seeds_by_default(options, memory, count
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, memory))
     monkeypatch.setattr(train.options, "jobs_or_default", lambda jobs: 1)  # in this process
-    done = command(*WORDS, *options)
+    done = command(*TRAIN_COMMAND, *options)
     assert (done.returncode, done.stderr) == (0, "")
     about = [Run.open(folder).about() for folder in tmp_path.iterdir()]
     assert [one["stacked"] for one in about] == [count] * 2
@@ -207,5 +208,5 @@ def test_a_gpu_with_enough_memory_stacks_seeds_by_default(options, memory, count
 
 
 def test_contradicting_options_are_refused():
-    done = command(*WORDS, "--stack", "--no-stack")
+    done = command(*TRAIN_COMMAND, "--stack", "--no-stack")
     assert done.returncode == 2 and "--stack and --no-stack exclude each other" in done.stderr

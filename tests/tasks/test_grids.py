@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lengthwise.base.rng import stream
 from lengthwise.experiment.layout import Grid
-from lengthwise.nn.window import GridHeadsEncoding, neighbouring_cells
+from lengthwise.nn.window import GridHeadsEncoding, find_neighbouring_cells
 from lengthwise.tasks import sudoku
 from lengthwise.tasks.maze import MOVES, Maze
 from lengthwise.tasks.sudoku import (
@@ -75,7 +75,7 @@ def test_puzzles_and_mazes_are_parsed_in_common_formats(text):
 def test_a_cell_of_a_maze_sees_the_cells_around_it():
     """In a batch of grids of two sizes, neighbours equal those found by walking through the grid."""
     inputs = Grid().write(Maze().sample(torch.tensor([[2], [3]]), stream(0, "cells")), Maze()).inputs
-    near, count = neighbouring_cells(inputs, causal=False), inputs.tokens.shape[1]
+    near, count = find_neighbouring_cells(inputs, causal=False), inputs.tokens.shape[1]
     for row, side in enumerate((5, 7)):
         for line, column in product(range(side), repeat=2):
             around = [(line + down, column + right) for down, right in MOVES]

@@ -37,7 +37,7 @@ class ScalableAttention(SoftmaxAttention):
     def attend(self, projected: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
         query, key, value = projected.unbind(2)
         if context.causal:
-            before = 0 if cache is None or cache.last() is None else cache.last()[0].shape[2]
+            before = 0 if cache is None or cache.current_entry() is None else cache.current_entry()[0].shape[2]
             count = torch.arange(before + 1, before + query.shape[1] + 1, device=query.device)[None]
         else:
             count = context.padding_mask.sum(1, keepdim=True)
@@ -71,14 +71,14 @@ class ForgettingMixer(SoftmaxAttention):
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         query, key, value = self.add_positions(self.project_heads(x), context)
         total = F.logsigmoid(self.forget(x) + self.forget_bias).transpose(1, 2).cumsum(-1)
-        if cache is not None and (last := cache.last()) is not None:
+        if cache is not None and (last := cache.current_entry()) is not None:
             total = total - last[0][:, :, -1:, -1]  # −F of the last cached key
         width, one = query.shape[-1], torch.ones_like(total)[..., None]
         query = torch.cat([query, total[..., None] * width**0.5, one * width**0.5], -1)
         key = torch.cat([key, one, -total[..., None]], -1)
         if cache is not None:
             key, value = cache.extend(key, value)
-        bias = _attention_bias("ForgettingAttention", context, key)
+        bias = _bias_without_blank("ForgettingAttention", context, key)
         with _no_autocast(x.device.type):  # scores are differences of large sums, which 16 bits would round
             value = value.to(key.dtype)
             mixed = F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None, scale=width**-0.5)
@@ -110,7 +110,7 @@ class StickBreakingMixer(SoftmaxAttention):
             key, value = cache.extend(key, value)
         score = query @ key.mT / query.shape[-1] ** 0.5
         hidden = torch.ones(score.shape[-2:], dtype=torch.bool, device=x.device).triu(1 + score.shape[-1] - x.shape[1])
-        bias = _attention_bias("StickBreaking", context, key)
+        bias = _bias_without_blank("StickBreaking", context, key)
         score = score if bias is None else score + bias
         left = F.logsigmoid(-score).masked_fill(hidden, 0.0)  # log(1 − β)
         # log β = score + log(1 − β), so the sum starts at key j itself.
@@ -118,7 +118,7 @@ class StickBreakingMixer(SoftmaxAttention):
         return self.out((weight @ value).transpose(1, 2).flatten(2))
 
 
-def _attention_bias(name: str, context: AttentionContext, key: Float[Tensor, "b h k e"]) -> Tensor | None:
+def _bias_without_blank(name: str, context: AttentionContext, key: Float[Tensor, "b h k e"]) -> Tensor | None:
     """Return the attention bias, converted to the keys' type. Raises UsageError for a bias with a blank key."""
     if context.bias is not None and context.bias.shape[-1] > key.shape[2]:
         raise UsageError(f"{name} has no blank key: leave out Blank and EarlierHeads")

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from lengthwise.base.types import Inputs
 from lengthwise.models import Model
 from lengthwise.runners import Runner
-from lengthwise.runners.cached import Reader, build_reader
+from lengthwise.runners.cached import IncrementalDecoder, build_decoder
 from lengthwise.runners.compiled import Compiled
 from lengthwise.runners.cpu.claims import SpecializedRunner
 from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
@@ -48,22 +48,22 @@ def needs_plain_runner() -> bool:
     return _PLAIN_ONLY.get()
 
 
-def choose_runner(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> Runner:
-    """Return the runner for a model: the first of ``kinds`` that supports it in its present state. Call this again
+def choose_runner(model: Model, candidates: Sequence[RunnerType] = RUNNERS) -> Runner:
+    """Return the runner for a model: the first of ``candidates`` that supports it in its present state. Call this again
     after setting hooks, and for passes with and without gradients."""
     if _PLAIN_ONLY.get():
         return Plain(model)
     plain = LoopGraphs if LoopGraphs.is_worthwhile(model) else Plain
-    return next((kind(model) for kind in kinds if kind.find_obstacle(model) is None), plain(model))
+    return next((candidate(model) for candidate in candidates if candidate.find_obstacle(model) is None), plain(model))
 
 
-def describe_choice(model: Model, kinds: Sequence[RunnerType] = RUNNERS) -> str:
+def describe_choice(model: Model, candidates: Sequence[RunnerType] = RUNNERS) -> str:
     """Return the name of the chosen runner; for the plain runner, also the reason why no faster one was chosen."""
     if _PLAIN_ONLY.get():
         return "Plain: faster runners are turned off"
-    if type(chosen := choose_runner(model, kinds)) is not Plain:
+    if type(chosen := choose_runner(model, candidates)) is not Plain:
         return type(chosen).__name__
-    reasons = (kind.find_obstacle(model) for kind in kinds if isinstance(model, kind.kind))
+    reasons = (candidate.find_obstacle(model) for candidate in candidates if isinstance(model, candidate.model_type))
     return f"Plain: {next(reasons, 'no faster runner supports this model')}"
 
 
@@ -72,6 +72,6 @@ def find_compile_obstacle(model: Model) -> str | None:
     return "faster runners are turned off" if _PLAIN_ONLY.get() else Compiled.find_obstacle(model)
 
 
-def choose_reader(model: Model, inputs: Inputs) -> Reader | None:
+def choose_decoder(model: Model, inputs: Inputs) -> IncrementalDecoder | None:
     """Return a reader that decodes with a cache; None if there is none for this model."""
-    return None if _PLAIN_ONLY.get() else build_reader(model, inputs)
+    return None if _PLAIN_ONLY.get() else build_decoder(model, inputs)

@@ -19,7 +19,7 @@ from lengthwise.base.types import Inputs
 from lengthwise.models import Model, State
 from lengthwise.nn.position import Encoding
 from lengthwise.registry import import_folder
-from lengthwise.runners import Carried, RowLoops, Runner, Selected
+from lengthwise.runners import LogitsAndState, Mask, RowLoops, Runner
 from lengthwise.runners.plain import Plain
 
 # Methods of encodings that the package calls. On other modules it calls ``forward`` and methods of their classes.
@@ -34,28 +34,28 @@ PartTypes = dict[type, Slots]
 
 
 class SpecializedRunner(Runner):
-    """Base class of runners that support one type of model, built only from the module types in ``parts``."""
+    """Base class of runners that support one type of model, built only from the module types in ``part_types``."""
 
-    kind: ClassVar[type[Model]]  # the type of model that it runs
-    parts: ClassVar[PartTypes]  # the module types that the model may contain
+    model_type: ClassVar[type[Model]]  # the type of model that it runs
+    part_types: ClassVar[PartTypes]  # the module types that the model may contain
     devices: ClassVar[Sequence[str]] = ("cpu",)
 
     @classmethod
     def find_obstacle(cls, model: Model) -> str | None:
         """Return the reason why the runner does not support the model; None if it does."""
-        return find_obstacle(model, cls.parts, cls.devices)
+        return find_obstacle(model, cls.part_types, cls.devices)
 
-    def carry(self, inputs: Inputs, loops: RowLoops, positions: Selected, state: State | None = None) -> Carried:
+    def carry(self, inputs: Inputs, loops: RowLoops, positions: Mask, state: State | None = None) -> LogitsAndState:
         return Plain(self.model).carry(inputs, loops, positions, state)
 
 
 _ORIGINAL_METHODS: dict[type, dict[str, Any]] = {}  # the methods of classes, recorded before they can be patched
 
 
-def register_types(kinds: PartTypes) -> PartTypes:
+def register_types(part_types: PartTypes) -> PartTypes:
     """Return these module types and the common ones, and record their methods, so that later patches of a class are
     detected."""
-    types: PartTypes = {module_type: {} for module_type in COMMON_TYPES} | kinds
+    types: PartTypes = {module_type: {} for module_type in COMMON_TYPES} | part_types
     for module_type in types:
         for cls in module_type.__mro__[: module_type.__mro__.index(nn.Module)]:
             methods = {name: part for name, part in vars(cls).items() if inspect.isroutine(part)}
@@ -63,8 +63,8 @@ def register_types(kinds: PartTypes) -> PartTypes:
     return types
 
 
-def find_obstacle(model: nn.Module, parts: PartTypes, devices: Sequence[str] = ("cpu",)) -> str | None:
-    """Return the reason, in a few words, why runners of these ``parts`` do not support a model; None if they do.
+def find_obstacle(model: nn.Module, part_types: PartTypes, devices: Sequence[str] = ("cpu",)) -> str | None:
+    """Return the reason, in a few words, why runners of these ``part_types`` do not support a model; None if they do.
 
     All encodings of the package are accepted, because runners call their methods. This runs once per training step.
     """
@@ -72,7 +72,7 @@ def find_obstacle(model: nn.Module, parts: PartTypes, devices: Sequence[str] = (
         return "hooks are set on all modules"
     kinds: dict[type, None] = {}  # in order, so that the same reason is given again
     for module in model.modules():
-        if (reason := _find_changes(module, parts, devices)) is not None:
+        if (reason := _find_changes(module, part_types, devices)) is not None:
             name = next(name for name, part in model.named_modules() if part is module)
             return f"{name or 'the model'} {reason}"
         kinds[type(module)] = None
@@ -83,11 +83,11 @@ def find_obstacle(model: nn.Module, parts: PartTypes, devices: Sequence[str] = (
     return "autocast is on" if any(map(torch.is_autocast_enabled, devices)) else None
 
 
-def _find_changes(module: nn.Module, parts: PartTypes, devices: Sequence[str]) -> str | None:
+def _find_changes(module: nn.Module, part_types: PartTypes, devices: Sequence[str]) -> str | None:
     """Describe how a module itself, apart from its parts, differs from what runners implement; None if it does not."""
     attributes, module_type = vars(module), type(module)
-    if module_type in parts:
-        methods, slots = _ORIGINAL_METHODS[module_type], parts[module_type]
+    if module_type in part_types:
+        methods, slots = _ORIGINAL_METHODS[module_type], part_types[module_type]
     elif module_type in _ORIGINAL_METHODS and issubclass(module_type, Encoding):
         methods, slots = ENCODING_METHODS, {}
     else:
@@ -114,5 +114,5 @@ def _find_changes(module: nn.Module, parts: PartTypes, devices: Sequence[str]) -
 
 
 # All encodings of the package are known.
-_OF_NN = (kind for module in import_folder("nn") for kind in vars(module).values())
-register_types({kind: {} for kind in _OF_NN if isinstance(kind, type) and issubclass(kind, Encoding)})
+_NN_CLASSES = (kind for module in import_folder("nn") for kind in vars(module).values())
+register_types({kind: {} for kind in _NN_CLASSES if isinstance(kind, type) and issubclass(kind, Encoding)})

@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 # With fewer numbers, calls cost more than arithmetic; more numbers do not fit into the cache.
 MIN_NUMBERS, MAX_NUMBERS = 1 << 14, 1 << 19
-LINEAR = 2 * math.sqrt(2 / math.pi)
-CUBIC = 0.044715 * LINEAR
+LINEAR_COEFFICIENT = 2 * math.sqrt(2 / math.pi)
+CUBIC_COEFFICIENT = 0.044715 * LINEAR_COEFFICIENT
 LEVELS = 1 << 16  # probabilities are rounded to multiples of 1 / LEVELS
 
 
@@ -48,7 +48,7 @@ def gelu_forward(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float
     """Return GELU of x, and σ(1.6 x + 0.07 x³) for the backward pass, or None if torch computed it."""
     if not _is_faster(x):
         return F.gelu(x, approximate="tanh"), None
-    gate = torch.addcmul(_coefficient(x.dtype), x, x, value=CUBIC).mul_(x).sigmoid_()
+    gate = torch.addcmul(_linear_coefficient(x.dtype), x, x, value=CUBIC_COEFFICIENT).mul_(x).sigmoid_()
     return x * gate, gate
 
 
@@ -58,7 +58,9 @@ def gelu_backward(
     """Return the gradient of x, given the ``gradient`` of GELU(x) and the ``gate`` from ``gelu_forward``."""
     if gate is None:
         return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
-    slope = torch.addcmul(_coefficient(x.dtype), x, x, value=3 * CUBIC).mul_(x)  # x · d(1.6 x + 0.07 x³)/dx
+    slope = torch.addcmul(_linear_coefficient(x.dtype), x, x, value=3 * CUBIC_COEFFICIENT).mul_(
+        x
+    )  # x · d(1.6 x + 0.07 x³)/dx
     torch.ops.aten.sigmoid_backward.grad_input(slope, gate, grad_input=slope)
     return slope.add_(gate).mul_(gradient)
 
@@ -69,8 +71,8 @@ def _is_faster(x: Float[Tensor, "*b d"]) -> bool:
 
 
 @lru_cache
-def _coefficient(dtype: torch.dtype) -> Float[Tensor, ""]:
-    return torch.tensor(LINEAR, dtype=dtype)
+def _linear_coefficient(dtype: torch.dtype) -> Float[Tensor, ""]:
+    return torch.tensor(LINEAR_COEFFICIENT, dtype=dtype)
 
 
 def dropout(x: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:

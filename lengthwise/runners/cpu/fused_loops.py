@@ -28,7 +28,7 @@ from lengthwise.runners.cpu.pattern import block_attention, dropout_probability
 MAX_DISTINCT_FRACTION = 0.9  # if more positions are distinct, merging equal ones costs more than it saves
 
 
-class Loop(NamedTuple):
+class LoopPlan(NamedTuple):
     """The plan of one loop. Distinct positions are ordered row by row, rows with the most loops first."""
 
     positions: int  # number of distinct positions in this loop
@@ -41,7 +41,7 @@ class Loop(NamedTuple):
 class AttentionView(NamedTuple):
     """Attention among the distinct positions of one group of rows, computed in padded rows."""
 
-    spread: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
+    distinct_index: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
     first_padded: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
     repeated: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # other padded positions, and what they hold
     real: Float[Tensor, "rows width"]  # 1 at the padded positions ``first_padded``, else 0
@@ -70,14 +70,16 @@ def first_occurrences(state_numbers: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
     return state_numbers.cummax(0).values.diff(prepend=state_numbers.new_tensor([-1])) > 0
 
 
-def index_unique_prefixes(tokens: Int[Tensor, "b t"], ends: Sequence[int], parts: Sequence[int]) -> Int[Tensor, " n"]:
+def index_unique_prefixes(
+    tokens: Int[Tensor, "b t"], ends: Sequence[int], group_sizes: Sequence[int]
+) -> Int[Tensor, " n"]:
     """Number the positions of packed rows such that positions with equal tokens and equal prefixes share a number.
 
     A causal model without positional vectors has equal states at these positions. Numbers count up from 0 in order of
-    first occurrence. Rows in different ``parts`` (given by their numbers of rows) never share numbers.
+    first occurrence. Rows in different groups, of ``group_sizes`` rows each, never share numbers.
     """
     numbers, count, start = [], 0, 0
-    starts = set(accumulate(parts))
+    starts = set(accumulate(group_sizes))
     by_prefix: dict[tuple[int, int], int] = {}
     for number, (row, end) in enumerate(zip(tokens.tolist(), ends, strict=True)):
         if number in starts:
@@ -95,24 +97,25 @@ def plan_loops(
     plans: list[list[small.AttentionPlan]],
     ends: Sequence[int],
     running: list[int],
-    until: Int[Tensor, " n"],
+    last_needed: Int[Tensor, " n"],
     state_numbers: Int[Tensor, " n"] | None,
-) -> list[Loop]:
+) -> list[LoopPlan]:
     """Plan all loops of packed rows that end at ``ends``, of which the first ``running[k]`` take part in loop k + 1.
 
-    ``plans[k]`` describes attention in loop k + 1, ``until`` is the last loop after which each position's state
+    ``plans[k]`` describes attention in loop k + 1, ``last_needed`` is the last loop after which each position's state
     is read (see ``transformer._find_last_needed_loop``), and positions with equal ``state_numbers`` are computed once.
     """
-    state_numbers = torch.arange(len(until)) if state_numbers is None else state_numbers
+    state_numbers = torch.arange(len(last_needed)) if state_numbers is None else state_numbers
     new = first_occurrences(state_numbers)
     counts = [0, *new.cumsum(0).tolist()]  # number of distinct positions before each position
-    last = until.new_zeros(counts[-1]).scatter_reduce_(0, state_numbers, until, "amax")  # of all its positions
+    # The last loop in which each distinct state is needed, at any of its positions.
+    last = last_needed.new_zeros(counts[-1]).scatter_reduce_(0, state_numbers, last_needed, "amax")
     planned = []
     for k, (rows, group_plans) in enumerate(zip(running, plans, strict=True), 1):
         stay = ends[running[k] - 1] if k < len(running) else 0
         positions = counts[ends[rows - 1]]
         needed = last[:positions] >= k
-        leaving = state_numbers[stay : ends[rows - 1]][until[stay : ends[rows - 1]] == k]
+        leaving = state_numbers[stay : ends[rows - 1]][last_needed[stay : ends[rows - 1]] == k]
         needed_index = None
         if not bool(needed.all()):
             needed_index, leaving = needed.nonzero()[:, 0], (needed.cumsum(0) - 1)[leaving]
@@ -122,14 +125,14 @@ def plan_loops(
             shape, padded_at = (len(part.padded.ends), part.padded.width), part.padded.padded_index
             group_slice, start = slice(start, start + len(padded_at)), start + len(padded_at)
             is_first, number = new[group_slice], state_numbers[group_slice] - state_numbers[group_slice.start]
-            spread = number.new_zeros(math.prod(shape)).index_copy_(0, padded_at, number)
+            distinct_index = number.new_zeros(math.prod(shape)).index_copy_(0, padded_at, number)
             repeated = None if bool(is_first.all()) else (padded_at[~is_first], number[~is_first])
             real = part.bias.new_zeros(math.prod(shape)).index_fill_(0, padded_at[is_first], 1.0).view(shape)
             bias = part.bias
             if len(bias) > 1:
                 bias = bias.unflatten(0, (shape[0], part.heads)).transpose(0, 1).flatten(0, 1)
-            views.append(AttentionView(spread, padded_at[is_first], repeated, real, bias))
-        planned.append(Loop(positions, views, needed_index, counts[stay], leaving))
+            views.append(AttentionView(distinct_index, padded_at[is_first], repeated, real, bias))
+        planned.append(LoopPlan(positions, views, needed_index, counts[stay], leaving))
     return planned
 
 
@@ -147,7 +150,7 @@ def can_fuse(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
 def run_loops(
     x: Float[Tensor, "n d"],
     state_numbers: Int[Tensor, " n"] | None,
-    loops: list[Loop],
+    loops: list[LoopPlan],
     blocks: Sequence[Block],
     norm: nn.LayerNorm | None,
     *,
@@ -178,10 +181,10 @@ def run_loops(
 
 
 # The loops' plans, the number of heads, the norms' ε, whether the activation is ReLU, and ``inject_again``.
-_Settings = tuple[list[Loop], int, float, bool, bool]
+_Settings = tuple[list[LoopPlan], int, float, bool, bool]
 
 
-class _Layer(NamedTuple):
+class _LayerParameters(NamedTuple):
     """The parameters of a block: weight and bias of each part, or (parameter, gradient) of both. A linear layer's bias
     may be None."""
 
@@ -193,11 +196,11 @@ class _Layer(NamedTuple):
     narrow: Any
 
 
-def _split_parameters(parameters: Sequence[Any]) -> tuple[list[_Layer], tuple[Any, Any]]:
+def _split_parameters(parameters: Sequence[Any]) -> tuple[list[_LayerParameters], tuple[Any, Any]]:
     """Split parameters by layer, and return them with the final norm's."""
     *pairs, norm = zip(parameters[::2], parameters[1::2], strict=True)
-    size = len(_Layer._fields)
-    return [_Layer(*pairs[start : start + size]) for start in range(0, len(pairs), size)], norm
+    size = len(_LayerParameters._fields)
+    return [_LayerParameters(*pairs[start : start + size]) for start in range(0, len(pairs), size)], norm
 
 
 class _FusedLoops(torch.autograd.Function):
@@ -297,7 +300,7 @@ def _attend(
     parts, saved = [], []
     for part, view in zip(qkv.split([len(view.first_padded) for view in views], 1), views, strict=True):
         rows, width = view.real.shape
-        query, key, value = part.index_select(1, view.spread).view(3, -1, heads * rows, width).transpose(1, 2)
+        query, key, value = part.index_select(1, view.distinct_index).view(3, -1, heads * rows, width).transpose(1, 2)
         weights, inverse_sums = small.attention_weights(query, key, view.bias)
         inverse_sums.view(heads, rows, width).mul_(view.real)
         output = torch.bmm(value, weights.mT).transpose(0, 1)
@@ -315,7 +318,7 @@ def _attend_backward(
     parts, tensors = [], iter(saved)
     for part, view in zip(gradient.split([len(view.first_padded) for view in views], 1), views, strict=True):
         query, key, value, weights, inverse_sums, output = islice(tensors, 6)
-        grad_output = part.index_select(1, view.spread).view(output.shape).mul_(inverse_sums[:, 0])
+        grad_output = part.index_select(1, view.distinct_index).view(output.shape).mul_(inverse_sums[:, 0])
         mean = (grad_output * output).sum(0)[:, :, None]
         grad_output = grad_output.transpose(0, 1)
         grad_parts, _ = small.attention_gradients(grad_output, query, key, value, weights, weights, None, mean)

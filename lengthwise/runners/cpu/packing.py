@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from lengthwise.base.types import Inputs
-from lengthwise.runners import Logits, Selected
+from lengthwise.runners import Logits, Mask
 
 
 def select_unique(x: Float[Tensor, "*b d"], positions: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
@@ -36,7 +36,7 @@ def group_by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
     return list(order.split(max(1, positions // width)))
 
 
-def restore_order(logits: Logits, rows: Int[Tensor, " b"], positions: Selected) -> Logits:
+def restore_order(logits: Logits, rows: Int[Tensor, " b"], positions: Mask) -> Logits:
     """Reorder logits at ``positions``, row by row, from the order of ``rows`` to the batch's order."""
     number = (positions.flatten().cumsum(0) - 1).view(positions.shape)  # index of each result in the batch's order
     return select_unique(logits, number[rows][positions[rows]].argsort())

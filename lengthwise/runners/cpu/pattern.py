@@ -59,7 +59,7 @@ class SparseKeys:
     keys: Int[Tensor, "n h k"]  # the positions that this query sees
     bias: Float[Tensor, "n h k"]  # attention bias; −inf if the query sees fewer than k
     queries: Int[Tensor, "n h k"]  # the queries that see this key
-    rows: Int[Tensor, "n h k"]  # the same queries, as indices into "n h"
+    flat_queries: Int[Tensor, "n h k"]  # the same queries, as indices into "n h"
     key_entries: Int[Tensor, "n h k"]  # index of this key in the lists ``keys`` of these queries, flattened
     real: Float[Tensor, "n h k"]  # 1, or 0 if fewer than k queries see this key
 
@@ -99,7 +99,7 @@ class SparseKeys:
             keys=to_table(by_query, in_key + 2 * shape[1] * key_index),
             bias=bias.new_full(shape, -torch.inf).index_put(by_query, values),
             queries=to_table(by_key, in_row + 2 * shape[1] * query_index),
-            rows=to_table(by_key, in_row),
+            flat_queries=to_table(by_key, in_row),
             key_entries=to_table(by_key, in_row * max_keys + by_query[2]),
             real=bias.new_zeros(shape).index_put(by_key, torch.ones_like(values)),
         )
@@ -107,7 +107,7 @@ class SparseKeys:
     def take(self, rows: slice) -> SparseKeys:
         """Select the first rows."""
         positions = self.ragged.packed_positions(rows)
-        parts = (self.keys, self.bias, self.queries, self.rows, self.key_entries, self.real)
+        parts = (self.keys, self.bias, self.queries, self.flat_queries, self.key_entries, self.real)
         return SparseKeys(self.ragged.take(rows), *(part[positions] for part in parts))
 
 
@@ -143,7 +143,7 @@ def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, a
         if causal:
             visible[..., reach + 1 :] = False
         return Band(learned.masked_fill(~ragged.pack(visible)[:, None], -torch.inf), ragged)
-    windows = [one.chosen for one in attending if isinstance(one, LocalHeadsEncoding)]  # or its CoupledHeadsEncoding
+    windows = [one.head_mask for one in attending if isinstance(one, LocalHeadsEncoding)]  # or its CoupledHeadsEncoding
     all_windows = len(windows) == len(attending) > 0 and not attention.dropout
     fits = torch.is_grad_enabled() or attention.out.in_features // heads <= MAX_SPARSE_HEAD_WIDTH
     if all_windows and fits and bool(torch.stack(windows).any(0).all()):  # every head has a window
@@ -235,7 +235,9 @@ class _SparseAttention(torch.autograd.Function):
         scores = scores - weights * scores.sum(-1, keepdim=True)
         grad_query = _weighted_sums(table, sparse.keys + heads, scores * scale)
         grad_key = _weighted_sums(table, sparse.queries, scores.take(sparse.key_entries) * sparse.real * scale)
-        grad_value = _weighted_sums(gradient.flatten(0, 1), sparse.rows, weights.take(sparse.key_entries) * sparse.real)
+        grad_value = _weighted_sums(
+            gradient.flatten(0, 1), sparse.flat_queries, weights.take(sparse.key_entries) * sparse.real
+        )
         return torch.stack([grad_query, grad_key, grad_value], 1), scores, None
 
 

@@ -28,7 +28,7 @@ from lengthwise.models import Model
 from lengthwise.models.retran import Layer, LSTMModel, ReTranModel
 from lengthwise.nn.input_output import ScaledReadout
 from lengthwise.nn.lstm import Cell
-from lengthwise.runners import Logits, RowLoops, Selected, Steps
+from lengthwise.runners import Logits, Mask, RowLoops, Steps
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.cell import build_gate_matrix, run_cell, step_cells
 from lengthwise.runners.cpu.elementwise import dropout, dropout_factors
@@ -64,7 +64,7 @@ class RecurrentRunner(claims.SpecializedRunner):
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         """Return the packed states of all real tokens after one loop."""
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         # Several loops need states in the batch's order, padded; one loop can stay packed up to the logits.
         if no_grad_loops or int(loops.max()) > 1:
             return Plain(_FastLoops(self)).last(inputs, loops, positions, no_grad_loops=no_grad_loops)
@@ -76,7 +76,7 @@ class RecurrentRunner(claims.SpecializedRunner):
             logits.append(self.model.readout(select_unique(states, packing.find_positions(wanted))))
         return restore_order(torch.cat(logits), torch.cat(rows), positions)
 
-    def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
         return Plain(_FastLoops(self)).steps(inputs, loops, positions, movement=movement)
 
 
@@ -104,8 +104,10 @@ class _FastLoops(Model):
 class PackedLSTM(RecurrentRunner):
     """The runner of ``LSTMModel``."""
 
-    kind = LSTMModel
-    parts = claims.register_types({LSTMModel: {**MODEL_PARTS, "cells": [Cell], "drop": (nn.Dropout,)}, **CELL_PARTS})
+    model_type = LSTMModel
+    part_types = claims.register_types(
+        {LSTMModel: {**MODEL_PARTS, "cells": [Cell], "drop": (nn.Dropout,)}, **CELL_PARTS}
+    )
 
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
         packed, drop = packing.pack(x).T, self.model.drop
@@ -119,8 +121,8 @@ class PackedLSTM(RecurrentRunner):
 class Wave(RecurrentRunner):
     """The runner of ``ReTranModel``."""
 
-    kind = ReTranModel
-    parts = claims.register_types(
+    model_type = ReTranModel
+    part_types = claims.register_types(
         {ReTranModel: {**MODEL_PARTS, "layers": [Layer]}, Layer: {**LAYER_PARTS, "cell": (Cell,)}, **CELL_PARTS}
     )
 
@@ -140,7 +142,7 @@ class Wave(RecurrentRunner):
         x, counts, layers = packing.sort_rows(x).transpose(0, 1), packing.counts, [*self.model.layers]
         (_, rows, width), positions, depth, heads = x.shape, len(counts), len(layers), layers[0].heads
         probability = layers[0].dropout if layers[0].training else 0.0
-        weights = stack_maps(layers, heads) | stack_norms(layers)
+        weights = stack_linear_layers(layers, heads) | stack_norms(layers)
         gates = torch.stack([build_gate_matrix(layer.cell) for layer in layers])
         rates = self.model.rates.repeat(2 * heads)  # per coordinate: both halves of a head rotate equally
         outputs = [x[0]] * depth
@@ -316,7 +318,7 @@ def _with_rotated_copy(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tens
     return [weight_and_bias(linear), (rotate_rows(linear.weight), rotate_rows(linear.bias))]
 
 
-def stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
+def stack_linear_layers(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights "l i o" and biases "l 1 o" of all linear layers; layers with the same input are concatenated."""
     maps = {
         "query": [_with_rotated_copy(layer.query, heads) for layer in layers],
@@ -324,10 +326,10 @@ def stack_maps(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tenso
         "mix": [[weight_and_bias(layer.mix)] for layer in layers],
         "out_short": [[weight_and_bias(layer.cell.out), weight_and_bias(layer.cell.short)] for layer in layers],
     }
-    return {name: stack_linear(maps_by_layer) for name, maps_by_layer in maps.items()}
+    return {name: stack_concatenated(maps_by_layer) for name, maps_by_layer in maps.items()}
 
 
-def stack_linear(maps_by_layer: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
+def stack_concatenated(maps_by_layer: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
     """Return weights "l i o" and biases "l 1 o", given (weight, bias) of each layer's maps, which are concatenated."""
     weights, biases = zip(*(map(torch.cat, zip(*layer_maps, strict=True)) for layer_maps in maps_by_layer), strict=True)
     return torch.stack(weights).mT, torch.stack(biases)[:, None]

@@ -22,7 +22,7 @@ from lengthwise.models.transformer import InputInjection, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block, add_optional
 from lengthwise.nn.input_output import DigitReadin, ScaledReadout
-from lengthwise.runners import Logits, RowLoops, Selected, Step, Steps
+from lengthwise.runners import Logits, Mask, RowLoops, Step, Steps
 from lengthwise.runners.cpu import claims, fused_loops, small
 from lengthwise.runners.cpu.elementwise import dropout, gelu
 from lengthwise.runners.cpu.packing import PackedTensor, Ragged, group_by_length, restore_order, select_unique
@@ -64,9 +64,9 @@ class PackedTransformer(claims.SpecializedRunner):
     """The runner of ``TransformerModel``."""
 
     model: TransformerModel
-    kind, parts = TransformerModel, PARTS
+    model_type, part_types = TransformerModel, PARTS
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         rows, logits = [], []
         for group in group_by_length(inputs, GROUP_POSITIONS):
             part, wanted = inputs.take(group).cut_padding(), positions[group]
@@ -76,7 +76,7 @@ class PackedTransformer(claims.SpecializedRunner):
             logits.append(self.model.readout(state))
         return restore_order(torch.cat(logits), torch.cat(rows), positions)
 
-    def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
         # The latest states, newest first: packed during a call of ``_run_loops``, padded between two calls.
         states, padded, done, ids = list[PackedTensor](), list[Tensor](), 0, torch.arange(len(loops))
         while len(ids):
@@ -108,7 +108,7 @@ class Twice(claims.SpecializedRunner):
     """The runner of ``TimedModel``: it runs its two transformers packed, and combines their logits."""
 
     model: TimedModel
-    kind, parts = TimedModel, {**PARTS, **claims.register_types({TimedModel: {}})}
+    model_type, part_types = TimedModel, {**PARTS, **claims.register_types({TimedModel: {}})}
 
     @classmethod
     def find_obstacle(cls, model: Model) -> str | None:
@@ -121,12 +121,12 @@ class Twice(claims.SpecializedRunner):
         super().__init__(model)
         self.answers, self.clock = PackedTransformer(model.answers), PackedTransformer(model.clock)
 
-    def last(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, no_grad_loops: int = 0) -> Logits:
+    def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         answers = self.answers.last(inputs, loops, positions, no_grad_loops=no_grad_loops)
         clock = self.clock.last(self.model.clock_inputs(inputs), loops, positions, no_grad_loops=no_grad_loops)
         return self.model.combine_logits(answers, clock, self.model.clock_mask(inputs)[positions])
 
-    def steps(self, inputs: Inputs, loops: RowLoops, positions: Selected, *, movement: bool = False) -> Steps:
+    def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
         # Both run in the same order of rows; movement is that of the state that answers.
         answers = self.answers.steps(inputs, loops, positions, movement=movement)
         clock = self.clock.steps(self.model.clock_inputs(inputs), loops, positions)
@@ -162,7 +162,7 @@ class _PreparedBatch(NamedTuple):
 
 
 def _final_states(
-    model: TransformerModel, inputs: Inputs, loops: RowLoops, positions: Selected, no_grad_loops: int
+    model: TransformerModel, inputs: Inputs, loops: RowLoops, positions: Mask, no_grad_loops: int
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
     """Return row indices in the order of halting, and the states at ``positions`` after each row's last loop."""
     mask, digits = inputs.padding_mask, inputs.digit_position
@@ -201,25 +201,25 @@ def _run_loops(
     rows, loops, running, _, x, pattern = prepared_batch
     state = PackedTensor(model.init_state(x.value), x.ragged) if state is None else state
     radius = len(model.blocks) * (pattern.value.shape[-1] // 2) if isinstance(pattern, Band) else None
-    until = None
+    last_needed = None
     if positions is not None:
-        until = PackedTensor(x.ragged.pack(_find_last_needed_loop(positions, loops, radius)), x.ragged)
+        last_needed = PackedTensor(x.ragged.pack(_find_last_needed_loop(positions, loops, radius)), x.ragged)
     for k, count in enumerate(running, 1):
         if count < len(rows):
             first_rows = slice(count)
             rows, state, x = rows[first_rows], state.take(first_rows), x.take(first_rows)
-            pattern, until = pattern.take(first_rows), until and until.take(first_rows)
+            pattern, last_needed = pattern.take(first_rows), last_needed and last_needed.take(first_rows)
         wanted = None
         # With a local window, a position that is no longer needed can be dropped from all later loops. Otherwise it
         # stays a key in this loop, and only the part of the last block after attention skips it.
-        if until is not None and radius and isinstance(pattern, Band):
-            needed = (until.value >= k - 1).nonzero()[:, 0]
-            if len(needed) < MAX_NEEDED_FRACTION * len(until.value):
+        if last_needed is not None and radius and isinstance(pattern, Band):
+            needed = (last_needed.value >= k - 1).nonzero()[:, 0]
+            if len(needed) < MAX_NEEDED_FRACTION * len(last_needed.value):
                 state, x = state.select(needed), x.select(needed)
-                until, pattern = until.select(needed), pattern.select(needed)
-        elif until is not None:
-            wanted = (until.value >= k).nonzero()[:, 0]
-            wanted = wanted if len(wanted) < MAX_NEEDED_FRACTION * len(until.value) else None
+                last_needed, pattern = last_needed.select(needed), pattern.select(needed)
+        elif last_needed is not None:
+            wanted = (last_needed.value >= k).nonzero()[:, 0]
+            wanted = wanted if len(wanted) < MAX_NEEDED_FRACTION * len(last_needed.value) else None
         with torch.set_grad_enabled(torch.is_grad_enabled() and k > no_grad_loops):
             value = model.inject(state.value, x.value)
             injected = x.value if model.injection == "reads" else None
@@ -231,7 +231,7 @@ def _run_loops(
         yield k, rows, state
 
 
-def _find_last_needed_loop(positions: Selected, loops: RowLoops, radius: int | None) -> Int[Tensor, "b t"]:
+def _find_last_needed_loop(positions: Mask, loops: RowLoops, radius: int | None) -> Int[Tensor, "b t"]:
     """Return the last loop after which each position's state is needed.
 
     A selected position needs, one loop earlier, all positions within ``radius``, the receptive field of a loop (None
@@ -247,16 +247,15 @@ def _find_last_needed_loop(positions: Selected, loops: RowLoops, radius: int | N
     return loops[:, None] + -gap // radius
 
 
-def _run_fused(
-    model: TransformerModel, prepared_batch: _PreparedBatch, positions: Selected
-) -> Float[Tensor, "m d"] | None:
+def _run_fused(model: TransformerModel, prepared_batch: _PreparedBatch, positions: Mask) -> Float[Tensor, "m d"] | None:
     """Return the states at ``positions`` after each row's last loop, in the order of halting, by
     ``fused_loops``; None if it does not support the model or is not faster."""
     _, loops, running, inputs, x, pattern = prepared_batch
     blocks, ends = list(model.blocks), x.ragged.ends
     attention = block_attention(blocks[0])
     norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
-    is_supported = model.injection == model.inject.how in ("add", "once") and not (model.start_noise and model.training)
+    is_noisy = model.start_noise and model.training
+    is_supported = model.injection == model.inject.injection in ("add", "once") and not is_noisy
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
     worthwhile = small.is_worthwhile(shape, dropout_probability(attention), small.MIN_FUSED_HEADS)
     possible = is_supported and worthwhile and isinstance(pattern, PaddedGroups) and fused_loops.can_fuse(blocks, norm)
@@ -274,8 +273,8 @@ def _run_fused(
         plans.append([small.AttentionPlan.build(x.value, attention.heads, *group) for group in pattern.groups])
     state_numbers = fused_loops.find_distinct_states(x.value, inputs.tokens, ends, plans[0]) if model.causal else None
     # Attention may read all positions, so all states of a row are needed before its last loop.
-    until = x.ragged.pack(loops[:, None] - (~positions).long())
-    plan = fused_loops.plan_loops(plans, ends, running, until, state_numbers)
+    last_needed = x.ragged.pack(loops[:, None] - (~positions).long())
+    plan = fused_loops.plan_loops(plans, ends, running, last_needed, state_numbers)
     return fused_loops.run_loops(x.value, state_numbers, plan, blocks, norm, inject_again=model.injection == "add")
 
 
