@@ -1,4 +1,4 @@
-"""Models define one loop of a computation; runners repeat it."""
+"""Models, which define one loop of a computation. Runners repeat this loop."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Model(nn.Module, ABC):
     h_0 are the only randomness, and rows do not depend on each other.
     """
 
-    # Standard deviation of the normal noise that ``start`` adds in training to h_0, then a single tensor "r t …"; 0:
-    # none. ``Restarts`` adds it at test time.
+    # Standard deviation of the normal noise that ``start`` adds to h_0 in training (0: none) and ``Restarts`` at test
+    # time. With noise, h_0 must be a single tensor "r t …".
     start_noise: float = 0.0
 
     @abstractmethod
@@ -42,7 +42,7 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def advance(self, state: State, context: Context) -> State:
-        """Compute one loop."""
+        """Return the state after one more loop."""
 
     def step(self, state: State, memory: Any) -> tuple[State, Any]:
         """Compute one loop of a causal model at one or more next positions; return the state and the new memory.
@@ -55,8 +55,8 @@ class Model(nn.Module, ABC):
         """Return the logits of every position."""
 
     def answer_state(self, state: State) -> State:
-        """Return the part of a state from which answers are read. A model has settled once further
-        loops barely change it."""
+        """Return the part of a state from which answers are read. A model has settled once further loops barely change
+        this part."""
         return state
 
 
@@ -73,7 +73,7 @@ def find_limited_encodings(model: nn.Module) -> list[Encoding]:
 
 @contextmanager
 def preserve_modes(model: nn.Module) -> Iterator[None]:
-    """Restore the ``training`` flag of each module, which ``eval`` overwrites, after a ``with`` block."""
+    """After a ``with`` block, restore the ``training`` flags of all modules, which ``eval`` overwrites."""
     modes = [(part, part.training) for part in model.modules()]
     try:
         yield
@@ -93,7 +93,7 @@ class ModelSpec(Config):
 
     @property
     def spec_without_seed(self) -> ModelSpec:
-        """The configuration that all seeds of a recipe share: itself, unless it identifies weights."""
+        """This configuration without what differs between a recipe's seeds, e.g. a hash of initial weights."""
         return self
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
@@ -103,7 +103,7 @@ class ModelSpec(Config):
 
 class SequenceModel(Model):
     """Base class of models that read from left to right: the context "r t d" is the embedded tokens, the state "r t d"
-    a loop's output, and ``step`` computes a loop."""
+    a loop's output, and ``step`` computes one loop."""
 
     embedding: nn.Module
     readout: nn.Module

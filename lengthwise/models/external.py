@@ -50,7 +50,7 @@ class ExternalModule(ModelSpec):
         if any(tensor.is_meta for tensor in tensors):
             raise UsageError(f"{type(module).__name__} has weights on the meta device: build it on the CPU")
         digest, form = _hash_weights(module), _hash_weights(module, with_values=False)
-        # Attributes of all modules, such as a number of heads, which the weights and ``repr`` may not show.
+        # Attributes of all modules, e.g. a number of heads, which neither weights nor ``repr`` need to show.
         seen: dict[int, int] = {}
         for name, part in module.named_modules():
             for attribute, value in _list_contents(part).items():
@@ -91,7 +91,7 @@ class ExternalModule(ModelSpec):
 
 def _find_builders(name: str) -> dict[str, Callable[[], nn.Module]]:
     """Return the functions without required arguments, of all imported files, that are annotated to return a class
-    ``name``, in text perhaps with the module before it."""
+    ``name``; an annotation in text may name the module too."""
     functions = {}
     for module in [*sys.modules.values()]:
         for function in [*getattr(module, "__dict__", {}).values()]:
@@ -182,7 +182,7 @@ def _describe_value(value: Any, seen: dict[int, int], depth: int = 0) -> str:
 
     if value is None or isinstance(value, PLAIN_TYPES):
         return repr(value)
-    if isinstance(value, ModuleType | logging.Logger):  # these refer to all others of their kind
+    if isinstance(value, ModuleType | logging.Logger):  # these refer to all other modules or loggers
         return value.__name__ if isinstance(value, ModuleType) else value.name
     if hasattr(value, "__qualname__") or depth > 8:
         return getattr(value, "__qualname__", "")

@@ -54,13 +54,13 @@ class ReTran(ModelSpec):
         return ReTranModel(self, len(reads), len(writes))
 
 
-# For each coordinate of a head, its own factor (cosine), and the factor of the other one of its pair (± sine).
+# For each coordinate of a head, the factor of itself (cosine), and that of the other coordinate of its pair (± sine).
 Rotations = tuple[Float[Tensor, "t e"], Float[Tensor, "t e"]]
 
 
 class Layer(nn.Module):
-    """One layer, computed position by position. Terms that need no earlier output are computed for all positions at
-    once, since on a GPU launching an operation takes longer than computing it."""
+    """One layer of ReTran, computed position by position. Terms that need no earlier output are computed for all
+    positions at once, since on a GPU launching an operation takes longer than computing it."""
 
     def __init__(self, spec: ReTran) -> None:
         super().__init__()
@@ -136,8 +136,8 @@ def _rotate(x: Float[Tensor, "rh t e"], rotations: Sequence[Float[Tensor, "t e"]
 
 @dataclass(frozen=True)
 class LSTM(ModelSpec):
-    """A stack of ``layers`` LSTM cells. A hidden state (here also called short) has ``width`` numbers, a cell state
-    (long) has ``hidden`` numbers.
+    """A stack of ``layers`` LSTM cells. A hidden (short) state has ``width`` numbers, a cell (long) state has
+    ``hidden`` numbers.
 
     In a second loop the input is the output of the first. The model reads from left to right, so ``build`` raises
     UsageError for a layout that is not causal.
@@ -169,6 +169,6 @@ class LSTMModel(SequenceModel):
     def step(self, state: Float[Tensor, "r t d"], memory: Any) -> tuple[Float[Tensor, "r t d"], Any]:
         states = list(memory) if memory else [cell.start(len(state)) for cell in self.cells]
         for number, cell in enumerate(self.cells):
-            x = self.drop(state) if number else state  # dropout between cells, not on the input
+            x = self.drop(state) if number else state  # dropout between cells only
             state, states[number] = cell(x, states[number])
         return state, states

@@ -35,7 +35,7 @@ class SinglePass(Model):
         if getattr(module.forward, "__func__", None) is nn.Module.forward:
             raise UsageError(f"{kind.__name__} has no forward: define forward(self, tokens), which returns logits")
         parameters = inspect.signature(module.forward).parameters
-        # In x-transformers, a wrapper whose layers see the whole row takes ``mask``, True for a real token.
+        # A wrapper of x-transformers whose layers see the whole row takes ``mask``, True for a real token.
         sees_whole_row = not getattr(getattr(module, "attn_layers", None), "causal", False)
         is_x_encoder = kind.__module__.partition(".")[0] == "x_transformers" and sees_whole_row
         masks = (*MASK_PARAMETERS, "mask") if is_x_encoder else MASK_PARAMETERS
@@ -74,7 +74,7 @@ class SinglePass(Model):
     def _compute_logits(self, tokens: Int[Tensor, "b t"], padding_mask: Bool[Tensor, "b t"]) -> Float[Tensor, "b t v"]:
         keywords: dict[str, Any] = dict(self.fixed_keywords)
         if self.mask_name:
-            # The models of transformers take integers.
+            # Models of the library transformers take integers.
             keywords[self.mask_name] = padding_mask.long() if self.mask_name == "attention_mask" else padding_mask
         output = self.module(tokens, **keywords)
         logits = find_logits(output, tokens.shape)
@@ -105,8 +105,8 @@ def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
 
 
 def are_probabilities(logits: Float[Tensor, "n v"]) -> bool:
-    """Return whether rows of logits are probabilities, as after a softmax. One-hot rows, which a hand-written program
-    may return, do not count."""
+    """Return whether all rows of logits are probabilities, as after a softmax, and not all one-hot, as a hand-written
+    program may return."""
     is_one_hot = bool(((logits == 0) | (logits == 1)).all())
     return not is_one_hot and bool((logits >= 0).all() and ((logits.sum(-1) - 1).abs() < 1e-4).all())
 

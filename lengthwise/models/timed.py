@@ -1,4 +1,4 @@
-"""A model with a clock, a smaller looped model that decides when the answer is done.
+"""A model with a clock: a smaller looped model that decides when the answer is done.
 
 The halting unit of adaptive computation time (Graves 2016) reads the state of the model that it halts. A model that
 also decides when to halt may count in ways that fail beyond the training lengths (docs/lab). Here the two models share
@@ -34,10 +34,10 @@ class Timed(ModelSpec):
     UsageError for a layout without ``=`` or end symbol, or with pauses, which move the first position of the answer.
     """
 
-    answers: ModelSpec = Transformer()  # the model that answers
-    # The model that halts: each loop moves the mark of the first position by one, so it reaches the = after n loops.
+    answers: ModelSpec = Transformer()  # the model that computes the answer
+    # The model that halts. Each loop moves the mark of the first position by one, to the = after n loops.
     clock: ModelSpec = Transformer(width=32, positions=(Local(reach=1), Mark()), init_std=0.1, embedding_std=0.3)
-    blind: bool = False  # the clock reads all letters and digits as one symbol: T(n) depends on positions only
+    blind: bool = False  # the clock reads all letters and digits as one symbol, if T(n) depends on positions only
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         return self.clock.vary(self.answers.vary(inputs, generator), generator)

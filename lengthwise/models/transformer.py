@@ -46,16 +46,16 @@ class Transformer(ModelSpec):
     - ``gate``: h + g(h, x) · x, with a gate per coordinate, initialized to 0.9; h_0 = 0.
     - ``layers``: x is added to the state before every block; h_0 = 0.
     - ``reads``: x is added to the inputs of mixer and MLP in every block, not to the state; h_0 = x.
-    - ``once``: no injection; h_0 = x. Advanced once, this equals ``add``.
+    - ``once``: no injection; h_0 = x. With a single loop, this equals ``add``.
 
-    ``noise`` is the standard deviation of h_0 in training, if h_0 is 0 otherwise. ``final_norm`` places the last norm
-    inside the loop, within the readout, or nowhere. ``readout`` is ``linear``; ``mlp``, which is an MLP as in the
-    blocks, the norm and two linear layers; or ``scaled``, a linear layer without bias that is initialized from
-    N(0, init_std²) and whose logits are divided by √width. ``init`` selects the output layers whose initial weights are
+    ``noise`` is the standard deviation of h_0 in training, where h_0 would otherwise be 0. ``final_norm`` places the
+    last norm inside the loop, within the readout, or nowhere. ``readout`` is ``linear``; ``mlp``, which is an MLP as in
+    the blocks, the norm and two linear layers; or ``scaled``, a linear layer without bias that is initialized from N(0,
+    init_std²) and whose logits are divided by √width. ``init`` selects the output layers whose initial weights are
     divided by √(2 · layers): those of mixer and MLP (``all``), or only the mixer's (``attention``).
 
-    Raises UsageError if ``width`` is not a multiple of ``heads``. The model raises it at the first batch if two
-    encodings rotate queries, or two have a blank.
+    Raises UsageError if ``width`` is not a multiple of ``heads``. The model raises UsageError at the first batch if
+    two encodings rotate queries, or two have a blank.
     """
 
     width: Size = 64  # numbers per position; a multiple of heads

@@ -47,7 +47,7 @@ class SoftmaxAttention(Mixer):
 
     @torch.no_grad()
     def tie_query_key(self, heads: Bool[Tensor, " h"]) -> None:
-        """Copy the query weights of the selected heads to their keys."""
+        """Copy the query weights of the selected heads to their key weights."""
         query, key, _ = self.project.weight.view(3, self.heads, -1, self.project.in_features)
         key[heads] = query[heads]
 
@@ -71,7 +71,7 @@ class SoftmaxAttention(Mixer):
     def attend(self, projected: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
         """Return the heads' outputs, before ``out``: softmax attention of every query over the keys it may see."""
         query, key, value = self.add_positions(projected, context)
-        if cache is not None:  # keys are cached after rotation, which depends on their own position only
+        if cache is not None:  # keys are cached after their rotation, which depends on no other position
             key, value = cache.extend(key, value)
         bias = None if context.bias is None else context.bias.to(query.dtype)
         if bias is not None and bias.shape[-1] > key.shape[2]:  # the last column is the blank key's

@@ -43,7 +43,7 @@ class Block(nn.Module):
         self.mixer = mixer
         if mlp is not None:
             self.norm_mlp = nn.LayerNorm(width, eps)
-        self.mlp: MLP = mlp  # type: ignore[assignment]  # may be None: runners that need an MLP decline
+        self.mlp: MLP = mlp  # type: ignore[assignment]  # may be None; runners that need an MLP decline such blocks
         self.drop = nn.Dropout(dropout)
 
     def forward(

@@ -15,8 +15,8 @@ from lengthwise.nn.mixer import AttentionContext, Hidden, Mixer, MixerSpec
 
 @dataclass(frozen=True)
 class Convolution(MixerSpec):
-    """A convolution over a position and its ``reach`` neighbours on either side, with zeros beyond the ends. Looped,
-    with input injection, it is the recurrent convolution with recall (Bansal et al. 2022)."""
+    """A convolution over a position and its ``reach`` neighbours on either side, with zeros beyond the ends. In a
+    loop with input injection, it is the recurrent convolution with recall (Bansal et al. 2022)."""
 
     sees_neighbours_only: ClassVar[bool] = True
     reach: Size = 1  # neighbours on either side that are seen
@@ -26,8 +26,8 @@ class Convolution(MixerSpec):
 
 
 class ConvolutionMixer(Mixer):
-    """The module of ``Convolution``. ``out`` maps the states of all neighbours, one after the other, to the result. In
-    a causal layout the neighbours on the right are zeros."""
+    """The module of ``Convolution``. ``out`` maps the states of all neighbours, one after the other, to the output. In
+    a causal layout, zeros replace the neighbours on the right."""
 
     def __init__(self, width: int, reach: int, *, biases: bool) -> None:
         super().__init__()
@@ -46,8 +46,8 @@ class ConvolutionMixer(Mixer):
 @dataclass(frozen=True)
 class GridConvolution(MixerSpec):
     """A convolution over a cell of a grid and the cells above, below, left and right of it, with zeros beyond the edges
-    (for the layout ``Grid``). Looped, with input injection, it is the recurrent convolution with recall (Bansal et al.
-    2022)."""
+    (for the layout ``Grid``). In a loop with input injection, it is the recurrent convolution with recall (Bansal et
+    al. 2022)."""
 
     sees_neighbours_only: ClassVar[bool] = True
 
@@ -56,7 +56,7 @@ class GridConvolution(MixerSpec):
 
 
 class GridConvolutionMixer(Mixer):
-    """The module of ``GridConvolution``. ``out`` maps a cell's state and those of its four neighbours to the result."""
+    """The module of ``GridConvolution``. ``out`` maps the states of a cell and its four neighbours to the output."""
 
     sees_cells = True
 

@@ -19,8 +19,8 @@ from lengthwise.nn.position import Encoding, Position
 class _DigitPosition(Position):
     """A learned vector for each digit position, added to the input or, with ``at="attention"``, to the queries and keys
     of every layer. The initial vectors have standard deviation ``std``: they are random or, with ``start="sines"``,
-    sines and cosines of the digit position, so that one linear map takes each vector to that of the next digit
-    position.
+    sines and cosines of the digit position, so that one linear map takes each vector to the vector of the next
+    digit position.
 
     In training an offset, uniform in 0 … ``offset`` − 1, is added to all digit positions of a batch, or of each row
     with ``each_row``, so that digit positions of longer numbers are trained too; at test time it is 0. ``size`` must be
@@ -47,8 +47,8 @@ class _DigitPosition(Position):
 @dataclass(frozen=True)
 class Abacus(_DigitPosition):
     """Abacus embeddings: equal digit positions of operands and answer share a learned vector; all signs share another,
-    without an offset (McLeish et al. 2024, section 3). The paper adds them to the input, its reproduction to queries
-    and keys."""
+    without an offset (McLeish et al. 2024, section 3). The paper adds these vectors to the input; its reproduction
+    adds them to queries and keys."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         offset = self._draw_offset(inputs, generator)
@@ -58,7 +58,7 @@ class Abacus(_DigitPosition):
 @dataclass(frozen=True)
 class Coupling(_DigitPosition):
     """Position coupling (Cho et al. 2024, section 3): equal digit positions share a learned vector. Signs count as
-    digit position 0, as in the authors' code for reversed answers, and the offset is added to them too."""
+    digit position 0, as in the authors' code for reversed answers, and get the offset too."""
 
     each_row: bool = True  # draw the offset for each row, not for the batch
 
@@ -97,7 +97,7 @@ def _check_fits(name: str, largest: int, table_size: int, advice: str) -> None:
 
 
 def _digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
-    """Return digit positions; 0 for padding, whose positions may exceed the table and whose vectors are not used."""
+    """Return digit positions, with 0 for padding: its positions may exceed the table, and its vectors are not used."""
     return inputs.digit_position.where(inputs.padding_mask, 0)
 
 

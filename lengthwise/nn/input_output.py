@@ -14,7 +14,7 @@ from lengthwise.base.types import UsageError, Vocab
 class DigitReadin(nn.Linear):
     """A linear layer on the digits of each symbol, as real numbers, for symbols such as the columns of ``Pairs``.
 
-    Raises UsageError for other symbols.
+    Raises UsageError if the symbols do not consist of digits, all of the same number.
     """
 
     digits: Float[Tensor, "v n"]

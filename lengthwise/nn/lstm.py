@@ -61,4 +61,4 @@ class Cell(nn.Module):
                 nn.init.normal_(linear.weight, std=std)
         for linear in (self.input, self.short, self.out):
             nn.init.zeros_(linear.bias)
-        self.input.bias[hidden : 2 * hidden] = 1  # an open forget gate keeps the long state, and its gradient, at first
+        self.input.bias[hidden : 2 * hidden] = 1  # at first, open forget gates keep the long state and its gradient

@@ -1,6 +1,6 @@
-"""The interface of token mixers: the part of a block that combines positions, e.g. attention.
+"""The interface of token mixers, the parts of blocks that combine positions, e.g. attention.
 
-``AttentionContext`` combines what a mixer needs to know of positional encodings, causality and padding.
+``AttentionContext`` holds what a mixer needs to know about positional encodings, causality and padding.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class AttentionContext(NamedTuple):
         if len(angles) > 1 or len(blanks) > 1:
             raise UsageError("a model takes at most one rotary encoding, and at most one encoding with a blank key")
         biases = _drop_none(encoding.attention_bias(inputs) for encoding in encodings)
-        # A blank is a column of the bias, so it needs a bias, even if that only hides later positions.
+        # A blank is a column of the bias, so it needs a bias, even one that only hides later positions.
         bias, mask = None, inputs.padding_mask
         if biases or blanks or not causal:
             itself = torch.eye(mask.shape[1], dtype=torch.bool, device=mask.device)
@@ -71,7 +71,7 @@ class Mixer(nn.Module, ABC):
 
     attends: ClassVar[bool] = False  # True if it uses the bias, angles and keys of ``AttentionContext``
     sees_cells: ClassVar[bool] = False  # True if it uses the neighbouring cells of ``AttentionContext``
-    caches: ClassVar[bool] = False  # True if ``forward`` keeps its keys and values in the cache that it is given
+    caches: ClassVar[bool] = False  # True if ``forward`` stores its keys and values in its argument ``cache``
 
     @abstractmethod
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
@@ -110,8 +110,8 @@ def build_mixer(
 ) -> Mixer:
     """Build a layer's mixer by ``spec.build(width, heads, …)``, with the keyword arguments that it takes.
 
-    ``causal``: no position may see a later one. ``layer`` is counted from 0. ``biases``: whether linear layers have
-    biases. A module that is not a ``Mixer`` is wrapped in ``PlainMixer``. Raises UsageError for anything else.
+    With ``causal``, no position may see a later one. ``layer`` is counted from 0. With ``biases``, linear layers have
+    biases. A module that is not a ``Mixer`` is wrapped in ``PlainMixer``. Raises UsageError for other results.
     """
     keywords: dict[str, Any] = {"causal": causal, "layer": layer, "dropout": dropout, "biases": biases}
     signature, advice = inspect.signature(spec.build), f"beside width and heads, it may take {', '.join(keywords)}"

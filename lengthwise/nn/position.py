@@ -19,7 +19,7 @@ from lengthwise.base.types import Inputs, UsageError
 class Encoding(nn.Module):
     """Base class of encodings. Each method returns one kind of positional information, by default None."""
 
-    reads_padding: ClassVar[bool] = False  # True if terms of real tokens depend on which tokens are padding
+    reads_padding: ClassVar[bool] = False  # True if results for real tokens depend on which tokens are padding
 
     def check(self, inputs: Inputs) -> None:
         """Raise UsageError if a row does not fit the encoding; called before anything large is computed."""
@@ -165,8 +165,8 @@ class _Sinusoidal(Encoding):
 class Randomized(Position):
     """Randomized positions for another encoding (Ruoss et al. 2023): a row gets random numbers below ``most``, in
     increasing order, instead of 0, 1, 2, …, so that positions of long rows are trained on short ones. Training draws
-    new ones for each batch; at test time, rows of equal length get equal ones. Raises UsageError for a row longer than
-    ``most``."""
+    new positions for each batch; at test time, rows of equal length get equal positions. Raises UsageError for a row
+    longer than ``most``."""
 
     indexed = True
 
@@ -294,7 +294,7 @@ class _FIRE(Encoding):
         self.network = nn.Sequential(nn.Linear(1, spec.hidden), nn.ReLU(), nn.Linear(spec.hidden, heads))
         self.scale = nn.Parameter(torch.tensor(0.1))
         self.threshold = spec.threshold
-        # L = times · threshold, so that this weight is about as large as others.
+        # L = times · threshold; ``times`` is about as large as other weights.
         self.times = nn.Parameter(torch.tensor(1.0))
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
@@ -339,5 +339,5 @@ def _distinct_row_positions(inputs: Inputs) -> Int[Tensor, "#b t"]:
 
 
 def distances(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
-    """Return the distances |i − j| between all pairs of numbers in each row."""
+    """Return the distances |i − j| between all pairs of positions in each row."""
     return (index[:, :, None] - index[:, None]).abs()

@@ -53,7 +53,8 @@ class _HeadWindow(Position):
     def _last_heads(self, heads: int) -> Bool[Tensor, " h"]:
         """Return a mask of the last ``count`` heads."""
         if self.count > heads:
-            raise UsageError(f"{type(self).__name__}: count must be at most {heads}, the heads, not {self.count}")
+            name = type(self).__name__
+            raise UsageError(f"{name}: count must be at most the number of heads, {heads}, not {self.count}")
         return torch.arange(heads, device="cpu") >= heads - self.count
 
 
@@ -101,11 +102,12 @@ class LocalHeadsEncoding(_KeyMask):
 
 @dataclass(frozen=True)
 class CoupledHeads(_HeadWindow):
-    """The last ``count`` heads see tokens of all numbers whose digit positions differ by at most ``reach`` from theirs.
+    """Windows of digit positions for the last ``count`` heads: a position sees the tokens, of any number, whose digit
+    positions differ from its own by at most ``reach``.
 
     Digit positions are those of position coupling (Cho et al. 2024), but a window has no parameters, so it applies to
     numbers of any length. In layouts that predict each symbol one position earlier, ``ahead=1`` centres the window on
-    the digit position of the predicted digit. A position always sees itself.
+    the predicted digit's position. A position always sees itself.
     """
 
     reach: Extra = 0  # the largest difference of digit positions that is seen
@@ -132,12 +134,12 @@ class CoupledHeadsEncoding(LocalHeadsEncoding):
 
 @dataclass(frozen=True)
 class EarlierHeads(_HeadWindow):
-    """The last ``count`` heads see earlier positions only, not their own, and a blank key.
+    """In the last ``count`` heads, a position sees only earlier positions, not itself, and a blank key.
 
     The blank is a key of zeros with a value of zeros, which a head can attend to instead of a position (a softmax with
-    1 added to its sum, Miller 2023). Such a head can detect whether its symbol occurred earlier; ordinary causal
-    attention cannot, as a position's own key matches equally well. The key weights of these heads start equal to their
-    query weights: matching equal symbols takes long to learn otherwise.
+    1 added to its sum, Miller 2023). Such a head can detect whether a position's symbol occurred earlier; ordinary
+    causal attention cannot, because the position's own key matches equally well. The key weights of these heads start
+    equal to their query weights: otherwise the match of equal symbols takes long to learn.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
@@ -160,11 +162,11 @@ class EarlierHeadsEncoding(_KeyMask):
 
 @dataclass(frozen=True)
 class GridHeads(Position):
-    """Windows on a square grid (for the layout ``Grid``): the first head sees its line, the second its column, the
-    third its box, and further heads see all cells. No parameters.
+    """Windows on a square grid (for the layout ``Grid``): a cell sees its line in the first head, its column in the
+    second, its box in the third, and all cells in further heads. No parameters.
 
-    In a grid of n × n cells, a box has h lines and n / h columns, where h is the largest divisor of n up to √n and
-    10, as in Sudoku.
+    In a grid of n × n cells, a box has h lines and n / h columns, where h is the largest divisor of n up to √n, and
+    at most 10, as in Sudoku.
     """
 
     def build(self, width: int, heads: int) -> Encoding:
@@ -218,8 +220,8 @@ class BlankEncoding(Encoding):
 
 def find_neighbouring_cells(inputs: Inputs, *, causal: bool) -> Int[Tensor, "b t 4"]:
     """Return the positions of the cells above, below, left and right of each position of a grid. For a cell that does
-    not exist or, if ``causal``, comes later, return the row's number of positions. A row that is not a grid counts as
-    one line."""
+    not exist or, if ``causal``, comes later, return the row's number of positions. A row that is not a grid is one
+    line."""
     real, count = inputs.padding_mask, inputs.tokens.shape[1]
     index = torch.arange(count, device=real.device).expand_as(inputs.tokens)
     columns = (inputs.position.where(real, 0).amax(1, keepdim=True) + 1).expand_as(index)

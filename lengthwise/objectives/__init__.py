@@ -1,4 +1,4 @@
-"""Objectives: training losses, which differ in the loops after which the output is supervised."""
+"""Objectives: training losses, which differ in the loops after which they supervise the output."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from lengthwise.runners.plain import detach
 
 
 class Objective(Config):
-    """Base class of training losses, given a batch and each row's loops. Subclasses are frozen dataclasses."""
+    """Base class of training losses of a batch and each row's number of loops. Subclasses are frozen dataclasses."""
 
-    needs_end: ClassVar[bool] = False  # True if answers must end with a symbol of their own, and so can be empty
+    needs_end: ClassVar[bool] = False  # True if answers must end with an end symbol, so that they can be empty
 
     @abstractmethod
     def __call__(self, runner: Runner, batch: Batch, loops: Int[Tensor, " b"], generator: Generator) -> Loss:
@@ -82,7 +82,7 @@ class Every(Objective):
         last = {}
         for _, rows, logits in runner.each(batch.inputs, loops, batch.loss_mask):
             loss, accuracy = loss_and_accuracy(logits, batch.targets[rows][batch.loss_mask[rows]])
-            # Weighted by rows, so that loops that only few long rows reach do not dominate.
+            # Weighted by rows, so that loops reached by only a few long rows do not dominate.
             total, right, weight = total + len(rows) * loss, right + len(rows) * accuracy, weight + len(rows)
             last = {"last_loss": loss.detach()}
         value = total / weight
@@ -159,8 +159,8 @@ class Halting(Objective):
     """``Final``, except that rows that take fewer than T(n) + ``more`` loops must give the empty answer: the target of
     their first answer slot is the end symbol, and their other slots have no target.
 
-    For ``AnyLoops``, which lets some rows stop early, and the stopping rule ``Halted``, which waits for an answer. It
-    is a halting output (ACT, Graves 2016), but supervised, and without parameters of its own.
+    Use it with ``AnyLoops``, which lets some rows stop early, and the stopping rule ``Halted``, which waits for an
+    answer. The end symbol is then a halting output (ACT, Graves 2016), but supervised and without further parameters.
 
     The loss is (1 − e) · D + e · E, with e the fraction of early rows, E their mean cross-entropy, and D the mean
     cross-entropy of the tokens of all other rows.

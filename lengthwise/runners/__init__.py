@@ -13,7 +13,7 @@ from lengthwise.base.types import Inputs, UsageError
 from lengthwise.models import Model, State
 
 RowLoops = Int[Tensor, " b"]  # the number of loops of each row, at least 1
-Mask = Bool[Tensor, "b t"]  # True at the n positions whose logits are wanted
+Mask = Bool[Tensor, "b t"]  # True at the n selected positions, whose logits are returned
 Logits = Float[Tensor, "n v"]
 LogitsAndState = tuple[Logits, State]  # the logits and the state after each row's last loop
 LoopLogits = Iterator[tuple[int, Int[Tensor, " r"], Logits]]  # after each loop: its number, the rows, their logits
@@ -28,15 +28,15 @@ class Step(NamedTuple):
     movement: Float[Tensor, "r t p"] | None  # how far each state moved (see ``plain.Movements``); None unless requested
 
 
-Steps = Generator[Step, Bool[Tensor, " r"] | None, None]  # takes a mask of the rows that continue; None: all
+Steps = Generator[Step, Bool[Tensor, " r"] | None, None]  # ``send`` takes a mask of the rows that continue (None: all)
 
 
 class Runner(ABC):
     """Advances each row of a batch for its own number of loops and returns logits at selected positions.
 
-    All arguments are on the CPU, so that no value has to be read from the model's device. ``loops`` "b" are at least
-    1. ``positions`` "b t" is True at the n selected positions. Logits are on the model's device, row by row, and
-    differentiable.
+    All arguments are on the CPU, so that no value has to be read from the model's device. ``loops`` "b"
+    holds each row's number of loops, at least 1. ``positions`` "b t" is True at the n selected positions. Logits are on
+    the model's device, row by row, and differentiable.
     """
 
     def __init__(self, model: Model) -> None:
@@ -53,7 +53,8 @@ class Runner(ABC):
 
     def carry(self, inputs: Inputs, loops: RowLoops, positions: Mask, state: State | None = None) -> LogitsAndState:
         """Return the logits and the state after each row's last loop. Loops start from ``state``, which an earlier call
-        for these rows returned, by default from the model's own. Gradients flow through states (see ``detach``)."""
+        returned for the same rows, or by default from the model's initial state. Gradients flow through ``state``,
+        unless the caller detaches it (``lw.detach``)."""
         raise UsageError(f"{type(self).__name__} keeps no state between calls: use last or each")
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
@@ -62,7 +63,7 @@ class Runner(ABC):
             yield k, rows, logits
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
-        """Yield a ``Step`` after each loop, for evaluation; with ``movement``, it has each state's movement.
+        """Yield a ``Step`` after each loop, for evaluation. With ``movement``, a step has the movement of each state.
 
         After a step, ``send`` a mask "r" of its rows that continue; other rows are no longer computed.
         """

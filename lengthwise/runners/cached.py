@@ -1,8 +1,8 @@
-"""Decoding with a cache: each position is computed once, not again for every new token.
+"""Decode with a cache, so that each position is computed once, not again for every new token.
 
 Causal models with a method ``step`` are supported, and causal transformers whose mixers can decode. A causal model's
-states do not depend on later positions, so results are equal. Keys and values of a transformer, and the states of
-recurrent models and mixers, are kept per loop.
+states do not depend on later positions, so the cache does not change results. It keeps a transformer's keys and
+values, and the states of recurrent models and mixers, of each loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lengthwise.runners.cpu import claims
 
 
 class IncrementalDecoder(ABC):
-    """Computes the logits of a batch's next positions from its memory of the earlier positions. All rows run the same
+    """Computes the logits of a batch's next positions, and remembers what later positions need. All rows run the same
     number of loops."""
 
     def __init__(self, model: Model) -> None:
@@ -35,8 +35,8 @@ class IncrementalDecoder(ABC):
 
 
 class Cache:
-    """The memory of mixers, one entry per layer and loop: keys and values of attention, states of other mixers. An
-    entry is found by the number of its call."""
+    """A cache of what mixers remember, with an entry per layer and loop: keys and values of attention, or the state of
+    another mixer. Mixers are called in the same order for all positions, so a call's number identifies its entry."""
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
@@ -50,13 +50,13 @@ class Cache:
         return key, value
 
     def step(self, mixer: Mixer, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-        """Return a mixer's outputs at the new positions, from its ``step``."""
+        """Run a mixer's ``step`` on the new positions, and store its new state; return its outputs."""
         mixed, state = mixer.step(x, self.current_entry())
         self._store(state)
         return mixed
 
     def current_entry(self) -> Any:
-        """Return this call's entry; None before the first positions are stored."""
+        """Return the entry of the next call; None if no positions are stored yet."""
         return self.entries[self.next_call] if self.next_call < len(self.entries) else None
 
     def _store(self, value: Any) -> None:
@@ -65,7 +65,7 @@ class Cache:
 
 
 class CachedTransformer(IncrementalDecoder):
-    """A reader for causal transformers. Positional terms and the attention bias are computed once, for the full row."""
+    """A decoder for causal transformers. Positional terms and the attention bias are computed once, for whole rows."""
 
     model: TransformerModel
 
@@ -102,7 +102,7 @@ def _slice_context(context: AttentionContext, start: int, stop: int) -> Attentio
 
 
 class StepwiseDecoder(IncrementalDecoder):
-    """A reader for causal models with a method ``step``. It keeps the model's memory of each loop."""
+    """A decoder for causal models with a method ``step``. It keeps the memory that ``step`` returns in each loop."""
 
     def __init__(self, model: Model) -> None:
         super().__init__(model)
@@ -116,12 +116,13 @@ class StepwiseDecoder(IncrementalDecoder):
 
 
 def build_decoder(model: Model, inputs: Inputs) -> IncrementalDecoder | None:
-    """Return a model's reader; None if it has none. ``inputs`` must be complete except for the answer's tokens."""
+    """Return a decoder for a model; None if the model does not support one. ``inputs`` must be complete except for the
+    answer's tokens."""
     if any(getattr(module, hook) for module in model.modules() for hook in claims.HOOKS):
         return None
     if type(model).step is not Model.step:
         return StepwiseDecoder(model)
-    # A causal transformer of the package's blocks whose mixers can all decode.
+    # Otherwise only causal transformers of the package's blocks are supported, if all their mixers can decode.
     if type(model) is not TransformerModel or not model.causal or not model.blocks:
         return None
     for block in model.blocks:

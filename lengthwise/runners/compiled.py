@@ -4,7 +4,7 @@ For a small model on a GPU, launching an operation takes longer than computing i
 kernels. Compiling takes 5 to 50 s per shape, so shapes must recur: rows are padded to a multiple of ``BUCKET``
 positions, and all rows run as many loops as the row that needs most; finished rows keep their state. Neither padding
 nor other rows change a logit, so values and gradients equal those of the plain runner up to rounding. Where launching
-is cheap, as on a CPU, computing padding and finished rows costs more than it saves.
+is cheap, as on a CPU, computing padding and finished rows costs more than compilation saves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAX_SHAPES = 1000  # largest number of compiled shapes; torch's default is 8
 
 
 class Compiled(claims.SpecializedRunner):
-    """The compiled runner of ``TransformerModel``. It advances all rows, at all positions, in few different shapes."""
+    """The compiled runner of ``TransformerModel``. It advances all rows, at all positions, so that few shapes occur."""
 
     model: TransformerModel
     model_type, part_types, devices = TransformerModel, PARTS, ("cpu", "cuda")
@@ -43,7 +43,7 @@ class Compiled(claims.SpecializedRunner):
     def find_obstacle(cls, model: Model) -> str | None:
         if (reason := super().find_obstacle(model)) is not None:
             return reason
-        # At other shapes, other random numbers would be drawn.
+        # Rows padded to another shape would draw other random numbers.
         if has_dropout(model):
             return "it has dropout"
         return "its initial state is random in training" if model.start_noise else None
@@ -96,9 +96,9 @@ def advance_running(
 
 @cache
 def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
-    """Return a function that is compiled whenever it is called with a new shape."""
+    """Return ``function`` compiled by torch, once for each shape with which it is called."""
     from torch._dynamo import config  # late: importing it takes seconds
 
-    # These names are those of torch 2.6, and aliases of ``recompile_limit`` later.
+    # The names in torch 2.6; in later versions they are aliases of ``recompile_limit``.
     config.cache_size_limit = config.accumulated_cache_size_limit = MAX_SHAPES
     return torch.compile(function, backend=backend, fullgraph=True, dynamic=False)

@@ -1,9 +1,9 @@
-"""CUDA graphs, a GPU's operations that are captured once and replayed; and the choice of the faster attention kernel.
+"""CUDA graphs (a GPU's operations, captured once and replayed), and the choice of the faster attention kernel.
 
 If rows are short, attention is computed by two batched matrix products, else by torch's fused kernel. The fused kernel
-works on tiles of 128 positions, which short rows leave mostly empty: at 22 positions two products took a quarter of its
-time on an H200. The largest row width at which products are faster is measured once for each GPU, number type and head
-width, and kept in ``LENGTHWISE_CACHE`` (by default ``~/.cache/lengthwise``).
+works on tiles of 128 positions, which short rows leave mostly empty: at 22 positions, two products took a quarter of
+the kernel's time on an H200. The largest row width at which products are faster is measured once for each GPU, number
+type and head width, and kept in ``LENGTHWISE_CACHE`` (by default ``~/.cache/lengthwise``).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import read_json_object, write_json
 from lengthwise.nn.attention import SoftmaxAttention
 
-DEFAULT_PRODUCT_WIDTH = 16  # row width on a CPU: fixed, so that results do not depend on the machine
-MEASURED_WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # row widths that are measured
+DEFAULT_PRODUCT_WIDTH = 16  # fixed where no fused kernel is timed, e.g. on a CPU
+MEASURED_WIDTHS = (16, 24, 32, 48, 64, 96, 128)  # row widths at which both kernels are timed
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # number types that fused kernels support
-ROWS_TIMES_HEADS = 4096  # number of rows times heads in a measurement
+ROWS_TIMES_HEADS = 4096  # rows times heads when a kernel is timed
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def side_stream() -> Iterator[None]:
 def capture(function: Callable[[], None], pool: Any = None) -> Callable[[], None]:
     """Capture the GPU operations of a function, and return a function that repeats them."""
     graph = torch.cuda.CUDAGraph()
-    # Meanwhile other threads, such as the one that draws batches, may continue.
+    # With "thread_local", other threads, such as the one that draws batches, may use CUDA during the capture.
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         function()
     return graph.replay

@@ -1,4 +1,4 @@
-"""Export of a model as a graph, by torch.export and ONNX, for any batch, row length and number of loops.
+"""Export models as graphs, by torch.export and ONNX, for any batch, row length and number of loops.
 
 The loop over depth is an operation of the graph (``while_loop``; ONNX's Loop), and so is the loop over positions of an
 LSTM or of ReTran.
@@ -35,7 +35,7 @@ INPUT_NAMES = (*(one.name for one in fields(Inputs)), "loops")  # the graph's in
 
 class ExportedModule(nn.Module):
     """A module that maps the fields of ``Inputs``, "b t", and ``loops`` "b" (at least 1) to logits "b t v" after each
-    row's own number of loops."""
+    row's own number of loops. An LSTM or ReTran always runs one loop."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class ExportedModule(nn.Module):
             scan = isinstance(model, ScanModel)
             changed = tree_flatten(_advance_scan(model, state, k) if scan else model.advance(state, context))[0]
             new_and_old = zip([leaf for leaf in changed if isinstance(leaf, Tensor)], values[constant:], strict=True)
-            kept_states = []  # a row whose loops are over keeps its state
+            kept_states = []  # a finished row keeps its state
             for new, old in new_and_old:
                 runs = (k < loops).view(-1, *[1] * (new.dim() - 1))
                 # onnxruntime has no ``where`` for Booleans.
@@ -168,7 +168,7 @@ def _advance_scan(model: ScanModel, state: Any, k: Int[Tensor, ""]) -> Any:
 
 
 def _advance_lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-    """Compute ``LSTMModel.advance`` once."""
+    """Compute one loop of an LSTM, as ``LSTMModel.advance`` does."""
 
     def step(cell: Cell, x: Tensor, t: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         output, states = cell(_select_position(x, t)[:, None], states)
@@ -180,7 +180,7 @@ def _advance_lstm(model: LSTMModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, 
 
 
 def _advance_retran(model: ReTranModel, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
-    """Compute ``ReTranModel.advance`` once."""
+    """Compute one loop of ReTran, as ``ReTranModel.advance`` does."""
     angles = torch.arange(1, x.shape[1] + 1)[:, None] * model.rates
     turn = angles.cos().repeat(1, 2), torch.cat([-angles.sin(), angles.sin()], 1)
     for layer in model.layers:

@@ -1,4 +1,4 @@
-"""Training steps that are recorded once per shape, on a GPU as CUDA graphs, and replayed.
+"""Training steps, recorded once per shape (on a GPU as CUDA graphs) and replayed.
 
 For a small model, the host takes longer to launch operations than the GPU to compute them. A CUDA graph launches all
 operations at once. It repeats the same operations on the same memory, so Python's decisions must be the same each time:
@@ -6,13 +6,13 @@ operations at once. It repeats the same operations on the same memory, so Python
 - Transformers' rows are padded to a multiple of ``BUCKET`` positions; other models keep the width of their batch.
 - All rows run as many loops as the row that needs most; finished rows keep their state (``torch.where``).
 - Inputs are copied into fixed buffers; gradients are added up in fixed buffers, which become ``parameter.grad``.
-- All else that decides what is computed is part of a recording's ``Shape``, and is read from CPU tensors.
+- Everything else that decides which operations run is part of a recording's ``Shape``, and is read from CPU tensors.
 
-The forward and the backward pass are one graph each. Between them runs the objective, any function of the logits: a few
-operations, launched while the GPU computes. Random numbers come from torch's generators, which are seeded before each
-step; with padding, dropout and noise draw different numbers from the plain runner's.
+The forward and the backward pass are one graph each. The objective, which may be any function of the logits, runs
+between them: a few operations, launched while the GPU computes. Random numbers come from torch's generators, which are
+seeded before each step; with padding, dropout and noise draw different numbers from the plain runner's.
 
-On a CPU the same steps run uncaptured on the same buffers, and tests compare them with the plain runner.
+On a CPU the same steps run on the same buffers without capture, and tests compare them with the plain runner.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ WARM_UP = 3  # runs before a capture: they allocate, choose kernels and compile
 class Shape(NamedTuple):
     """The shapes, types and options that a recording fixes. Passes that agree in them share a recording."""
 
-    call: int  # the number of the pass within its step: passes of one step must not share memory
+    call: int  # number of the pass within its step, because passes of one step must not share memory
     loops: int
     no_grad_loops: int
     each: bool  # whether logits are read after every loop
@@ -63,8 +63,8 @@ class Shape(NamedTuple):
 class Graphs(Runner):
     """Records training passes and replays them. If recording fails, ``plain`` runs all later passes (see ``reason``).
 
-    Call ``begin_step`` before each step. After ``backward``, ``parameter.grad`` are buffers that stay the
-    same in every step.
+    Call ``begin_step`` before each step. After ``backward``, each ``parameter.grad`` is a buffer that is reused in
+    every step.
     """
 
     def __init__(self, plain: Runner, *, bf16: bool = False) -> None:
@@ -72,7 +72,7 @@ class Graphs(Runner):
         self.plain, self.bf16, self.device = plain, bf16, get_device(plain.model)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.gradients: dict[int, Tensor] = {}  # by the number of the weight
-        self.recordings: dict[Shape, Recording] = {}  # in the order of use, the latest last
+        self.recordings: dict[Shape, Recording] = {}  # the most recently used last
         # Memory pools, by the number of the call in a step: such passes never run at the same time.
         self.pools = defaultdict[int, Any](torch.cuda.graph_pool_handle)
         self.calls = 0
@@ -190,14 +190,14 @@ class Graphs(Runner):
         return self._record(shape, inputs, running)
 
     def publish_gradients(self, weight_numbers: list[int]) -> None:
-        """Set these weights' gradients to the buffers. Gradients that the objective itself has added are kept."""
+        """Set ``grad`` of these weights to the buffers; add any gradient that the objective itself has stored there."""
         for weight, gradient in (pair for number in weight_numbers for pair in self.gradients_of(number)):
             if weight.grad is not None and weight.grad is not gradient:
                 gradient.add_(weight.grad)
             weight.grad = gradient
 
     def gradients_of(self, number: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """Return the parameters of a weight, with their gradients in the buffers."""
+        """Return pairs of a parameter and the buffer of its gradient, for the weight of this number."""
         return [(self.weights[number], self.gradients[number])]
 
     def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
@@ -281,7 +281,8 @@ class Recording:
 
 
 class _Replay(torch.autograd.Function):
-    """A recording as an autograd operation. Its first argument only makes torch compute gradients."""
+    """A recording as an autograd function. ``anchor`` has no effect but requires a gradient, so that torch calls
+    ``backward``."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, recording: Recording) -> Tensor:
@@ -300,7 +301,7 @@ class _Replay(torch.autograd.Function):
 
 
 class UnrolledLoops(nn.Module):
-    """All loops of a pass, at a fixed shape."""
+    """A module that computes all loops of a pass at a fixed shape."""
 
     def __init__(self, model: Model, shape: Shape, *, compiles: bool, uses_waves: bool) -> None:
         super().__init__()
@@ -342,8 +343,8 @@ class UnrolledLoops(nn.Module):
 
 @dataclass(frozen=True)
 class _GuardedInputs(CopiedInputs):
-    """Inputs of a user's model. A recording repeats the same operations for other values, so that the model must not
-    choose operations by the values of its inputs."""
+    """Inputs of a user's model, which must not read their values on the CPU: a recording repeats the same operations
+    for other values, so a model must not choose operations by values."""
 
     @property
     def host(self) -> Inputs:

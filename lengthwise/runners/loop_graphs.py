@@ -6,8 +6,8 @@ the others are copied to a smaller buffer, and their loop is recorded. Embedding
 recorded.
 
 Two replays must give the state that two calls of ``advance`` give. If they do not, or if a capture fails, the plain
-runner computes the pass. On a CPU the same loops run uncaptured on the same buffer, and tests compare them with the
-plain runner.
+runner computes the pass. On a CPU the same loops run on the same buffer without capture, and tests compare them
+with the plain runner.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class RecordedLoop:
 
 
 def _copy_rows(tree: Any, rows: Int[Tensor, " r"]) -> Any:
-    """Copy nested tuples of tensors. Tensors of one row are copied whole, of the others only ``rows``."""
+    """Copy these rows of all tensors in nested tuples. A tensor of one row is copied whole."""
     return tree_map_only(Tensor, lambda part: part.clone() if len(part) == 1 else part[rows], tree)
 
 

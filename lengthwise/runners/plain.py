@@ -14,7 +14,7 @@ from lengthwise.base.types import Inputs, UsageError, to_device
 from lengthwise.models import Model, State, get_device
 from lengthwise.runners import Logits, LogitsAndState, Mask, RowLoops, Runner, Step, Steps
 
-PERIODS = 2  # movements are measured over one loop and over two
+PERIODS = 2  # movement is measured over one loop and over two loops
 # After each loop: its number, the rows that ran, and their state. Takes a mask of the rows that continue; None: all.
 LoopStates = Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]
 
@@ -53,8 +53,8 @@ def select_rows(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
 
 
 def choose_rows(mask: Bool[Tensor, " b"] | Bool[Tensor, ""], new: State, old: State) -> State:
-    """Return a state that is ``new`` in the rows of the mask (a scalar: in all or none) and ``old`` in the others.
-    Values without a row axis are ``new``."""
+    """Return a state with the rows of ``new`` where ``mask`` is True (a scalar: all rows or none), else those of
+    ``old``. Values without a row axis come from ``new``."""
 
     def choose(new: Any, old: Any) -> Any:
         if not isinstance(new, Tensor) or not new.dim() or (mask.dim() and len(mask) != len(new)):
@@ -80,7 +80,7 @@ def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
             return torch.cat(values)[to_device(torch.cat(rows).argsort(), first.device)]
         if all(torch.equal(value, first) if isinstance(value, Tensor) else value == first for value in values):
             return first
-        raise UsageError("all rows must have run equally many loops: they share a part of this model's state")
+        raise UsageError("all rows must run the same number of loops, because they share a part of this model's state")
 
     return tree_map(join, *trees)
 
@@ -190,5 +190,5 @@ def _sum_squares(x: Tensor, mask: Bool[Tensor, "r t"]) -> Float[Tensor, "r _"]:
 
 
 def take_values(values: Tensor, *indices: Int[Tensor, " n"]) -> Float[Tensor, "n v"]:
-    """Return the values at indices on the CPU. (A mask on the device would have to be copied back and counted.)"""
+    """Return the values at ``indices``, which are on the CPU: a mask on the device would have to be copied back."""
     return values[tuple(to_device(index, values.device) for index in indices)]

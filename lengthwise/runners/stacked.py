@@ -1,8 +1,8 @@
-"""Several models of the same structure at once: their weights are stacked, and torch.func computes what the plain
-runner would.
+"""Compute several models of the same structure at once, as the plain runner would: their weights are stacked, for
+torch.func.
 
 Each model has its own rows. Rows are padded to the widest, and every model runs as many loops as the model that needs
-most; finished rows keep their state. Neither changes a logit.
+most; finished rows keep their state. Neither padding nor further loops change a logit.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _QueryRunner(Runner):
 
 
 class Recorder(_QueryRunner):
-    """Records the queries, and returns logits of zero for ``symbols`` symbols."""
+    """Records queries, and answers them with zeros as the logits of ``symbols`` symbols."""
 
     def __init__(self, model: Model, symbols: int) -> None:
         super().__init__(model)
@@ -154,8 +154,8 @@ class _UnrolledModel(nn.Module):
 
 
 class _Plan:
-    """The plan of a stack's loops: the rows that run in each, and the rows whose logits are read after it. Each model's
-    rows are sorted by loops, most first. All tensors are on the CPU."""
+    """The plan of a stack's loops: the rows that run in each loop, and the rows whose logits are then read. Each
+    model's rows are sorted by loops, most first. All tensors are on the CPU."""
 
     def __init__(self, queries: Sequence[Query]) -> None:
         self.queries, self.each = queries, queries[0].each
@@ -195,13 +195,13 @@ class _Plan:
 
 
 def join_inputs(parts: Sequence[Inputs]) -> Inputs:
-    """Return the rows of all models, "(s b) t"."""
+    """Join the rows of all models into one batch, "(s b) t"."""
     names = [field.name for field in fields(Inputs)]
     return Inputs(**{name: pad_and_join([getattr(part, name) for part in parts]) for name in names})
 
 
 def pad_and_join(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate rows, padded with zeros to the widest, faster than by padding each part."""
+    """Concatenate rows, padded with zeros to the widest. This is faster than padding each part."""
     width = max(part.shape[1] for part in parts)
     joined = parts[0].new_zeros(len(parts), len(parts[0]), width)
     for target, part in zip(joined.unbind(), parts, strict=True):
@@ -210,7 +210,7 @@ def pad_and_join(parts: Sequence[Tensor]) -> Tensor:
 
 
 def _select_logits(logits: Float[Tensor, "s r t v"], index: Sequence[tuple[Tensor, ...]]) -> list[Float[Tensor, "n v"]]:
-    """Return each model's logits at its rows and positions ``index``."""
+    """Return each model's logits at its pair of rows and positions in ``index``."""
     counts = [len(row) for row, _ in index]
     model = torch.arange(len(index)).repeat_interleave(torch.tensor(counts))
     row, position = (torch.cat(parts) for parts in zip(*index, strict=True))

@@ -1,8 +1,8 @@
 """Training steps of several models of the same structure, recorded together (see ``runners.graphs``).
 
 The weights of all models are kept stacked: each parameter is a view of one tensor "s …" of all models, and so is its
-gradient. So a step copies no weights, and torch.func computes all models by batched products. The rows of all models
-are one batch "(s b)", the first model's rows first.
+gradient. A step therefore copies no weights, and torch.func computes all models by batched products. The rows of all
+models are one batch "(s b)", the first model's rows first.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class StackedGraphs(Graphs):
         self.memory_layout = self._read_memory_layout()
 
     def _read_memory_layout(self) -> list[tuple[int, int]]:
-        """Return the parameters' addresses in memory, and the buffers' versions: they show whether stacks are valid."""
+        """Return the parameters' addresses in memory, and the buffers' versions, which show whether the stacks are
+        valid."""
         weights = [(one.data_ptr(), 0) for model_parameters in self.parameters for one in model_parameters]
         return weights + [(one.data_ptr(), one._version) for one in self.own_buffers]
 
@@ -69,7 +70,7 @@ class StackedGraphs(Graphs):
     def begin_step(self) -> None:
         super().begin_step()
         for weight in (one for own in self.parameters for one in own):
-            weight.grad = None  # until a pass sets it again
+            weight.grad = None  # the next backward pass sets it
 
     @property
     def grads(self) -> list[Tensor]:
@@ -134,7 +135,8 @@ class StackedGraphs(Graphs):
 
 
 class _CompiledStack(nn.Module):
-    """Several transformers as one model with the rows of all. One loop is compiled (see ``runners.compiled``)."""
+    """Several transformers as one model, whose batch has the rows of all. Its loop is compiled (see
+    ``runners.compiled``)."""
 
     weights: dict[str, Tensor]
 
@@ -147,7 +149,7 @@ class _CompiledStack(nn.Module):
         return {name: value.unflatten(0, (self.count, -1)) for name, value in input_tensors(inputs).items()}
 
     def embed(self, inputs: Inputs) -> Any:
-        """Return the context, with tensors of shape "s b …"."""
+        """Return the context of all models, whose tensors have the shape "s b …"."""
         flattened: list[tuple[list[Any], Any]] = []
 
         def embed(weights: dict[str, Tensor], tensors: dict[str, Tensor]) -> list[Tensor]:

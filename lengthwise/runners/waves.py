@@ -1,4 +1,4 @@
-"""Loops of the LSTM and of ReTran at fixed shapes, for steps that are recorded (``graphs``).
+"""Loops of the LSTM and of ReTran at fixed shapes, for recorded steps (``graphs``).
 
 As in ``cpu.recurrent``, all layers are computed at once: in wave w, layer l computes position w − l. Here all waves
 have the same shapes, so that one compiled function serves them. A layer whose position is before or after the
@@ -52,7 +52,7 @@ def can_advance(model: Model) -> bool:
 def advance(
     model: LSTMModel | ReTranModel, x: Float[Tensor, "r t d"], compiler: Callable[[Step], Step] = lambda step: step
 ) -> Float[Tensor, "r t d"]:
-    """Compute a loop of the model, wave by wave. ``compiler`` may compile the function that computes a wave."""
+    """Compute one loop of the model, wave by wave; ``compiler`` may compile the function that computes a wave."""
     compute = _advance_lstm if isinstance(model, LSTMModel) else _advance_retran
     return torch.stack(compute(model, x, compiler), 1)  # type: ignore[arg-type]
 
@@ -124,9 +124,9 @@ def _compute_layers(
     factors: tuple[Tensor | None, Tensor | None],
     heads: int,
 ) -> tuple[Tensors, Tensors]:
-    """Return states and memory after a wave of ReTran, whose first layer reads ``x``. ``context`` depends only on the
-    wave: the slots that a layer attends to and those that are written "l s 1 1", and cosines and sines "l 1 d" of the
-    angles of keys and queries."""
+    """Return states and memory after a wave of ReTran, whose first layer reads ``x``. ``context`` has masks "l s 1 1"
+    of the slots that each layer attends to and of those that it writes, and the cosines and sines "l 1 d" of the angles
+    of keys and queries."""
     seen, written, cos, sin = context
     below, turn = torch.cat([x[None], states[0][:-1]]), (cos, sin)
     drop_seen, drop_sums = factors

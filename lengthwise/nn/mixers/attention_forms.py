@@ -28,7 +28,7 @@ class ScalableSoftmax(MixerSpec):
 
 
 class ScalableAttention(SoftmaxAttention):
-    """The module of ``ScalableSoftmax``. In layouts that are not causal, n counts the row's tokens."""
+    """The module of ``ScalableSoftmax``. In layouts that are not causal, n is the row's number of tokens."""
 
     def __init__(self, width: int, heads: int, *, dropout: float, biases: bool) -> None:
         super().__init__(width, heads, dropout=dropout, biases=biases)
@@ -50,7 +50,7 @@ class ScalableAttention(SoftmaxAttention):
 class ForgettingAttention(MixerSpec):
     """Softmax attention with a forget gate (Lin et al. 2025): to the score of key j for query i, the sum of log f_l for
     j < l ≤ i is added, with f = σ(w x + b) per head. For causal layouts. As in the authors' plain block, there are no
-    output gate, norms or token shift; unlike there, b starts in 2 … 6 instead of at 0."""
+    output gate, norms or token shift; unlike in that block, b starts in 2 … 6 instead of at 0."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
         check_causal(self, causal)
@@ -86,14 +86,14 @@ class ForgettingMixer(SoftmaxAttention):
 
 
 def _no_autocast(device: str) -> AbstractContextManager[Any]:
-    """Turn autocast off, if it is on: an exported program must not contain the switch."""
+    """Turn autocast off, but only if it is on: an exported program must not contain this change."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
 
 @dataclass(frozen=True)
 class StickBreaking(MixerSpec):
     """Stick-breaking attention (Tan et al. 2025): with β = σ(q kᵀ / √e), query i gives key j the weight
-    β_ij Π_{j < l ≤ i} (1 − β_il): the nearest keys come first, without a positional encoding. For causal layouts.
+    β_ij Π_{j < l ≤ i} (1 − β_il), so that near keys take precedence without a positional encoding. For causal layouts.
     Unlike in the authors' code by default, a query sees its own key, and the weight that is left over is dropped."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:

@@ -24,7 +24,7 @@ from lengthwise.nn.mixers.recurrent import (
     unbind_chunks,
 )
 
-CHUNK = 16  # positions computed at once: the fastest on a CPU, see bench/mixers.py
+CHUNK = 16  # positions computed at once; the fastest number on a CPU, see bench/mixers.py
 
 
 class _DeltaSpec(MixerSpec):
@@ -42,7 +42,7 @@ class _DeltaSpec(MixerSpec):
 class DeltaNet(_DeltaSpec):
     """DeltaNet (Schlag et al. 2021; Yang et al. 2024): for each head S ← S (I − β k kᵀ) + β v kᵀ, output S q.
 
-    Keys and queries have length 1, β = σ(w x). With ``negative``, β = 2 σ(w x), so that eigenvalues of the state's
+    Keys and queries have norm 1, and β = σ(w x). With ``negative``, β = 2 σ(w x), so that eigenvalues of the state's
     transition are in [−1, 1] instead of [0, 1] and it can track parity (Grazzi et al. 2025). Unlike in the
     authors' code, queries are not divided by √e, the root of a head's width: a norm per head follows.
     """
@@ -75,8 +75,8 @@ class DeltaProduct(_DeltaSpec):
 
 
 class DeltaMixer(RecurrentMixer):
-    """The module of ``DeltaNet``, ``GatedDeltaNet`` and ``DeltaProduct``. Its state: the convolution's state, and S
-    "b h k v" (transposed)."""
+    """The module of ``DeltaNet``, ``GatedDeltaNet`` and ``DeltaProduct``. Its state holds the convolution's state, and
+    S "b h k v" (transposed)."""
 
     def __init__(
         self,

@@ -22,7 +22,7 @@ from lengthwise.nn.mixers.recurrent import (
     unbind_chunks,
 )
 
-CHUNK = 32  # positions computed at once: the fastest on a CPU
+CHUNK = 32  # positions computed at once; the fastest number on a CPU
 MIN_DECAY = 1e-6  # smallest magnitude of a decay, so that its logarithm is finite
 
 
@@ -42,7 +42,7 @@ class Mamba2(MixerSpec):
 
 
 class Mamba2Mixer(RecurrentMixer):
-    """The module of ``Mamba2``. Its state: the convolution's state, and S "b h n e"."""
+    """The module of ``Mamba2``. Its state holds the convolution's state, and S "b h n e"."""
 
     def __init__(self, spec: Mamba2, width: int, heads: int, *, biases: bool) -> None:
         super().__init__()

@@ -45,8 +45,8 @@ class Mamba3(MixerSpec):
 
 
 class Mamba3Mixer(RecurrentMixer):
-    """The module of ``Mamba3``. Its state: the angles "b h 1 a", S without the last position's input "b h n e", and the
-    last B, x and λ Δ."""
+    """The module of ``Mamba3``. Its state holds the angles "b h 1 a", S without the last position's input "b h n e",
+    and the last B, x and λ Δ."""
 
     def __init__(self, spec: Mamba3, width: int, heads: int, *, biases: bool) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Mamba3Mixer(RecurrentMixer):
 
 
 def rotate_first_pairs(x: Float[Tensor, "b h t n"], angle: Float[Tensor, "b h t a"]) -> Float[Tensor, "b h t n"]:
-    """Rotate the first pairs of neighbouring numbers, one pair by each angle."""
+    """Rotate the first a pairs of neighbouring coordinates, each by its angle; further pairs stay unchanged."""
     pairs = x.unflatten(-1, (-1, 2))
     angle = F.pad(angle, (0, pairs.shape[-2] - angle.shape[-1]))[..., None]
     return rotate_pairs(pairs, angle.cos(), angle.sin(), axis=-1).flatten(-2)

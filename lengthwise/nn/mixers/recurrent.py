@@ -1,4 +1,4 @@
-"""Mixers that read from left to right and continue from a state: their base, and torch's LSTM and GRU layers."""
+"""Mixers that read from left to right and continue from a state: their base class, and torch's LSTM and GRU layers."""
 
 from __future__ import annotations
 
@@ -73,13 +73,14 @@ def split_chunks(x: Float[Tensor, "b h t c"], chunk: int, filler: float = 0.0) -
 
 
 def unbind_chunks(*parts: Float[Tensor, "_ _ n _ _"]) -> Iterator[tuple[Tensor, ...]]:
-    """Yield the chunks of all parts, one after the other. (The gradient of ``part[:, :, i]`` is as large as ``part``: a
-    loop over i would take time that is quadratic in the number of chunks.)"""
+    """Yield the chunks of all parts, one after the other. A loop over ``part[:, :, i]`` would take time that is
+    quadratic in the number of chunks, because the gradient of each slice is as large as ``part``."""
     return zip(*(part.unbind(2) for part in parts), strict=True)
 
 
 def solve_unit_lower(matrix: Float[Tensor, "*b s s"], known: Float[Tensor, "*b s c"]) -> Float[Tensor, "*b s c"]:
-    """Solve (I + the part of ``matrix`` below the diagonal) x = ``known``, in 32 bits or more: torch cannot in 16."""
+    """Solve (I + the part of ``matrix`` below the diagonal) x = ``known``, in 32 bits or more, because torch
+    does not support 16."""
     dtype = torch.promote_types(matrix.dtype, torch.float32)
     return torch.linalg.solve_triangular(matrix.to(dtype), known.to(dtype), upper=False, unitriangular=True)
 

@@ -33,7 +33,8 @@ class RWKV7(MixerSpec):
     that depend on the input. There is no value residual between layers, and initial weights are not the authors'.
 
     As w is in (.545, 1), eigenvalues are in (−.455, 1) for a in (0, 1). With ``negative``, which is not in
-    the authors' code, a is in (0, 2) and eigenvalues in (−1.455, 1): it can track parity, but below −1 the state grows.
+    the authors' code, a is in (0, 2) and eigenvalues in (−1.455, 1): it can track parity, but the state
+    grows where an eigenvalue is below −1.
     """
 
     negative: bool = False  # a in (0, 2) instead of (0, 1): eigenvalues down to −1.455 instead of −.455
@@ -43,7 +44,7 @@ class RWKV7(MixerSpec):
 
 
 class RWKV7Mixer(RecurrentMixer):
-    """The module of ``RWKV7``. Its state: the last input, and S "b h k v" (transposed)."""
+    """The module of ``RWKV7``. Its state holds the last input, and S "b h k v" (transposed)."""
 
     def __init__(self, width: int, heads: int, *, allow_neg_eigval: bool, biases: bool) -> None:
         super().__init__()

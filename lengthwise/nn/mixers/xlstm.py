@@ -1,4 +1,4 @@
-"""xLSTM's two layers (Beck et al. 2024): mLSTM with a matrix as its memory, sLSTM with memory mixing."""
+"""The two layers of xLSTM (Beck et al. 2024): mLSTM, whose memory is a matrix, and sLSTM, with memory mixing."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class MLSTM(MixerSpec):
 
 
 class MLSTMMixer(RecurrentMixer):
-    """The module of ``MLSTM``. Its state: the convolution's state, C and n side by side "b h k v+1", and the logarithm
-    m "b h" of their scale."""
+    """The module of ``MLSTM``. Its state holds the convolution's state, C and n side by side "b h k v+1", and the
+    logarithm m "b h" of their scale."""
 
     def __init__(self, width: int, heads: int, *, taps: int, biases: bool) -> None:
         super().__init__()
@@ -112,7 +112,8 @@ class SLSTM(MixerSpec):
 
 
 class SLSTMMixer(RecurrentMixer):
-    """The module of ``SLSTM``. Its state: the convolution's state, and h, c, n and the gates' scale m, "h b e" each."""
+    """The module of ``SLSTM``. Its state holds the convolution's state, and h, c, n and the gates' scale m, "h b e"
+    each."""
 
     def __init__(self, width: int, heads: int, *, taps: int, biases: bool) -> None:
         super().__init__()
@@ -129,7 +130,7 @@ class SLSTMMixer(RecurrentMixer):
 
     def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
         zeros = x.new_zeros(self.heads, len(x), x.shape[-1] // self.heads)
-        # Before the first position n is 0, so its scale is −∞: from 0 on, a nearly closed first gate i gave 0 / 0.
+        # Before the first position n is 0, so its scale m is −∞: from m = 0, a nearly closed gate i would give 0 / 0.
         before, h, c, n, m = state or (None, zeros, zeros, zeros, zeros - torch.inf)
         seen, before = self.conv(x, before)
         inputs = torch.cat([self.gates(seen), self.input(x)], -1).unflatten(-1, (4, self.heads, -1))

@@ -2,8 +2,8 @@
 
 Each runner supports exactly the models whose every part it implements: listed types, no hooks, no overridden methods,
 float32 or float64 (see ``claims``). All other models use the plain runner. Values and gradients equal the plain
-runner's up to rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all of them
-off.
+runner's up to rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all
+faster runners off.
 
 ``RUNNERS`` are for a CPU; ``Compiled`` is for any device, on request.
 """
@@ -49,8 +49,8 @@ def needs_plain_runner() -> bool:
 
 
 def choose_runner(model: Model, candidates: Sequence[RunnerType] = RUNNERS) -> Runner:
-    """Return the runner for a model: the first of ``candidates`` that supports it in its present state. Call this again
-    after setting hooks, and for passes with and without gradients."""
+    """Return the runner for a model: the first of ``candidates`` that supports its present state, else the plain
+    runner. Choose again after setting hooks, and between passes with and without gradients."""
     if _PLAIN_ONLY.get():
         return Plain(model)
     plain = LoopGraphs if LoopGraphs.is_worthwhile(model) else Plain
@@ -73,5 +73,5 @@ def find_compile_obstacle(model: Model) -> str | None:
 
 
 def choose_decoder(model: Model, inputs: Inputs) -> IncrementalDecoder | None:
-    """Return a reader that decodes with a cache; None if there is none for this model."""
+    """Return a decoder with a cache; None if the model does not support one."""
     return None if _PLAIN_ONLY.get() else build_decoder(model, inputs)

@@ -26,7 +26,8 @@ def build_gate_matrix(cell: Cell, extra_bias: Float[Tensor, " gates"] | float = 
 def step_cells(
     inputs: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long: Float[Tensor, "*l h r"]
 ) -> tuple[Float[Tensor, "*l h r"], Float[Tensor, "*l h r"]]:
-    """Return e and the new long state of ``Cell``, rows last, after one step of a cell, or of l cells at once.
+    """Compute one step of a ``Cell``, or of l cells at once; return its e and its new long state, with rows as last
+    axis.
 
     ``inputs`` is (input, short state, 1), ``weight`` a gate matrix, ``long`` the previous long state.
     """
@@ -64,8 +65,8 @@ def run_cell(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Te
 
 
 class _CellAlongRows(torch.autograd.Function):
-    """All steps of a cell, without the biases of output and short state. The tensors of each position are contiguous,
-    rows last."""
+    """All steps of a cell, without the biases of output and short state. The tensors of a position are contiguous, with
+    rows as last axis."""
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
@@ -73,7 +74,7 @@ class _CellAlongRows(torch.autograd.Function):
         sizes, hidden = [len(x), len(first_short)], len(first_long)
         starts = first_short, first_long, x.new_ones(1)
         short, long, one = (part[:, None].expand(-1, counts[0]) for part in starts)
-        # Uninitialized tensors "size rows" per position; those of a kind are in one block of memory.
+        # Uninitialized tensors "size rows" per position: gates, long states and e, each kind in one block of memory.
         gates, longs, emitted = (
             [part.view(size, -1) for part in x.new_empty(size * sum(counts)).split([size * n for n in counts])]
             for size in (4 * hidden, hidden, hidden)

@@ -1,8 +1,8 @@
-"""The check that a faster runner may run a model: its formulas must be those of the model's modules.
+"""Check that a faster runner supports a model, that is, computes exactly the formulas of the model's modules.
 
-Every module must be of a type that the runner lists, as must its parts, with an unpatched ``forward``, without hooks,
-parametrizations or methods set on the instance; parameters must be float32 or float64 on the runner's device; autocast
-must be off.
+Every module and its parts must be of types that the runner lists, with an unpatched ``forward``, and without hooks,
+parametrizations or methods set on the instance. Parameters must be float32 or float64 on the runner's device, and
+autocast must be off.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lengthwise.registry import import_folder
 from lengthwise.runners import LogitsAndState, Mask, RowLoops, Runner
 from lengthwise.runners.plain import Plain
 
-# Methods of encodings that the package calls. On other modules it calls ``forward`` and methods of their classes.
+# Methods of encodings that runners call, so an instance must not replace them; of other modules, all methods count.
 ENCODING_METHODS = {"vectors", "angles", "keys", "attention_bias", "blank"}
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 DTYPES = (torch.float32, torch.float64)
 COMMON_TYPES = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
 
-Slots = Mapping[str, tuple[type, ...] | list[type]]  # the types allowed for each part (a list: for its entries)
+Slots = Mapping[str, tuple[type, ...] | list[type]]  # the types allowed for each part; a list: those of its entries
 PartTypes = dict[type, Slots]
 
 
@@ -70,7 +70,7 @@ def find_obstacle(model: nn.Module, part_types: PartTypes, devices: Sequence[str
     """
     if any(getattr(hooks, name, None) for name in GLOBAL_HOOKS):
         return "hooks are set on all modules"
-    kinds: dict[type, None] = {}  # in order, so that the same reason is given again
+    kinds: dict[type, None] = {}  # a dict keeps the order, so that the reason is always the same
     for module in model.modules():
         if (reason := _find_changes(module, part_types, devices)) is not None:
             name = next(name for name, part in model.named_modules() if part is module)
@@ -113,6 +113,6 @@ def _find_changes(module: nn.Module, part_types: PartTypes, devices: Sequence[st
     return None
 
 
-# All encodings of the package are known.
+# Runners accept all encodings of the package.
 _NN_CLASSES = (kind for module in import_folder("nn") for kind in vars(module).values())
 register_types({kind: {} for kind in _NN_CLASSES if isinstance(kind, type) and issubclass(kind, Encoding)})

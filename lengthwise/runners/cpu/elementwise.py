@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 # With fewer numbers, calls cost more than arithmetic; more numbers do not fit into the cache.
 MIN_NUMBERS, MAX_NUMBERS = 1 << 14, 1 << 19
+# GELU is x σ(LINEAR_COEFFICIENT x + CUBIC_COEFFICIENT x³).
 LINEAR_COEFFICIENT = 2 * math.sqrt(2 / math.pi)
 CUBIC_COEFFICIENT = 0.044715 * LINEAR_COEFFICIENT
 LEVELS = 1 << 16  # probabilities are rounded to multiples of 1 / LEVELS
@@ -76,12 +77,12 @@ def _linear_coefficient(dtype: torch.dtype) -> Float[Tensor, ""]:
 
 
 def dropout(x: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
-    """Set each value to 0 with this probability, else divide it by 1 − probability (Srivastava et al. 2014)."""
+    """Set each value to 0 with ``probability``, else divide it by 1 − probability (Srivastava et al. 2014)."""
     return x * dropout_factors(x, probability) if probability else x
 
 
 def dropout_factors(like: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
-    """Return the factors of ``dropout``: 0 with this probability, else 1 / (1 − probability)."""
+    """Return the factors of ``dropout``: 0 with ``probability``, else 1 / (1 − probability)."""
     drawn = torch.empty(math.ceil(like.numel() / 4), dtype=torch.int64).random_(-(1 << 63), None)
     cut = min(round(probability * LEVELS), LEVELS - 1)
     alive = drawn.view(torch.int16)[: like.numel()] >= cut - LEVELS // 2

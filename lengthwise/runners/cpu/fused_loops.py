@@ -33,7 +33,7 @@ class LoopPlan(NamedTuple):
 
     positions: int  # number of distinct positions in this loop
     views: list[AttentionView]  # attention among these positions, one view per group of rows
-    needed: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all
+    needed: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all positions
     continuing: int  # the first ``continuing`` of the needed positions take part in the next loop
     leaving: Int[Tensor, " l"]  # indices of the needed positions that the loss reads after this loop
 
@@ -43,7 +43,7 @@ class AttentionView(NamedTuple):
 
     distinct_index: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
     first_padded: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
-    repeated: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # other padded positions, and what they hold
+    repeated: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
     real: Float[Tensor, "rows width"]  # 1 at the padded positions ``first_padded``, else 0
     bias: Float[Tensor, "#r #k #k"]  # attention bias: all rows of the first head, then of the next
 
@@ -53,10 +53,11 @@ def find_distinct_states(
 ) -> Int[Tensor, " n"] | None:
     """Return, for each position of a causal model, the number of its distinct state (see ``index_unique_prefixes``).
 
-    None if positions with equal tokens and prefixes may have different states, or if too few are equal to save time.
+    None if positions with equal tokens and prefixes may have different states, or too few positions are equal to save
+    time.
     """
     if any(len(part.bias) > 1 for part in plans):
-        return None  # rows may differ
+        return None  # the bias may differ between rows
     state_numbers = index_unique_prefixes(tokens, ends, [len(part.padded.ends) for part in plans])
     first = first_occurrences(state_numbers).nonzero()[:, 0]
     if len(first) > MAX_DISTINCT_FRACTION * len(state_numbers):

@@ -1,8 +1,8 @@
 """Packed rows, without padding, so that layers compute real tokens only.
 
 ``Ragged`` stores one row after the other; ``Packing``, for recurrent models, stores one position after the other, like
-torch's ``PackedSequence``. Rows that end or halt first are last, so the rows that continue are always the first, and no
-data are moved.
+torch's ``PackedSequence``. Rows are sorted so that those that end or halt first are last: the rows that continue are
+always the first, and no data are moved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lengthwise.runners import Logits, Mask
 
 
 def select_unique(x: Float[Tensor, "*b d"], positions: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
-    """Select positions by distinct indices: copying their gradients is faster than accumulating them."""
+    """Select positions by distinct indices. Their gradients are copied, which is faster than accumulating them."""
     return _SelectRows.apply(x.reshape(-1, x.shape[-1]), positions)
 
 
@@ -87,7 +87,7 @@ class Ragged:
 
     @property
     def is_full(self) -> bool:
-        """True if the rows have no padding."""
+        """True if no row has padding."""
         return len(self.padded_index) == len(self.ends) * self.width
 
     def pack(self, x: Shaped[Tensor, "b t ..."]) -> Shaped[Tensor, "n ..."]:

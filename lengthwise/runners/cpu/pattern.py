@@ -1,8 +1,9 @@
-"""The choice of how a packed batch computes attention, for a CPU.
+"""Choose how a packed batch computes attention on a CPU.
 
 - ``Band`` if all heads see only neighbours (``Local``): its cost is linear in the row's length.
 - ``SparseKeys`` if every head of every position sees, and is seen by, at most ``MAX_KEYS`` positions, wherever they are
-  in the row (e.g. ``LocalHeads`` and ``CoupledHeads`` together). Queries gather their keys by index: linear too.
+  in the row (e.g. ``LocalHeads`` and ``CoupledHeads`` together). Queries gather their keys by index, at a linear cost
+  too.
 - Otherwise ``PaddedGroups``: groups of rows of about equal length with an attention bias for each, computed by
   ``small`` if heads are small, else by ``SoftmaxAttention.attend``.
 
@@ -51,8 +52,8 @@ class Band(PackedTensor):
 class SparseKeys:
     """Index lists: for each head and position, the k keys that its query sees, and the k queries that see its key.
 
-    ``keys`` and ``queries`` index the projections "n 3 h e", whose first three axes are flattened. An index is that of
-    a position's query; its key is h further, and its value 2 h further.
+    ``keys`` and ``queries`` index the projections "n 3 h e", whose first three axes are flattened. An index i
+    is that of a query; the key of its position is at i + h, the value at i + 2 h.
     """
 
     ragged: Ragged
@@ -143,7 +144,7 @@ def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, a
         if causal:
             visible[..., reach + 1 :] = False
         return Band(learned.masked_fill(~ragged.pack(visible)[:, None], -torch.inf), ragged)
-    windows = [one.head_mask for one in attending if isinstance(one, LocalHeadsEncoding)]  # or its CoupledHeadsEncoding
+    windows = [one.head_mask for one in attending if isinstance(one, LocalHeadsEncoding)]  # or its subclass
     all_windows = len(windows) == len(attending) > 0 and not attention.dropout
     fits = torch.is_grad_enabled() or attention.out.in_features // heads <= MAX_SPARSE_HEAD_WIDTH
     if all_windows and fits and bool(torch.stack(windows).any(0).all()):  # every head has a window

@@ -1,8 +1,8 @@
 """The runners of recurrent models (LSTM, ReTran), for a CPU.
 
 They skip padding, position by position (``Packing``), and split large batches into groups of rows of about equal
-length. For several loops, they use the plain runner's loop over depth, and compute each loop fast. Each cell of the
-LSTM runs over all positions as one autograd function (``cell``).
+length. The plain runner runs the loop over depth, if there are several loops, and these runners compute each loop. Each
+cell of the LSTM runs over all positions as one autograd function (``cell``).
 
 ReTran's layers are computed at once, as a wave: at step w, layer l computes position w − l, so one product with stacked
 weights serves all active layers, and there are t + layers − 1 steps instead of t · layers. Keys and values are in
@@ -81,7 +81,7 @@ class RecurrentRunner(claims.SpecializedRunner):
 
 
 class _FastLoops(Model):
-    """The model with its loops computed by the fast runner, so that the plain runner can run it."""
+    """A model whose ``advance`` is computed by the fast runner, for the plain runner's loop over depth."""
 
     def __init__(self, runner: RecurrentRunner) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ class Wave(RecurrentRunner):
         probability = layers[0].dropout if layers[0].training else 0.0
         weights = stack_linear_layers(layers, heads) | stack_norms(layers)
         gates = torch.stack([build_gate_matrix(layer.cell) for layer in layers])
-        rates = self.model.rates.repeat(2 * heads)  # per coordinate: both halves of a head rotate equally
+        rates = self.model.rates.repeat(2 * heads)  # per coordinate; both halves of a head have equal rates
         outputs = [x[0]] * depth
         shorts = [layer.cell.first_short.expand(rows, -1) for layer in layers]
         longs = [layer.cell.first_long[:, None].expand(-1, rows) for layer in layers]
@@ -199,12 +199,13 @@ class Wave(RecurrentRunner):
 
 
 class KeyValueSlots:
-    """The keys and values of ReTran's layers, in slots. Rows may end, the last rows first.
+    """The keys and values of ReTran's layers, in slots. The last rows end first.
 
-    ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor outside autograd. ``order``, a
-    scalar, fixes when they are complete: each ``store`` takes the scalar of the previous ``store``, and each ``attend``
-    the latest, so the backward pass of a ``store`` runs after those of all ``attend`` calls that read its slot. The
-    scalar's graph refers to this object, which must not hold the scalar: such a cycle would never be freed.
+    ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor outside autograd. The scalar
+    ``order`` ensures that they are complete when they are read: each ``store`` takes the scalar of the previous
+    ``store``, and each ``attend`` the latest, so the backward pass of a ``store`` runs after those of all ``attend``
+    calls that read its slot. The scalar's graph refers to this object, which must not hold the scalar: such a cycle
+    would never be freed.
     """
 
     def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
@@ -330,7 +331,8 @@ def stack_linear_layers(layers: list[Layer], heads: int) -> dict[str, tuple[Tens
 
 
 def stack_concatenated(maps_by_layer: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
-    """Return weights "l i o" and biases "l 1 o", given (weight, bias) of each layer's maps, which are concatenated."""
+    """Concatenate the outputs of each layer's maps, given as pairs (weight, bias); return stacked weights "l i o" and
+    biases "l 1 o"."""
     weights, biases = zip(*(map(torch.cat, zip(*layer_maps, strict=True)) for layer_maps in maps_by_layer), strict=True)
     return torch.stack(weights).mT, torch.stack(biases)[:, None]
 

@@ -1,9 +1,9 @@
 """Softmax attention of small heads over short rows, for a CPU.
 
-Used where ``is_worthwhile`` is true: many heads of at most 8 coordinates, or dropout. On a CPU, torch's fused kernel
-computes heads one at a time, and does not support dropout. Here positions are the last axis, which makes each of a
-step's six matrix products two to four times as fast; the softmax uses powers of 2, twice as fast as exp. Results are
-equal up to rounding; if sums of weights leave a safe range, torch's softmax is used. See bench/heads.py.
+Runners use it where ``is_worthwhile`` is true: for many heads of at most 8 coordinates, or dropout. On a CPU, torch's
+fused kernel computes heads one at a time, and does not support dropout. Here positions are the last axis, which makes
+each of a step's six matrix products two to four times as fast; the softmax uses powers of 2, twice as fast as exp.
+Results are equal up to rounding; if sums of weights leave a safe range, torch's softmax is used. See bench/heads.py.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ SAFE_SUMS = 2.0**-60, 2.0**60  # range of sums of weights in which late division
 
 
 def is_worthwhile(shape: tuple[int, int, int, int], probability: float, min_heads: int = MIN_HEADS) -> bool:
-    """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head): always
-    with dropout."""
+    """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head). With
+    dropout it always is."""
     rows, positions, heads, size = shape
     return probability > 0 or (size <= MAX_HEAD_WIDTH and rows * heads >= min_heads and positions >= MIN_POSITIONS)
 
 
 class AttentionPlan(NamedTuple):
-    """The arguments of attention other than queries, keys and values: the same in every layer."""
+    """The arguments of attention that are the same in every layer: all except queries, keys and values."""
 
     heads: int
     padded: Ragged  # maps packed positions to the padded rows in which attention is computed

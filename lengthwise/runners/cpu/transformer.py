@@ -127,7 +127,7 @@ class Twice(claims.SpecializedRunner):
         return self.model.combine_logits(answers, clock, self.model.clock_mask(inputs)[positions])
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
-        # Both run in the same order of rows; movement is that of the state that answers.
+        # Both models run rows in the same order. Only the movement of the answering state is returned.
         answers = self.answers.steps(inputs, loops, positions, movement=movement)
         clock = self.clock.steps(self.model.clock_inputs(inputs), loops, positions)
         first, stay = self.model.clock_mask(inputs), None
@@ -285,7 +285,7 @@ def _run_block(
     injected: Tensor | None,
     positions: Int[Tensor, " m"] | None,
 ) -> Float[Tensor, "m d"]:
-    """Compute one block; after attention, at ``positions`` only."""
+    """Compute one block; what follows attention is computed at ``positions`` only."""
     attention, probability = block_attention(block), block.drop.p if block.drop.training else 0.0
     attention_input = add_optional(x if block.post else block.norm_mixer(x), injected)
     projected = attention.project(attention_input).unflatten(-1, (3, attention.heads, -1))
