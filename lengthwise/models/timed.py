@@ -37,7 +37,7 @@ class Timed(ModelSpec):
     answers: ModelSpec = Transformer()  # the model that computes the answer
     # The model that halts. Each loop moves the mark of the first position by one, to the = after n loops.
     clock: ModelSpec = Transformer(width=32, positions=(Local(reach=1), Mark()), init_std=0.1, embedding_std=0.3)
-    blind: bool = False  # the clock reads all letters and digits as one symbol, if T(n) depends on positions only
+    blind: bool = False  # the clock reads all letters and digits as one symbol: T(n) must depend on positions only
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         return self.clock.vary(self.answers.vary(inputs, generator), generator)

@@ -20,9 +20,9 @@ class DigitReadin(nn.Linear):
     digits: Float[Tensor, "v n"]
 
     def __init__(self, vocab: Vocab, width: int) -> None:
-        if not all(symbol.isdecimal() for symbol in vocab.symbols):
+        if not all(symbol.isdecimal() for symbol in vocab.symbols) or len({*map(len, vocab.symbols)}) > 1:
             fault = f"such as those of Pairs, not {' '.join(vocab.symbols)}"
-            raise UsageError(f"read_in=numbers needs symbols that consist of digits, {fault}")
+            raise UsageError(f"read_in=numbers needs symbols of equally many digits, {fault}")
         super().__init__(len(vocab.symbols[0]), width)
         digits = [[float(digit) for digit in symbol] for symbol in vocab.symbols]
         self.register_buffer("digits", torch.tensor(digits), persistent=False)

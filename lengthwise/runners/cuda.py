@@ -84,10 +84,9 @@ def max_product_width(device: torch.device, dtype: torch.dtype, head_width: int)
         return DEFAULT_PRODUCT_WIDTH
     name = f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, {dtype}, {head_width}"
     path = Path(os.environ.get("LENGTHWISE_CACHE") or Path.home() / ".cache" / "lengthwise") / "attention.json"
-    try:
-        widths = read_json_object(path) if path.exists() else {}
-    except UsageError:
-        widths = {}
+    widths: dict[str, Any] = {}
+    with suppress(UsageError):
+        widths = read_json_object(path)
     if type(widths.get(name)) is not int:
         widths[name] = 0
         for positions in MEASURED_WIDTHS:

@@ -632,8 +632,9 @@ def test_numbers_are_a_linear_map_of_a_symbol_s_digits():
     spec = lw.Transformer(read_in="numbers")
     none, low, high, both = spec.build(columns, columns, causal=False).embedding(torch.arange(4))
     torch.testing.assert_close(both - high, low - none)
-    with pytest.raises(lw.UsageError, match="symbols that consist of digits, such as those of Pairs, not a b"):
-        spec.build(lw.Vocab(("a", "b")), columns, causal=False)
+    for symbols in ("a b", "1 10"):
+        with pytest.raises(lw.UsageError, match=f"symbols of equally many digits, such as those of Pairs, not {symbols}"):
+            spec.build(lw.Vocab(tuple(symbols.split())), columns, causal=False)
 
 
 def test_building_a_model_leaves_the_global_generator_alone():

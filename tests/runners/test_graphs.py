@@ -25,7 +25,7 @@ from lengthwise.cli.shared import TrainingOptions
 from lengthwise.experiment.data import draw_batch
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import TransformerModel
-from lengthwise.runners import graphs, waves
+from lengthwise.runners import cuda, graphs, waves
 from lengthwise.runners.compiled import compile_function
 from lengthwise.runners.cuda import DEFAULT_PRODUCT_WIDTH, max_product_width
 from lengthwise.runners.graphs import Graphs, Recording
@@ -253,6 +253,24 @@ def test_recordings_are_freed_when_memory_runs_out(monkeypatch):
     monkeypatch.setattr(Recording, "copy_batch", fill)
     trainer.advance()
     assert trainer.parts == 2 and not trainer.runners.graphs.recordings
+
+
+@pytest.mark.parametrize("folder", ["cache", "x" * 300], ids=["writable", "invalid"])
+def test_the_faster_attention_is_measured_and_kept(folder, monkeypatch, tmp_path):
+    """A cache that cannot be read or written is left out. Products are faster here at up to 24 positions."""
+    monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / folder))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
+    times = []
+
+    def time_attention(device, dtype, shape, use_kernel):
+        times.append(shape[2])
+        return shape[2] if use_kernel is cuda.attend_by_products else 24
+
+    monkeypatch.setattr(cuda, "_time_attention", time_attention)
+    for measured in ([16, 16, 24, 24, 32, 32], [] if folder == "cache" else [16, 16, 24, 24, 32, 32]):
+        assert max_product_width.__wrapped__(torch.device("cuda"), torch.float32, 8) == 24
+        assert times == measured
+        times.clear()
 
 
 def test_attention_in_float64_uses_the_cpu_width():
