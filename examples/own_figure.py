@@ -9,7 +9,7 @@ from lengthwise.report.style import COLOURS, fix_layout, new_figure, save, style
 from lengthwise.runs.folder import RunFolder
 
 
-def reach(run):
+def largest_solved_size(run):
     """Return the largest size whose scores, families included, are all SOLVED or more, or 0."""
     lowest = {}
     for row in run.rows("scores"):
@@ -19,14 +19,14 @@ def reach(run):
 
 
 @style()
-def reach_figure(runs):
+def draw_solved_sizes(runs):
     """Draw a row of dots per recipe, one per run, and a bar at the longest training length."""
     groups = by_recipe(run for run in runs if run.rows("scores"))
     figure = new_figure("page", 1 + 0.3 * len(groups))
     axes = figure.add_subplot()
     for number, group in enumerate(groups.values()):
         colour = COLOURS[number % len(COLOURS)]
-        axes.plot([reach(run) for run in group], [number] * len(group), "o", color=colour, clip_on=False)
+        axes.plot([largest_solved_size(run) for run in group], [number] * len(group), "o", color=colour, clip_on=False)
         axes.plot(group[0].outline.top, number, "|", markersize=14, color="black")
     axes.set_yticks(range(len(groups)), groups)
     axes.set_ylim(len(groups) - 0.4, -0.6)
@@ -37,4 +37,4 @@ def reach_figure(runs):
 
 if __name__ == "__main__":
     folders = [Path(name) for name in sys.argv[1:] if Path(name, "config.json").exists()]  # skip folders of `ask`
-    print(*save(reach_figure([RunFolder(folder) for folder in folders]), Path("reach")))
+    print(*save(draw_solved_sizes([RunFolder(folder) for folder in folders]), Path("reach")))

@@ -11,17 +11,17 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class NeighbourMaximum(lw.MixerSpec):
-    """A linear layer of a cell and of the maximum over its neighbours, coordinate by coordinate."""
+    """A linear layer of a cell's state and of its neighbours' maximum in each coordinate."""
 
     sees_neighbours_only = True
-    checked_on = lw.find("looped-maze").task, lw.Grid()  # what `lengthwise check` tests it on
+    checked_on = lw.find("looped-maze").task, lw.Grid()  # the task and layout with which `lengthwise check` tests it
 
     def build(self, width, heads, *, biases):
         return Neighbours(width, biases)
 
 
 class Neighbours(lw.Mixer):
-    """See ``NeighbourMaximum``."""
+    """The mixer of ``NeighbourMaximum``."""
 
     sees_cells = True  # the context then has `cells`
 

@@ -19,7 +19,7 @@ class LoopedConvolution(lw.ModelSpec):
 
 
 class Convolution(lw.Model):
-    """See ``LoopedConvolution``. The state is (rows, positions, width)."""
+    """The model of ``LoopedConvolution``, with states (rows, positions, width)."""
 
     def __init__(self, reads, writes, width, causal):
         super().__init__()
@@ -30,7 +30,7 @@ class Convolution(lw.Model):
         self.norm = nn.LayerNorm(width)
         self.readout = nn.Linear(width, writes)
 
-    def embed(self, inputs):  # the context: all that stays the same from loop to loop, rows first
+    def embed(self, inputs):  # the context, which stays the same in every loop; rows first
         return self.embedding(inputs.tokens), inputs.padding_mask[..., None]
 
     def start(self, context):  # the state before the first loop

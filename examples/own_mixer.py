@@ -17,13 +17,13 @@ class LinearAttention(lw.MixerSpec):
 
 
 class Linear(lw.Mixer):
-    """See ``LinearAttention``."""
+    """The mixer of ``LinearAttention``."""
 
     def __init__(self, width, heads, biases):
         super().__init__()
         self.heads = heads
         self.project = nn.Linear(width, 3 * width, bias=biases)
-        self.out = nn.Linear(width, width, bias=biases)  # what is added to the residual stream
+        self.out = nn.Linear(width, width, bias=biases)  # added to the residual stream
 
     def forward(self, x, context, cache=None):  # (rows, positions, width) → the same
         query, key, value = self.project(x).unflatten(-1, (3, self.heads, -1)).unbind(2)

@@ -11,7 +11,7 @@ import lengthwise as lw
 
 
 class GRU(nn.Module):
-    """Tokens → logits, by a gated recurrent unit (Cho et al. 2014)."""
+    """A module that maps tokens to logits by a gated recurrent unit (Cho et al. 2014)."""
 
     def __init__(self, reads, writes, width):
         super().__init__()
@@ -25,7 +25,7 @@ class GRU(nn.Module):
 
 @dataclass(frozen=True)
 class Recurrent(lw.ModelSpec):
-    """See ``GRU``."""
+    """The configuration of ``GRU``."""
 
     width: int = 64
 
@@ -34,7 +34,7 @@ class Recurrent(lw.ModelSpec):
 
 
 def gru_parity() -> lw.Recipe:
-    """Parity by a recurrent network, which only has to keep one bit."""
+    """Parity by a GRU, which has to remember only one bit."""
     return lw.find("looped-parity", "name=gru-parity", "loops=Constant").change(model=Recurrent())
 
 

@@ -11,7 +11,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class StandStill(lw.Objective):
-    """The mean of two losses: after each row's own loops, and after ``more`` further ones."""
+    """The mean of two losses: after each row's own loops, and after ``more`` further loops."""
 
     more: Annotated[int, lw.Range(1)] = 2
 
@@ -21,7 +21,7 @@ class StandStill(lw.Objective):
             logits = runner.last(batch.inputs, depth, batch.loss_mask)  # (answer tokens of all rows, vocabulary)
             losses.append(F.cross_entropy(logits, targets.to(logits.device)))
         value = torch.stack(losses).mean()
-        return lw.Loss(value, {"loss": value.detach(), "later_loss": losses[1].detach()})  # what is logged
+        return lw.Loss(value, {"loss": value.detach(), "later_loss": losses[1].detach()})  # logged
 
 
 def still_parity() -> lw.Recipe:

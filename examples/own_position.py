@@ -21,7 +21,7 @@ class Octaves(lw.Position):
 
 
 class OctaveScores(lw.Encoding):
-    """See ``Octaves``."""
+    """The encoding of ``Octaves``."""
 
     def __init__(self, heads, count):
         super().__init__()

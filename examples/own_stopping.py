@@ -9,7 +9,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class Confident(lw.Stopping):
-    """The first loop whose answer has a mean probability of ``least`` per token; if there is none, the last one run."""
+    """Stop at the first loop whose answer has a mean probability of ``least`` per token, else at the limit."""
 
     least: Annotated[float, lw.Range(0, 1, "open")] = 0.99
     extra: Annotated[int, lw.Range(0)] = 20  # loops allowed beyond the planned ones
