@@ -41,7 +41,7 @@ ROOT = HERE.parents[1]
 PROMPTS = 1000  # for each shipped model
 TRAINED_STEPS, TRAINED_BATCH = 20, 4
 LARGEST = {"layers": 4, "width": 64}  # limits of the models that are trained
-TEXT_KEPT = 8000  # characters of output that are kept as text; longer ones as a digest
+TEXT_KEPT = 8000  # characters of output that are kept as text; longer output as a digest
 
 # Digests
 
@@ -97,9 +97,9 @@ def training() -> dict[str, list[Any]]:
 
 
 def _trained(name: str, folder: Path) -> tuple[str, float]:
-    """Train a few steps; return a digest that parameters' names do not change, and the norm of all weights.
+    """Train a few steps; return a digest of the weights that is independent of their names, and their norm.
 
-    Large models are made smaller: training all of them takes hours.
+    Large models are made smaller, because training them takes hours.
     """
     model = lw.find(name).model
     smaller = [f"model.{field}={most}" for field, most in LARGEST.items() if getattr(model, field, 0) > most]
@@ -111,7 +111,7 @@ def _trained(name: str, folder: Path) -> tuple[str, float]:
 
 
 def answers() -> dict[str, dict[str, Any]]:
-    """Return digests of the answers of all shipped weights to ``PROMPTS`` problems each, one per hundred."""
+    """Return digests of the answers of all shipped weights to ``PROMPTS`` problems, a digest per hundred answers."""
     found = {}
     for name in sorted(list_shipped()):
         weights = lw.load(name).weights
@@ -305,13 +305,13 @@ def record(only: Iterable[str] = SECTIONS) -> dict[str, Any]:
     return found
 
 
-def renamed(tree: Any, aliases: dict[str, dict[str, str]]) -> Any:
+def rename(tree: Any, aliases: dict[str, dict[str, str]]) -> Any:
     """Return a record with the present names and ids in place of those of the alias table."""
     table = aliases.get("names", {}) | aliases.get("ids", {})
     if isinstance(tree, dict):
-        return {table.get(key, key): renamed(value, aliases) for key, value in tree.items()}
+        return {table.get(key, key): rename(value, aliases) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [renamed(one, aliases) for one in tree]
+        return [rename(one, aliases) for one in tree]
     return table.get(tree, tree) if isinstance(tree, str) else tree
 
 
@@ -338,7 +338,7 @@ def main() -> int:
         return 0
     old = json.loads(args.check.read_text())
     aliases = json.loads((HERE / "aliases.json").read_text())
-    found = [*differences(renamed({name: old[name] for name in only}, aliases), json.loads(json.dumps(new)))]
+    found = [*differences(rename({name: old[name] for name in only}, aliases), json.loads(json.dumps(new)))]
     print("\n".join(found) or "equal")
     return bool(found)
 

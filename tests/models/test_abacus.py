@@ -1,4 +1,4 @@
-"""The recipes of the abacus system: decoders as published, and the study of them."""
+"""The recipes of the abacus system: the published decoders, and their study."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Torch modules passed in from Python: which run belongs to which module, and what happens to the module itself."""
+"""Torch modules passed in from Python: their identity, their training and their refusal."""
 
 import contextlib
 import copy
@@ -214,7 +214,7 @@ print(_hash_class(Chosen))
 
 
 def test_a_notebook_class_has_the_same_hash_in_every_process():
-    """It is hashed in this process and in one whose sets iterate in another order."""
+    """The class is hashed in this process and in one whose sets iterate in another order."""
     seed = str(int(os.environ.get("PYTHONHASHSEED", "random") == "1") + 1)
     code, env = [sys.executable, "-"], {"PYTHONHASHSEED": seed}
     there = subprocess.run(code, input=NOTEBOOK, env=env, capture_output=True, text=True).stdout
@@ -245,7 +245,7 @@ class DetachedLogits(SmallAttention):
 
 
 class Stateful(SmallAttention):
-    """A module that stores another value than a tensor, or one of a type that files lack."""
+    """A module that stores a value other than a tensor, or a tensor of a type that files do not support."""
 
     def get_extra_state(self):
         return self.extra
@@ -330,7 +330,7 @@ def test_an_objective_with_second_derivatives_trains_only_with_plain_runners(nam
 
 
 class ComplexWeights(nn.Module):
-    """A module that adds cumulative sums of rotated states, up to each position or from it on."""
+    """A module with complex weights that sums rotated states up to each position or, looking ahead, from it on."""
 
     def __init__(self, *, looks_ahead=False):
         super().__init__()

@@ -190,7 +190,7 @@ def test_a_mixer_equals_the_formula_of_its_paper(name):
     ("name", "least"), [("DeltaNet", 0.0), ("DeltaProduct", -1.0), ("RWKV7", -0.455), ("negative RWKV7", -1.455)]
 )
 def test_eigenvalues_of_the_transition_are_in_their_range(name, least):
-    """The transition is how the next state depends on the last."""
+    """The transition is the matrix that maps a state to the next."""
     mixer, x = build(name, std=2.0).double(), 10 * torch.randn(200, 1, WIDTH, generator=stream(0, "x")).double()
     before = mixer.step(0 * x, None)[1][0]
     start = EYE.expand(200, HEADS, SIZE, SIZE)

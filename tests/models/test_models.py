@@ -54,7 +54,7 @@ MODELS = EVERY if LONG else VARIED
 every_model = pytest.mark.parametrize(("spec", "causal"), MODELS, ids=names(MODELS))
 
 
-# Each part of the package by itself satisfies these laws in test_laws.py.
+# test_laws.py tests these laws for each part of the package by itself.
 KNOWN = set().union(*(choices(spec, True) for spec in FOUND))
 COMBINED = covering({spec: choices(spec, True) - KNOWN for spec in [*SPECS, *RECURRENT]})
 COMBINED = [spec for spec in (SPECS if LONG else COMBINED) if Local(0) not in getattr(spec, "positions", ())]
@@ -149,7 +149,7 @@ def test_a_window_has_a_learned_bias_per_head_and_offset():
 
 @causal_and_full
 def test_earlier_heads_see_earlier_positions_and_a_blank(causal):
-    """A blank is the bias's last column; here the second of two heads has one, and with ``Blank`` both."""
+    """A blank is the bias's last column. The second of two heads has one here; with ``Blank``, both heads have one."""
     inputs, index = some([7, 4]), torch.arange(7)
     seen = inputs.padding_mask[:, None].expand(-1, 7, -1) | torch.eye(7, dtype=torch.bool)
     seen = torch.ones(1, 7, 7, dtype=torch.bool).tril() if causal else seen  # later padding is hidden by causality
@@ -249,7 +249,7 @@ def test_one_linear_map_maps_each_sine_vector_to_the_next():
 
 @pytest.mark.parametrize("each_row", [False, True])
 def test_abacus_offsets_are_drawn_only_in_training(each_row):
-    """They are uniform, equal in a batch or drawn per row; signs are not moved, and evaluation has no offset."""
+    """Offsets are uniform, and equal in a batch or drawn per row; signs and problems in evaluation have no offset."""
     model = replace(BASE, positions=(Abacus(30, 4, each_row),))
     recipe = replace(RECIPE, task=lw.Addition(), lengths=lw.Uniform(6), model=model)
     plain = replace(recipe, model=BASE)
@@ -273,7 +273,7 @@ def test_abacus_offsets_are_drawn_only_in_training(each_row):
 
 
 def test_coupled_signs_share_a_vector_and_are_offset_with_the_digits():
-    """Unlike in Abacus, signs take the digit position before the first, and have the same offset."""
+    """Unlike in Abacus, signs have the digit position before the first, plus the offset."""
     encoding, inputs = Coupling(30, 8).build(8, 2), some([9, 9])
     plain = encoding.vectors(inputs)
     same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
@@ -508,7 +508,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(share, dtype):
     "positions", [(NoPE(),), (RoPE(),), (ALiBi(),), (Local(1),), (LocalHeads(1),), (EarlierHeads(1),)], ids=repr
 )
 def test_attention_with_negligible_dropout_equals_attention_without(positions, causal, run):
-    """This compares the code that training with dropout takes with the one without."""
+    """The code for training with dropout is compared with the code without dropout."""
     spec = replace(BASE, positions=positions)
     plain, model = build(spec, causal), build(replace(spec, dropout=1e-12), causal)
     close(logits(run(model.train()), some()), logits(Plain(plain), some()))
@@ -568,7 +568,7 @@ def test_rows_run_exactly_their_own_loops(loops):
 
 @every_model
 def test_rows_that_finish_early_equal_those_of_a_full_batch(spec, causal):
-    """They are equal in every loop, in the last one, and if the first loops have no gradients."""
+    """Logits and gradients are equal in every loop, in the last loop, and if the first loops have no gradients."""
     model, inputs, loops = cached_model(spec, causal), some(width=10), torch.tensor(LOOPS)
     at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
 
@@ -633,7 +633,7 @@ def test_numbers_are_a_linear_map_of_a_symbol_s_digits():
     none, low, high, both = spec.build(columns, columns, causal=False).embedding(torch.arange(4))
     torch.testing.assert_close(both - high, low - none)
     for symbols in ("a b", "1 10"):
-        with pytest.raises(lw.UsageError, match=f"symbols of equally many digits, such as those of Pairs, not {symbols}"):
+        with pytest.raises(lw.UsageError, match=f"equally many digits, such as those of Pairs, not {symbols}"):
             spec.build(lw.Vocab(tuple(symbols.split())), columns, causal=False)
 
 

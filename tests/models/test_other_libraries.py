@@ -197,7 +197,7 @@ OWN = """
 
 
 def test_a_run_of_a_users_module_is_loaded_with_a_function_that_builds_it(tmp_path, runs, monkeypatch):
-    """A function of an imported module that builds the same layers is found by itself; other layers are refused."""
+    """An imported function that builds the same layers is found without being named; other layers are refused."""
     (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN))
 
     def train():

@@ -198,7 +198,8 @@ FAMILIES = [
     ("spec", "kind", "by_hand"), FAMILIES, ids=lambda value: getattr(value, "__name__", type(value).__name__)
 )
 def test_models_equal_those_written_by_hand(spec, kind, by_hand, loops):
-    """Values and gradients are equal for the plain runner and the fast one; a looped model reads its own output."""
+    """Values and gradients are equal, with the plain and the fast runner. In a second loop a model reads its own
+    output."""
     model, inputs = build(replace(spec, dropout=0.0), perturbed=True), build_rows()
     assert kind.find_obstacle(model) is None
     states = []

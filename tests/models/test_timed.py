@@ -1,4 +1,4 @@
-"""``Timed``: a separate clock decides that there is no answer yet, and is the only part trained on when to stop."""
+"""``Timed``: a separate clock decides whether there is an answer yet; only the clock is trained when to stop."""
 
 from dataclasses import replace
 

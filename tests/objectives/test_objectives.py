@@ -72,7 +72,7 @@ def call(objective, runner, batch, seed=0):
 
 
 def run_single_row(model, batch, i, depth, tracked=None, smoothing=0.0):
-    """Return summed loss, right tokens and asked tokens of row i alone, without padding, after ``depth`` loops."""
+    """Return the summed loss, the right tokens and all supervised tokens of row i alone after ``depth`` loops."""
     row = batch.take(slice(i, i + 1))
     width = int(row.inputs.padding_mask.sum())
     context = model.embed(lw.Inputs(**{name: value[:, :width] for name, value in vars(row.inputs).items()}))
@@ -91,8 +91,8 @@ def mean(parts):
 
 
 def plain_final(model, batch, most=99, tracked=None, smoothing=0.0):
-    """Return the mean over all asked tokens, each row after its own loops or at most ``most``. Gradients go through the
-    ``tracked`` last loops of the longest row."""
+    """Return the mean over all supervised tokens, each row after its own loops or at most ``most``. Gradients go
+    through the last ``tracked`` loops of the row with most loops."""
     most = min(most, int(LOOPS.max()))
     loops = LOOPS.clamp(max=most).tolist()
     return mean(
@@ -115,7 +115,7 @@ def plain_every(model, batch):
 
 @cache
 def cached_reference(plain, spec, task, layout, *more):
-    """Return loss, share of right tokens and gradients, computed once for all tests and runners."""
+    """Return loss, fraction of right tokens and gradients, computed once for all tests and runners."""
     model, batch = build_model_and_batch(spec, task, layout)
     value, right = plain(model, batch, *more)
     return value.detach(), right, gradients(value, model)
@@ -167,7 +167,7 @@ def test_final_and_every_against_single_rows(spec, task, layout, objective, plai
 
 @pytest.mark.parametrize("spec", SPECS if LONG else SPECS[1:4:2], ids=short)
 def test_progressive_against_single_rows(spec, run):
-    """It is (1 − weight) · L(all loops) + weight · L(r loops), and every r in 1 … R is drawn."""
+    """The loss is (1 − weight) · L(all loops) + weight · L(r loops), and every r in 1 … R is drawn."""
     setting = accepted_settings(spec)[0]
     model, batch = build_model_and_batch(spec, *setting)
     by_depth = {depth: cached_reference(plain_final, spec, *setting, depth) for depth in range(1, 5)}
@@ -203,7 +203,7 @@ def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops
 
 
 def test_all_objectives_are_equal_for_a_single_loop(run):
-    """For a model that is advanced once, they all equal the usual loss."""
+    """For a model that is advanced once, all objectives equal the usual loss."""
     model, batch = build_model_and_batch(BASE, lw.Addition(3), lw.FullOutput())
     ones = torch.ones_like(LOOPS)
     batch = replace(batch, rounds=ones)  # no row stops early
@@ -214,7 +214,7 @@ def test_all_objectives_are_equal_for_a_single_loop(run):
 
 
 def test_rows_that_stop_early_are_supervised_to_answer_nothing(run):
-    """Only their first slot is supervised; other rows are supervised as by ``Final``."""
+    """Only the first slot of such rows is supervised; other rows are supervised as by ``Final``."""
     model, batch = build_model_and_batch(BASE, lw.Addition(3), lw.FullOutput())
     batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 4, 1]))  # the second row and the fifth stop one loop early
 
@@ -238,7 +238,7 @@ def test_rows_that_stop_early_are_supervised_to_answer_nothing(run):
 
 
 def test_a_segment_continues_from_the_state_of_the_previous_one():
-    """Its loss is that after all loops so far, and its gradient is that of its own loops."""
+    """A segment's loss is that after all loops so far; its gradient is that of its own loops."""
     model, batch = build_model_and_batch(SPECS[0], lw.Copy(), lw.FullOutput())
     loops, runner = torch.full_like(LOOPS, 2), Plain(model)
     for number, loss in enumerate(lw.Segments(count=3).steps(runner, batch, loops, lw.stream(0, "objective")), 1):

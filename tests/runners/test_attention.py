@@ -1,4 +1,4 @@
-"""Fast attention (of small heads, of few visible keys) and GELU equal the library's, in values and gradients."""
+"""Fast attention (of small heads, or of few visible keys) and fast GELU equal torch's in values and gradients."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def build_mask(kind, shape):
 
 
 @given(SHAPES, st.sampled_from(MASKS), st.booleans(), st.floats(0.1, 40), st.integers(0, 9))
-def test_small_head_attention_equals_the_librarys(shape, kind, turned, scale, seed):
+def test_small_head_attention_equals_torch_s(shape, kind, turned, scale, seed):
     torch.manual_seed(seed)
     rows, positions, _, _, size = shape
     projected = torch.randn(shape, dtype=torch.float64) * scale
@@ -99,7 +99,7 @@ def test_gradients_with_dropout_pass_gradcheck():
     (64, 2 * small.MAX_HEAD_WIDTH, 20, False),
 ])  # fmt: skip
 def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, positions, used, monkeypatch):
-    """Attention gives the same result whether it is used or not."""
+    """Attention gives the same result with and without the module ``small``."""
     attention, x = SoftmaxAttention(size * heads, heads), torch.randn(4, positions, size * heads)
     mask = torch.ones(4, positions, dtype=torch.bool)
     seen = []
@@ -123,7 +123,7 @@ def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, posit
         (elementwise.MAX_NUMBERS + 1, False),
     ],
 )
-def test_own_gelu_equals_the_librarys_and_is_used_only_where_it_is_faster(count, own):
+def test_own_gelu_equals_torch_s_and_is_used_only_where_it_is_faster(count, own):
     torch.manual_seed(0)
     x = (torch.randn(count, dtype=torch.float64) * 4).requires_grad_()
     found = []
@@ -146,7 +146,7 @@ def build_ragged(lengths):
     st.integers(0, 99),
 )  # fmt: skip
 def test_sparse_keys_equal_masked_attention(lengths, heads, share, shared, seed):
-    """The pattern is random, shared by all rows or one per row; each position sees at least itself."""
+    """The random pattern is shared by all rows or differs by row; each position sees at least itself."""
     ragged, padding_mask = build_ragged(lengths)
     rows, width = padding_mask.shape
     drawn = stream(seed, "few")

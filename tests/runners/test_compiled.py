@@ -32,7 +32,7 @@ slow = pytest.mark.timeout(1800)  # also on a busy machine
 
 @pytest.fixture
 def no_compilation(monkeypatch):
-    """Replace compilation by the function itself, to test everything else that the runner does."""
+    """Replace each compiled function by the function itself, to test everything else that the runner does."""
     monkeypatch.setattr(compiled, "compile_function", lambda function, backend: function)
 
 
@@ -88,7 +88,8 @@ def test_padding_does_not_exceed_the_table_of_positions(length):
 
 @unwarned
 def test_one_graph_is_compiled_per_bucket_of_lengths(traced_graphs):
-    """Other lengths and loops reuse it; a longer bucket or loops without gradients compile one more."""
+    """Other lengths and numbers of loops reuse the graph; a longer bucket or loops without gradients compile
+    another."""
     model = cached_model(BASE, True)
 
     def step(runner, lengths, loops, no_grad_loops=0):

@@ -177,7 +177,7 @@ def training_loss(runner):
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
 def test_a_changed_model_runs_plainly(change):
-    """The reason is given, and training computes the same loss as the plain runner."""
+    """The plain runner is chosen, with a reason, and the training loss is the plain runner's."""
     model = RECIPE.build()
     assert cpu.describe_choice(model) == "PackedTransformer"
     with contextlib.ExitStack() as stack:
@@ -220,7 +220,7 @@ def changed_settings(part):
 
 
 def changes_to(model):
-    """Change one part or setting of the model after another; yield after each change, and undo it."""
+    """Change one part or setting of the model at a time; yield after each change, then undo it."""
     for path, part in [*model.named_modules()]:
         whole, _, name = path.rpartition(".")
         parent = model.get_submodule(whole)
@@ -254,7 +254,7 @@ MISFIT_ERRORS = RuntimeError, TypeError, ValueError, AttributeError, IndexError,
 
 @pytest.mark.parametrize(("spec", "causal"), MODIFIED_FORMS, ids=names(MODIFIED_FORMS))
 def test_a_model_with_a_replaced_part_is_computed_as_it_stands(spec, causal, monkeypatch):
-    """Every part and setting is changed in turn; what the plain runner cannot run, no runner can."""
+    """Every part and setting is changed in turn. If the plain runner raises an error, so does the chosen runner."""
     force_fast_paths(monkeypatch)
     model, inputs, chosen_types = build(spec, causal), some([4, 7, 1], width=8), Counter()
     for _ in changes_to(model):

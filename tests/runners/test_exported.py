@@ -26,7 +26,7 @@ from lengthwise.runs.run import load
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("no_type_checks")]
 
 TOLERANCE = 3e-6  # relative to the largest logit: float32 rounding, as between the plain runner's float32 and float64
-ONE_LOOP = ("lstm-small", "retran-small")  # exported with one loop only
+ONE_LOOP = ("lstm-small", "retran-small")  # models that are exported with one loop only
 
 
 def build_inputs(weights, size, count, more=0):
@@ -40,7 +40,7 @@ def build_inputs(weights, size, count, more=0):
 
 def assert_equal_logits(weights, run, *, within=None, sizes=((3, 1, 0), (8, 3, 1), (13, 2, 3))):
     """Assert that logits differ by at most ``within``, by default ``TOLERANCE`` of the largest. ``sizes`` lists size,
-    rows and loops beyond the planned ones, each different from what was traced."""
+    rows and additional loops, all different from those in the trace."""
     for size, count, more in sizes:
         inputs, given = build_inputs(
             weights, weights.recipe.task.nearest_size(size), count, 0 if weights.name in ONE_LOOP else more
@@ -79,7 +79,8 @@ def test_files_of_the_command_equal_the_model(tmp_path):
 @pytest.mark.skipif(not LONG, reason="a quarter of a minute each: make test-long")
 @pytest.mark.parametrize("name", list_shipped())
 def test_all_shipped_weights_equal_their_onnx_graphs(name, tmp_path):
-    """The command writes them; float32 logits equal the model up to rounding, float64 ones within 1e-5."""
+    """Logits of the files that the command writes equal the model's, in float32 up to rounding, in float64 within
+    1e-5."""
     for dtype, within in (("float32", None), ("float64", 1e-5)):
         file, weights = tmp_path / f"{dtype}.onnx", load(name)
         assert entry._run(entry.parse(["export", name, "--onnx", str(file), "--dtype", dtype, "--quiet"])) == 0
@@ -118,7 +119,7 @@ def test_explicit_attention_equals_torch_s(spec):
 
 @pytest.mark.parametrize("arguments", [(), (None, 0.0, True), (torch.ones(5, 5).tril() > 0,), (torch.eye(5).double(),)])
 def test_explicit_attention_takes_torch_s_arguments(arguments):
-    """A mixer of one's own may name them or not, and its mask may be Boolean."""
+    """A user's mixer may pass arguments by name or position, and its mask may be Boolean."""
     states = torch.randn(3, 2, 1, 5, 4, generator=lw.stream(0, "states")).double()
     expected = F.scaled_dot_product_attention(*states, *arguments, scale=None)
     with exported._explicit_attention():

@@ -72,7 +72,7 @@ def test_fused_loops_equal_separate_loops(rows, form, causal, padded, some_asked
 @pytest.mark.parametrize("loss_mask", [True, False])
 @pytest.mark.parametrize("symbols", [1, 2, 3])
 def test_rows_are_fused_in_groups(symbols, loss_mask, monkeypatch):
-    """Many rows are split into groups, each with its own width and its own index of equal prefixes."""
+    """Many rows are split into groups, each with its own width and its own numbers of equal prefixes."""
     monkeypatch.setattr(pattern, "MIN_ROWS", 3)
     monkeypatch.setattr(pattern, "MIN_HEADS", 8)
     inputs = some([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbols)

@@ -62,7 +62,7 @@ def gradients_by(runner, model, inputs, loops):
 
 @pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
 def test_recorded_passes_equal_the_plain_runner(spec, causal):
-    """This holds in the first step, which records, and in one that reuses its recordings."""
+    """Values and gradients are equal in the first step, which records, and in a step that reuses its recordings."""
     model, inputs = deterministic_model(spec, causal), some(LENGTHS, width=12)
     runner = Graphs(Plain(model))
     gradients_by(runner, model, some(LENGTHS[::-1], width=12, seed=1), LOOPS[::-1])
@@ -91,7 +91,7 @@ def test_many_steps_give_the_same_weights(name):
 
 
 def test_rows_with_other_positions_have_another_recording():
-    """Distance biases are computed once if all rows have equal positions, which a recording would keep."""
+    """If all rows have equal positions, a bias by distance is computed once, and a recording repeats this."""
     model, inputs = deterministic_model(replace(BASE, positions=(lw.ALiBi(),)), True), some(LENGTHS, width=12)
     shifted = replace(inputs, position=inputs.position * (1 + torch.arange(len(inputs))[:, None] % 3))
     runner = Graphs(Plain(model))
@@ -179,7 +179,7 @@ def test_dropout_changes_with_each_step_and_follows_the_seed():
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", ["looped-parity", "abacus-addition", "retran-small", "lstm-small"])
 def test_bf16_gradients_are_close_to_those_in_float32(name):
-    """Weights are rounded once per pass, also after no-gradient loops; norms and losses are in float32."""
+    """Weights are rounded once per pass, also if its first loops have no gradients; norms and losses are in float32."""
     recipe = small(name)
     model = recipe.build().train()
     graphs, (rows, _) = Graphs(Bf16(Plain(model)), bf16=True), draw_batch(recipe, 0)
@@ -242,7 +242,7 @@ def test_a_failed_recording_is_reported_and_training_goes_on(monkeypatch):
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_recordings_are_freed_when_memory_runs_out(monkeypatch):
-    """The batch is then run in two parts by another runner."""
+    """Another runner then runs the batch in two parts."""
     trainer = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True)
     trainer.advance()
     assert trainer.runners.graphs.recordings

@@ -45,7 +45,8 @@ def recordings(monkeypatch):
 
 
 def run_all_ways(runner, inputs, *, movement=False):
-    """Return the logits after the last loop, and after each loop while rows stop, with the movement of states."""
+    """Return the logits after the last loop, then those after each loop while rows stop, with the movement of
+    states."""
     positions = inputs.padding_mask & (torch.arange(inputs.tokens.shape[1]) % 3 != 1)
     read, stay = [runner.last(inputs, LOOPS, positions)], None
     steps = runner.steps(inputs, LOOPS, positions, movement=movement)
@@ -87,8 +88,8 @@ def test_carried_states_are_continued():
 
 
 class Unrepeatable(lw.Model):
-    """A model with a state that grows in each loop, with loops that it counts in Python, or with their number in its
-    state: a replay would not repeat them."""
+    """A model that no replay can repeat: its state grows in each loop, it counts loops in Python, or its state holds
+    their number."""
 
     def __init__(self, kind):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Seeds trained as one stack equal seeds trained alone, in their weights and in the files that they write."""
+"""Seeds trained as one stack equal seeds trained alone, in their weights and in the files that are written."""
 
 import contextlib
 from dataclasses import dataclass, replace
@@ -47,7 +47,8 @@ def gradients(read, model):
 
 @pytest.mark.parametrize(("spec", "causal"), FORMS, ids=names(FORMS))
 def test_answers_of_a_stack_equal_those_of_each_model(spec, causal):
-    """Rows and loops differ between the models; values and gradients are equal after the last and every loop."""
+    """Rows and loops differ between the models; values and gradients are equal after the last loop and after every
+    loop."""
     spec = replace(spec, dropout=0.0) if hasattr(spec, "dropout") else spec
     models = []
     for seed in range(3):
@@ -89,7 +90,7 @@ class Growing(lw.Model):
 
 
 def test_rows_are_not_advanced_beyond_their_own_loops():
-    """A longer row of another seed must not make their states infinite or NaN."""
+    """A row of another seed with more loops must not make a row's state infinite or NaN."""
     models, counts = [Growing(), Growing()], [torch.tensor([1, 2]), torch.tensor([5, 5])]
     rows = some([2, 3])
     first, _ = compute_answers(models, [Query(rows, loops, rows.padding_mask) for loops in counts])
@@ -147,7 +148,7 @@ def test_an_objective_that_runs_the_model_itself_is_stacked():
 
 
 def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
-    """The same holds for a recorded step."""
+    """A recorded step reads nothing either."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # no meta device
     together = [on_meta(recipe) for recipe in seeds(small_form("looped-parity"), 2)]
     recorded = RecordedSteps(together)
@@ -162,7 +163,7 @@ def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
 
 
 def test_a_stack_that_crashed_at_any_write_resumes_to_the_bit(monkeypatch, tmp_path):
-    """Seeds then have checkpoints of different steps, and some are finished before others."""
+    """After a crash, seeds may have checkpoints of different steps, and only some may be finished."""
     runs, crashes = run_through_crashes(lambda: train_stacked(seeds(FEW, 2), save_every=0), monkeypatch, least=8)
     assert crashes > 2
     monkeypatch.undo()

@@ -79,8 +79,8 @@ OPTIONS = [{"no_grad_loops": (0, 2, 1)}, {}, {"no_grad_loops": (1, 1, 1)}, {"eac
 
 @pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
 def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
-    """This holds in a step that reuses its recording, also if seeds differ in loops without gradients. Other queries
-    are tested on one model, since all models' answers are selected from the logits in the same way."""
+    """Answers are equal in a step that reuses its recording, also if seeds differ in loops without gradients. Other
+    queries are tested on one model, since all models' answers are selected from the logits in the same way."""
     models = build_models(spec, causal)
     runner = StackedGraphs(models)
     if answer_recorded(runner, queries()) is None:
@@ -156,7 +156,8 @@ def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
 
 
 def test_a_stack_is_recorded_again_after_a_seed_leaves(monkeypatch):
-    """It is also recorded again after weights were moved in memory; the weights equal the unrecorded ones."""
+    """A stack is also recorded again after weights were moved in memory. Its weights equal those of unrecorded
+    steps."""
     monkeypatch.setattr(Trainer, "log", lambda self, run: [])
     stacks = [[Trainer(one, CPU) for one in seeds(replace(PLAIN, clip=0.5), 3)] for _ in range(2)]
     stack = Stack([Member(None, one) for one in stacks[0]], Progress(quiet=True), graphs=True)
@@ -195,7 +196,7 @@ TRAIN_COMMAND = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8"
      (["model.dropout=0.1"], 1e12, 1), (["accumulate=2"], 1e12, 1)],
 )  # fmt: skip
 def test_a_gpu_with_enough_memory_stacks_seeds_by_default(options, memory, count, monkeypatch, tmp_path):
-    """It does so only if they can be stacked and no option forbids it. A CPU stands in for the GPU."""
+    """Seeds are stacked only if that is possible and no option forbids it. A CPU stands in for the GPU."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, memory))
