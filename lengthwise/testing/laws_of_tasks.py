@@ -125,6 +125,8 @@ def typed_prompts_are_parsed(task: Task) -> None:
 def other_text_is_rejected(task: Task) -> None:
     """``parse`` rejects other text with a UsageError of one line that names the task."""
     for text in ("", "  ", "?", "1?0", "=", "$", "١"):
+        if text.strip() and {*task.vocab.split(text)} <= {*(task.reads or task.symbols)}:
+            continue  # the task's own symbols, so perhaps a problem
         try:
             task.parse(text)
         except UsageError as error:
