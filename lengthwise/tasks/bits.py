@@ -1,4 +1,4 @@
-"""Tasks on bits: prefix sums, the flipped copy, the number of ones, the square root, the bitwise or of two vectors."""
+"""Tasks on bits: prefix sums, the flipped copy, the square root, the number of ones, the bitwise or of two vectors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch import Generator, Tensor
 
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.types import SYMBOL_DTYPE, Problems
-from lengthwise.tasks import SequenceTask
+from lengthwise.tasks import SequenceTask, parse_symbols
 from lengthwise.tasks.digits import join_numbers, split_numbers
 from lengthwise.tasks.family import Family
 from lengthwise.tasks.operands import EACH_NUMBER_PATTERNS, Digits, Pair, PairTask
@@ -46,8 +46,9 @@ class PrefixSum(SequenceTask):
 @dataclass(frozen=True)
 class FlippedCopy(SequenceTask):
     """n uniform bits → each bit XOR the parity of all bits. T(n) = 2n: n rounds until the last bit is folded into the
-    parity, and n for the parity to reach the last position of the answer. This task is ours, an example of a limit that
-    Fan et al. 2025 (section 7) name: it needs two loops in sequence, while their method repeats a single step."""
+    parity, and n for the parity to reach the last position of the answer. This task is not from a paper. It is an
+    example of a limit that Fan et al. 2025 state (section 7): it needs two loops in sequence, and their method repeats
+    a single step."""
 
     symbols = ("0", "1")
     answers_each_symbol = True
@@ -71,8 +72,8 @@ class FlippedCopy(SequenceTask):
 @dataclass(frozen=True)
 class SquareRoot(SequenceTask):
     """A binary number of n bits → its square root, rounded down, with ⌈n/2⌉ bits; both least significant bit first
-    (Delétang et al. 2023, most significant bit first and never 0). Every bit is uniform. T(n) = n²: long division, with
-    a longer divisor for each bit."""
+    (Delétang et al. 2023, where the most significant bit comes first and the number is never 0). Every bit is uniform.
+    T(n) = n²: long division, with a longer divisor for each bit."""
 
     symbols = ("0", "1")
     answers_numbers = True
@@ -80,7 +81,7 @@ class SquareRoot(SequenceTask):
 
     @property
     def families(self) -> Sequence[Family]:
-        below = "One less than squares, so that the root is just below a whole number."
+        below = "Numbers one below a square, whose root is just below a whole number."
         near_squares = (("squares", "Squares of whole numbers.", 0), ("below", below, 1))
         square_families = (
             Family(name, about, partial(self._draw_near_square, difference)) for name, about, difference in near_squares
@@ -99,14 +100,14 @@ class SquareRoot(SequenceTask):
 
     def parse(self, text: str) -> Problems:
         """Read a number, most significant bit first."""
-        return super().parse(text.strip()[::-1])
+        return super().parse(self.vocab.decode(parse_symbols(self, text).flip(0)))
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        """Write a number, most significant bit first."""
+        """Return a prompt as text, most significant bit first."""
         return self.vocab.decode(prompt.flip(0))
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        """Write a root, most significant bit first, without leading zeros."""
+        """Return a root as text, most significant bit first, without leading zeros."""
         return self.vocab.decode(answer.flip(0)).lstrip("0") or "0"
 
     def reference(self, prompt: str) -> str:
@@ -122,7 +123,7 @@ class SquareRoot(SequenceTask):
 
 
 def _to_integers(rows: Int[Tensor, "b p"], length: Int[Tensor, " b"]) -> list[int]:
-    """Return the numbers, of any size, that rows of bits stand for."""
+    """Convert rows of bits, least significant first, to integers of any size."""
     bits = zip(rows.flip(1).tolist(), length.tolist(), strict=True)
     return [int("".join(map(str, row_bits[len(row_bits) - count :])), 2) for row_bits, count in bits]
 
@@ -131,15 +132,15 @@ def _to_bits(numbers: Sequence[int], width: int) -> Int[Tensor, "b width"]:
     return torch.tensor([[number >> place & 1 for place in range(width)] for number in numbers], dtype=SYMBOL_DTYPE)
 
 
-# Numbers of ones at which a model trained on short rows may fail: all bits of the number are set, or it gets a new one.
+# Counts of ones at which a model trained on short rows may fail: in binary they are all ones, or one digit longer.
 COUNTS = (3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
 
 
 @dataclass(frozen=True)
 class BinarySum(SequenceTask):
     """n uniform bits → the number of ones, in binary, least significant bit first, without leading zeros (``0`` if
-    there are no ones). T(n) = n: one bit is counted per round. In the harder set the number of ones is uniform, 0 to n:
-    uniform bits almost never have a sum near n, whose highest bits are set. Fan et al. 2025 write nothing for 0."""
+    there are no ones). T(n) = n: one bit is counted per round. In the harder set the number of ones is uniform from 0
+    to n, as uniform bits almost never have nearly n ones. Fan et al. 2025 write an empty answer for 0."""
 
     symbols = ("0", "1")
     harder = "uniform-count"
@@ -151,7 +152,7 @@ class BinarySum(SequenceTask):
         return self._draw_rows_with_ones(ones, sizes, generator)
 
     def _draw_rows_with_ones(self, ones: Int[Tensor, "b 1"] | int, sizes: Tensor, generator: Generator) -> Problems:
-        """Draw rows with the given numbers of ones, or as many as fit, at random positions."""
+        """Draw rows with ``ones`` ones each, or as many as fit, at random positions."""
         length, width = sizes[:, :1], int(sizes.max())
         draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
         return self.from_rows(sizes, (draw.argsort(1).argsort(1) < length.clamp(max=ones)).long())
@@ -159,13 +160,13 @@ class BinarySum(SequenceTask):
     @property
     def families(self) -> Sequence[Family]:
         counts = (
-            Family(f"{n}-ones", f"Exactly {n} ones, anywhere.", partial(self._draw_rows_with_ones, n), smallest=n)
+            Family(f"{n}-ones", f"Rows with exactly {n} ones.", partial(self._draw_rows_with_ones, n), smallest=n)
             for n in COUNTS
         )
         return (*super().families, Family.from_function(self._near_power_of_two, self._near_power_of_two), *counts)
 
     def _near_power_of_two(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """The number of ones differs from a power of two by at most one: 7, 8, 9."""
+        """Rows whose number of ones differs from a power of two by at most one: 7, 8, 9."""
         length = sizes[:, 0]
         power = 2 ** (torch.rand(len(sizes), generator=generator) * _count_bits(length)).long()
         ones = power + torch.randint(-1, 2, (len(sizes),), generator=generator)
@@ -178,7 +179,7 @@ class BinarySum(SequenceTask):
         return Problems(sizes, bits, length, answer, bit_count, length)
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        """Write a number in binary, most significant bit first."""
+        """Return the number of ones as binary text, most significant bit first."""
         return self.vocab.decode(answer.flip(0))
 
     def reference(self, prompt: str) -> str:
@@ -192,46 +193,47 @@ class BinarySum(SequenceTask):
 
 
 def _count_bits(number: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """Return the number of bits of each number in binary; 1 for zero."""
+    """Return each number's count of binary digits; zero has one."""
     return number.double().frexp().exponent.clamp(min=1).long()  # exact up to 2⁵³
 
 
-OR = 2  # the id of the sign between the vectors
+OR = 2  # id of the sign between two vectors
 
 
 def one_at_the_start(pair: Pair) -> Digits:
-    """A single 1, in the first position of the shorter vector."""
+    """Vectors with a single 1, in the first position of the shorter vector."""
     one = (pair.digit_index == 0).long().expand(len(pair.lengths), -1)
     return pair.stack_by_length(torch.zeros_like(one), one)
 
 
 def one_at_the_end(pair: Pair) -> Digits:
-    """A single 1, in the last position of the shorter vector."""
+    """Vectors with a single 1, in the last position of the shorter vector."""
     one = (pair.digit_index == pair.shorter_length - 1).long()
     return pair.stack_by_length(torch.zeros_like(one), one)
 
 
 def one_in_the_longer(pair: Pair) -> Digits:
-    """A single 1, in the longer vector, at a uniform position, perhaps beyond the shorter vector's end."""
+    """Vectors with a single 1, at a uniform position of the longer vector, possibly beyond the shorter one's end."""
     one = (pair.digit_index == pair.draw_position(pair.longer_length)).long()
     return pair.stack_by_length(one, torch.zeros_like(one))
 
 
 def no_one(pair: Pair) -> Digits:
-    """Only zeros."""
+    """Vectors of zeros only."""
     return torch.zeros(len(pair.lengths), 2, pair.width, dtype=torch.long)
 
 
 @dataclass(frozen=True)
 class BitwiseOr(PairTask):
-    """Two vectors → their bitwise or, with the length of the longer one. The longer one is all zeros; the shorter one
-    (either, if both are equally long) holds a single 1, at a uniform position. T = the longer's length."""
+    """Two vectors → their bitwise or, with the length of the longer one. In uniform problems the longer one is all
+    zeros; the shorter one (either, if both are equally long) holds a single 1, at a uniform position. T = the longer's
+    length."""
 
     symbols = ("0", "1", "|")
     signs = ("|",)
     axes = ("first", "second")
     base, leading_zeros = 2, True
-    # Vectors with a single 1, which ``sample`` draws, and any two vectors, which people may type.
+    # ``sample`` draws vectors with a single 1 only; some families hold other vectors, which people may type.
     patterns = (
         *EACH_NUMBER_PATTERNS, one_at_the_start, one_at_the_end, one_in_the_longer, no_one, Pair.all_highest,
         Pair.twice, Pair.complement, Pair.zeros,
@@ -255,13 +257,14 @@ class BitwiseOr(PairTask):
         return self._build_problems(sizes, join_numbers(first, second, sizes, "least", 0))
 
     def parse(self, text: str) -> Problems:
-        """Read any two vectors."""
+        """Read two vectors of bits with ``|`` between them, such as 01|0011."""
         first, second = split_numbers(self, text, OR, "vectors")
         bits = torch.cat([first, torch.zeros(1, dtype=torch.long), second])
         return self._build_problems(torch.tensor([[len(first), len(second)]]), bits[None])
 
     def _build_problems(self, sizes: Int[Tensor, "b axes"], bits: Int[Tensor, "b p"]) -> Problems:
-        """Return problems with the ``bits`` of both vectors and a zero at the sign's position."""
+        """Return problems, given rows of the first vector's bits, a zero in place of the sign, and the second vector's
+        bits."""
         first, second, longest = *sizes.unbind(1), sizes.amax(1)
         width = int(longest.max())
         answer = zero_after(bits[:, :width], first) | zero_after(shift_right(bits, -1 - first, width), second)

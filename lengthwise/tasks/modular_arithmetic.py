@@ -23,48 +23,48 @@ from lengthwise.tasks.family import enumerate_rows
 
 OPERATIONS = "+-*"
 MINUS, TIMES = 1, 2  # their indices
-# A family takes uniformly drawn numbers and operations and changes them.
-Changed = tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]
+# The numbers and operations of expressions. A family's function takes uniform ones and changes them.
+Expressions = tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]
 
 
-def one_product(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
-    """One long product of numbers other than zero."""
+def one_product(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Expressions:
+    """Products of numbers other than zero."""
     return numbers.clamp(min=1), torch.full_like(operations, TIMES)
 
 
-def alternating_products(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
-    """Products of two numbers, added and subtracted."""
+def alternating_products(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Expressions:
+    """Sums and differences of products of two numbers."""
     inside = torch.arange(numbers.shape[1]) % 2 == 0
     return numbers, torch.where(inside, TIMES, operations % 2)
 
 
-def sums(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
-    """Only additions and subtractions."""
+def sums(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Expressions:
+    """Expressions with additions and subtractions only."""
     return numbers, operations % 2
 
 
-def subtractions(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
-    """Only subtractions."""
+def subtractions(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Expressions:
+    """Expressions with subtractions only."""
     return numbers, torch.full_like(operations, MINUS)
 
 
-def mostly_ones(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
-    """The number 1 in nine positions of ten, uniform numbers in the others."""
+def mostly_ones(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Expressions:
+    """Expressions whose numbers are 1 at 90 % of the positions, and uniform elsewhere."""
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 1), operations
 
 
-def mostly_zeros(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
-    """The number 0 in nine positions of ten, uniform numbers in the others."""
+def mostly_zeros(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Expressions:
+    """Expressions whose numbers are 0 at 90 % of the positions, and uniform elsewhere."""
     return numbers.masked_fill(torch.rand(numbers.shape, generator=generator) < 0.9, 0), operations
 
 
-def largest(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
-    """The largest number throughout."""
+def largest(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Expressions:
+    """Expressions in which each number is the largest, ``modulus`` − 1."""
     return torch.full_like(numbers, modulus - 1), operations
 
 
-def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Changed:
-    """One number throughout, not zero, and one operation."""
+def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Generator) -> Expressions:
+    """Expressions that repeat one number other than zero and one operation: 3+3+3."""
     return numbers[:, :1].clamp(min=1).expand_as(numbers), operations[:, :1].expand_as(operations)
 
 
@@ -93,7 +93,7 @@ class ModularTask(Task):
 class ModularArithmetic(ModularTask):
     """n numbers below ``modulus`` with +, - or * between them → the value modulo ``modulus`` (Delétang et al. 2023).
 
-    * is computed before + and -. The size is the number of numbers, so a prompt has 2n − 1 symbols. T(n) = n.
+    The operation * comes before + and -. The size is the number of numbers, so a prompt has 2n − 1 symbols. T(n) = n.
     """
 
     modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
@@ -118,7 +118,7 @@ class ModularArithmetic(ModularTask):
     def from_rows(
         self, sizes: Int[Tensor, "b axes"], numbers: Int[Tensor, "b n"], operations: Int[Tensor, "b n"]
     ) -> Problems:
-        """Return problems, given each expression's numbers and the operation after each number."""
+        """Return the problems of these expressions, given as numbers and the operation after each number."""
         count = sizes[:, 0]
         total, term = torch.zeros(len(sizes), dtype=torch.long), numbers[:, 0].long()
         for place in range(1, numbers.shape[1]):
@@ -156,29 +156,29 @@ class ModularArithmetic(ModularTask):
         return str(value % self.modulus)
 
 
-# A family of nestings returns numbers for the operations, which are computed in ascending order of these numbers.
+# One number per operation; operations are computed in ascending order of these numbers.
 EvaluationOrder = Float[Tensor, "b n"]
 
 
 def left_nested(sizes: Int[Tensor, "b 1"], width: int) -> EvaluationOrder:
-    """All brackets open at the start: (((1+2)*3)-4)."""
+    """Expressions whose brackets all open at the start: (((1+2)*3)-4)."""
     return torch.arange(float(width)).expand(len(sizes), -1)
 
 
 def right_nested(sizes: Int[Tensor, "b 1"], width: int) -> EvaluationOrder:
-    """All brackets close at the end: (1+(2*(3-4)))."""
+    """Expressions whose brackets all close at the end: (1+(2*(3-4)))."""
     return -left_nested(sizes, width)
 
 
 def nested_from_both_ends(sizes: Int[Tensor, "b 1"], width: int) -> EvaluationOrder:
-    """The outermost operations are at the two ends in turn, so the deepest is in the middle."""
+    """Expressions whose outer operations are at the two ends in turn, so that the innermost is in the middle."""
     place = torch.arange(float(width))
     from_end = sizes - 2 - place
     return torch.where(place <= from_end, -2 * place, -2 * from_end - 1)
 
 
 def balanced(sizes: Int[Tensor, "b 1"], width: int) -> EvaluationOrder:
-    """Brackets are as shallow as possible: ((1+2)*(3-4))."""
+    """Expressions whose brackets are nested as little as possible: ((1+2)*(3-4))."""
     place = torch.arange(1, width + 1)
     power = place & -place  # the largest power of two that divides it
     return (power + place / (2 * width)).expand(len(sizes), -1)
@@ -191,20 +191,20 @@ NUMBERS = (sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
 class BracketedTask(ModularTask):
     """A task on expressions of n numbers below ``modulus``, with brackets around each operation: 4n − 3 symbols.
 
-    In uniform problems the operations are nested in random order. The families nest them in other ways, or use other
-    numbers. In place of a number d, the paper's code may also write -d, (d) or (-d): so it fills every length.
+    Uniform problems are nested at random. Families nest operations in a fixed way, or draw other numbers or operations.
+    The paper's code also writes -d, (d) or (-d) for a number d, so that expressions of every length exist.
     """
 
     further_symbols = "()"
 
     @abstractmethod
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
-        """Return problems with their answers, given rows of symbols."""
+        """Return problems with their answers, given prompts as rows of symbol ids."""
 
     def from_expressions(
         self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
     ) -> Problems:
-        """Return problems on the expressions in ``rows``; ``numbers`` are the positions of their numbers."""
+        """Return problems on the expressions in ``rows``, whose numbers stand at the positions ``numbers``."""
         return self.from_rows(sizes, rows)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
@@ -262,7 +262,8 @@ class BracketedTask(ModularTask):
         return values[:, 0]
 
     def reduce(self, expression: str) -> str:
-        """Replace brackets around two numbers by their value, repeatedly, until one number is left; return it."""
+        """Replace brackets around two numbers by their value until no such brackets are left: for a valid expression,
+        until one number is left."""
 
         def compute(match: re.Match[str]) -> str:
             first, second = int(match[1]), int(match[3])
@@ -276,8 +277,8 @@ class BracketedTask(ModularTask):
 
 @dataclass(frozen=True)
 class BracketedArithmetic(BracketedTask):
-    """n numbers below ``modulus`` with +, - or * between them, each operation in brackets, as ``(2*(3-4))`` → the value
-    modulo ``modulus`` (Delétang et al. 2023, modular arithmetic). The size is the number of numbers. T(n) = n."""
+    """n numbers below ``modulus`` with +, - or * between them, each operation in brackets, such as ``(2*(3-4))`` → the
+    value modulo ``modulus`` (Delétang et al. 2023, modular arithmetic). The size is the number of numbers. T(n) = n."""
 
     modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
 
@@ -301,8 +302,8 @@ class BracketedArithmetic(BracketedTask):
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
-        if len(self.reduce(self.vocab.decode(row))) > 1:
-            raise UsageError(f"{self.name}: {text!r} needs brackets around every two numbers, as in (2*(3-4))")
+        if self.reduce(self.vocab.decode(row)) not in self.writes:
+            raise UsageError(f"{self.name}: {text!r} needs one pair of brackets per operation, as in (2*(3-4))")
         return self.from_rows(torch.tensor([[(len(row) + 3) // 4]]), row[None])
 
     def reference(self, prompt: str) -> str:
@@ -314,10 +315,11 @@ EQUALS = ":"  # layouts write = before an answer
 
 @dataclass(frozen=True)
 class SolveEquation(BracketedTask):
-    """n numbers below ``modulus``, one of them written ``x``, with + or - between them, each operation in brackets, and
-    the value modulo ``modulus`` after a colon, as ``(2-(x+4)):1`` → x (Delétang et al. 2023).
+    """An equation such as ``(2-(x+4)):1`` → x (Delétang et al. 2023). Its left side has n numbers below ``modulus``,
+    one of them written ``x``, with + or - between them and brackets around each operation; its right side, after a
+    colon, is the value modulo ``modulus``.
 
-    There are no products, as in the paper's code, so there is always one solution. The size is the number of numbers.
+    As in the paper's code there are no products, so there is exactly one solution. The size is the number of numbers.
     T(n) = n.
     """
 
@@ -365,12 +367,13 @@ class SolveEquation(BracketedTask):
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         equation = self.vocab.decode(row)
-        if equation.count("x") != 1 or not re.fullmatch(rf"\d{EQUALS}\d", self._substitute(equation, 0)):
+        has_one_x = re.fullmatch(rf"[^x]*x[^x]*{EQUALS}\d", equation)
+        if not has_one_x or not re.fullmatch(rf"\d{EQUALS}\d", self._substitute(equation, 0)):
             raise UsageError(f"{self.name}: {text!r} is not an equation with one x, such as (2-(x+4)):1")
         return self.from_rows(torch.tensor([[(len(row) + 1) // 4]]), row[None])
 
     def _substitute(self, equation: str, value: int) -> str:
-        """Return the equation with ``value`` for x and its left side computed."""
+        """Return the equation with ``value`` in place of x and with its left side computed, such as 3:1."""
         return self.reduce(equation.replace("x", str(value)))
 
     def reference(self, prompt: str) -> str:

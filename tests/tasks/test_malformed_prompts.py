@@ -4,7 +4,7 @@ import pytest
 
 import lengthwise as lw
 from lengthwise.tasks.arithmetic import MultiOperandAddition, Multiplication
-from lengthwise.tasks.bits import BinarySum
+from lengthwise.tasks.bits import BinarySum, SquareRoot
 from lengthwise.tasks.languages import Dyck, StackManipulation
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.modular_arithmetic import BracketedArithmetic, SolveEquation
@@ -21,6 +21,7 @@ MALFORMED = [
     (MultiOperandAddition(), r"is numbers with \+ between them", ["12++3"]),
     (BinarySum(), "'2' at position 3 is not one of: 0 1$", ["102"]),
     (BinarySum(), r"'\*' at position 2 is not one of: 0 1$", ["1*1"]),
+    (SquareRoot(), "'2' at position 3 is not one of: 0 1$", ["102"]),
     (UniqueSet(3), "'d' at position 4 is not one of: a b c$", ["abcd"]),
     (UniqueSet(26), f"'A' at position 2 is not one of: {LETTERS}$", ["aA"]),
     (MissingDuplicate(), "is not a sequence written twice", ["0101", "01?0", "01?00"]),
@@ -36,8 +37,8 @@ MALFORMED = [
     (Dyck(), "a closing bracket has no open bracket of its kind", ["(]"]),
     (Recall(), "is not pairs followed", ["a3b1c"]),
     (StackManipulation(), "is not letters a and b, then actions", ["a-b"]),
-    (BracketedArithmetic(), "needs brackets around every two numbers", ["(1+2", "1+2"]),
-    (SolveEquation(), "is not an equation with one x", ["(x+x):1", "(1+2):3", "(1+x)", "(1+x):x"]),
+    (BracketedArithmetic(), "needs one pair of brackets per operation", ["(1+2", "1+2", "+", "("]),
+    (SolveEquation(), "is not an equation with one x", ["(x+x):1", "(1+2):3", "(1+2):x", "(1+x)", "(1+x):x"]),
     (Sudoku(), "4, 6 or 9 lines", ["1234/3412/2143", "1234/3412/2143/432", "12345/" * 5, "." * 20]),
     (Sudoku(), r"'5' is not one of: \. 1 2 3 4", ["5234/3412/2143/4321"]),
     (Sudoku(), "must have exactly one solution; this one has several", ["1.../..../..../...."]),
