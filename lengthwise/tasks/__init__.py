@@ -21,8 +21,8 @@ from lengthwise.tasks.family import Family, Pattern, RowSampler, enumerate_rows,
 
 
 class NoReference(UsageError):
-    """Raised for a prompt whose right answer is not known. ``problem`` has the prompt and a placeholder as its
-    answer."""
+    """The error of ``parse`` for a valid prompt whose right answer is unknown. ``problem`` holds the prompt and a
+    placeholder answer."""
 
     def __init__(self, message: str, problem: Problems) -> None:
         super().__init__(message)
@@ -30,27 +30,29 @@ class NoReference(UsageError):
 
 
 class Task(Config):
-    """A kind of problem, of every size. Subclasses are frozen dataclasses whose fields are their configuration.
+    """A kind of problem, such as addition, in all sizes. Subclasses are frozen dataclasses whose fields configure the
+    task.
 
-    ``axes`` names the sizes: one axis gives a curve, two a map. Sizes go from ``smallest`` to ``largest`` on each axis,
-    unless ``listed_sizes`` names the valid ones, ascending: range(3, 300, 3) or (4, 8, 16).
+    A problem has one size per name in ``axes``: scores over one axis are drawn as a curve, over two as a map. Sizes
+    range from ``smallest`` to ``largest`` on each axis; a task that lacks some sizes lists the valid ones in
+    ``listed_sizes``, in ascending order, such as range(3, 300, 3) or (4, 8, 16).
     """
 
-    symbols: tuple[str, ...]  # symbols of prompts and answers
+    symbols: tuple[str, ...]  # all symbols that prompts and answers may contain
     signs: tuple[str, ...] = ()  # symbols between numbers
-    mirrored: bool = False  # prompts write numbers in the other digit order than answers
+    mirrored: bool = False  # numbers have opposite digit orders in prompts and answers
     axes: tuple[str, ...] = ("length",)
-    smallest: int = 1  # it and ``largest`` follow from ``listed_sizes``, unless that is a property
+    smallest: int = 1  # set from ``listed_sizes``, as ``largest`` is, unless ``listed_sizes`` is a property
     largest: int | None = None  # None: no limit
     listed_sizes: Sequence[int] | None = None
     is_collection: bool = False  # a fixed collection of problems, which ``part`` splits
     harder: str = "hard"  # name of the harder set, which is one of the families
     reads: tuple[str, ...] = ()  # symbols that may occur in prompts; (): all symbols
     writes: tuple[str, ...] = ()  # symbols that may occur in answers; (): all symbols
-    answers_each_symbol: bool = False  # an answer has one symbol for each symbol of its prompt, in the same order
-    final_after: str = ""  # an answer's final part begins after the last of these symbols; "": no final part
-    answers_numbers: bool = False  # answers are numbers as people write them: leading zeros change nothing
-    patterns: tuple[Callable[..., Any], ...] = ()  # families, each drawn by ``draw_pattern``
+    answers_each_symbol: bool = False  # the i-th symbol of an answer belongs to the i-th symbol of its prompt
+    final_after: str = ""  # symbol after whose last occurrence an answer's final part begins; "": no final part
+    answers_numbers: bool = False  # answers are numbers, equal if they differ only in leading zeros
+    patterns: tuple[Callable[..., Any], ...] = ()  # functions that define families, see ``draw_pattern``
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Raise UsageError for ``listed_sizes`` that do not ascend."""
@@ -66,8 +68,8 @@ class Task(Config):
 
     @property
     def chance(self) -> float:
-        """The accuracy per symbol of guessing: by default 1 / the number of symbols of answers, as papers compute it. A
-        task may return the fraction of a frequent class, as ``File`` does."""
+        """The accuracy per symbol of random guessing: by default 1 / the number of answer symbols, as papers compute
+        it. ``File`` overrides it with the share of the most frequent answer symbol."""
         return 1 / len(self.writes or self.symbols)
 
     @abstractmethod
@@ -76,17 +78,17 @@ class Task(Config):
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Draw problems of these sizes from the task's harder set. Raises UsageError if the task has no such set."""
-        raise UsageError(f"{self.name} has no harder set of problems: choose another kind")
+        raise UsageError(f"{self.name} has no harder set of problems")
 
     @property
     def has_harder_set(self) -> bool:
-        """Whether the task has a harder set."""
+        """Whether the class defines ``sample_hard``."""
         return type(self).sample_hard is not Task.sample_hard
 
     @property
     def families(self) -> Sequence[Family]:
-        """Structured problems, by name: rare among uniform problems, but common among what people type. They are the
-        harder set, if there is one, and the ``patterns``."""
+        """The task's families: kinds of structured problems that uniform sampling rarely draws but people often type.
+        By default they are the harder set, if there is one, and one family per function in ``patterns``."""
         hard = Family(self.harder, "The harder set that training may draw from.", self.sample_hard)
         return (
             *([hard] if self.has_harder_set else []),
@@ -94,13 +96,15 @@ class Task(Config):
         )
 
     def draw_pattern(self, pattern: Callable[..., Any], sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Draw problems of one of ``patterns``, one per row of ``sizes``. A task with patterns defines it."""
+        """Draw one problem of a pattern per row of ``sizes``. A task with ``patterns`` must define this method."""
         raise NotImplementedError
 
     def list_smallest_sizes(self, count: int) -> Sequence[int]:
         """Return the ``count`` smallest sizes, or all if there are fewer."""
-        listed = self.listed_sizes
-        return range(self.smallest, self.smallest + count) if listed is None else listed[:count]
+        if self.listed_sizes is not None:
+            return self.listed_sizes[:count]
+        end = self.smallest + count
+        return range(self.smallest, end if self.largest is None else min(end, self.largest + 1))
 
     def nearest_size(self, size: int) -> int:
         """Return the largest valid size up to ``size``, else the smallest; without ``listed_sizes``, ``size``
@@ -119,8 +123,8 @@ class Task(Config):
         return torch.where(valid[index] == sizes, sizes, valid[replacement])
 
     def part(self, purpose: Purpose) -> Task:
-        """Return the task with only the problems for ``purpose``. A task that is not a fixed collection returns
-        itself."""
+        """Return a task that has only the problems for ``purpose``. By default, return the task itself, which is right
+        for tasks that are not fixed collections."""
         return self
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
@@ -188,7 +192,8 @@ class Task(Config):
 
 
 class SequenceTask(Task):
-    """A task on n symbols in a row, uniform over the symbols that the task ``reads`` (by default, all)."""
+    """A task whose prompts are n symbols, drawn uniformly from ``reads`` or, if ``reads`` is empty, from
+    ``symbols``."""
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         count, width = len(self.reads or self.symbols), int(sizes.max())
@@ -196,7 +201,7 @@ class SequenceTask(Task):
         return self.from_rows(sizes, zero_after(self._to_ids(rows), sizes[:, 0]))
 
     def _to_ids(self, rows: Int[Tensor, "b p"]) -> Int[Tensor, "b p"]:
-        """Return the ids of symbols, given by their index in ``reads`` or, without it, in ``symbols``."""
+        """Convert indices in ``reads`` to symbol ids. If ``reads`` is empty, return the rows unchanged."""
         return rows if not self.reads else self.vocab.encode(self.reads).to(rows.dtype)[rows.long()]
 
     def parse(self, text: str) -> Problems:
@@ -239,7 +244,7 @@ class SequenceTask(Task):
 
 
 class SquareGridTask(Task):
-    """A task whose prompts and answers are square grids, line after line, typed with ``/`` between lines."""
+    """A task whose prompts and answers are square grids, stored line after line and typed with ``/`` between lines."""
 
     answers_each_symbol = True
 
@@ -261,8 +266,7 @@ class SquareGridTask(Task):
 
     @staticmethod
     def draw_by_size(sizes: Int[Tensor, "b 1"], draw: Callable[[int, int], Problems]) -> Problems:
-        """Return a problem per row of ``sizes``. ``draw`` takes a size and a count, and draws that many problems of
-        this size."""
+        """Draw one problem per row of ``sizes``. ``draw(size, count)`` must return ``count`` problems of one size."""
         distinct_sizes, counts = sizes[:, 0].unique(return_counts=True)
         parts = [draw(size, count) for size, count in zip(distinct_sizes.tolist(), counts.tolist(), strict=True)]
         return Problems.join(parts).take(sizes[:, 0].argsort(stable=True).argsort())
@@ -274,8 +278,8 @@ def separate_lines(text: str, columns: int) -> str:
 
 
 def parse_symbols(task: Task, text: str) -> Int[Tensor, " n"]:
-    """Return the ids of a typed text's words, if some symbol has several letters, else of its characters. Raises
-    UsageError with the task's name and the first unknown symbol."""
+    """Return the symbol ids of typed text, split into words if a symbol of the task has several letters, else into
+    characters. Raises UsageError with the task's name and the first unknown symbol."""
     symbols = task.vocab.split(text if task.vocab.separator else "".join(text.split()))
     readable = Vocab(task.reads or task.symbols)
     if not symbols:
@@ -288,7 +292,7 @@ def parse_symbols(task: Task, text: str) -> Int[Tensor, " n"]:
 
 
 def iterate_texts(task: Task, problems: Problems) -> Iterator[tuple[str, str]]:
-    """Yield prompts as people type them, and answers as people read them."""
+    """Yield each problem's prompt as people type it, and its answer as people read it."""
     lengths = zip(problems.prompt_length.tolist(), problems.answer_length.tolist(), strict=True)
     for prompt, answer, (prompt_length, answer_length) in zip(problems.prompt, problems.answer, lengths, strict=True):
         yield task.to_text(prompt[:prompt_length]), task.format(answer[:answer_length])

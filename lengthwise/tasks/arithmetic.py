@@ -1,5 +1,5 @@
-"""Addition and multiplication of two numbers (Fan et al. 2025; McLeish et al. 2024), and sums of several numbers (Cho
-et al. 2025, ICLR), in any base from 2 to 10, with digits in either order."""
+"""Addition and multiplication of two numbers (Fan et al. 2025; McLeish et al. 2024), and addition of several numbers
+(Cho et al. 2025, ICLR), in any base from 2 to 10, with digits in either order."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class Addition(ArithmeticTask):
         return ("length",) if self.equal_lengths else ("first", "second")
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """Return the length of the longest carry: the number of columns from its start to the last column that passes
-        it on."""
+        """Return each sum's ``longest carry``: the number of columns from the one where a carry starts to the last one
+        that passes it on."""
         totals = self.stack_columns(problems)[0].sum(2)
         without_carry = F.pad(totals, (0, 1))[:, 1:] % self.base
         carried = self.answer_digits(problems, totals.shape[1] + 1)[:, 1:] != without_carry
@@ -70,14 +70,15 @@ class Addition(ArithmeticTask):
         return self._trim_operands(sizes, columns.mT.contiguous(), generator)
 
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Draw sums with one long carry. It starts at a uniform position and ends at a uniform later one (in half of
-        the rows at the very end), through columns that add up to base − 1; in half of the rows these columns hold a
-        largest digit above a zero, as in 99…9 + 1. The other columns are uniform."""
+        """Draw sums with one long carry. The carry starts at a uniform position and ends at a uniform later one (in
+        half of the rows at the top digit). The columns between add up to base − 1; in half of the rows each of them
+        holds the largest digit and a zero, as in 99…9 + 1. The other columns are uniform."""
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
         return self._trim_operands(sizes, pair.carry_chain(always_carries=True).to(SYMBOL_DTYPE), generator)
 
     def _trim_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits, generator: Generator) -> Problems:
-        """Set digits beyond each operand's length to 0. Without leading zeros, redraw a top digit that is 0."""
+        """Return problems on the operands, with digits beyond their lengths set to 0. If leading zeros are not allowed,
+        top digits that are 0 are redrawn."""
         lengths = sizes.expand(-1, 2)
         if not self.leading_zeros:
             others = torch.randint(1, self.base, operands.mT.shape, generator=generator, dtype=SYMBOL_DTYPE)
@@ -113,7 +114,7 @@ class Addition(ArithmeticTask):
         return F.pad(lowest, (0, count - lowest.shape[1]))
 
     def order_answer(self, digits: Int[Tensor, " n"]) -> Int[Tensor, " a"]:
-        """Return an answer in the task's digit order, given its digits least significant first."""
+        """Convert an answer's digits, least significant first, to the task's digit order."""
         row = digits[None]
         length = torch.tensor([len(digits)]) if self.leading_zeros else count_digits(row)
         return reorder(row, length, self.order)[0, : int(length)]
@@ -126,14 +127,14 @@ class Addition(ArithmeticTask):
 
 @dataclass(frozen=True)
 class Multiplication(ArithmeticTask):
-    """n1 digits times n2 digits → their product. T = n1 · n2: each digit of the first adds the second once, and a carry
-    travels one digit per round.
+    """Two numbers, of n1 and n2 digits → their product. T = n1 · n2: for each digit of the first number, the second is
+    added once, and its carry travels one digit per round.
 
     With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits; without, an operand is a
     uniform number of exactly n digits (a one-digit operand may be 0) and the product has no leading zeros. By default
-    the task is that of Fan et al. 2025, whose first operand has one or two bits;
-    ``base=10 order=least leading_zeros=false`` is McLeish et al.'s. In the harder set each problem has its own, uniform
-    share of largest digits (in binary: ones), so that many columns carry.
+    the task is that of Fan et al. 2025, whose first operand has one or two bits; ``base=10 order=least
+    leading_zeros=false`` is McLeish et al.'s. In the harder set the share of largest digits (in binary: ones) is
+    uniform from 0 to 1 in each problem, so that many columns carry.
     """
 
     base: Base = 2  # base of the numbers, 2 to 10
@@ -161,7 +162,8 @@ class Multiplication(ArithmeticTask):
         return self._draw_problems(sizes, generator, torch.rand(len(sizes), 1, generator=generator))
 
     def _draw_problems(self, sizes: Tensor, generator: Generator, share: Tensor | None = None) -> Problems:
-        """Draw uniform digits or, with ``share``, this fraction of largest digits and uniform smaller digits."""
+        """Draw operands of uniform digits or, with ``share``, of this fraction of largest digits and uniform smaller
+        ones."""
         operands = []
         for length in sizes.unbind(1):
             shape = len(length), int(length.max())
@@ -193,24 +195,25 @@ class Multiplication(ArithmeticTask):
         return self.write_number(first * second, len(prompt) - 1 if self.leading_zeros else 1)
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """Return the number of digits other than zero."""
+        """Return the number of digits other than zero in each prompt."""
         return {"ones" if self.base == 2 else "digits above 0": (problems.prompt % self.base > 0).sum(1)}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         return sizes.sum(1)
 
 
-# Digits of several numbers, least significant first. A family takes uniformly drawn digits and changes them.
+# Digits of several numbers per row, least significant first. A family's function takes uniform digits and changes them.
 Operands = Int[Tensor, "b m n"]
 
 
 def all_highest(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """The largest digit throughout: 99+99+99."""
+    """Numbers of largest digits only: 99+99+99."""
     return torch.full_like(digits, base - 1)
 
 
 def one_carry_throughout(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """Each column holds one largest digit and zeros, the lowest one also a 1: a carry passes through all columns."""
+    """Sums with one largest digit per column, a 1 in the lowest column and zeros elsewhere: a carry passes through all
+    columns."""
     count = sizes[:, :1, None]
     owner = (torch.rand(len(digits), 1, digits.shape[2], generator=generator) * count).long()
     number = torch.arange(digits.shape[1])[:, None]
@@ -219,41 +222,41 @@ def one_carry_throughout(digits: Operands, base: int, sizes: Tensor, generator: 
 
 
 def no_column_carries(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """Columns that all add up to the largest digit or less."""
+    """Numbers whose digits add up to the largest digit or less in every column."""
     return digits % ((base - 1) // sizes[:, :1, None] + 1)
 
 
 def one_counts(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """All numbers except one are zero."""
+    """Sums in which all numbers except one are zero."""
     which = (torch.rand(len(digits), 1, generator=generator) * sizes[:, :1]).long()
     return digits.where((torch.arange(digits.shape[1]) == which)[..., None], 0)
 
 
 def equal_operands(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """All numbers are the same."""
+    """Sums of equal numbers."""
     return digits[:, :1].expand_as(digits)
 
 
 def mostly_zeros(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """Zeros in nine positions of ten, uniform digits in the others."""
+    """Numbers with zeros at 90 % of the positions, and uniform digits elsewhere."""
     return digits.masked_fill(torch.rand(digits.shape, generator=generator) < 0.9, 0)
 
 
 def mostly_highest(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """The largest digit in nine positions of ten, uniform digits in the others."""
+    """Numbers with the largest digit at 90 % of the positions, and uniform digits elsewhere."""
     return digits.masked_fill(torch.rand(digits.shape, generator=generator) < 0.9, base - 1)
 
 
 def one_digit(digits: Operands, base: int, sizes: Tensor, generator: Generator) -> Operands:
-    """Numbers of one digit, with zeros before it."""
+    """Numbers of one digit, with leading zeros."""
     return digits.where(torch.arange(digits.shape[2]) == 0, 0)
 
 
 @dataclass(frozen=True)
 class MultiOperandAddition(NumberTask):
     """m numbers of n digits each → their sum, without leading zeros (Cho et al. 2025). Every digit is uniform, so a
-    number may start with zeros. T = m · n. In the paper's code numbers may differ in length, only the sum is reversed,
-    and zeros before them give all the length of the largest possible sum."""
+    number may start with zeros. T = m · n. In the paper's code the numbers may differ in length, only the sum is
+    reversed, and leading zeros extend all numbers to the length of the largest possible sum."""
 
     base: Base = 10  # base of the numbers, 2 to 10
     order: Order = "least"  # which digit is written first: the least or the most significant
@@ -275,7 +278,7 @@ class MultiOperandAddition(NumberTask):
         return self.from_operands(sizes, pattern(digits, self.base, sizes, generator))
 
     def from_operands(self, sizes: Int[Tensor, "b axes"], digits: Operands) -> Problems:
-        """Return problems on sums, given the numbers' digits, least significant first."""
+        """Return the problems of adding these numbers, given as digits, least significant first."""
         (count, length), (_, operand_count, width) = sizes.unbind(1), digits.shape
         real = length_mask(count, operand_count)[..., None] & length_mask(length, width)[:, None]
         digits = digits.where(real, 0)
@@ -300,7 +303,7 @@ class MultiOperandAddition(NumberTask):
         return self.from_operands(torch.tensor([[*size]] * len(digits)), digits.view(-1, *size))
 
     def parse(self, text: str) -> Problems:
-        """Read numbers, most significant digit first; shorter ones get leading zeros."""
+        """Read numbers, most significant digit first; leading zeros make all numbers equally long."""
         numbers = self.vocab.decode(parse_symbols(self, text)).split("+")
         if not all(numbers):
             raise UsageError(f"{self.name}: a prompt is numbers with + between them, such as 12+34+56, not {text!r}")
@@ -317,5 +320,5 @@ class MultiOperandAddition(NumberTask):
 
 @cache
 def _count_sum_digits(count: int, length: int, base: int) -> int:
-    """Return the number of digits of the largest sum."""
+    """Return the number of digits of the largest sum of ``count`` numbers of ``length`` digits."""
     return len(np.base_repr(count * (base**length - 1), base))

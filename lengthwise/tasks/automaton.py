@@ -22,8 +22,8 @@ from lengthwise.tasks import SequenceTask
 
 
 class Automaton(SequenceTask):
-    """Symbols change a state; the answer is the state's symbol, after every symbol (``each``) or after the last one.
-    T(n) = n."""
+    """A task in which each symbol changes a state. The answer is the output symbol of the last state or, with ``each``,
+    of the states after every symbol. T(n) = n."""
 
     each: bool  # a field of each task
 
@@ -33,8 +33,8 @@ class Automaton(SequenceTask):
 
     @abstractmethod
     def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
-        """Return the next states, indexed by state and by symbol (those that the task reads come first), and the id of
-        the symbol that each state answers. The first state is 0."""
+        """Return two tables: the next state by state and symbol id, and the id of each state's output symbol. State 0
+        is the start. Symbols that the task reads have the lowest ids."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
@@ -57,7 +57,7 @@ class Automaton(SequenceTask):
 
     @abstractmethod
     def state_after(self, word: str) -> str:
-        """Return the answer's symbol after a word, by the simplest algorithm."""
+        """Return the output symbol after a word, computed by the simplest algorithm."""
 
 
 @cache
@@ -67,8 +67,8 @@ def _cached_tables(task: Automaton) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class EvenPairs(Automaton):
-    """Bits → 1 if neighbours differ an even number of times, else 0 (Delétang et al. 2023); it is 1 exactly if the
-    first and the last bit are equal. The paper's code swaps the labels: 0 is even."""
+    """Bits → 1 if an even number of neighbouring pairs differ, else 0 (Delétang et al. 2023). The answer is 1 exactly
+    if the first and the last bit are equal. The paper's code swaps the labels: 0 is even."""
 
     each: bool = False  # answer after every bit; false: after the last one
 
@@ -76,8 +76,10 @@ class EvenPairs(Automaton):
 
     @property
     def question(self) -> str:
-        which = "for each bit of" if self.each else "for"
-        return f"Write, {which} this sequence of bits, 1 if neighbouring bits up to there differ evenly often, else 0."
+        if self.each:
+            pairs = "neighbouring pairs up to it differ"
+            return f"For each bit of this sequence, in order, write 1 if an even number of {pairs}, and 0 if not."
+        return "Write 1 if an even number of neighbouring pairs of bits in this sequence differ, and 0 if not."
 
     def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
         # States: 0 at the start, then 1 + 2 · first bit + last bit.
@@ -90,8 +92,8 @@ class EvenPairs(Automaton):
 
 @dataclass(frozen=True)
 class CycleNavigation(Automaton):
-    """Moves on a cycle → the place where they end (Delétang et al. 2023). A walk starts at place 0; ``+`` and ``-`` go
-    one place forward and back, ``.`` stays."""
+    """Moves on a cycle → the place where they end (Delétang et al. 2023). The walk starts at place 0; ``+`` goes one
+    place forward, ``-`` one place back, and ``.`` stays."""
 
     places: Annotated[int, Range(2, 10)] = 5  # number of places on the cycle
     each: bool = False  # answer after every move; false: after the last one
@@ -130,11 +132,11 @@ Permutation = tuple[int, ...]
 
 @dataclass(frozen=True)
 class GroupWords(Automaton):
-    """Elements of a group → their product from left to right, after every element or after the last.
+    """Elements of a group → their product from left to right, after every element (``each``) or after the last one.
 
-    S3, S4, S5: all permutations of 3, 4, 5 things; A5: the even ones; Z2 and Z60: addition modulo 2 and 60. S3 and S4
-    are solvable; A5 and S5 are not, so their word problems are complete for NC¹ (Barrington 1989). A5 and Z60 have
-    equally many elements.
+    S3, S4 and S5 are all permutations of 3, 4 and 5 things, A5 the even permutations of 5; Z2 and Z60 are addition
+    modulo 2 and 60. S3 and S4 are solvable; A5 and S5 are not, so their word problems are complete for NC¹ (Barrington
+    1989). A5 and Z60 both have 60 elements.
     """
 
     group: Literal["S3", "S4", "A5", "S5", "Z2", "Z60"] = "S3"  # symmetric (S), alternating (A) or cyclic (Z)
@@ -181,13 +183,13 @@ class GroupWords(Automaton):
 
 
 def inverse_pairs(rows: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Tensor) -> Int[Tensor, "b n"]:
-    """Each element followed by its inverse."""
+    """Words of elements that are each followed by their inverse."""
     first = rows[:, (torch.arange(rows.shape[1]) // 2) * 2]
     return torch.where(torch.arange(rows.shape[1]) % 2 == 0, first, inverse[first])
 
 
 def word_and_inverse(rows: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], length: Tensor) -> Int[Tensor, "b n"]:
-    """A word followed by its inverse: the inverses of its elements in reverse order."""
+    """Words followed by their inverse: the inverses of the elements in reverse order."""
     index = torch.arange(rows.shape[1])
     mirror = (length[:, None] - 1 - index).clamp(min=0)
     return torch.where(index < length[:, None] // 2, rows, inverse[rows.gather(1, mirror)])
@@ -195,8 +197,8 @@ def word_and_inverse(rows: Int[Tensor, "b n"], inverse: Int[Tensor, " g"], lengt
 
 @cache
 def list_elements(group: str) -> list[Permutation]:
-    """Return the elements of a group, the neutral element first: permutations, or 1-tuples of a number for Z2 and
-    Z60."""
+    """Return the elements of a group, the neutral element first, as permutations or, for Z2 and Z60, as 1-tuples of a
+    number."""
     size = int(group[1:])
     if group[0] == "Z":
         return [(number,) for number in range(size)]
@@ -208,7 +210,7 @@ def list_elements(group: str) -> list[Permutation]:
 
 
 def multiply(group: str, a: Permutation, b: Permutation) -> Permutation:
-    """Return the product ab: position i gets the value of a at position b[i]."""
+    """Return the product ab. For permutations, its value at i is a[b[i]]."""
     if group[0] == "Z":
         return ((a[0] + b[0]) % int(group[1:]),)
     return tuple(a[i] for i in b)

@@ -1,4 +1,5 @@
-"""Numbers as rows of digits, least significant first and padded with zeros; prompts of two numbers."""
+"""Operations on numbers, stored as rows of digits, least significant first and padded with zeros; and on prompts of
+two numbers."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ Order = Literal["least", "most"]  # which digit of a number is written first: th
 
 
 def reorder(digits: Int[Tensor, "b n"], length: Int[Tensor, " b"], order: Order) -> Int[Tensor, "b n"]:
-    """Convert digits from least significant first to ``order``, or back. Rows keep the zeros beyond their lengths."""
+    """Convert rows of digits from least significant first to ``order``, or back. Zeros after a row's end stay there."""
     width = digits.shape[1]
     return shift_right(digits.flip(1), length - width, width) if order == "most" else digits
 
 
 def count_digits(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
-    """Return the number of digits without leading zeros; zero has one."""
+    """Return each number's count of digits without leading zeros; zero has one digit."""
     position = torch.arange(1, digits.shape[1] + 1, dtype=torch.int32)
     return ((digits != 0) * position).amax(1).clamp(min=1).long()
 
@@ -36,7 +37,8 @@ def count_digits(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
 def replace_leading_zeros(
     digits: Int[Tensor, "*b n"], length: Int[Tensor, "*b"], replacements: Int[Tensor, "*b n"]
 ) -> Int[Tensor, "*b n"]:
-    """Replace the leading zero of each number of several digits with the digit of ``replacements`` at its position."""
+    """Replace the top digit of numbers of several digits, if it is zero, by the digit of ``replacements`` at its
+    position."""
     tops = torch.arange(0, digits.numel(), digits.shape[-1]) + length.flatten() - 1  # indices of the top digits
     top = digits.flatten().index_select(0, tops)
     drawn = torch.where((top == 0) & (length.flatten() > 1), replacements.flatten().index_select(0, tops), top)
@@ -44,7 +46,7 @@ def replace_leading_zeros(
 
 
 def propagate_carries(totals: Shaped[Tensor, "b n"], base: int, largest_total: int) -> Int[Tensor, "b n"]:
-    """Convert the totals of columns, from 0 to ``largest_total``, to digits. Both are least significant first; a carry
+    """Convert column totals, from 0 to ``largest_total``, to digits in ``base``, both least significant first. A carry
     out of the last column is lost."""
     parts: list[Tensor] = []
     carry: Tensor | int = 0
@@ -58,14 +60,15 @@ def propagate_carries(totals: Shaped[Tensor, "b n"], base: int, largest_total: i
 
 
 def to_machine_words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor, "*b"]]:
-    """Split numbers into words of as many digits as a double holds exactly, least significant word first."""
+    """Split numbers into integers of as many digits as a double holds exactly, least significant part first."""
     parts = digits.double().split(_count_exact_columns(base, base - 1), -1)
     return [(part @ _powers_of_base(base, part.shape[-1])).long() for part in parts]
 
 
 def argsort_rows(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
-    """Return the indices of up to 64 numbers per row in ascending order, equal ones in the given order, padding (not
-    ``real``) last. Numbers may be longer than a machine word, so they are sorted by one word after the other."""
+    """Return the indices that sort up to 64 numbers per row in ascending order. Equal numbers keep their order;
+    padding, where ``real`` is False, comes last. Numbers may be longer than a machine word, so each word is sorted in
+    turn."""
     *lower, highest = to_machine_words(digits, base=10)
     order = torch.arange(digits.shape[1]).expand(digits.shape[:2])
     for word in (*lower, highest.masked_fill(~real, MAX_EXACT_INTEGER)):
@@ -76,7 +79,8 @@ def argsort_rows(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int
 
 
 def _count_exact_columns(base: int, largest_total: int) -> int:
-    """Return how many columns with totals of up to ``largest_total``, and a carry into them, a double holds exactly."""
+    """Return the number of columns, with totals of up to ``largest_total``, whose sum with a carry a double holds
+    exactly."""
     return next(count for count in itertools.count(1) if largest_total * base ** (count + 1) >= MAX_EXACT_INTEGER)
 
 
@@ -88,7 +92,8 @@ def _powers_of_base(base: int, count: int) -> Float[Tensor, " n"]:
 def join_numbers(
     first: Int[Tensor, "b n"], second: Int[Tensor, "b m"], lengths: Int[Tensor, "b 2"], order: Order, sign: int
 ) -> Int[Tensor, "b p"]:
-    """Write two numbers with a sign between them."""
+    """Return rows with the first number, the id ``sign`` and the second number, both numbers in digit order
+    ``order``."""
     width = int(lengths.sum(1).max()) + 1
     left, right = reorder(first, lengths[:, 0], order), reorder(second, lengths[:, 1], order)
     sign_and_right = torch.nn.functional.pad(right, (1, 0), value=sign)
@@ -98,18 +103,18 @@ def join_numbers(
 
 
 def split_numbers(
-    task: Task, text: str, sign: int, parts: str = "numbers"
+    task: Task, text: str, sign: int, noun: str = "numbers"
 ) -> tuple[Int[Tensor, " n"], Int[Tensor, " m"]]:
-    """Return the two numbers of a typed prompt, in the prompt's digit order. Raises UsageError unless the text is two
-    numbers with a sign between them."""
+    """Return the symbol ids of the two numbers in a typed prompt, in the typed order. Raises UsageError unless the text
+    is two numbers with one ``sign`` between them; the error calls the numbers ``noun``."""
     ids = parse_symbols(task, text)
     sign_positions = (ids == sign).nonzero().flatten()
     if len(sign_positions) != 1 or sign_positions[0] == 0 or sign_positions[0] == len(ids) - 1:
         symbol = task.symbols[sign]
-        raise UsageError(f"{task.name}: a prompt is two {parts} and one '{symbol}' between them, not {text.strip()!r}")
+        raise UsageError(f"{task.name}: a prompt is two {noun} and one '{symbol}' between them, not {text.strip()!r}")
     return ids[: sign_positions[0]], ids[sign_positions[0] + 1 :]
 
 
 def to_reading_order(text: str, order: Order) -> str:
-    """Return a text, whose numbers are in ``order``, with each number's most significant digit first."""
+    """Rewrite a text whose numbers are in ``order`` so that each has its most significant digit first."""
     return text if order == "most" else re.sub(r"[0-9]+", lambda number: number[0][::-1], text)

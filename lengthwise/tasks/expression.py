@@ -19,11 +19,11 @@ from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, grammar, parse_symbols
 from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, OPERATORS, PLUS, TIMES, evaluate
 
-SMALL_BATCH = 512  # rows that take little longer to draw than a single row
+SMALL_BATCH = 512  # this many rows take little longer to draw than a single one
 
 
 class Writer(NamedTuple):
-    """Writes random expressions of ``size`` characters, 3 or more. Each family is a method."""
+    """A writer of random expressions of ``size`` characters, 3 or more. Each method in ``patterns`` writes a family."""
 
     size: int
     rng: Random
@@ -38,8 +38,8 @@ class Writer(NamedTuple):
         return self.rng.choice("123456789") + "".join(self.draw_digit() for _ in range(digits - 1))
 
     def write_chain(self, operators: str, digit: Callable[[], str] | None = None) -> str:
-        """Write numbers of one digit, of which one gets a second digit if ``size`` is even, with these operators in
-        turn (empty: random operators)."""
+        """Write one-digit numbers with ``operators`` between them, in turn; with "", the operators are random. If
+        ``size`` is even, one number gets a second digit."""
         digit, count = digit or self.draw_digit, (self.size + 1) // 2
         numbers = [digit() for _ in range(count)]
         if self.size % 2 == 0:
@@ -49,8 +49,8 @@ class Writer(NamedTuple):
         return numbers[0] + "".join(operator + number for number, operator in zip(numbers[1:], cycle, strict=False))
 
     def write_nested(self, nest: Callable[[int], str], level_length: int) -> str:
-        """Write the largest ``nest(depth)`` that leaves 0 or at least 2 characters, and fill these with terms. A level
-        has ``level_length`` characters."""
+        """Write ``nest(depth)`` with the largest depth that leaves 0 or at least 2 of ``size`` characters, and fill the
+        rest with terms. One level of depth has ``level_length`` characters."""
         for depth in range(self.size // level_length, -1, -1):
             text = nest(depth)
             missing = self.size - len(text)
@@ -61,52 +61,52 @@ class Writer(NamedTuple):
         return self.write_chain("+-")
 
     def only_plus(self) -> str:
-        """Only plus signs: 3+8+4."""
+        """Sums: 3+8+4."""
         return self.write_chain("+")
 
     def only_minus(self) -> str:
-        """Only minus signs: 3-8-4."""
+        """Differences: 3-8-4."""
         return self.write_chain("-")
 
     def only_times(self) -> str:
-        """Only times signs, and mostly ones: 1*3*1."""
+        """Products of mostly ones: 1*3*1."""
         return self.write_chain("*", lambda: self.rng.choice("1111111111123459"))
 
     def times_zero(self) -> str:
-        """A product that contains a zero, or a one in place of the zero: 3*0*4, 3*1*4."""
+        """Products with a zero or, as often, with a one in its place: 1*0*2, 1*1*2."""
         digit = self.rng.choice("01")
         numbers = self.write_chain("*", lambda: self.rng.choice("11112")).split("*")
         numbers[self.rng.choice([index for index, number in enumerate(numbers) if len(number) == 1])] = digit
         return "*".join(numbers)
 
     def plus_and_minus(self) -> str:
-        """Plus and minus signs in turn: 3+8-4."""
+        """Expressions with plus and minus signs in turn: 3+8-4."""
         return self.write_chain("+-")
 
     def sum_of_products(self) -> str:
-        """Plus and times signs in turn: 3+8*4."""
+        """Expressions with plus (or minus) and times signs in turn: 3+8*4."""
         return self.write_chain(self.rng.choice(("+*", "*+", "-*")))
 
     def ones(self) -> str:
-        """Only ones, with any operators: 1-1*1."""
+        """Expressions of ones with random operators: 1-1*1."""
         return self.write_chain("", lambda: "1")
 
     def nearly_zeros(self) -> str:
-        """Zeros, with any operators; for even sizes, one number of two digits: 0*0+0."""
+        """Expressions of zeros with random operators: 0*0+0. If the size is even, one number is 10."""
         return self.write_chain("", lambda: "0")
 
     def one_digit_throughout(self) -> str:
-        """One digit throughout, with plus and minus signs: 7+7-7."""
+        """Expressions that repeat one digit, with plus and minus signs in turn: 7+7-7."""
         digit = self.rng.choice("123456789")
         return self.write_chain("+-", lambda: digit)
 
     def cancelling(self) -> str:
-        """A number minus itself: 372-372, -37+37."""
+        """Differences of a number and itself: 372-372, -37+37."""
         number = self.draw_number((self.size - 1) // 2)
         return f"{number}-{number}" if self.size % 2 else f"-{number}+{number}"
 
     def nearly_cancelling(self) -> str:
-        """A number minus another that differs in its last digit: 372-374, -37+39."""
+        """Differences of two numbers that differ only in the last digit: 372-374, -37+39."""
         number = self.draw_number((self.size - 1) // 2)
         other = number[:-1] + self.rng.choice("123456789".replace(number[-1], ""))
         return f"{number}-{other}" if self.size % 2 else f"-{number}+{other}"
@@ -119,7 +119,7 @@ class Writer(NamedTuple):
         return "*".join("-1" if number in minus else "1" for number in range(count))
 
     def nested_left(self) -> str:
-        """Parentheses of the largest possible depth, or one less, from the left: ((3+8)-4)+1."""
+        """Expressions with parentheses nested at the left, at the largest possible depth or one less: ((3+8)-4)+1."""
 
         def nest(depth: int) -> str:
             ends = "".join(f"){self.draw_sign()}{self.draw_digit()}" for _ in range(depth))
@@ -128,7 +128,7 @@ class Writer(NamedTuple):
         return self.write_nested(nest, 4)
 
     def nested_right(self) -> str:
-        """Parentheses of the largest possible depth, or one less, to the right: 1-(4-(8+3))."""
+        """Expressions with parentheses nested at the right, at the largest possible depth or one less: 1-(4-(8+3))."""
 
         def nest(depth: int) -> str:
             starts = "".join(f"{self.draw_digit()}{self.draw_sign()}(" for _ in range(depth))
@@ -137,7 +137,7 @@ class Writer(NamedTuple):
         return self.write_nested(nest, 4)
 
     def side_by_side(self) -> str:
-        """Parentheses side by side: (3+8)-(4-1)."""
+        """Expressions of parentheses side by side: (3+8)-(4-1)."""
 
         def nest(count: int) -> str:
             groups = (f"({self.draw_digit()}{self.draw_sign()}{self.draw_digit()})" for _ in range(count + 1))
@@ -146,7 +146,7 @@ class Writer(NamedTuple):
         return self.write_nested(nest, 6)
 
     def long_numbers(self) -> str:
-        """Numbers of up to four digits, with plus and minus signs in turn: 4372-981."""
+        """Expressions of numbers of up to four digits, with minus and plus signs in turn: 4372-981."""
         parts = [5] * ((self.size + 1) // 5) + [(self.size + 1) % 5] * ((self.size + 1) % 5 > 0)
         if parts[-1] == 1:
             parts[-2:] = [3, 3]
@@ -164,9 +164,10 @@ class Writer(NamedTuple):
 
 @dataclass(frozen=True)
 class Expression(Task):
-    """An expression with + − * and parentheses → its value: ``(3-8)*-4`` → ``20``. T is the number of operators.
+    """An expression of numbers, +, - and * and parentheses → its value: ``(3-8)*-4`` → ``20``. T is the number of
+    operators.
 
-    The size is the number of characters of the expression. Its value has at most ``most`` characters, its sign
+    The size is the number of characters of the expression. Its value has at most ``most`` characters, the minus sign
     included.
     """
 
@@ -179,7 +180,8 @@ class Expression(Task):
     question = "Answer the math question."  # the instruction that ReTran uses
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Sample from the grammar's distribution, conditioned on the length and on a value that is short enough."""
+        """Sample from the grammar's distribution, given the lengths, and given that a value has at most ``most``
+        characters."""
         lengths = sizes[:, 0]
         if int(lengths.min()) < self.smallest:
             raise UsageError(f"expression: lengths start at {self.smallest}, not {int(lengths.min())}")
@@ -196,8 +198,8 @@ class Expression(Task):
         return self._build_problems(lengths, rows, values)
 
     def sample_natural(self, count: int, low: int, high: int, generator: Generator) -> Problems:
-        """Sample from the grammar's distribution, conditioned on a length in the range and a value that is short
-        enough."""
+        """Sample from the grammar's distribution, given that a length is in the range, and that a value has at most
+        ``most`` characters."""
         self.check_natural_sizes(count, low, high)
         mass = torch.where(torch.arange(high + 1) < low, 0, grammar.get_tables(high).mass[: high + 1])
         parts = []
@@ -239,7 +241,8 @@ class Expression(Task):
     patterns = Writer.patterns
 
     def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Draw expressions of a family. Where no draw has a short enough value, use the grammar's distribution."""
+        """Draw expressions of a family. If 64 draws for a row all have too long values, sample from the grammar
+        instead."""
         rng = Random(int(torch.randint(2**62, (1,), generator=generator)))
         texts = []
         for size in sizes[:, 0].tolist():
@@ -252,7 +255,7 @@ class Expression(Task):
         return Problems.join(parts).take(missing.long().argsort(stable=True).argsort())
 
     def _from_texts(self, texts: Sequence[str]) -> Problems:
-        """Return problems from expressions in the grammar's form."""
+        """Return the problems of these expressions, which must be in the grammar's form."""
         rows = pad_sequence([self.vocab.encode(text).to(torch.uint8) for text in texts], batch_first=True)
         lengths, values = (torch.tensor([*map(function, texts)]) for function in (len, evaluate))
         return self._build_problems(lengths, rows, values)
@@ -266,9 +269,9 @@ class Expression(Task):
         return self._from_texts(short) if len(short) <= limit else None
 
     def parse(self, text: str) -> Problems:
-        """Read an expression; ``--`` becomes ``+`` and ``+-`` becomes ``-``, leading zeros and the sign of ``-0`` are
-        dropped. Raises UsageError for expressions outside the grammar (a single number, parentheses without an
-        operator, a minus sign before a parenthesis) and for a value longer than ``most``."""
+        """Read an expression and simplify it: ``--`` becomes ``+``, ``+-`` becomes ``-``, and leading zeros and the
+        sign of ``-0`` are dropped. Raises UsageError for expressions outside the grammar (a single number, parentheses
+        without an operator, a minus sign before a parenthesis) and for values of more than ``most`` characters."""
         expression = self.vocab.decode(parse_symbols(self, text))
         if not _is_in_grammar(expression):
             raise UsageError(f"expression: {expression} is not numbers, + - * and parentheses, such as (3-8)*-4")
@@ -284,17 +287,18 @@ class Expression(Task):
         return str(evaluate(prompt))
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """Return the number of operators, and the depth of parentheses."""
+        """Return each expression's number of operators and largest depth of parentheses."""
         nested = (problems.prompt == OPEN).long() - (problems.prompt == CLOSE).long()
         return {"operators": problems.rounds, "depth of parentheses": nested.cumsum(1).amax(1)}
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        """Return an upper bound on the value's length: less than the expression's, and at most ``most``."""
+        """Return the largest possible length of a value: one less than the expression's length, and at most
+        ``most``."""
         return (sizes[:, 0] - 1).clamp(max=self.most)
 
 
 def _is_in_grammar(text: str) -> bool:
-    """Return whether a text is an expression of the grammar, before its signs are folded."""
+    """Return whether a text is an expression of the grammar, with signs as typed: ``--`` and ``+-`` are allowed."""
     operators = [0]  # number of operators on each level
     is_complete = False  # whether an operand was read last
     for token in re.findall(r"(?<![\d)])-?\d+|.", text):

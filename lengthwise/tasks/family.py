@@ -21,7 +21,7 @@ class Family:
     the first axis, are neither measured nor drawn for training."""
 
     name: str
-    about: str  # one sentence
+    about: str  # a sentence that describes the problems
     sample: Sampler
     smallest: int = 0
 
@@ -55,7 +55,8 @@ def choose_families(families: Sequence[Family], names: Sequence[str], task: str)
 
 @dataclass(frozen=True)
 class RowSampler:
-    """Draws rows of symbols, as ids below ``count``. Each family is a method; ids beyond a row's length are ignored."""
+    """A sampler of rows of symbol ids below ``count``. Each method in ``patterns`` draws one family. Ids after a row's
+    end are arbitrary: the caller sets them to zero."""
 
     length: Int[Tensor, " b"]
     width: int  # columns of the rows
@@ -67,11 +68,12 @@ class RowSampler:
         return torch.arange(self.width)
 
     def draw_symbols(self, width: int) -> Int[Tensor, "b width"]:
-        """Draw uniform symbols."""
+        """Draw ``width`` uniform symbols for each row."""
         return torch.randint(self.count, (len(self.length), width), generator=self.generator)
 
     def draw_shifts(self) -> Int[Tensor, "b 1"]:
-        """Draw differences (modulo ``count``) that lead from any symbol to another."""
+        """Draw an offset from 1 to ``count`` − 1 for each row. Added to an id modulo ``count``, it changes the
+        symbol."""
         return torch.randint(1, self.count, (len(self.length), 1), generator=self.generator)
 
     def draw_positions(self) -> Int[Tensor, "b 1"]:
@@ -83,15 +85,15 @@ class RowSampler:
         return (rows + (self.position == position) * self.draw_shifts()) % self.count
 
     def one_symbol(self) -> Int[Tensor, "b width"]:
-        """One symbol throughout."""
+        """Rows of one repeated symbol."""
         return self.draw_symbols(1).expand(-1, self.width).clone()
 
     def odd_one_out(self) -> Int[Tensor, "b width"]:
-        """One symbol throughout, except in one position."""
+        """Rows of one repeated symbol, except in one position."""
         return self.change_symbols(self.one_symbol(), self.draw_positions())
 
     def two_odd(self) -> Int[Tensor, "b width"]:
-        """One symbol throughout, except in two neighbouring positions or at both ends."""
+        """Rows of one repeated symbol, except in two neighbouring positions or at both ends."""
         rows, start, length = self.one_symbol(), self.draw_positions(), self.length[:, None]
         ends = torch.rand(length.shape, generator=self.generator) < 0.5
         first, second = torch.where(ends, 0, start), torch.where(ends, length - 1, (start + 1) % length)
@@ -99,16 +101,16 @@ class RowSampler:
         return torch.where((self.position == first) | (self.position == second), other, rows)
 
     def odd_end(self) -> Int[Tensor, "b width"]:
-        """One symbol throughout, except in the first or the last position."""
+        """Rows of one repeated symbol, except in the first or the last position."""
         rows, last = self.one_symbol(), self.length[:, None] - 1
         return self.change_symbols(rows, last * torch.randint(2, last.shape, generator=self.generator))
 
     def alternating(self) -> Int[Tensor, "b width"]:
-        """Two symbols in turn."""
+        """Rows in which two symbols alternate."""
         return (self.draw_symbols(1) + self.position % 2 * self.draw_shifts()) % self.count
 
     def periodic(self) -> Int[Tensor, "b width"]:
-        """A block of 2 symbols or more, repeated at least twice."""
+        """Rows that repeat a block of two symbols or more at least twice."""
         longest = (self.length // 2).clamp(min=2)
         period = 2 + (torch.rand(len(longest), generator=self.generator) * (longest - 1)).long()
         return self.draw_symbols(max(self.width, 2)).gather(1, self.position % period[:, None])
@@ -119,58 +121,58 @@ class RowSampler:
         return self.draw_symbols(self.width).gather(1, torch.minimum(self.position, mirrored))
 
     def runs(self) -> Int[Tensor, "b width"]:
-        """Runs of equal symbols, six long on average."""
+        """Rows of runs of equal symbols; a run is six symbols long on average."""
         turns = torch.rand(len(self.length), self.width, generator=self.generator) < 1 / 6
         steps = torch.randint(1, self.count, turns.shape, generator=self.generator) * turns
         return (self.draw_symbols(1) + steps.cumsum(1)) % self.count
 
     def mostly_lowest(self) -> Int[Tensor, "b width"]:
-        """The lowest symbol in nine positions of ten, uniform symbols in the others."""
+        """Rows with the lowest symbol at 90 % of the positions, and uniform symbols elsewhere."""
         rows = self.draw_symbols(self.width)
         return rows.masked_fill(torch.rand(rows.shape, generator=self.generator) < 0.9, 0)
 
     def mostly_highest(self) -> Int[Tensor, "b width"]:
-        """The highest symbol in nine positions of ten, uniform symbols in the others."""
+        """Rows with the highest symbol at 90 % of the positions, and uniform symbols elsewhere."""
         rows = self.draw_symbols(self.width)
         return rows.masked_fill(torch.rand(rows.shape, generator=self.generator) < 0.9, self.count - 1)
 
     def two_blocks(self) -> Int[Tensor, "b width"]:
-        """One symbol up to a uniform position, and another from there on."""
+        """Rows of one symbol up to a random position, and of another symbol after it."""
         rows, later = self.one_symbol(), self.position > self.draw_positions()
         return (rows + later * self.draw_shifts()) % self.count
 
     def lowest_first(self) -> Int[Tensor, "b width"]:
-        """The lowest symbol up to a uniform position, and uniform symbols after it."""
+        """Rows with the lowest symbol up to a random position, and uniform symbols after it."""
         return self.draw_symbols(self.width) * (self.position > self.draw_positions())
 
     def lowest_last(self) -> Int[Tensor, "b width"]:
-        """Uniform symbols up to a uniform position, and the lowest symbol from there on."""
+        """Rows with uniform symbols before a random position, and the lowest symbol from there on."""
         return self.draw_symbols(self.width) * (self.position < self.draw_positions())
 
     def doubled(self) -> Int[Tensor, "b width"]:
-        """The first half twice."""
+        """Rows whose second half repeats the first half."""
         return self.draw_symbols(self.width).gather(1, self.position % ((self.length[:, None] + 1) // 2))
 
     def doubled_but_one(self) -> Int[Tensor, "b width"]:
-        """The first half twice, with one symbol changed: similar to ``doubled``, but usually with another answer."""
+        """Rows of ``doubled`` with one symbol changed, which usually changes the answer."""
         return self.change_symbols(self.doubled(), self.draw_positions())
 
     def complemented(self) -> Int[Tensor, "b width"]:
-        """The first half, then its complement: 0 for the highest symbol, the highest for 0."""
+        """Rows whose second half is the complement of the first: the highest symbol becomes the lowest, and so on."""
         row, half = self.doubled(), (self.length[:, None] + 1) // 2
         return torch.where(self.position < half, row, self.count - 1 - row)
 
     def two_symbols(self) -> Int[Tensor, "b width"]:
-        """Two symbols of the alphabet, equally often."""
+        """Rows of two symbols of the alphabet, both equally likely at each position."""
         coins = torch.randint(2, (len(self.length), self.width), generator=self.generator)
         return (self.draw_symbols(1) + coins * self.draw_shifts()) % self.count
 
     def in_order(self) -> Int[Tensor, "b width"]:
-        """The alphabet in order, repeated, starting at a random symbol."""
+        """Rows that repeat the alphabet in order, from a random symbol on."""
         return (self.draw_symbols(1) + self.position) % self.count
 
     def few_in_runs(self) -> Int[Tensor, "b width"]:
-        """One to three symbols, different for each row, in runs of any length."""
+        """Rows of runs of one to three symbols, which differ from row to row; a run has any length."""
         return self.draw_symbols(3).gather(1, draw_run_ids(len(self.length), self.width, self.generator))
 
     patterns = (
@@ -183,15 +185,15 @@ Pattern = Callable[[RowSampler], Int[Tensor, "b width"]]
 
 
 def suitable_patterns(count: int) -> tuple[Pattern, ...]:
-    """Return the patterns that are valid for ``count`` symbols."""
+    """Return the patterns that apply to an alphabet of ``count`` symbols."""
     if count == 1:  # there is one row of each length
         return (RowSampler.one_symbol,)
     return RowSampler.patterns + ((RowSampler.two_symbols, RowSampler.in_order) if count > 2 else ())
 
 
 def draw_run_ids(rows: int, width: int, generator: Generator) -> Int[Tensor, "rows width"]:
-    """Draw runs of numbers below a limit of 1, 2 or 3 per row. Each position repeats the number before it with a
-    probability that is drawn for each row: 1 in a third of the rows, else uniform."""
+    """Draw rows of integers below a limit of 1, 2 or 3, which is drawn per row. Each position repeats the integer
+    before it with a probability that is also drawn per row: 1 in a third of the rows, else uniform."""
     limit = torch.randint(1, 4, (rows, 1), generator=generator)
     repeat_probability = 1.5 * torch.rand(rows, 1, generator=generator)
     number = (torch.rand(rows, width, generator=generator) * limit).long()
@@ -200,7 +202,7 @@ def draw_run_ids(rows: int, width: int, generator: Generator) -> Int[Tensor, "ro
 
 
 def enumerate_rows(count: int, length: int, limit: int) -> Int[Tensor, "n length"] | None:
-    """Return all rows of ``length`` symbols, or None if there are more than ``limit``."""
+    """Return all rows of ``length`` ids below ``count``, or None if there are more than ``limit`` rows."""
     if count**length > limit:
         return None
     powers = torch.tensor([count**position for position in reversed(range(length))])

@@ -1,10 +1,11 @@
-"""A task whose problems come from a file instead of a program."""
+"""A task whose problems are read from a file."""
 
 from __future__ import annotations
 
 import json
 import math
 import operator
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,28 +25,30 @@ from lengthwise.tasks import NoReference, Task, parse_symbols, problem_file, sep
 
 @dataclass(frozen=True)
 class File(Task):
-    """Problems of a file: JSON Lines or CSV with the columns prompt and answer, or a Hugging Face data set on disk.
+    """Problems from a file: JSON Lines or CSV with the columns prompt and answer, or a Hugging Face data set on disk.
 
     Optional columns: ``size``, by default the number of symbols of the prompt; ``rounds``, T(n) for looped models, by
-    default the size; ``split``: train, validation or test, by default decided by a hash of the prompt. Every character
-    is a symbol; with ``words``, every word is. In training, a size without problems is replaced by a random size of the
-    file, up to the largest requested; in evaluation it is an error. The digest is part of a recipe's id, the path is
-    not.
+    default the size; ``split``: train, validation or test, by default decided by a hash of the prompt. Symbols are the
+    characters of the texts or, with ``words``, their words. In training, a size without problems is replaced by a
+    random size of the file, up to the largest requested; in evaluation it is an error. A recipe's id depends on the
+    digest, not on the path.
     """
 
     path: OneLine = field(metadata={"identity": False})  # a file, or a folder that save_to_disk wrote
     digest: Annotated[str, Pattern("[0-9a-f]{16}|", "16 hexadecimal digits")] = ""  # content hash; empty: computed
-    shares: tuple[Size, Size, Size] = (10, 2, 1)  # of training, validation and test, without a column ``split``
+    shares: tuple[Size, Size, Size] = (10, 2, 1)  # training : validation : test, if there is no column ``split``
     words: bool = False  # symbols are words, separated by spaces, not characters
     grid: bool = False  # prompts and answers are square grids, with / between lines; the size is the number of lines
-    final_after: OneLine = ""  # an answer's final part begins after the last of these symbols
-    purpose: Literal["all", "train", "validation", "test"] = field(default="all", metadata={"shown": False})  # the part
+    final_after: OneLine = ""  # symbol after whose last occurrence an answer's final part begins
+    purpose: Literal["all", "train", "validation", "test"] = field(
+        default="all", metadata={"shown": False}
+    )  # whose problems are drawn
 
     is_collection = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        path = to_path(self.path).expanduser()
+        path = to_path(os.path.expanduser(self.path))  # unlike Path.expanduser, leaves unknown users as they are
         # On another machine, the file may be in the working folder instead.
         path = path if path.exists() or not Path(path.name).exists() else Path(path.name)
         if not path.exists():
@@ -63,8 +66,8 @@ class File(Task):
 
     @staticmethod
     def of(rows: Iterable[Mapping[str, Any]], path: str | Path) -> File:
-        """Write problems to a JSON Lines file and return its task. ``rows`` are dictionaries with "prompt" and
-        "answer", or a Hugging Face data set. Raises UsageError if a row is not a problem."""
+        """Write problems to a JSON Lines file at ``path``, and return the file's task. ``rows`` are dictionaries with
+        "prompt" and "answer", or a Hugging Face data set. Raises UsageError if a row is not a problem."""
         try:  # numpy's numbers have an index
             lines = [json.dumps(dict(row), ensure_ascii=False, default=operator.index) + "\n" for row in rows]
         except (TypeError, ValueError) as error:
@@ -93,7 +96,7 @@ class File(Task):
 
     @cached_property
     def _symbol_counts(self) -> Int[Tensor, "2 s"]:
-        """The number of times that each symbol occurs in prompts, and in answers."""
+        """The number of times that each symbol occurs in prompts (row 0) and in answers (row 1)."""
         length, ids = self.collection.length.flatten(), self.collection.ids
         is_answer = torch.arange(2).repeat(len(length) // 2).repeat_interleave(length).bool()
         ids = ids[: len(is_answer)].long()
@@ -133,13 +136,14 @@ class File(Task):
 
     @property
     def _is_in_part(self) -> Bool[Tensor, " n"]:
-        """A mask of the rows that may be drawn."""
+        """A mask of the problems for ``purpose``."""
         part = self.collection.part
         return part >= 0 if self.purpose == "all" else part == problem_file.PARTS.index(self.purpose)
 
     @cached_property
     def _rows_by_size(self) -> tuple[Int[Tensor, " n"], Int[Tensor, " s"], Int[Tensor, " s"]]:
-        """The indices of rows that may be drawn, ordered by size; the sizes; and the number of rows of each size."""
+        """The indices of the problems for ``purpose``, ordered by size; their distinct sizes; each size's number of
+        problems."""
         rows = self._is_in_part.nonzero()[:, 0]
         size = self.collection.size[rows]
         return rows[size.sort(stable=True).indices], *size.unique(return_counts=True)
@@ -208,7 +212,7 @@ class File(Task):
 
     @cached_property
     def _longest_answers(self) -> tuple[Int[Tensor, " s"], Int[Tensor, " s"]]:
-        """The sizes in the file, and for each the length of the longest answer up to this size."""
+        """The sizes in the file and, for each size, the length of the longest answer up to this size."""
         sizes, index = self.collection.size.unique(return_inverse=True)
         longest = torch.zeros_like(sizes).scatter_reduce_(0, index, self.collection.length[:, 1], "amax")
         return sizes, longest.cummax(0).values
@@ -216,7 +220,8 @@ class File(Task):
 
 @cache
 def _build_part(task: File, purpose: Purpose) -> File:
-    """Return the part of a file for a purpose, cached per process. Raises UsageError if the part is empty."""
+    """Return the task with only the problems for ``purpose``; results are cached. Raises UsageError if there are
+    none."""
     part = replace(task, purpose=purpose)
     if not part._is_in_part.any():
         raise UsageError(f"{task.name}: no problem falls into the {purpose} part: add problems, or change shares")
@@ -224,5 +229,5 @@ def _build_part(task: File, purpose: Purpose) -> File:
 
 
 def _draw_in_turns(count: int, limit: int, generator: Generator) -> Int[Tensor, " count"]:
-    """Draw ``count`` numbers below ``limit``; all are drawn once before any is drawn again."""
+    """Draw ``count`` integers below ``limit``, each of them once before any is drawn again."""
     return torch.cat([torch.randperm(limit, generator=generator) for _ in range(0, count, limit)])[:count]

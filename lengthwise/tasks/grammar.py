@@ -1,13 +1,12 @@
 """Sample arithmetic expressions of given lengths, exactly from the distribution of ReTran's grammar (ACL 2025), and
 compute their values.
 
-An expression is a first operand (a number or a parenthesis) and n tails, each an operator with an operand. Several
-derivations give the same expression: `+3` is + and 3, or - and -3; and n tails are bracketed in C_n ways (Catalan's
-number), each of which uses VAL → EQ → VAL OP VAL n - 1 times. The tables hold the sums of their probabilities, so each
-expression is sampled by one derivation of few steps: one for the first operand and one for each tail.
+An expression is a first operand (a number or a parenthesis) and n tails; a tail is an operator and an operand. Several
+derivations give the same expression: `+3` comes from + and 3 or from - and -3, and n tails can be bracketed in C_n ways
+(Catalan's number), each of which uses VAL → EQ → VAL OP VAL n - 1 times. The tables hold the summed probabilities of
+all derivations. So an expression is sampled in few steps: one for the first operand and one for each tail.
 
-A block is an operator, or the ( before the first operand, together with the operand (a number or a parenthesis) that
-follows it.
+A block is an operand together with the symbol before it: an operator, or the ( before the first operand.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ LONGER = 0.2  # NUMT → d NUMT
 SYMBOLS = (*string.digits, *OPERATORS, "(", ")")
 PLUS, MINUS, TIMES, OPEN, CLOSE = range(10, 15)  # ids
 
-MAX_CHARACTERS = 128  # of a sampled expression; longer ones would need large tables
+MAX_CHARACTERS = 128  # largest length of a sampled expression; longer ones would need large tables
 DIGIT = 9  # in ``_Blocks.lead_symbol``: any digit from 1 to 9
 
 
 class _Blocks(NamedTuple):
-    """All blocks that can occur in expressions of up to a certain length."""
+    """All blocks that occur in expressions of up to a certain length, one per element of each field."""
 
     first_symbol: UInt8[Tensor, " k"]
     lead: Int[Tensor, " k"]  # index of the number's first digit, or of the inner (: 1, or 2 after a minus sign
@@ -51,11 +50,11 @@ class _Blocks(NamedTuple):
     digits: UInt8[Tensor, " k"]  # number of digits; 0 if the operand is a parenthesis
     number_sign: Float[Tensor, " k"]  # 1 or -1
     inside_length: Int[Tensor, " k"]  # number of symbols inside the parentheses; 0 if there are none
-    weight: Float[Tensor, " k"]  # probability, without that of the symbols inside
+    weight: Float[Tensor, " k"]  # probability of the block, except that of the symbols inside its parentheses
 
 
-def _build_blocks(top: int) -> _Blocks:
-    """Return the blocks of expressions of up to ``top`` symbols."""
+def _build_blocks(max_length: int) -> _Blocks:
+    """Return the blocks of expressions of up to ``max_length`` symbols."""
     plus, minus, times = OPERATORS.values()
     positive, negative = 1 - NEGATIVE, NEGATIVE
     rows = []
@@ -66,12 +65,12 @@ def _build_blocks(top: int) -> _Blocks:
         (TIMES, times * positive, times * negative, times),
     ):
         rows.append((sign, 1, 0, 2, 1, 1, 0, other * (1 - NESTED) * ZERO))
-        for digits in range(1, top):
+        for digits in range(1, max_length):
             number = (1 - NESTED) * (1 - ZERO) * LONGER ** (digits - 1) * (1 - LONGER)
             rows.append((sign, 1, DIGIT, 1 + digits, digits, 1, 0, unsigned * number))
             rows.append((sign, 2, DIGIT, 2 + digits, digits, -1, 0, signed * number))
         nested = other * NESTED * PARENTHESES
-        rows += [(sign, 1, OPEN, 3 + inside, 0, 1, inside, nested) for inside in range(3, top - 1)]
+        rows += [(sign, 1, OPEN, 3 + inside, 0, 1, inside, nested) for inside in range(3, max_length - 1)]
     small, index, real = torch.uint8, torch.long, torch.float64
     kinds = (small, index, small, index, small, real, index, real)
     columns = zip(zip(*rows, strict=True), kinds, strict=True)
@@ -79,17 +78,17 @@ def _build_blocks(top: int) -> _Blocks:
 
 
 class _Tables(NamedTuple):
-    """The tables for sampling. A state describes the text still to be written. An entry is one transition from it: the
-    next block, and the state after it; the entries of a state are contiguous."""
+    """The tables for sampling. A state describes the text still to be written. An entry is one transition from a state:
+    the next block, and the state after that block. The entries of a state are contiguous."""
 
     mass: Float[Tensor, " n"]  # probability of all expressions of each length
     complete: int  # the state of a complete expression of n symbols is complete + n
     first: Int[Tensor, " s"]  # first entry of each state
     count: Float[Tensor, " s"]  # number of entries of each state
     keep: Float[Tensor, " e"]  # probability of keeping a drawn entry (see ``_build_alias_tables``)
-    alias: Int[Tensor, " e"]  # the entry that replaces it otherwise
+    alias: Int[Tensor, " e"]  # the entry that replaces a drawn entry which is not kept
     block: Int[Tensor, " e"]
-    state: Int[Tensor, " e"]  # the state after the block; 0: nothing is left
+    state: Int[Tensor, " e"]  # the state after the block; 0: the text is complete
     blocks: _Blocks
     inside_state: Int[Tensor, " k"]  # the state of the contents of each block's parentheses
 
@@ -98,24 +97,24 @@ def get_tables(longest: int) -> _Tables:
     """Return the tables for expressions of up to ``longest`` symbols. Raises UsageError above ``MAX_CHARACTERS``."""
     if longest > MAX_CHARACTERS:
         raise UsageError(f"expression: at most {MAX_CHARACTERS} characters can be drawn, not {longest}")
-    return _build_tables(-(-longest // 8) * 8)
+    return _build_tables(-(-longest // 8) * 8)  # few distinct tables are cached
 
 
 @cache
-def _build_tables(top: int) -> _Tables:
-    blocks = _build_blocks(top)
+def _build_tables(max_length: int) -> _Tables:
+    blocks = _build_blocks(max_length)
     # A state is an index into the table of probabilities. Row k, column n: k tails with n symbols in total. Row
     # ``inner``: the n symbols inside parentheses. Row ``complete``: a complete expression of n symbols.
-    max_tails = (top - 1) // 2  # largest number of tails
+    max_tails = (max_length - 1) // 2  # largest number of tails
     inner, complete = max_tails + 1, max_tails + 2
-    mass = torch.zeros(max_tails + 3, top + 1, dtype=torch.float64)
-    mass[0, 0] = mass[inner, 0] = 1  # the ends: no tails left, no parentheses
+    mass = torch.zeros(max_tails + 3, max_length + 1, dtype=torch.float64)
+    mass[0, 0] = mass[inner, 0] = 1  # no tails are left; the block has no parentheses
     steps: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # for each state: blocks, next states, weights
 
     def add_transitions(
         row: int, symbols: int, block_numbers: Tensor, tails: Tensor, shape: Tensor | float = 1.0
     ) -> None:
-        """Add a state's transitions: the blocks ``block_numbers``, each followed by ``tails`` tails."""
+        """Add the transitions from a state: the blocks ``block_numbers``, each followed by ``tails`` tails."""
         hidden = int(row >= inner)  # the first block's ( is not counted among the symbols
         remaining = symbols + hidden - blocks.length[block_numbers]
         state = tails * mass.shape[1] + remaining.clamp(min=0)
@@ -134,7 +133,7 @@ def _build_tables(top: int) -> _Tables:
     bracketings = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, max_tails + 1)]
     first, spine = first.repeat(max_tails), torch.tensor([0, *bracketings], dtype=torch.float64)[tails]
     shape = torch.cat([(1 - PARENTHESES) * spine, torch.full_like(spine[:1], 1 / NESTED).expand(len(alone))])
-    for symbols in range(2, top + 1):
+    for symbols in range(2, max_length + 1):
         for k in range(1, min(max_tails, symbols // 2) + 1):
             add_transitions(k, symbols, tail, torch.tensor(k - 1))
         add_transitions(inner, symbols, first, tails, spine)
@@ -148,8 +147,8 @@ def _build_tables(top: int) -> _Tables:
 
 
 def _build_alias_tables(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e"], Int[Tensor, " e"]]:
-    """Return the tables of the alias method (Walker 1977): draw a uniform entry, then keep it or replace it by its
-    alias."""
+    """Return the tables ``keep`` and ``alias`` of the alias method (Walker 1977), which draws a uniform entry of a
+    state, and then keeps it or replaces it by its alias."""
     keep, alias, start = list(weights), list(range(len(weights))), 0
     for count in counts:
         entries = range(start, start + count)
@@ -170,7 +169,7 @@ def _build_alias_tables(weights: list[float], counts: list[int]) -> tuple[Float[
 def draw_expressions(
     lengths: Int[Tensor, " b"], generator: Generator
 ) -> tuple[UInt8[Tensor, "b p"], Int[Tensor, " b"]]:
-    """Sample expressions of the given lengths, padded with zeros, and compute their values."""
+    """Sample expressions of the given lengths; return their symbol ids, padded with zeros, and their values."""
     tables, order = get_tables(int(lengths.max())), lengths.short().argsort()
     rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
     values, start = torch.empty_like(lengths), 0
@@ -186,8 +185,8 @@ def draw_expressions(
 def _write_expressions(
     tables: _Tables, lengths: Int[Tensor, " b"], generator: Generator
 ) -> tuple[UInt8[Tensor, "p b"], list[Step]]:
-    """Sample expressions, as columns of symbols, and their steps: first the first block of every row, then, step by
-    step, the blocks after and inside those of the previous step."""
+    """Sample expressions; return their symbols, one expression per column, and the steps in which they were drawn. The
+    first step draws the first block of every expression, each later one the blocks after and inside those before."""
     rows, blocks = len(lengths), tables.blocks
     columns = torch.zeros(int(lengths.max()) + 2, rows, dtype=torch.uint8)
     text, leads, ends = columns.view(-1), blocks.lead * rows, blocks.length * rows
@@ -229,8 +228,8 @@ def _write_expressions(
 def evaluate(expression: str) -> int:
     """Return the value of an expression of the grammar, of any size, in one pass over its symbols.
 
-    The value of the symbols read so far is total + term · number; a stack holds total and term before each open
-    parenthesis.
+    The value of the symbols read since the last open parenthesis is total + term · number. A stack holds total and term
+    from before each open parenthesis.
     """
     total, term, number, before = 0, 1, 0, ""
     stack: list[tuple[int, int]] = []
@@ -254,8 +253,8 @@ def evaluate(expression: str) -> int:
 
 
 class Step(NamedTuple):
-    """Blocks of many expressions that are drawn in one step. Complete expressions are in parentheses too. The next step
-    holds first the blocks that follow these, then the first blocks inside their parentheses."""
+    """The blocks of many expressions that are drawn at once. A complete expression is stored in parentheses too. The
+    next step holds first the blocks that follow these, then the first blocks inside their parentheses."""
 
     start: Int[Tensor, " n"]  # index of the block's first symbol in a flattened text
     number: Float[Tensor, " n"]  # the signed number; undefined for a parenthesis
@@ -263,15 +262,15 @@ class Step(NamedTuple):
     nested: Int[Tensor, " i"]  # indices of the blocks with a parenthesis
 
 
-# By a block's first symbol: the sign with which the product that begins there is added to the total (0 for *: not at
-# all), and 1 if the product continues the one before.
+# For each first symbol of a block: the sign with which the product that begins there is added to the total (0 for *, as
+# it is no new product), and 1 if the block continues the product before it.
 ADDS = torch.tensor([0.0] * 10 + [1.0, -1.0, 0.0, 1.0], dtype=torch.float64)
 JOINS = torch.tensor([0.0] * 10 + [0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
 
 
 def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """Return the values of the expressions in ``columns``: computed in float64 where it is exact, else with Python's
-    integers, clamped to 64 bits."""
+    """Return the values of the expressions in ``columns``, clamped to 64 bits. They are computed in float64 or, where
+    that is not exact, with Python's integers."""
     text, exact = columns.view(-1), torch.ones(columns.shape[1], dtype=torch.bool)
     # The text of a block extends from the block to the end of the parenthesis around it. For each block, from the last
     # step to the first, compute the product at the beginning of its text, and the total of the rest.
@@ -295,5 +294,6 @@ def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: In
 
 
 def find_true(flags: Bool[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """Return the indices of True values. NumPy is several times as fast as torch if they are irregular."""
+    """Return the indices of True values, by NumPy, which is several times as fast as torch if the pattern is
+    irregular."""
     return torch.from_numpy(np.flatnonzero(flags.numpy()))

@@ -1,5 +1,5 @@
-"""Formal languages that need counters or a stack: counted blocks, Dyck words (Hewitt et al. 2020), and pushing and
-popping (Delétang et al. 2023)."""
+"""Formal languages that need counters or a stack: counted blocks, Dyck words (Hewitt et al. 2020), and stack
+manipulation (Delétang et al. 2023)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Sizes = Int[Tensor, "b 1"]
 
 @dataclass(frozen=True)
 class CountedBlocks(Task):
-    """A word → 1 if it is aⁿbⁿcⁿ (with ``letters=2``: aⁿbⁿ), else 0. The size is n, and every prompt has ``letters`` ·
+    """A word → 1 if it is aⁿbⁿcⁿ (aⁿbⁿ if ``letters`` is 2), else 0. The size is n, and every prompt has ``letters`` ·
     n symbols, so its length does not reveal the answer. T(n) = n.
 
     Half of uniform problems are in the language. Three quarters of the others have their blocks in the right order but
@@ -59,47 +59,47 @@ class CountedBlocks(Task):
         return self.from_rows(sizes, pattern(self, sizes, generator))
 
     def _members(self, sizes: Sizes, generator: Generator | None = None) -> Rows:
-        """Only words of the language."""
+        """Words of the language: aaabbbccc."""
         return (self._positions(sizes) // sizes).clamp(max=self.letters - 1)
 
     def _one_moved(self, sizes: Sizes, generator: Generator) -> Rows:
-        """One letter too many in a block, and one too few in another."""
+        """Words in which one block has a letter too many, and a neighbouring block one too few: aaaabbccc."""
         which = torch.randint(self.letters - 1, (len(sizes), 1), generator=generator)
         step = 2 * torch.randint(2, (len(sizes), 1), generator=generator) - 1
         ends = sizes * torch.arange(1, self.letters)
         return self._build_blocks(sizes, ends + step * (torch.arange(self.letters - 1) == which))
 
     def _two_swapped(self, sizes: Sizes, generator: Generator) -> Rows:
-        """A word of the language with two neighbouring blocks' ends swapped."""
+        """Words of the language in which two neighbouring letters of different blocks are swapped: aababbccc."""
         which = torch.randint(1, self.letters, (len(sizes), 1), generator=generator)
         row, position, end = self._members(sizes), self._positions(sizes), which * sizes
         return torch.where(position == end - 1, which, torch.where(position == end, which - 1, row))
 
     def _one_changed(self, sizes: Sizes, generator: Generator) -> Rows:
-        """A word of the language with one letter changed."""
+        """Words of the language with one letter changed: acabbbccc."""
         place = (torch.rand(len(sizes), 1, generator=generator) * self.letters * sizes).long()
         other = torch.randint(1, self.letters, (len(sizes), 1), generator=generator)
         return (self._members(sizes) + other * (self._positions(sizes) == place)) % self.letters
 
     def _one_letter(self, sizes: Sizes, generator: Generator) -> Rows:
-        """One letter throughout."""
+        """Words of one repeated letter: bbbbbbbbb."""
         letter = torch.randint(self.letters, (len(sizes), 1), generator=generator)
         return letter.expand(-1, self.letters * int(sizes.max()))
 
     def _other_counts(self, sizes: Sizes, generator: Generator) -> Rows:
-        """Blocks in the right order, with any counts."""
+        """Words whose blocks have the right order but random lengths: abbcccccc."""
         shape = len(sizes), self.letters - 1
         ends = (torch.rand(shape, generator=generator) * (self.letters * sizes + 1)).long().sort(1).values
         return self._build_blocks(sizes, ends)
 
     def _shuffled(self, sizes: Sizes, generator: Generator) -> Rows:
-        """The right counts of letters, in any order."""
+        """Words with the right counts of letters in random order: bacabcacb."""
         rows = self._members(sizes)
         order = torch.rand(rows.shape, generator=generator)
         return rows.gather(1, order.masked_fill(self._positions(sizes) >= self.letters * sizes, 2.0).argsort(1))
 
     def _repeated(self, sizes: Sizes, generator: Generator) -> Rows:
-        """The letters in order, one of each, repeated: abcabc."""
+        """Words that repeat all letters in order: abcabcabc."""
         return (self._positions(sizes) % self.letters).expand(len(sizes), -1)
 
     patterns = (
@@ -110,7 +110,8 @@ class CountedBlocks(Task):
         return torch.arange(self.letters * int(sizes.max()))
 
     def _build_blocks(self, sizes: Sizes, ends: Int[Tensor, "b cuts"]) -> Rows:
-        """Return rows of blocks that end at these positions; the last block ends with the row."""
+        """Return rows of letters in order; letter i ends before position ``ends[:, i]``, and the last one at the row's
+        end."""
         return (self._positions(sizes) >= ends[..., None]).sum(1)
 
     def from_rows(self, sizes: Sizes, rows: Rows) -> Problems:
@@ -145,10 +146,10 @@ NONE = "."  # the answer's symbol where no bracket is open
 
 @dataclass(frozen=True)
 class Dyck(SequenceTask):
-    """A prefix of a Dyck word, n brackets of ``kinds`` kinds → for each of them, the bracket that would close the
-    innermost open one, or ``.`` if none is open: the top of a stack, at every position.
+    """A prefix of a Dyck word, n brackets of ``kinds`` kinds → for each position, the bracket that would close the
+    innermost open one, or ``.`` if none is open: the top of a stack.
 
-    In uniform problems each bracket opens or closes with probability 1/2, where both are possible, at any depth; Hewitt
+    In uniform problems each bracket opens or closes with probability 1/2, if both are possible, at any depth. Hewitt
     et al. 2020 limit the depth and draw whole words. T(n) = n.
     """
 
@@ -180,8 +181,8 @@ class Dyck(SequenceTask):
 
     @property
     def families(self) -> Sequence[Family]:
-        walk, deep = self._draw_walk, "Nine of ten brackets are opening ones"
-        shallow = "Three of ten brackets are opening ones, so that few are open at a time."
+        walk, deep = self._draw_walk, "Brackets of which 90 % are opening ones"
+        shallow = "Brackets of which few are open at a time: one opens with probability .3."
         shapes = self._flat, self._one_mountain, self._sawtooth, self._deep_then_flat
         return (
             Family("deep", f"{deep}.", partial(walk, 0.9)),
@@ -198,27 +199,28 @@ class Dyck(SequenceTask):
         return self._draw_brackets(chance < open_probability, sizes, generator, one_kind=one_kind)
 
     def _flat(self, sizes: Sizes, generator: Generator) -> Problems:
-        """Each bracket is closed at once."""
+        """Brackets that close directly after they open: ()[]()."""
         return self._draw_brackets(torch.arange(int(sizes.max())) % 2 == 0, sizes, generator)
 
     def _one_mountain(self, sizes: Sizes, generator: Generator) -> Problems:
-        """Brackets open up to the middle, and close after it."""
+        """Brackets that open up to the middle, and close after it: ([()])."""
         return self._draw_brackets(torch.arange(int(sizes.max())) < (sizes + 1) // 2, sizes, generator)
 
     def _sawtooth(self, sizes: Sizes, generator: Generator) -> Problems:
-        """Two to five brackets open, then the same number close, repeatedly."""
+        """Brackets of which two to five open and then close, repeatedly: (())[[]]."""
         tooth = torch.randint(2, 6, (len(sizes), 1), generator=generator)
         return self._draw_brackets(torch.arange(int(sizes.max())) % (2 * tooth) < tooth, sizes, generator)
 
     def _deep_then_flat(self, sizes: Sizes, generator: Generator) -> Problems:
-        """Brackets open up to the middle; then each is closed at once."""
+        """Brackets that open up to the middle; after it, each closes directly after it opens: ([([()()."""
         position = torch.arange(int(sizes.max()))
         return self._draw_brackets((position < sizes // 2) | (position % 2 == 0), sizes, generator)
 
     def _draw_brackets(
         self, opening_mask: Tensor, sizes: Sizes, generator: Generator, *, one_kind: bool = False
     ) -> Problems:
-        """Draw brackets of uniform kinds that open where ``opening_mask`` is True, or where no bracket is open."""
+        """Draw problems whose brackets have uniform kinds, and open where ``opening_mask`` is True or no bracket is
+        open."""
         rows, width = len(sizes), opening_mask.shape[-1]
         kind = torch.randint(self.kinds, (rows, 1 if one_kind else width), generator=generator).expand(-1, width)
         return self._follow_stack(sizes, opening_mask.expand(rows, -1), kind)
@@ -228,7 +230,8 @@ class Dyck(SequenceTask):
         return self._follow_stack(sizes, rows < self.kinds, rows.long() % self.kinds)
 
     def _follow_stack(self, sizes: Sizes, opens: Bool[Tensor, "b p"], kind: Int[Tensor, "b p"]) -> Problems:
-        """Return problems whose brackets open, with these kinds, where ``opens`` is True or no bracket is open."""
+        """Return problems with their answers. A bracket opens, with the kind in ``kind``, where ``opens`` is True or no
+        bracket is open; elsewhere, the innermost open bracket is closed."""
         count, width = kind.shape
         stack, depth, row, answer = torch.zeros(count, width + 1).long(), torch.zeros(count, 1).long(), [], []
         top = stack[:, :1]
@@ -265,60 +268,60 @@ class Dyck(SequenceTask):
 
 
 POP, EMPTY = 4, 5  # ids: 0 and 1 are letters on the stack, 2 and 3 push them
-# A family returns the number of letters at the start, and the actions after them.
-Parts = tuple[Int[Tensor, "b 1"], Int[Tensor, "b p"]]
+# The number of letters at the start of each row, and the actions after them.
+StackProgram = tuple[Int[Tensor, "b 1"], Int[Tensor, "b p"]]
 
 
-def no_actions(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """Only letters: the answer is their reverse."""
+def no_actions(letters: Tensor, actions: Tensor, sizes: Tensor) -> StackProgram:
+    """Prompts of letters only: the answer is their reverse."""
     return sizes, actions
 
 
-def pushes(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """Only pushes after the letters."""
+def pushes(letters: Tensor, actions: Tensor, sizes: Tensor) -> StackProgram:
+    """Letters, then pushes only."""
     return letters, 2 + actions % 2
 
 
-def pops(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """Only pops after the letters; in half of the rows, they continue on an empty stack."""
+def pops(letters: Tensor, actions: Tensor, sizes: Tensor) -> StackProgram:
+    """Letters, then pops only; in half of the rows, more pops than letters."""
     return letters, torch.full_like(actions, POP)
 
 
-def refilled(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """One third letters, one third pops, which empty the stack, and one third pushes."""
+def refilled(letters: Tensor, actions: Tensor, sizes: Tensor) -> StackProgram:
+    """Letters, then as many pops, which empty the stack, and as many pushes."""
     third = (sizes + 2) // 3
     return third, torch.where(torch.arange(actions.shape[1]) < 2 * third, POP, 2 + actions % 2)
 
 
-def alternating_push_pop(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """One letter, then a push and a pop in turn."""
+def alternating_push_pop(letters: Tensor, actions: Tensor, sizes: Tensor) -> StackProgram:
+    """One letter, then pushes and pops in turn."""
     return torch.ones_like(letters), torch.where(torch.arange(actions.shape[1]) % 2 == 0, POP, 2 + actions % 2)
 
 
-def deep_at_once(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """Pushes in the first three quarters, then pops."""
+def deep_at_once(letters: Tensor, actions: Tensor, sizes: Tensor) -> StackProgram:
+    """One letter, pushes up to three quarters of the row, and then pops."""
     return torch.ones_like(letters), torch.where(4 * torch.arange(actions.shape[1]) < 3 * sizes, 2 + actions % 2, POP)
 
 
-def top_replaced(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """Half letters, then a pop and a push in turn, so that only the top changes."""
+def top_replaced(letters: Tensor, actions: Tensor, sizes: Tensor) -> StackProgram:
+    """Letters in the first half, then pops and pushes in turn, so that only the top of the stack changes."""
     half = (sizes + 1) // 2
     return half, torch.where((torch.arange(actions.shape[1]) - half) % 2 == 0, POP, 2 + actions % 2)
 
 
-def few_left(letters: Tensor, actions: Tensor, sizes: Tensor) -> Parts:
-    """Letters, then pops until one or two are left."""
+def few_left(letters: Tensor, actions: Tensor, sizes: Tensor) -> StackProgram:
+    """Letters, then pops until one or two letters are left."""
     return sizes // 2 + 1, torch.full_like(actions, POP)
 
 
 @dataclass(frozen=True)
 class StackManipulation(SequenceTask):
-    """A stack's letters, a or b, from its bottom, then actions: ``A`` and ``B`` push a letter, ``-`` pops one, unless
-    the stack is empty → the letters that are left, from the top, or ``.`` for none: ``abb-A`` → ``aba`` (Delétang et
-    al. 2023).
+    """The letters on a stack, a or b, from its bottom, and actions on it → the stack afterwards, from its top, or ``.``
+    if it is empty: ``abb-A`` → ``aba`` (Delétang et al. 2023). ``A`` and ``B`` push a and b; ``-`` pops a letter, if
+    there is one.
 
-    The size is the number n of letters and actions, of which a uniform number, at least one, are letters; in the
-    paper's code at least one is an action, if n > 1. T(n) = n.
+    The size is the number n of letters and actions. The number of letters is uniform from 1 to n; in the paper's code
+    at least one symbol is an action, if n > 1. T(n) = n.
     """
 
     symbols = ("a", "b", "A", "B", "-", ".")

@@ -1,4 +1,4 @@
-"""Mazes: find the way through a grid without cycles (Schwarzschild et al. 2021; Bansal et al. 2022)."""
+"""Mazes without cycles, in which the way is to be found (Schwarzschild et al. 2021; Bansal et al. 2022)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from lengthwise.tasks import SquareGridTask, parse_symbols
 WALL, FREE, START, GOAL, WAY = range(5)
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
-# A function draws uniform mazes or one family: given their number, the cells per side, and a generator, it returns a
-# mask of the free symbols in the grids (2 cells + 1 per side), and the cells of start and goal, numbered line after
-# line; None: uniform cells.
+# A ``Carver`` draws uniform mazes or one family, given their number, the cells per side, and a generator. It returns a
+# mask of the free symbols in the grids (2 · cells + 1 per side), and the cells of start and goal, numbered line after
+# line, or None for uniform cells.
 Carved = tuple[Bool[Tensor, "b side side"], Int[Tensor, "b 2"] | None]
 Carver = Callable[[int, int, Generator], Carved]
 
 
 def carve_depth_first(count: int, cells: int, generator: Generator) -> Carved:
-    """Uniform start and goal in mazes made by randomized depth-first search."""
+    """Mazes carved by randomized depth-first search, with uniform start and goal."""
     visited = torch.zeros(count, cells + 2, cells + 2, dtype=torch.bool)  # with a border that counts as visited
     visited[:, [0, -1]], visited[:, :, [0, -1]] = True, True
     free = torch.zeros(count, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
@@ -54,7 +54,7 @@ def carve_depth_first(count: int, cells: int, generator: Generator) -> Carved:
 
 
 def opposite_corners(count: int, cells: int, generator: Generator) -> Carved:
-    """Start and goal in opposite corners."""
+    """Mazes with start and goal in opposite corners."""
     free, _ = carve_depth_first(count, cells, generator)
     last = cells - 1
     pairs = torch.tensor([(0, cells * cells - 1), (last, last * cells), (cells * cells - 1, 0), (last * cells, last)])
@@ -62,7 +62,7 @@ def opposite_corners(count: int, cells: int, generator: Generator) -> Carved:
 
 
 def ends_of_a_line(count: int, cells: int, generator: Generator) -> Carved:
-    """Start and goal at the two ends of one line of cells."""
+    """Mazes with start and goal at the two ends of one line of cells."""
     free, _ = carve_depth_first(count, cells, generator)
     first = torch.randint(cells, (count, 1), generator=generator) * cells
     ends = torch.cat([first, first + cells - 1], 1)
@@ -70,7 +70,7 @@ def ends_of_a_line(count: int, cells: int, generator: Generator) -> Carved:
 
 
 def from_the_centre(count: int, cells: int, generator: Generator) -> Carved:
-    """Start in the centre, goal in a corner."""
+    """Mazes with the start in the centre and the goal in a corner."""
     free, _ = carve_depth_first(count, cells, generator)
     last, centre = cells - 1, cells // 2 * (cells + 1)
     corners = torch.tensor([0, last, last * cells])  # in a maze of 2 × 2 cells, the fourth corner is the centre
@@ -79,7 +79,7 @@ def from_the_centre(count: int, cells: int, generator: Generator) -> Carved:
 
 
 def side_by_side(count: int, cells: int, generator: Generator) -> Carved:
-    """Start and goal in neighbouring cells, often with a wall between them and a long way around it."""
+    """Mazes with start and goal in neighbouring cells, often with a wall between them and a long way around it."""
     free, _ = carve_depth_first(count, cells, generator)
     line = torch.randint(cells, (count,), generator=generator)
     column = torch.randint(cells - 1, (count,), generator=generator)
@@ -89,7 +89,7 @@ def side_by_side(count: int, cells: int, generator: Generator) -> Carved:
 
 
 def binary_tree(count: int, cells: int, generator: Generator) -> Carved:
-    """Mazes in which every cell is open upwards or to the left: many short dead ends."""
+    """Mazes in which every cell is open upwards or to the left, which gives many short dead ends."""
     up = torch.rand(count, cells, cells, generator=generator) < 0.5
     up[:, 0], up[:, 1:, 0] = False, True
     left = ~up
@@ -98,7 +98,7 @@ def binary_tree(count: int, cells: int, generator: Generator) -> Carved:
 
 
 def comb(count: int, cells: int, generator: Generator) -> Carved:
-    """One corridor along a side; from each of its cells a dead end runs across the maze."""
+    """Mazes with a corridor along one side, from each cell of which a dead end runs across the maze."""
     up = torch.ones(count, cells, cells, dtype=torch.bool)
     up[:, 0] = False
     left = torch.zeros_like(up)
@@ -107,14 +107,14 @@ def comb(count: int, cells: int, generator: Generator) -> Carved:
 
 
 def snake(count: int, cells: int, generator: Generator) -> Carved:
-    """One corridor that runs through all cells line by line, with start and goal at its ends."""
+    """Mazes of one corridor that runs through all cells line by line, with start and goal at its ends."""
     lines = [range(i * cells, (i + 1) * cells) for i in range(cells)]
     order = [cell for i, line in enumerate(lines) for cell in (line if i % 2 == 0 else reversed(line))]
     return _build_corridor(order, count, cells, generator)
 
 
 def spiral(count: int, cells: int, generator: Generator) -> Carved:
-    """One corridor that spirals through all cells, with start and goal at its ends."""
+    """Mazes of one corridor that spirals through all cells, with start and goal at its ends."""
     remaining, order = torch.arange(cells * cells).view(cells, cells), list[int]()
     while remaining.numel():
         order += remaining[0].tolist()
@@ -134,8 +134,8 @@ def _build_corridor(order: list[int], count: int, cells: int, generator: Generat
 
 
 def _open_walls(up: Bool[Tensor, "b n n"], left: Tensor, ends: Tensor | None, generator: Generator) -> Carved:
-    """Return mazes whose cells are open to the neighbours above and on the left as given, each turned or mirrored, with
-    its start and goal, by one of the eight symmetries of a square."""
+    """Return mazes whose cells are open to the neighbour above where ``up`` is True, and to the left one where ``left``
+    is. A random symmetry of the square is applied to each maze with its start and goal (``ends``)."""
     count, cells = up.shape[:2]
     free = torch.zeros(count, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
     free[:, 1::2, 1::2] = True
@@ -155,10 +155,11 @@ def _open_walls(up: Bool[Tensor, "b n n"], left: Tensor, ends: Tensor | None, ge
 class Maze(SquareGridTask):
     """Mark the way from S to G in a maze without cycles.
 
-    Size n is n × n cells, drawn as a grid of 2n + 1 by 2n + 1 symbols, line after line: ``#`` is a wall, ``.`` is free,
-    ``S`` and ``G`` are the start and the goal. The answer is the same grid, with ``o`` on the path from S to G, both
-    included. Uniform mazes are spanning trees made by randomized depth-first search, with uniform S and G. T(n) is 1 +
-    the rounds of dead-end filling: all free symbols with one free neighbour become walls at once, until none is left.
+    Size n means n × n cells, written as a grid of 2n + 1 by 2n + 1 symbols, line after line: ``#`` is a wall, ``.`` is
+    free, ``S`` and ``G`` are the start and the goal. The answer is the same grid, with ``o`` on the path from S to G,
+    both included. Uniform mazes are spanning trees, carved by randomized depth-first search, with uniform S and G. T(n)
+    is 1 + the rounds of dead-end filling, in each of which all free symbols with at most one free neighbour become
+    walls.
 
     The papers' mazes differ: their search starts at S, and "9 × 9", counted without the border, is n = 5.
     """
@@ -243,13 +244,14 @@ class Maze(SquareGridTask):
 
 
 def count_neighbours(free: Bool[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:
-    """Return how many of each position's four neighbours are True."""
+    """Return each position's number of True neighbours, 0 to 4."""
     padded = F.pad(free.int(), (1, 1, 1, 1))
     return padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
 
 
 def fill_dead_ends(grid: Int[Tensor, "b h w"]) -> tuple[Bool[Tensor, "b h w"], Int[Tensor, " b"]]:
-    """Fill dead ends until there are none; return a mask of the remaining free symbols, and the number of rounds."""
+    """Fill dead ends until none are left. Return a mask of the remaining free symbols, and each maze's number of
+    rounds."""
     way, rounds = grid > WALL, torch.zeros(len(grid), dtype=torch.long)
     ends = grid >= START
     while (dead := way & ~ends & (count_neighbours(way) <= 1)).any():

@@ -1,4 +1,4 @@
-"""Tasks on two numbers, and their families: structured pairs of numbers, digit by digit."""
+"""Base classes of tasks on numbers, and families of structured pairs of numbers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ Digits = Int[Tensor, "b 2 n"]
 
 @dataclass(frozen=True)
 class Pair:
-    """Draws the digits of two numbers per row, least significant first. Each family is a method. Digits beyond a
-    number's length are ignored; ``PairTask`` removes leading zeros if the task has none."""
+    """A sampler of the digits of two numbers per row, least significant first. Its public methods that return
+    ``Digits`` are families. ``PairTask`` sets digits beyond a number's length to zero, and replaces leading zeros if
+    the task has none."""
 
     lengths: Int[Tensor, "b 2"]
     base: int
@@ -55,21 +56,22 @@ class Pair:
         return torch.arange(self.width)
 
     def draw_digits(self, low: int = 0) -> Int[Tensor, "b n"]:
-        """Draw one number of uniform digits, each at least ``low``, for each row."""
+        """Draw a number for each row, whose digits are uniform from ``low`` up."""
         shape = len(self.lengths), self.width
         return torch.randint(low, self.base, shape, generator=self.generator, dtype=SYMBOL_DTYPE)
 
     def draw_fraction(self) -> Float[Tensor, "b 1"]:
-        """Draw a number from 0 to 1 for each row."""
+        """Draw a uniform number in [0, 1) for each row."""
         return torch.rand(len(self.lengths), 1, generator=self.generator)
 
     def draw_position(self, length: Int[Tensor, "b 1"]) -> Int[Tensor, "b 1"]:
-        """Draw a uniform position below each row's ``length``."""
+        """Draw a uniform position below ``length`` for each row."""
         return (self.draw_fraction() * length).long()
 
     def draw_passing_digits(self) -> Int[Tensor, "b n"]:
-        """Draw the longer number's digits such that each column can pass a carry on: the largest digit in all columns
-        beyond the shorter number. If the base allows it, neither number starts with a zero."""
+        """Draw the longer number of each row so that a shorter number can complement it to the largest digit in every
+        column: beyond the shorter number, its digits are the largest. Unless leading zeros are allowed or the base is
+        2, neither number starts with a zero."""
         digits = self.draw_digits()
         if not self.leading_zeros and self.base > 2:
             between = torch.randint(1, self.base - 1, digits.shape, generator=self.generator)
@@ -77,73 +79,74 @@ class Pair:
         return torch.where(self.digit_index >= self.shorter_length, self.top, digits)
 
     def stack_by_length(self, longer: Int[Tensor, "b n"], shorter: Int[Tensor, "b n"]) -> Digits:
-        """Stack two numbers per row in the order of ``lengths``: the longer first if the first length is larger. The
-        order is random if both lengths are equal."""
+        """Stack two numbers per row so that the longer one gets the larger of the row's ``lengths``. The order is
+        random if both lengths are equal."""
         first, second = self.lengths[:, :1], self.lengths[:, 1:]
         swap = (first < second) | ((first == second) & (self.draw_fraction() < 0.5))
         return torch.stack([torch.where(swap, shorter, longer), torch.where(swap, longer, shorter)], 1)
 
     def is_leading_zero(self, digits: Digits) -> Bool[Tensor, "b 2 n"]:
-        """Return a mask of the top digits that are zero, in numbers of several digits."""
+        """Return a mask that is True at the top digit of numbers of several digits if that digit is zero."""
         lengths = self.lengths[..., None]
         return (self.digit_index == lengths - 1) & (digits == 0) & (lengths > 1)
 
     def all_highest(self) -> Digits:
-        """The largest digit throughout: 999+999."""
+        """Numbers of largest digits only: 999+999."""
         return torch.full((len(self.lengths), 2, self.width), self.top)
 
     def complement(self) -> Digits:
-        """Columns that all add up to the largest digit: 372+627. No column carries, but a carry into the lowest would
-        pass through all."""
+        """Numbers whose digits add up to the largest digit in all columns: 372+627. No column carries, but a carry into
+        the lowest column would pass through all."""
         longer = self.draw_passing_digits()
         return self.stack_by_length(longer, self.top - longer)
 
     def complement_and_one(self) -> Digits:
-        """Columns that add up to the largest digit, the lowest one to one more: 372+628. A carry passes through all
-        columns."""
+        """Numbers whose digits add up to the largest digit in all columns but the lowest, and there to one more:
+        372+628. A carry passes through all columns."""
         longer, lowest = self.draw_passing_digits(), self.digit_index == 0
         longer = torch.where(lowest, longer.clamp(min=1), longer)
         return self.stack_by_length(longer, self.top - longer + lowest)
 
     def interrupted_carry(self) -> Digits:
-        """Like complement-and-one, but one digit is smaller by one: 372+618. The carry ends there; if it is the lowest
-        digit, there is no carry."""
+        """Numbers of complement-and-one with one digit decreased by one: 372+618. The carry ends at this digit; if it
+        is the lowest, nothing carries."""
         first, second = self.complement_and_one().unbind(1)
         chosen = self.digit_index == self.draw_position(self.shorter_length)
         from_first = chosen & (first > 0)
         return torch.stack([first - from_first.long(), second - (chosen & ~from_first & (second > 0)).long()], 1)
 
     def highest_and_one(self) -> Digits:
-        """Largest digits and a 1: 999+001. In half of the rows, a smaller digit stops the carry: 989+001."""
+        """A number of largest digits and the number 1: 999+001. In half of the rows, a smaller digit stops the carry:
+        989+001."""
         longer = torch.full((len(self.lengths), self.width), self.top)
         stops = (self.digit_index == self.draw_position(self.longer_length)) & (self.draw_fraction() < 0.5)
         longer = longer - stops.long() * torch.randint(1, self.base, longer.shape, generator=self.generator)
         return self.stack_by_length(longer, (self.digit_index == 0).long().expand_as(longer))
 
     def every_column_carries(self) -> Digits:
-        """Digits that add up to the base or more in every column that both numbers have."""
+        """Numbers whose digits add up to the base or more in every column that both have."""
         first = self.draw_digits(low=1)
         excess = (torch.rand(first.shape, generator=self.generator) * first).long()
         return torch.stack([first, self.base - first + excess], 1)
 
     def no_column_carries(self) -> Digits:
-        """Columns that all add up to the largest digit or less."""
+        """Numbers whose digits add up to the largest digit or less in every column."""
         first = self.draw_digits()
         second = (torch.rand(first.shape, generator=self.generator) * (self.base - first)).long()
         return self.stack_by_length(first, second)
 
     def twice(self) -> Digits:
-        """A number and itself or, if lengths differ, its lowest digits: 372+372, 4372+372."""
+        """A number and itself or, if the lengths differ, its lowest digits: 372+372, 4372+372."""
         digits = self.draw_digits()
         return torch.stack([digits, digits], 1)
 
     def mirrored(self) -> Digits:
-        """A number and its reverse or, if lengths differ, the reverse of its lowest digits: 372+273."""
+        """A number and its reverse or, if the lengths differ, the reverse of its lowest digits: 372+273."""
         digits = self.draw_digits()
         return torch.stack([digits, digits.gather(1, (self.shorter_length - 1 - self.digit_index).clamp(min=0))], 1)
 
     def powers(self) -> Digits:
-        """Powers of the base, and one more or one less: 1000, 1001, 999."""
+        """Powers of the base, and numbers one above or below: 1000, 1001, 999."""
         numbers = []
         for length in self.lengths.split(1, 1):
             # The 1 of the power is at a uniform digit or, without leading zeros, at the top digit.
@@ -156,24 +159,24 @@ class Pair:
         return torch.stack(numbers, 1)
 
     def zeros(self) -> Digits:
-        """One number is zero, or both are; where leading zeros are not allowed, 1000 instead."""
+        """Pairs in which one or both numbers are zero or, if leading zeros are not allowed, a 1 followed by zeros."""
         digits = torch.stack([self.draw_digits(), self.draw_digits()], 1)
         nonzero = torch.randint(3, (len(digits), 1, 1), generator=self.generator)  # 2: neither
         return digits * (torch.tensor([[0], [1]]) == nonzero)
 
     def one_and_any(self) -> Digits:
-        """One number is 1: 372+001; where leading zeros are not allowed, 1001 instead."""
+        """Pairs in which one number is 1 or, if leading zeros are not allowed, 1001: 372+001."""
         return self.stack_by_length(self.draw_digits(), (self.digit_index == 0).long().expand(len(self.lengths), -1))
 
     def small_and_large(self) -> Digits:
-        """A number with zeros in all but its lowest positions, and one without a zero: 006+372."""
+        """A number with zeros above its lowest digits, and a number without a zero: 006+372."""
         half = (self.shorter_length // 2).clamp(min=1)
         small = self.draw_digits() * (self.digit_index < 1 + self.draw_position(half))
         return self.stack_by_length(self.draw_digits(low=1), small)
 
     def carry_chain(self, *, always_carries: bool = False) -> Digits:
-        """A chain of columns that add up to the largest digit; in half of the rows a carry enters it: 1372+0628. The
-        other columns are uniform."""
+        """Sums with a chain of columns that add up to the largest digit: 1372+0628. In half of the rows a carry enters
+        the chain. The other columns are uniform."""
         # With ``always_carries``, a carry enters in all rows: the harder set of addition.
         longer, shorter, place = self.longer_length, self.shorter_length, self.digit_index
         carries = torch.tensor(True) if always_carries else self.draw_fraction() < 0.5
@@ -194,13 +197,13 @@ class Pair:
         return self.stack_by_length(above, below)
 
     def few_columns(self) -> Digits:
-        """One to three different columns, in runs of any length: 77733+22244."""
+        """Numbers written with one to three different columns of digits, in runs of any length: 77733+22244."""
         rows = len(self.lengths)
         columns = torch.randint(self.base, (rows, 2, 3), generator=self.generator)
         return columns.gather(2, draw_run_ids(rows, self.width, self.generator)[:, None].expand(-1, 2, -1))
 
     def rich_in_one_digit(self) -> Digits:
-        """Uniform digits, of which a random fraction is replaced by one digit per number, often the largest."""
+        """Uniform numbers in which one digit, often the largest, replaces a random fraction of the digits."""
         rows = len(self.lengths)
         fixed = torch.randint(self.base, (rows, 2, 1), generator=self.generator)
         fixed = torch.where(torch.rand(rows, 2, 1, generator=self.generator) < 0.5, self.top, fixed)
@@ -212,7 +215,7 @@ PairPattern = Callable[[Pair], Digits]
 
 
 def _apply_to_each_number(pattern: Pattern) -> PairPattern:
-    """Convert a pattern of rows to a pattern of pairs, which draws each number separately."""
+    """Convert a pattern of rows to a pattern of pairs that draws each number on its own."""
 
     @wraps(pattern)
     def draw(pair: Pair) -> Digits:
@@ -237,14 +240,14 @@ SUM_PATTERNS: tuple[PairPattern, ...] = (
 
 
 class PairTask(Task):
-    """A task on two numbers whose families are patterns of pairs."""
+    """A task on two numbers, whose ``patterns`` draw the digits of pairs of numbers."""
 
     base: int
     leading_zeros: bool
 
     @abstractmethod
     def from_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits) -> Problems:
-        """Return problems, given the operands' digits, least significant first and padded with zeros."""
+        """Return the problems on these operands: digits, least significant first and padded with zeros."""
 
     def draw_pattern(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
@@ -273,7 +276,7 @@ class PairTask(Task):
 
 
 class NumberTask(Task):
-    """A task on numbers in any base from 2 to 10."""
+    """A task on numbers in a base from 2 to 10."""
 
     base: int
     order: Order  # which digit of a number is written first
@@ -285,15 +288,15 @@ class NumberTask(Task):
 
     @property
     def answer_order(self) -> Order:
-        """The order of an answer's digits: which is written first."""
+        """Which digit of an answer is written first."""
         return self.order
 
     def format(self, answer: Int[Tensor, " a"]) -> str:
-        """Write a number, most significant digit first, without leading zeros."""
+        """Return an answer as text, most significant digit first, without leading zeros."""
         return self.vocab.decode(answer if self.answer_order == "most" else answer.flip(0)).lstrip("0") or "0"
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        """Write a prompt, most significant digits first."""
+        """Return a prompt as text, each number's most significant digit first."""
         return to_reading_order(self.vocab.decode(prompt), self.order)
 
     def read_number(self, digits: str) -> int:
@@ -316,7 +319,7 @@ class ArithmeticTask(PairTask, NumberTask):
     """A sum or product of two numbers."""
 
     def parse(self, text: str) -> Problems:
-        """Read two numbers, most significant digit first. On a single axis, the shorter gets leading zeros."""
+        """Read two numbers, most significant digit first. If the task has one axis, the shorter gets leading zeros."""
         numbers = list(split_numbers(self, text, self.base))
         if not self.leading_zeros:
             numbers = [number[len(number) - int(count_digits(number.flip(0)[None])) :] for number in numbers]

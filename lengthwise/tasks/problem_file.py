@@ -24,33 +24,33 @@ from lengthwise.base.rows import extract_windows, zero_after
 from lengthwise.base.types import Problems, Purpose, Vocab, smallest_integer_type
 
 PARTS: tuple[Purpose, ...] = get_args(Purpose)
-Form = Literal["characters", "words", "grid"]  # symbols are characters or words; or texts are grids of characters
-MAX_ERRORS = 20  # largest number of a file's errors that are listed
-# Similar characters that replace white space and the symbols that layouts use themselves.
+Form = Literal["characters", "words", "grid"]  # what symbols are; "grid": characters of square grids
+MAX_ERRORS = 20  # at most this many errors of a file are listed
+# Similar characters that stand for white space and for the symbols that layouts reserve.
 STAND_INS = {mark: chr(ord(mark) + 0xFEE0) for mark in "=$#^_"} | {" ": "␣", "\n": "␤", "\t": "␉"}
 _TO_SYMBOLS, _TO_TEXT = str.maketrans(STAND_INS), str.maketrans({sign: mark for mark, sign in STAND_INS.items()})
 
 
 class Entry(NamedTuple):
-    """One problem of a file. Prompt and answer are in the task's symbols (see ``to_symbols``)."""
+    """One problem of a file, with prompt and answer as ``to_symbols`` converts them."""
 
     prompt: str
     answer: str
     size: int
     rounds: int
-    part: Purpose | None  # None: a hash of the prompt decides
+    part: Purpose | None  # None: chosen by a hash of the prompt
 
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """The distinct problems of a file. Texts are stored one after the other, so that one long prompt does not pad the
-    others."""
+    """The distinct problems of a file. Their texts are stored one after the other instead of in padded rows, which one
+    long prompt would make large."""
 
     symbols: tuple[str, ...]
     digest: str  # 16 hexadecimal digits of the SHA-256 of the file
-    repeated: int  # rows of the file that repeat an earlier one
-    ids: Int[Tensor, " total"]  # followed by zeros, the longest text's number of symbols
-    start: Int[Tensor, "n 2"]  # where prompt and answer start in ``ids``
+    repeated: int  # number of problems that repeat an earlier one
+    ids: Int[Tensor, " total"]  # of all texts, then as many zeros as the longest text has symbols
+    start: Int[Tensor, "n 2"]  # index in ``ids`` of the first symbol of prompt and answer
     length: Int[Tensor, "n 2"]
     size: Int[Tensor, " n"]
     rounds: Int[Tensor, " n"]
@@ -66,19 +66,19 @@ class Collection:
 
 
 def to_symbols(text: str, words: bool = False) -> str:
-    """Convert a text of a file to the task's symbols: one for each character, or words separated by single spaces."""
+    """Convert a file's text to symbols: one character each or, with ``words``, words separated by single spaces."""
     return " ".join(word.translate(_TO_SYMBOLS) for word in text.split()) if words else text.translate(_TO_SYMBOLS)
 
 
 def choose_form(*, words: bool, grid: bool) -> Form:
-    """Return how a file's texts are written. Raises UsageError for words in a grid."""
+    """Return the form of a file's texts. Raises UsageError if both options are set."""
     if words and grid:
         raise UsageError("words and grid exclude each other: the symbols of a grid are characters")
     return "words" if words else "grid" if grid else "characters"
 
 
 def join_lines(text: str, name: str) -> str:
-    """Return the symbols of a square grid, row by row. Raises UsageError, which begins with ``name``, unless the
+    """Return the symbols of a square grid, row by row. Raises UsageError, whose text begins with ``name``, unless the
     text is a square grid with ``/`` between its lines."""
     lines = text.split("/")
     if any(len(line) != len(lines) for line in lines):
@@ -87,21 +87,21 @@ def join_lines(text: str, name: str) -> str:
 
 
 def to_text(symbols: str) -> str:
-    """Convert symbols back to the text of a file."""
+    """Convert symbols back to a file's text."""
     return symbols.translate(_TO_TEXT)
 
 
 def read_collection(path: Path, shares: tuple[int, int, int], form: Form = "characters") -> Collection:
-    """Read a file's problems and split them by a hash of the prompt, in the proportions ``shares`` for training,
-    validation and test. Raises UsageError, with the line's number, for the first error."""
+    """Read a file's problems. If it has no column ``split``, a hash of the prompt assigns them to training, validation
+    and test in the proportions ``shares``. Raises UsageError, with the line's number, for the first error."""
     files = sorted(path.rglob("*")) if is_folder(path) else [path]
     state = tuple((file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in files)
     return _read_cached(path, state, shares, form)
 
 
 def list_errors(path: Path, form: Form = "characters") -> list[str]:
-    """Return the errors of a file with their line numbers, at most ``MAX_ERRORS``. Raises UsageError if the file cannot
-    be read."""
+    """Return up to ``MAX_ERRORS`` errors of a file, with their line numbers. Raises UsageError if the file cannot be
+    read."""
     errors: list[str] = []
     _read_entries(path, errors, form)
     return errors
@@ -109,7 +109,7 @@ def list_errors(path: Path, form: Form = "characters") -> list[str]:
 
 @lru_cache(maxsize=8)
 def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], form: Form) -> Collection:
-    """Read a file's problems. They are cached until ``state``, the names, times and sizes of its files, changes."""
+    """Read a file's problems. They are cached until ``state`` changes: the names, times and sizes of the files."""
     entries, digest = _read_entries(path, None, form)
     distinct = list(dict.fromkeys(entries))
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]
@@ -139,13 +139,13 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
 
 def _choose_part_index(entry: Entry, shares: tuple[int, int, int]) -> int:
     code = hashlib.blake2b(entry.prompt.encode(), digest_size=8).digest()
-    drawn = int.from_bytes(code, "little") % sum(shares)
-    return PARTS.index(entry.part) if entry.part else (drawn >= shares[0]) + (drawn >= shares[0] + shares[1])
+    hash_value = int.from_bytes(code, "little") % sum(shares)
+    return PARTS.index(entry.part) if entry.part else (hash_value >= shares[0]) + (hash_value >= sum(shares[:2]))
 
 
 def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[list[Entry], str]:
-    """Return a file's problems and its digest. Errors are appended to ``errors``; if it is None, the first one raises
-    UsageError."""
+    """Return a file's problems and its digest. Errors are appended to ``errors``; without such a list, the first error
+    raises UsageError."""
     first_lines: dict[str, tuple[Entry, int]] = {}
     entries: list[Entry] = []
     try:
@@ -162,7 +162,7 @@ def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[lis
             if first != entry:
                 raise UsageError(f"this prompt has another answer, size, rounds or split in line {line}")
             if entries and (entry.part is None) != (entries[0].part is None):
-                raise UsageError("split has to be given in every line, or in none")
+                raise UsageError("give split in every line, or in none")
         except UsageError as error:
             if errors is None:
                 raise UsageError(f"{path}: line {number}: {error}") from None
@@ -172,12 +172,12 @@ def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[lis
         else:
             entries.append(entry)
     if not entries and not errors:
-        raise UsageError(f"{path}: there are no problems in it")
+        raise UsageError(f"{path}: the file has no problems")
     return entries, digest.hexdigest()[:16]
 
 
 def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield the line number, from 1, and the row of each line; for a line that is not JSON, the row is the error."""
+    """Yield each line's number, from 1, and its row; for a line that is not JSON, the row is a UsageError."""
     if is_folder(path):
         # A Hugging Face data set that ``save_to_disk`` wrote, with ``split`` if it has several.
         reason = f"{path}: reading a folder as a Hugging Face data set needs datasets"

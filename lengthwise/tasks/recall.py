@@ -18,28 +18,28 @@ from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, parse_symbols
 
 LETTERS, DIGITS = string.ascii_lowercase, string.digits
-# A family returns the letters of the pairs, and the indices of the pairs that are queried.
+# The letters of the pairs, and for each query the index of the pair whose letter it repeats.
 Arrangement = tuple[Int[Tensor, "b n"], Int[Tensor, "b n"]]
 
 
 def one_key(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
-    """One letter in all pairs: the last digit counts."""
+    """Pairs that all have one letter, so that the last digit is the answer."""
     return keys[:, :1].expand_as(keys), query_index
 
 
 def two_keys(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
-    """Two letters in turn."""
+    """Pairs in which two letters alternate."""
     return keys[:, torch.arange(keys.shape[1]) % 2], query_index
 
 
 def alphabetical(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
-    """The letters in ascending order."""
+    """Pairs in alphabetical order of their letters."""
     is_padding = torch.arange(keys.shape[1]) >= sizes
     return keys.masked_fill(is_padding, int(keys.max())).sort(1).values, query_index
 
 
 def rewritten(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrangement:
-    """The second half repeats the letters of the first, in the same order."""
+    """Pairs whose second half repeats the letters of the first half, in the same order."""
     half = ((sizes + 1) // 2).clamp(min=1)
     return keys.gather(1, torch.arange(keys.shape[1]) % half), query_index
 
@@ -66,11 +66,12 @@ def first_pair_alone(keys: Tensor, query_index: Tensor, sizes: Tensor) -> Arrang
 
 @dataclass(frozen=True)
 class Recall(Task):
-    """n pairs of a letter and a digit, then n of these letters: ``a3b1a7`` and ``bab`` → for each letter, the digit of
-    its last pair (multi-query associative recall, Arora et al. 2024, with rewritten keys).
+    """n pairs of a letter and a digit, then n queries, each one of these letters → for each query, the digit of its
+    letter's last pair: ``a3b1a7bab`` → ``171`` (multi-query associative recall, Arora et al. 2024, with rewritten
+    keys).
 
     The size is n, so a prompt has 3n symbols. T(n) = n. Letters of pairs and queries are uniform. In the paper's code
-    all keys and all values of a row differ, and each key is asked for once, at a random place among other tokens.
+    all keys and all values of a row differ, and each key is queried once, at a random position among other tokens.
     """
 
     keys: Annotated[int, Range(1, 26)] = 26  # number of letters that problems draw from
@@ -97,7 +98,7 @@ class Recall(Task):
     def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         shape = len(sizes), int(sizes.max())
         keys = torch.randint(self.keys, shape, generator=generator)
-        # The pair whose letter each query repeats.
+        # The index of the pair whose letter each query repeats.
         query_index = (torch.rand(shape, generator=generator) * sizes).long()
         keys, query_index = pattern(keys, query_index, sizes)
         values = torch.randint(len(DIGITS), shape, generator=generator)
@@ -106,7 +107,7 @@ class Recall(Task):
     def from_rows(
         self, sizes: Int[Tensor, "b axes"], keys: Tensor, values: Tensor, queries: Int[Tensor, "b n"]
     ) -> Problems:
-        """Return problems with their answers, given the letters and digits of the pairs, and the queries."""
+        """Return problems with their answers, given the pairs' letters and digits, and the queries, as indices."""
         count, (rows, width) = sizes[:, 0], keys.shape
         memory, real = torch.zeros(rows, self.keys, dtype=torch.long), torch.arange(width) < sizes
         for key, value, is_real in zip(*(part.split(1, 1) for part in (keys, values, real)), strict=True):

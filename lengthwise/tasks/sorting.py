@@ -16,13 +16,13 @@ from lengthwise.tasks import Task
 from lengthwise.tasks.digits import Order, argsort_rows, count_digits, reorder, replace_leading_zeros, to_reading_order
 from lengthwise.tasks.family import enumerate_rows
 
-# Digits of lists of numbers, least significant first, and each number's length.
+# Lists of numbers: their digits, least significant first, and the numbers' lengths.
 Numbers = tuple[Int[Tensor, "b n d"], Int[Tensor, "b n"]]
 
 
 @dataclass(frozen=True)
 class NumberList:
-    """Draws structured lists of numbers without leading zeros. Each family is a method."""
+    """A sampler of structured lists of numbers without leading zeros. Each method in ``patterns`` draws a family."""
 
     sizes: Int[Tensor, "b 2"]  # the number of numbers, and their largest number of digits
     generator: Generator
@@ -40,26 +40,26 @@ class NumberList:
         return self.sizes[:, 1:].expand(-1, self.shape[1])
 
     def draw_fractions(self, *shape: int) -> Float[Tensor, "*shape"]:
-        """Draw numbers from 0 to 1."""
+        """Draw uniform numbers in [0, 1)."""
         return torch.rand(shape, generator=self.generator)
 
     def draw_digits(self, numbers: int) -> Int[Tensor, "b numbers d"]:
-        """Draw uniform digits of ``numbers`` numbers per row, without leading zeros."""
+        """Draw the digits of ``numbers`` numbers per row, each of the row's largest length, without leading zeros."""
         rows, _, width = self.shape
         drawn = torch.randint(10, (rows, numbers, width), generator=self.generator)
         return torch.where(self.is_top_digit & (drawn == 0), 1, drawn)
 
     @property
     def is_top_digit(self) -> Bool[Tensor, "b 1 d"]:
-        """True at the top digit of numbers of several digits."""
+        """A mask that is True at the top digit of numbers of the row's largest length, if that is more than 1."""
         return (self.position == self.sizes[:, 1:] - 1)[:, None] & (self.sizes[:, 1] > 1)[:, None, None]
 
     def draw_lengths(self) -> Int[Tensor, "b n"]:
-        """Draw uniform lengths."""
+        """Draw each number's length, uniform from 1 to the row's largest length."""
         return (self.draw_fractions(*self.shape[:2]) * self.sizes[:, 1:]).long() + 1
 
     def draw_consecutive(self, rank: Int[Tensor, "b n"]) -> Numbers:
-        """Draw a uniform start and return start + ``rank``, clamped to the largest number."""
+        """Draw a uniform start for each row, and return the numbers start + ``rank``, at most the largest number."""
         low_digits = torch.minimum(self.sizes[:, 1], torch.tensor(3))  # these digits change; the others are shared
         value_count = 10**low_digits
         start = (self.draw_fractions(len(value_count)) * (value_count - self.sizes[:, 0]).clamp(min=1)).long()
@@ -70,18 +70,18 @@ class NumberList:
         return digits, count_digits(real_digits.flatten(0, 1)).view(real_digits.shape[:2])
 
     def uniform(self) -> Numbers:
-        """Uniform lengths, and uniform numbers of these lengths."""
+        """Numbers of uniform lengths, uniform among the numbers of their length."""
         length = self.draw_lengths()
         digits = torch.randint(10, self.shape, generator=self.generator, dtype=SYMBOL_DTYPE)
         others = torch.randint(1, 10, self.shape, generator=self.generator, dtype=SYMBOL_DTYPE)
         return replace_leading_zeros(digits, length, others), length
 
     def all_equal(self) -> Numbers:
-        """All numbers are equal: the labels keep their order."""
+        """Lists of equal numbers, whose labels keep their order."""
         return self.draw_digits(1).expand(-1, self.shape[1], -1), self.largest_lengths
 
     def odd_one_out(self) -> Numbers:
-        """Equal numbers, except one that differs in a single digit."""
+        """Lists of equal numbers, except one that differs in a single digit."""
         rows, count, _ = self.shape
         place = self.position == (self.draw_fractions(rows, 1, 1) * self.sizes[:, 1:, None]).long()
         other = torch.randint(1, 10, (rows, 1, 1), generator=self.generator)
@@ -92,7 +92,7 @@ class NumberList:
         return torch.where(odd[..., None], changed, digits), self.largest_lengths
 
     def two_values(self) -> Numbers:
-        """Only two different numbers, about equally often."""
+        """Lists of two different numbers, each in about half of the places."""
         rows, count, width = self.shape
         which = torch.randint(2, (rows, count, 1), generator=self.generator).expand(-1, -1, width)
         return self.draw_digits(2).gather(1, which), self.largest_lengths
@@ -102,7 +102,7 @@ class NumberList:
         return self.draw_digits(self.shape[1]), self.largest_lengths
 
     def one_digit(self) -> Numbers:
-        """Numbers of one digit: many are equal."""
+        """Numbers of one digit, many of which are equal."""
         digits, length = self.draw_digits(self.shape[1]), torch.ones_like(self.largest_lengths)
         digits[..., 0] = torch.randint(10, digits.shape[:2], generator=self.generator)
         return digits, length
@@ -119,14 +119,14 @@ class NumberList:
         return torch.where(front, first_digit, self.draw_digits(1)), self.largest_lengths
 
     def powers(self) -> Numbers:
-        """Powers of ten, and one less or one more: 99, 100, 101."""
+        """Powers of ten, and numbers one below or above: 99, 100, 101."""
         length = self.draw_lengths()
         change = torch.randint(-1, 2, (*length.shape, 1), generator=self.generator)
         power = (self.position == length[..., None] - 1).long()
         return torch.where(change < 0, 9, torch.where((change > 0) & (self.position == 0), 1, power)), length
 
     def all_highest(self) -> Numbers:
-        """Nines: 9, 99, 999."""
+        """Numbers of nines only: 9, 99, 999."""
         length = self.draw_lengths()
         return torch.full((*length.shape, self.shape[2]), 9), length
 
@@ -137,7 +137,7 @@ class NumberList:
         return digit.expand(-1, -1, self.shape[2]), length
 
     def zeros(self) -> Numbers:
-        """About half of the numbers are zero."""
+        """Lists in which about half of the numbers are zero."""
         digits, length = self.draw_digits(self.shape[1]), self.draw_lengths()
         zero = self.draw_fractions(*length.shape) < 0.5
         digits = torch.where(digits == 0, 1, digits).masked_fill(zero[..., None], 0)
@@ -169,8 +169,8 @@ FIRST_LABEL, COLON, COMMA = 10, 10 + len(LABELS), 11 + len(LABELS)  # ids of the
 
 @dataclass(frozen=True)
 class Sorting(Task):
-    """Labelled numbers → their labels, in ascending order of the numbers, equal ones in the prompt's order.
-    ``A:321,B:54`` → ``B,A``. T is the number of numbers.
+    """Labelled numbers → their labels, in ascending order of the numbers: ``A:321,B:54`` → ``B,A``. Equal numbers keep
+    the prompt's order. T is the number of numbers.
 
     The sizes are the number of numbers and their largest number of digits. A number has a uniform number of digits from
     1 up, and is uniform among numbers of that length (a one-digit number may be 0, unlike in the paper). The labels are
@@ -204,7 +204,8 @@ class Sorting(Task):
         return self._build_problems(sizes, digits.to(SYMBOL_DTYPE).contiguous(), length, labels)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
-        """Return all lists with all starts of the labels; None if numbers may have several digits."""
+        """Return all lists of one-digit numbers, each with every first label; None for larger numbers or too many
+        lists."""
         count, width = size
         row = enumerate_rows(10, count, limit // len(LABELS)) if width == 1 else None
         if row is None:
@@ -218,7 +219,8 @@ class Sorting(Task):
     def _build_problems(
         self, sizes: Int[Tensor, "b 2"], digits: Int[Tensor, "b n d"], length: Tensor, labels: Int[Tensor, "b n"]
     ) -> Problems:
-        """Return problems with these digits, least significant first; digits beyond a number's length are ignored."""
+        """Return problems on these labelled numbers. Their digits are least significant first; those beyond a number's
+        length are ignored."""
         real = length_mask(sizes[:, 0], labels.shape[1])
         length = length * real
         digits = zero_after(digits, length)
@@ -241,8 +243,8 @@ class Sorting(Task):
         return Problems(sizes, prompt[:, 1:width], end[:, -1] - 1, answer, answer_length, sizes[:, 0])
 
     def parse(self, text: str) -> Problems:
-        """Read numbers, most significant digit first. Raises UsageError unless the labels are consecutive letters, as
-        ``sample`` draws them."""
+        """Read labelled numbers, most significant digit first. Raises UsageError unless the labels are consecutive
+        letters."""
         parts = [part.split(":") for part in "".join(text.split()).split(",")]
         for part in parts:
             if len(part) != 2 or part[0] not in [*LABELS] or not (part[1].isascii() and part[1].isdigit()):
@@ -261,7 +263,7 @@ class Sorting(Task):
         return self._build_problems(torch.tensor([[len(names), width]]), digits, length, labels)
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
-        """Write a prompt, most significant digits first."""
+        """Return a prompt as text, each number's most significant digit first."""
         return to_reading_order(self.vocab.decode(prompt), self.order)
 
     def reference(self, prompt: str) -> str:

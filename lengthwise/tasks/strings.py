@@ -1,5 +1,5 @@
-"""Tasks on strings: copy, reverse, duplicate or sort the symbols; write the odd positions before the even ones; find
-the hidden symbol of a string written twice; list the distinct symbols."""
+"""Tasks on strings: copy, reverse, duplicate or sort the symbols; write those at odd positions before those at even
+ones; find the hidden symbol of a string written twice; list the distinct symbols."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class _AlphabetTask(SequenceTask):
 
 @dataclass(frozen=True)
 class Copy(_AlphabetTask):
-    """n uniform symbols of an alphabet → the same (Fan et al. 2025, section 6.1). T(n) = n: the row moves on by one
-    position per round."""
+    """n uniform symbols of an alphabet → the same symbols (Fan et al. 2025, section 6.1). T(n) = n: the row moves by
+    one position per round."""
 
     answers_each_symbol = True
     question = "Write this sequence of symbols again, just as it stands."
@@ -44,7 +44,7 @@ class Copy(_AlphabetTask):
         return prompt
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """Return the length of the longest run of equal symbols."""
+        """Return the length of each prompt's longest run of equal symbols."""
         row, position = problems.prompt, torch.arange(1, problems.prompt.shape[1] + 1)
         equal = torch.nn.functional.pad(row[:, 1:] == row[:, :-1], (0, 1))
         goes_on = equal & length_mask(problems.prompt_length - 1, row.shape[1])
@@ -53,7 +53,7 @@ class Copy(_AlphabetTask):
 
 @dataclass(frozen=True)
 class _RearrangementTask(_AlphabetTask):
-    times = 1  # length of the answer, in multiples of the prompt's
+    times = 1  # length of an answer / length of its prompt
 
     @property
     def answers_each_symbol(self) -> bool:  # type: ignore[override]
@@ -61,7 +61,7 @@ class _RearrangementTask(_AlphabetTask):
 
     @abstractmethod
     def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
-        """Return the position in the prompt of each symbol of the answer; arbitrary after the answer's end."""
+        """Return the position in the prompt of each answer symbol; positions after an answer's end are arbitrary."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
@@ -75,7 +75,7 @@ class _RearrangementTask(_AlphabetTask):
 
 @dataclass(frozen=True)
 class Reverse(_RearrangementTask):
-    """n uniform symbols → the same in reverse order (Delétang et al. 2023). T(n) = n."""
+    """n uniform symbols → the same symbols in reverse order (Delétang et al. 2023). T(n) = n."""
 
     question = "Write this sequence of symbols in reverse order."
 
@@ -88,7 +88,7 @@ class Reverse(_RearrangementTask):
 
 @dataclass(frozen=True)
 class Duplicate(_RearrangementTask):
-    """n uniform symbols → the same twice, one after the other (Delétang et al. 2023). T(n) = n."""
+    """n uniform symbols → the same string twice, one copy after the other (Delétang et al. 2023). T(n) = n."""
 
     question = "Write this sequence of symbols twice, one copy directly after the other."
     times = 2
@@ -103,7 +103,7 @@ class Duplicate(_RearrangementTask):
 @dataclass(frozen=True)
 class OddsFirst(_RearrangementTask):
     """n uniform symbols → the first, third, fifth and so on, then the second, fourth and so on (Delétang et al. 2023).
-    T(n) = n. The paper's code, unlike its text, writes the second, fourth and so on first."""
+    T(n) = n. The paper's code, unlike its text, writes the symbols at even positions first."""
 
     question = "Write every second symbol of this sequence, beginning with the first, and then all the others in order."
 
@@ -117,7 +117,7 @@ class OddsFirst(_RearrangementTask):
 
 @dataclass(frozen=True)
 class BucketSort(_RearrangementTask):
-    """n uniform symbols of a small alphabet → the same in ascending order (Delétang et al. 2023). T(n) = n."""
+    """n uniform symbols of a small alphabet → the same symbols in ascending order (Delétang et al. 2023). T(n) = n."""
 
     alphabet: Annotated[int, Range(2, 36)] = 5  # how many symbols, 2–36: 0–9, then a–z
 
@@ -131,13 +131,14 @@ class BucketSort(_RearrangementTask):
         return "".join(sorted(prompt))
 
 
-HIDDEN = "?"  # not _, with which layouts pad
+HIDDEN = "?"  # not _, as layouts use it for padding
 
 
 @dataclass(frozen=True)
 class MissingDuplicate(Task):
-    """n symbols of an alphabet, twice, with ``?`` for one of them → the hidden symbol: ``01?010`` → ``0`` (Delétang et
-    al. 2023). The size is n, so a prompt has 2n symbols (the paper's code adds a blank to odd lengths). T(n) = n."""
+    """A string of n symbols written twice, with one symbol replaced by ``?`` → that symbol: ``01?010`` → ``0``
+    (Delétang et al. 2023). The size is n, so a prompt has 2n symbols; the paper's code appends a blank for odd lengths.
+    T(n) = n."""
 
     alphabet: Annotated[int, Range(2, 10)] = 2  # how many symbols, 2–10: from 0 up
 
@@ -164,7 +165,7 @@ class MissingDuplicate(Task):
         return self.from_rows(sizes, row, hidden)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b n"], place: Int[Tensor, "b 1"]) -> Problems:
-        """Return problems on these strings, each with the symbol at position ``place`` of the prompt hidden."""
+        """Return problems on these strings, given once; the symbol at position ``place`` of each prompt is hidden."""
         position, length = torch.arange(2 * rows.shape[1]), 2 * sizes[:, 0]
         prompt = rows.gather(1, position % sizes).where(position < 2 * sizes, 0)
         answer = rows.gather(1, place % sizes).to(SYMBOL_DTYPE)
@@ -198,8 +199,8 @@ class MissingDuplicate(Task):
 @dataclass(frozen=True)
 class UniqueSet(SequenceTask):
     """n uniform symbols of an alphabet → each distinct symbol once, in the order of first appearance. T(n) = n: one
-    symbol per round. In the harder set each row draws from its own subset of 1 to n symbols, of uniform size, so that
-    most rows have repeats."""
+    symbol per round. In the harder set each row draws from its own random subset of 1 to n symbols, so that most
+    rows have repeats."""
 
     harder = "few-symbols"
     question = (
@@ -247,12 +248,12 @@ class UniqueSet(SequenceTask):
 
 
 def all_different(rows: RowSampler) -> Int[Tensor, "b width"]:
-    """All symbols differ; a row longer than the alphabet repeats it."""
+    """Rows of different symbols; a row longer than the alphabet repeats it."""
     order = torch.rand(len(rows.length), rows.count, generator=rows.generator).argsort(1)
     return order[:, rows.position % rows.count]
 
 
 def first_comes_again(rows: RowSampler) -> Int[Tensor, "b width"]:
-    """All symbols differ, except that the last equals the first."""
+    """Rows of different symbols, except that the last equals the first."""
     row = all_different(rows)
     return torch.where(rows.position == rows.length[:, None] - 1, row[:, :1], row)

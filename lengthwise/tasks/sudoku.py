@@ -18,9 +18,9 @@ from lengthwise.base.rng import derive_seed
 from lengthwise.base.types import SYMBOL_DTYPE, Problems, Purpose, UsageError
 from lengthwise.tasks import SquareGridTask, Task
 
-# Base puzzles, from which symmetries make all others. Each line of ``sudoku.txt`` is the solution of one, with clues
-# as digits and blank cells as letters (a is 1). They are random solutions without all clues that can be removed one
-# after the other, in random order, or first those of one box; the history of this file has the script.
+# All puzzles arise from base puzzles by symmetries. Each line of ``sudoku.txt`` is a base puzzle's solution, with clues
+# as digits and blank cells as letters (a is 1). Base puzzles are random solutions from which clues were removed one by
+# one, in random order or first those of one box, until none could be spared; this file's history has the script.
 
 BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # lines and columns of a box
 PARTS: tuple[tuple[Purpose, int], ...] = (("train", 80), ("validation", 90), ("test", 100))  # cumulative percentages
@@ -28,20 +28,21 @@ PARTS: tuple[tuple[Purpose, int], ...] = (("train", 80), ("validation", 90), ("t
 
 @cache
 def number_units(side: int) -> tuple[tuple[int, int, int], ...]:
-    """Return the indices of each cell's row, column and box."""
+    """Return, for each cell, the indices of its row, column and box."""
     down, right = BOXES[side]
     cells = [divmod(cell, side) for cell in range(side**2)]
     return tuple((row, column, row // down * (side // right) + column // right) for row, column in cells)
 
 
 def solve(board: Sequence[int], side: int) -> list[list[int]]:
-    """Return up to two solutions of a board, row after row with 0 for a blank, by trying the digits of the cell with
-    the fewest candidates. A board that breaks the rules has no solutions."""
+    """Return up to two solutions of a board, which is written row after row with 0 for a blank. The search tries the
+    digits of the cell with the fewest candidates first. A board that breaks the rules has no solutions."""
     used, solutions, board = [[0] * side for _ in range(3)], list[list[int]](), [*board]
     units, all_digits = number_units(side), (1 << side) - 1
 
     def toggle_digit(cell: int, bit: int) -> bool:
-        """Set or unset a digit in a cell's row, column and box; return whether it was free in all three."""
+        """Mark a digit, given as a bit, as used in a cell's row, column and box, or unmark it. Return whether it was
+        unused in all three."""
         free = not any(used[kind][unit] & bit for kind, unit in enumerate(units[cell]))
         for kind, unit in enumerate(units[cell]):
             used[kind][unit] ^= bit
@@ -71,8 +72,8 @@ def solve(board: Sequence[int], side: int) -> list[list[int]]:
 
 
 def choose_purpose(base: str, side: int) -> Purpose:
-    """Return the part that a base puzzle belongs to. It depends on a hash of properties that no symmetry changes, so
-    equivalent puzzles belong to the same part."""
+    """Return the part (training, validation or test) of a base puzzle, by a hash of properties that no symmetry
+    changes. So equivalent puzzles belong to one part."""
     clues = [cell for cell, symbol in enumerate(base) if symbol.isdigit()]
     counts = [Counter(number_units(side)[cell][kind] for cell in clues) for kind in range(3)]
     digits = Counter(base[cell] for cell in clues)
@@ -86,7 +87,8 @@ def choose_purpose(base: str, side: int) -> Purpose:
 
 @cache
 def read_base_puzzles(side: int, purpose: Purpose | None) -> tuple[Int[Tensor, "n cells"], Bool[Tensor, "n cells"]]:
-    """Return the solutions of a part's base puzzles (None: of all parts), and masks of their clues."""
+    """Return the solutions of the base puzzles for ``purpose`` (None: of all base puzzles), and masks of their
+    clues."""
     lines = (Path(__file__).parent / "sudoku.txt").read_text(encoding="utf-8").split()
     bases = [line for line in lines if len(line) == side**2]
     chosen_bases = [base for base in bases if purpose in (None, choose_purpose(base, side))]
@@ -95,12 +97,13 @@ def read_base_puzzles(side: int, purpose: Purpose | None) -> tuple[Int[Tensor, "
     return torch.tensor([[int(symbol) for symbol in base.translate(letters)] for base in chosen_bases]), is_clue
 
 
-# Families. Each takes the side, base puzzles' solutions and masks of clues, and a generator; it returns masks of clues.
-Chooser = Callable[[int, Tensor, Tensor, Generator], Bool[Tensor, "b cells"]]
+# A family's function: it returns a mask of the clues, given the side, the solutions and masks of clues of base puzzles,
+# and a generator.
+ClueChooser = Callable[[int, Tensor, Tensor, Generator], Bool[Tensor, "b cells"]]
 
 
 def some_spare_clues(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """Minimal puzzles with 0 to 4 further clues."""
+    """Minimal puzzles with 0 to 4 extra clues."""
     count = is_clue.sum(1) + torch.randint(5, (len(is_clue),), generator=generator)
     rank = (torch.rand(is_clue.shape, generator=generator) - is_clue.float()).argsort(1).argsort(1)
     return rank < count[:, None]
@@ -112,37 +115,37 @@ def fewest_clues(side: int, solution: Tensor, is_clue: Tensor, generator: Genera
 
 
 def empty_box(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """All cells are clues except those of one box."""
+    """Puzzles in which all cells are clues except those of one box."""
     return ~_mask_random_unit(2, side, len(is_clue), generator)
 
 
 def empty_line(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """All cells are clues except those of one line."""
+    """Puzzles in which all cells are clues except those of one line."""
     return ~_mask_random_unit(0, side, len(is_clue), generator)
 
 
 def empty_column(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """All cells are clues except those of one column."""
+    """Puzzles in which all cells are clues except those of one column."""
     return ~_mask_random_unit(1, side, len(is_clue), generator)
 
 
 def full_box(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """Minimal puzzles, with all cells of one box as clues."""
+    """Minimal puzzles with all cells of one box as extra clues."""
     return is_clue | _mask_random_unit(2, side, len(is_clue), generator)
 
 
 def chessboard(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """Minimal puzzles, plus a clue in every second cell."""
+    """Minimal puzzles with every second cell as an extra clue."""
     return is_clue | torch.tensor([(row + column) % 2 == 0 for row, column, _ in number_units(side)])
 
 
 def one_cell_left(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """All cells but one are clues."""
+    """Puzzles in which all cells but one are clues."""
     return torch.arange(side**2) != torch.randint(side**2, (len(is_clue), 1), generator=generator)
 
 
 def one_digit_left(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """All cells are clues except those of one digit."""
+    """Puzzles in which all cells are clues except those of one digit."""
     return solution != torch.randint(1, side + 1, (len(is_clue), 1), generator=generator)
 
 
@@ -150,9 +153,9 @@ def one_digit_left(side: int, solution: Tensor, is_clue: Tensor, generator: Gene
 class Sudoku(SquareGridTask):
     """Fill a grid with digits so that each row, each column and each box holds every digit once.
 
-    Size n (4, 6 or 9) means n × n cells in boxes of 2 × 2, 2 × 3 or 3 × 3, line after line; a ``.`` is a blank. Every
-    puzzle has one solution. Uniform puzzles are minimal ones with 0 to 4 further clues: base puzzles whose digits, rows
-    and columns are permuted at random. Training, validation and test have different base puzzles, which no symmetry
+    Size n (4, 6 or 9) means n × n cells in boxes of 2 × 2, 2 × 3 or 3 × 3, written line after line; a ``.`` is a blank.
+    Every puzzle has exactly one solution. Uniform puzzles are base puzzles with 0 to 4 extra clues, whose digits, rows
+    and columns are permuted at random. Training, validation and test use different base puzzles, which no symmetry
     turns into each other. T(n) is the number of blanks.
     """
 
@@ -175,7 +178,7 @@ class Sudoku(SquareGridTask):
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         return self.draw_pattern(some_spare_clues, sizes, generator)
 
-    def draw_pattern(self, pattern: Chooser, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
+    def draw_pattern(self, pattern: ClueChooser, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         def draw(side: int, count: int) -> Problems:
             if side not in BOXES:
                 raise UsageError(f"{self.name}: the sizes are 4, 6 and 9, not {side}")
@@ -207,7 +210,7 @@ class Sudoku(SquareGridTask):
         return _build_problems(prompt[None], torch.tensor(solutions))
 
     def reference(self, prompt: str) -> str:
-        """Try digits in each blank, and go back where none fits."""
+        """Solve the puzzle by backtracking search."""
         (solution,) = solve(self.vocab.encode(prompt).tolist(), round(len(prompt) ** 0.5))
         return "".join(map(str, solution))
 
@@ -219,7 +222,7 @@ class Sudoku(SquareGridTask):
 
 
 def _mask_random_unit(unit_kind: int, side: int, count: int, generator: Generator) -> Bool[Tensor, "b cells"]:
-    """Return masks of the cells of a random line (``unit_kind`` 0), column (1) or box (2)."""
+    """Return a mask for each row: the cells of a random line (``unit_kind`` 0), column (1) or box (2)."""
     unit = torch.tensor([cell_units[unit_kind] for cell_units in number_units(side)])
     return unit == torch.randint(side, (count, 1), generator=generator)
 
@@ -233,6 +236,6 @@ def _build_problems(prompt: Int[Tensor, "b n"], answer: Int[Tensor, "b n"]) -> P
 
 
 def _shuffle_blocks(count: int, side: int, block: int, generator: Generator) -> Int[Tensor, "b side"]:
-    """Return random orders of lines in which each block of lines stays together."""
+    """Return random orders of ``side`` lines, in which each block of ``block`` lines stays together."""
     blocks = torch.rand(count, side // block, 1, generator=generator).argsort(1) * block
     return (blocks + torch.rand(count, side // block, block, generator=generator).argsort(2)).flatten(1)

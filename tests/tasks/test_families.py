@@ -206,7 +206,7 @@ def test_a_task_of_one_symbol_has_one_family_and_can_be_attacked():
     small = ["model.width=8", "model.layers=1", "family_names=()", "families=0"]
     recipe = catalog.recipe("looped-copy", small).change([], task=unary())
     assert [(family.name, family.about) for family in recipe.task.families] == [
-        ("one-symbol", "One symbol throughout.")
+        ("one-symbol", "Rows of one repeated symbol.")
     ]
     found = attack(Weights("untrained", recipe, recipe.build().eval()), [3, 5], tries=200)
     assert found["tries"] == 5  # x to xxxxx

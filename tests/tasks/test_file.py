@@ -151,7 +151,7 @@ def test_every_fault_is_named_by_its_line(tmp_path):
     for content, message in (
         ("\n".join(lines).encode(), r"bad.jsonl: line 2: not JSON"),
         (b'{"prompt": "1", "answer": "1"}\n\xff\n', "line 2: not UTF-8"),
-        (b"\n", "no problems in it"),
+        (b"\n", "bad.jsonl: the file has no problems"),
     ):
         path.write_bytes(content)
         with pytest.raises(lw.UsageError, match=message):
