@@ -1,14 +1,14 @@
 """The operations of RASP-L (Zhou et al. 2023, section 4), on batches of rows.
 
 A ``SymbolSequence`` holds a symbol of a small alphabet at each position. ``Places`` hold a position or a count at each
-position; these numbers can be compared and changed by one, but no other arithmetic on them is allowed. Every operation
-is causal: its result at a position depends only on that position and earlier ones.
+position; these numbers can be compared, and increased or decreased by 1, but not used in other arithmetic. Every
+operation is causal: its result at a position depends only on that position and earlier ones.
 
 ``shift``, ``seen`` and ``latest`` can be defined in terms of the core operations. They are implemented directly, in
 time linear in the row's length; tests compare them with their definitions.
 
-An abstract row has an alphabet but no symbols. Operations on it compute only the alphabets of their results, so a run
-on abstract rows shows all operations of a program, for any input and length.
+An abstract row has an alphabet but no symbols. Operations on abstract rows compute only the alphabets of their results.
+So a run on abstract rows shows all operations of a program, for inputs of any length.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Symbol = Hashable
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 Recorded = tuple[Result, dict[str, Any]]  # an operation's result, and the facts of its ``Call``
-MAX_COMBINATIONS = 10_000  # of symbols that ``each`` tabulates
+MAX_COMBINATIONS = 10_000  # at most this many combinations of symbols are tabulated by ``each``
 
 
 class Forbidden(UsageError):
-    """Raised if a program does something that RASP-L does not allow."""
+    """The error of a program that does something which RASP-L does not allow."""
 
 
 class _Opaque:
-    """A value that a program may pass to operations but not inspect, so that its control flow cannot depend on data or
-    length."""
+    """A value that a program may pass to operations but not inspect, so that the program's control flow cannot depend
+    on data or length."""
 
     def _refuse(self, *_: Any) -> NoReturn:
         raise Forbidden(f"RASP-L has no arithmetic, tests or indexing on {type(self).__name__}: use the operations")
@@ -53,7 +53,7 @@ class _Opaque:
 
 @dataclass(frozen=True, eq=False)
 class SymbolSequence(_Opaque):
-    """A symbol at each position, stored as its index in the alphabet; abstract if ``ids`` is None."""
+    """A row of symbols, stored as indices in ``alphabet``; an abstract row if ``ids`` is None."""
 
     alphabet: tuple[Symbol, ...]
     ids: Int[Tensor, "b t"] | None
@@ -61,20 +61,20 @@ class SymbolSequence(_Opaque):
 
 @dataclass(frozen=True, eq=False)
 class Places(_Opaque):
-    """A position or a count at each position; −1 for none."""
+    """A row of positions or counts; −1 stands for none."""
 
     numbers: Int[Tensor, "b t"] | None
 
 
 @dataclass(frozen=True, eq=False)
 class Selector(_Opaque):
-    """A mask of the positions (last axis) that each position selects."""
+    """A mask [b, q, k] that is True if position q selects position k, as in an attention pattern."""
 
     chosen: Bool[Tensor, "b t t"] | None
 
 
 class Call(NamedTuple):
-    """One executed operation."""
+    """An executed operation: its name, inputs and result."""
 
     name: str
     reads: tuple[SymbolSequence | Places | Selector, ...]
@@ -87,7 +87,7 @@ _records: list[list[Call]] = []  # the recordings in progress
 
 @contextmanager
 def record() -> Iterator[list[Call]]:
-    """Record the operations executed in a ``with`` block. Each result is a separate object, so that it can be traced to
+    """Record the operations that a ``with`` block executes. Each result is a new object, so that it can be traced to
     the operations that read it."""
     calls: list[Call] = []
     _records.append(calls)
@@ -98,7 +98,8 @@ def record() -> Iterator[list[Call]]:
 
 
 def _operation(function: Callable[Arguments, Recorded[Result]]) -> Callable[Arguments, Result]:
-    """Decorate a function that returns a result and the facts of its ``Call``: return the result, record the call."""
+    """Decorate a function that returns a result and the facts of its ``Call``, so that it returns the result alone and
+    the call is recorded."""
 
     @functools.wraps(function)
     def recorded(*inputs: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -118,10 +119,11 @@ def _operation(function: Callable[Arguments, Recorded[Result]]) -> Callable[Argu
 
 @_operation
 def each(function: Callable[..., Symbol], *rows: SymbolSequence) -> Recorded[SymbolSequence]:
-    """Apply a function to the symbols of one or several rows at each position: RASP-L's ``tok_map`` and ``seq_map``,
-    which a feed-forward layer can compute.
+    """Apply a function to the symbols of one or several rows at each position, as RASP-L's ``tok_map`` and ``seq_map``
+    do and a feed-forward layer can.
 
-    The function is tabulated, so it can depend on symbols only. Raises Forbidden if the table is too large.
+    The function is called once for each combination of symbols, so it can depend on nothing else. Raises Forbidden if
+    there are more than ``MAX_COMBINATIONS``.
     """
     combinations = list(product(*(row.alphabet for row in rows)))
     if len(combinations) > MAX_COMBINATIONS:
@@ -143,25 +145,25 @@ def each(function: Callable[..., Symbol], *rows: SymbolSequence) -> Recorded[Sym
 
 @_operation
 def positions(row: SymbolSequence) -> Recorded[Places]:
-    """Return every position, counted from 0: RASP-L's ``indices``."""
+    """Return the positions 0, 1, 2 and so on of a row, as RASP-L's ``indices`` does."""
     return Places(None if row.ids is None else torch.arange(row.ids.shape[1]).expand_as(row.ids)), {}
 
 
 @_operation
 def before(places: Places) -> Recorded[Places]:
-    """Subtract 1 from every position."""
+    """Return places that are smaller by 1."""
     return Places(None if places.numbers is None else places.numbers - 1), {}
 
 
 @_operation
 def after(places: Places) -> Recorded[Places]:
-    """Add 1 to every position."""
+    """Return places that are larger by 1."""
     return Places(None if places.numbers is None else places.numbers + 1), {}
 
 
 @_operation
 def compare(left: Places, right: Places, relation: str) -> Recorded[SymbolSequence]:
-    """Return True where ``left relation right`` holds; ``relation`` is ==, <, <=, > or >=."""
+    """Return a row that is True where ``left`` and ``right`` are in ``relation``: ==, <, <=, > or >=."""
     compared, facts = _get_comparison(relation), {"relation": relation}
     if left.numbers is None or right.numbers is None:
         return SymbolSequence((False, True), None), facts
@@ -181,10 +183,10 @@ def _get_comparison(relation: Any) -> Callable[[Any, Any], Any]:
 def select(
     keys: SymbolSequence | Places, queries: SymbolSequence | Places, relation: str | Callable[[Any, Any], bool] = "=="
 ) -> Recorded[Selector]:
-    """Select, for each query position, the positions up to itself whose key is in ``relation`` to the query.
+    """Select, for each query position, the positions up to this one whose key is in ``relation`` to the query.
 
-    For symbols, ``relation`` is == or a function (key, query) → bool; for positions, a comparison ``key relation
-    query``. Raises Forbidden if keys and queries are of different kinds, or for another relation.
+    For symbols, ``relation`` is == or a function (key, query) → bool; for places, it is ==, <, <=, > or >=, with the
+    key on the left. Raises Forbidden for other relations, and if keys and queries are of different types.
     """
     if isinstance(keys, SymbolSequence) and isinstance(queries, SymbolSequence):
         if isinstance(relation, str) and relation != "==":
@@ -207,7 +209,7 @@ def select(
 
 @_operation
 def both(*selectors: Selector) -> Recorded[Selector]:
-    """Return the intersection of selectors."""
+    """Return the selector of the positions that all of these selectors select."""
     chosen = [selector.chosen for selector in selectors if selector.chosen is not None]
     return Selector(torch.stack(chosen).all(0) if len(chosen) == len(selectors) else None), {}
 
@@ -216,8 +218,8 @@ def both(*selectors: Selector) -> Recorded[Selector]:
 def aggregate(
     selector: Selector, values: SymbolSequence | Places, default: Symbol = None, how: Literal["max", "min"] = "max"
 ) -> Recorded[Any]:
-    """Return the largest or smallest value at each position's selected positions; symbols are ordered as in their
-    alphabet. Where no position is selected, return the default symbol, or −1 for ``Places``."""
+    """Return, for each position, the largest or smallest value at the positions that it selects. Symbols are ordered as
+    in their alphabet. A position that selects none gets the default symbol or, for ``Places``, −1."""
     facts: dict[str, Any] = {"default": default, "how": how}
     if isinstance(values, SymbolSequence):
         values = _extend_alphabet(values, default)
@@ -237,8 +239,8 @@ def aggregate(
 
 @_operation
 def count(selector: Selector) -> Recorded[Places]:
-    """Return the number of selected positions: RASP-L's ``sel_width``. (In Zhou et al., counts have 8 bits; here they
-    are unlimited, as programs must run at any length.)"""
+    """Return, for each position, the number of positions that it selects, as RASP-L's ``sel_width`` does. (In Zhou et
+    al., counts have 8 bits; here they are unlimited, as programs must run at any length.)"""
     return Places(None if selector.chosen is None else selector.chosen.sum(2)), {}
 
 
@@ -247,7 +249,8 @@ def count(selector: Selector) -> Recorded[Places]:
 
 @_operation
 def shift(row: SymbolSequence, default: Symbol) -> Recorded[SymbolSequence]:
-    """Move symbols one position right: ``aggregate(select(after(positions(row)), positions(row)), row, default)``."""
+    """Move symbols one position to the right, with ``default`` at position 0. The definition is
+    ``aggregate(select(after(positions(row)), positions(row)), row, default)``."""
     row, facts = _extend_alphabet(row, default), {"default": default}
     if row.ids is None:
         return row, facts
@@ -257,15 +260,16 @@ def shift(row: SymbolSequence, default: Symbol) -> Recorded[SymbolSequence]:
 
 @_operation
 def seen(marks: SymbolSequence) -> Recorded[SymbolSequence]:
-    """Return True from the first mark on: ``aggregate(select(marks, marks, lambda key, _: True), marks)``. Marks are a
-    row of True and False."""
+    """Return a row that is True from the first True in ``marks``, a row of True and False, on. The definition is
+    ``aggregate(select(marks, marks, lambda key, _: True), marks)``."""
     marks = _to_booleans(marks)
     return marks if marks.ids is None else SymbolSequence(marks.alphabet, marks.ids.cummax(1).values), {}
 
 
 @_operation
 def latest(values: SymbolSequence, marks: SymbolSequence, default: Symbol) -> Recorded[SymbolSequence]:
-    """Return, for each position, the value at the last marked position up to it, or ``default`` without one."""
+    """Return, for each position, the value at the last position up to this one where ``marks`` is True, or ``default``
+    if there is none."""
     values, marks, facts = _extend_alphabet(values, default), _to_booleans(marks), {"default": default}
     if values.ids is None or marks.ids is None:
         return SymbolSequence(values.alphabet, None), facts
@@ -276,7 +280,7 @@ def latest(values: SymbolSequence, marks: SymbolSequence, default: Symbol) -> Re
 
 
 def _extend_alphabet(row: SymbolSequence, symbol: Symbol) -> SymbolSequence:
-    """Return the row with ``symbol`` appended to its alphabet, if missing."""
+    """Return the row, with ``symbol`` appended to its alphabet if the alphabet lacks it."""
     return row if symbol in row.alphabet else SymbolSequence((*row.alphabet, symbol), row.ids)
 
 

@@ -16,13 +16,13 @@ from lengthwise.experiment.layout import FullOutput
 from lengthwise.rasp.language import Call, Forbidden, Places, SymbolSequence, record
 from lengthwise.tasks import Task
 
-State = dict[str, Any]  # name → symbols or places
-Operation = tuple[str, int, dict[str, Any]]  # its name, the number of inputs, and the facts of its ``Call``
+State = dict[str, Any]  # name → ``SymbolSequence`` or ``Places``
+Operation = tuple[str, int, dict[str, Any]]  # the name, number of inputs and facts of a ``Call``
 
 
 class Program(ABC):
-    """The algorithm of a task in a form that a looped model could run. Every step can read the input (input injection):
-    the prompt, ``=``, and an end symbol ``$`` in each answer slot, as in ``FullOutput``."""
+    """A task's algorithm in a form that a looped model could run. Every step can read the input row, as with input
+    injection: the prompt, ``=``, and an end symbol ``$`` in each answer slot, as ``FullOutput`` writes them."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -37,18 +37,18 @@ class Program(ABC):
 
     @abstractmethod
     def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
-        """Compute the output row: from the ``=`` on, the answer and its end, ``$``."""
+        """Compute the output row, in which the answer and its end symbol ``$`` stand from the position of ``=`` on."""
 
     def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
-        """Return T(n), the number of steps for problems of these sizes: n by default."""
+        """Return T(n), the number of steps, for problems of these sizes. By default it is n."""
         return sizes[:, 0]
 
 
 @dataclass(frozen=True)
 class Execution:
-    """A program's run on problems that take the same number of rounds."""
+    """A program's run on problems that all take the same number of rounds."""
 
-    row: SymbolSequence
+    row: SymbolSequence  # the input rows
     states: list[State]  # the prepared state, then the state after each step
     output: SymbolSequence
     answer_slots: Bool[Tensor, "b t"]
@@ -59,8 +59,8 @@ class Execution:
 def execute(
     program: Program, problems: Problems, on_round: Callable[[int, int], None] = lambda number, rounds: None
 ) -> Execution:
-    """Run a program. ``on_round`` is called after each round with the number of rounds done and in total. Raises
-    ValueError if the problems take different numbers of rounds."""
+    """Run a program on problems. After each round, ``on_round`` is called with the number of rounds done and the total.
+    Raises ValueError if the problems take different numbers of rounds."""
     rounds = program.rounds(problems.sizes).unique().tolist()
     if len(rounds) != 1:
         raise ValueError(f"problems must all take the same number of rounds, not {rounds}")
@@ -82,15 +82,15 @@ def input_alphabet(task: Task) -> tuple[str, ...]:
     return FullOutput().vocabs(task)[0].symbols
 
 
-CHECKED_STEPS = 64  # number of steps that must execute the same operations
-MAX_GROWING_STEPS = 8  # number of steps after which a state's alphabets must stop growing
+CHECKED_STEPS = 64  # the first so many steps must execute the same operations
+MAX_GROWING_STEPS = 8  # a state's alphabets may grow during so many steps
 
 
 def check_program(program: Program) -> None:
     """Raise Forbidden, with a one-line message, if a program does something that n-RASP-L does not allow.
 
     The program runs on abstract rows, so it cannot read data or length. Every step must execute the same operations,
-    and the alphabets of its state must stop growing after ``MAX_GROWING_STEPS`` steps. On rows with symbols, of two
+    and the alphabets of its state must stop growing after ``MAX_GROWING_STEPS`` steps. On rows of symbols of two
     lengths, the program must execute the same operations again.
     """
     alphabet = input_alphabet(program.task)
@@ -150,13 +150,13 @@ def _list_alphabets(state: State) -> dict[str, Any]:
 
 
 def format_rounds(execution: Execution) -> list[dict[str, str]]:
-    """Return the states of the first problem as text: for each round and each part of the state, a string with a
-    character per position."""
+    """Return the first problem's states as text: for each round, a dictionary from the names of the state's parts to
+    strings with a character per position."""
     return [{name: format_state(part) for name, part in state.items()} for state in execution.states]
 
 
 def format_state(part: SymbolSequence | Places) -> str:
-    """Format a part of the first problem's state: True as ``^``, False and None as ``·``; positions as numbers."""
+    """Format the first row of a state's part: True as ``^``, False and None as ``·``, places as numbers with spaces."""
     if isinstance(part, Places):
         assert part.numbers is not None
         return " ".join(map(str, part.numbers[0].tolist()))
@@ -173,13 +173,14 @@ def format_answer(execution: Execution, task: Task) -> str:
 
 
 def export_program(program: Program) -> dict[str, Any]:
-    """Return the program as JSON-compatible values, so that it can run without Python, for any symbols and any length:
+    """Return the program as JSON-compatible values, with which it can run without Python, on any prompt of any length:
 
         {"prepare": part, "steps": [part, …], "finish": part}
 
-    with part = {"nodes": [node, …], "out": {name: reference}}. A node has its operation's name, ``of`` (references to
-    its inputs) and further arguments. A reference is a node's index, the name of a part of the previous state, or
-    ``row``. The last step is repeated; earlier steps differ only in their tables, while the state's alphabets grow.
+    where part = {"nodes": [node, …], "out": {name: reference}}. A node has its operation's name (``op``), references to
+    its inputs (``of``) and further arguments. A reference is a node's index, the name of a part of the previous state,
+    or ``row``. The last step is repeated; earlier steps, in which the state's alphabets grow, differ from it only in
+    their tables.
     """
     row = SymbolSequence(input_alphabet(program.task), None)
     with record() as calls:

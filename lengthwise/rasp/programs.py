@@ -1,7 +1,7 @@
 """n-RASP-L programs for the six tasks of Fan et al. 2025 (section 3 and appendix A sketch three of them).
 
-Each program runs on a row of prompt, ``=``, and an end symbol ``$`` per answer slot. A step is what one loop of a
-looped model would have to compute.
+Each program runs on rows of a prompt, ``=``, and an end symbol ``$`` per answer slot. One loop of a looped model would
+have to compute one step.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from lengthwise.tasks.strings import Copy, UniqueSet
 
 
 class ParityProgram(Program):
-    """Each step moves the bits right by one position; the bit that arrives at the ``=`` is XORed into the answer
-    there."""
+    """The program of parity. Each step moves the bits right by one position; the bit that arrives at the ``=`` is XORed
+    into the answer there."""
 
     def prepare(self, row: SymbolSequence) -> State:
         return {"bits": _keep_bits(row), "answer": each(lambda s: "0" if s == EQUALS else None, row)}
@@ -56,7 +56,8 @@ class ParityProgram(Program):
 
 
 class CopyProgram(Program):
-    """Each step moves the row right by one position; after n steps the first symbol is at the ``=``."""
+    """The program of copying. Each step moves the row right by one position; after n steps the first symbol is at the
+    ``=``."""
 
     def prepare(self, row: SymbolSequence) -> State:
         return {"moving": each(lambda s: END if s == EQUALS else s, row)}
@@ -69,8 +70,9 @@ class CopyProgram(Program):
 
 
 class AdditionProgram(Program):
-    """Digits are first added without carries (XOR for bits), and carries are computed separately (AND). Each step adds
-    the carries to the next higher digits, and moves the digits one position right, towards the answer slots.
+    """The program of addition. Digits are first added without carries (XOR for bits), and carries are computed
+    separately (AND). Each step adds the carries to the next higher digits, and moves the digits one position right,
+    towards the answer slots.
 
     If the most significant digit comes first, carries keep their positions, and the digits' move brings the next higher
     digits there. If the least significant digit comes first, carries move right by two positions per step, digits by
@@ -127,8 +129,9 @@ class AdditionProgram(Program):
 
 
 class BinarySumProgram(Program):
-    """Each step moves the bits right by one position; a binary counter counts each 1 at the ``=``. A digit of the
-    counter flips if all lower digits are 1; a digit that has never flipped is not written."""
+    """The program of binary sums. Each step moves the bits right by one position, and a binary counter counts the ones
+    that arrive at the ``=``. A digit of the counter flips if all lower digits are 1; a digit that has never flipped is
+    not written."""
 
     def prepare(self, row: SymbolSequence) -> State:
         slot = seen(each(lambda s: s == EQUALS, row))
@@ -154,10 +157,10 @@ class BinarySumProgram(Program):
 
 
 class MultiplicationProgram(Program):
-    """Long multiplication for a first operand of one or two bits. In each step, a mark and a carry move one position
-    to the right along the answer, lowest digit first, and the second operand moves two positions to the right, so that
-    its bits pass the mark, lowest first. At the mark, a bit and the next lower one are multiplied by the bits of the
-    first operand and added to the carry."""
+    """The program of multiplication, for a first operand of one or two bits. In each step, a mark and a carry move one
+    position to the right along the answer, lowest digit first, and the second operand moves two positions to the right,
+    so that its bits pass the mark, lowest first. At the mark, a bit and the next lower one are multiplied by the bits
+    of the first operand and added to the carry."""
 
     def __init__(self, task: Multiplication) -> None:
         if task != Multiplication():
@@ -208,8 +211,8 @@ class MultiplicationProgram(Program):
 
 
 class UniqueSetProgram(Program):
-    """A mark moves along the prompt; if the symbol at the mark did not occur before, it is written to the first empty
-    answer slot."""
+    """The program of the unique set. A mark moves along the prompt; a symbol at the mark that did not occur before is
+    written to the first empty answer slot."""
 
     def prepare(self, row: SymbolSequence) -> State:
         earlier = both(select(row, row), select(positions(row), positions(row), "<"))
@@ -236,11 +239,11 @@ class UniqueSetProgram(Program):
         }
 
     def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
-        return each(lambda held: held or END, state["set"])
+        return each(lambda kept_symbol: kept_symbol or END, state["set"])
 
 
 def _keep_bits(row: SymbolSequence) -> SymbolSequence:
-    """Return the row with all other symbols replaced by None."""
+    """Return the row with all symbols except 0 and 1 replaced by None."""
     return each(lambda s: s if s in ("0", "1") else None, row)
 
 
@@ -260,7 +263,7 @@ PROGRAMS: dict[type[Task], Callable[[Any], Program]] = {
 
 
 def find_program(task: Task) -> Program:
-    """Return the program of a task. Raises UsageError for a task without a program."""
+    """Return a task's program. Raises UsageError if the task has none."""
     if type(task) not in PROGRAMS:
         known_tasks = ", ".join(to_kebab_case(kind.__name__) for kind in PROGRAMS)
         raise UsageError(f"{task.name} has no n-RASP-L program; these have: {known_tasks}")

@@ -1,9 +1,9 @@
-"""Laws: properties that every part of a kind must have. ``lengthwise check`` checks a user's own parts, the tests check
+"""Laws: properties that every part of a kind must have. ``lengthwise check`` checks a user's own parts; the tests check
 the package's parts.
 
-A law is a public function of a ``laws_of_…`` module that takes one part and returns nothing. The annotated type of that
-argument determines the kind; a law of runners is checked on models. The docstring states the property. A law raises
-``Broken`` if the property fails.
+A law is a public function of a ``laws_of_…`` module that takes one part and returns nothing. The annotated type of its
+argument is the kind of parts that it is checked on; a law of runners is checked on models. A law's docstring states the
+property. A law raises ``Broken`` if the part lacks the property.
 """
 
 from __future__ import annotations
@@ -41,34 +41,34 @@ class Finding:
     """The result of checking one law on one part."""
 
     part: str
-    law: str  # the property, in a sentence
+    law: str  # a sentence that states the property
     holds: bool
     failing_case: str  # the case in which the law fails, on one line; empty if it holds
 
 
 class Findings(list[Finding]):
-    """The results of several parts and laws, printed as a table."""
+    """The results of checking several parts against several laws; printed as a table."""
 
     @property
     def broken(self) -> list[Finding]:
-        """The findings of laws that do not hold."""
+        """The findings whose law does not hold."""
         return [finding for finding in self if not finding.holds]
 
     def lines(self) -> list[tuple[str, str, str]]:
-        """Return rows (part, law, result): one row for a part that keeps all laws, else one for each cause, with the
-        first law that the cause breaks."""
+        """Return rows (part, law, result): one row for a part that satisfies all laws, else one row per failing case,
+        with the first law that fails in this case."""
         lines = []
         for part, findings in group_by(self, lambda finding: finding.part).items():
-            causes = group_by(Findings(findings).broken, lambda finding: finding.failing_case)
-            for case, (first, *others) in causes.items():
+            cases = group_by(Findings(findings).broken, lambda finding: finding.failing_case)
+            for case, (first, *others) in cases.items():
                 lines.append((part, f"{first.law} And {len(others)} more." if others else first.law, case))
-            if not causes:
+            if not cases:
                 lines.append((part, f"all {len(findings)}", "hold"))
         return lines
 
     @property
     def summary(self) -> str:
-        """A sentence with the number of broken laws."""
+        """The number of broken laws, such as '2 of 17 laws are broken'."""
         laws, verb = "law" if len(self) == 1 else "laws", "is" if len(self.broken) == 1 else "are"
         return f"{len(self.broken)} of {len(self)} {laws} {verb} broken"
 
@@ -83,7 +83,7 @@ class Findings(list[Finding]):
 
 @cache
 def list_laws(kind: type) -> tuple[Law, ...]:
-    """Return the laws of a type, in the order of ``MODULES``."""
+    """Return the laws of parts of this type, in the order of ``MODULES``."""
     laws = []
     for module in MODULES:
         for name, function in vars(module).items():
@@ -101,12 +101,12 @@ def list_laws(kind: type) -> tuple[Law, ...]:
 
 
 def check_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
-    """Check a part against ``laws``; ``name`` is the part's name in the findings."""
+    """Check a part against ``laws``. The findings call the part ``name``."""
     return Findings(_check(name, first_sentence(law.__doc__ or ""), partial(law, part)) for law in laws)
 
 
 def _check(name: str, law: str, function: Callable[[], Any]) -> Finding:
-    """Return the finding that the law holds if ``function``, which checks it, runs without an error."""
+    """Return a finding for ``law``, which holds if ``function`` raises no error."""
     try:
         function()
     except KeyboardInterrupt:
@@ -119,7 +119,7 @@ def _check(name: str, law: str, function: Callable[[], Any]) -> Finding:
 
 
 def check_classes(kinds: Iterable[type[Config]]) -> Findings:
-    """Check each class, created without arguments, against the laws of its kind."""
+    """Create a part of each class without arguments, and check it against the laws of its kind."""
     findings = Findings()
     for kind in kinds:
         built = _check(kind.__name__, "The class can be created without arguments.", kind)
@@ -138,17 +138,17 @@ def check_part(part: Config, name: str = "") -> Findings:
 
 
 def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
-    """Check recipes, given by name, against their laws."""
+    """Check the recipes that functions return, given by name, against the laws of recipes."""
     return _check_built(recipes, Recipe, "The recipe can be created.")
 
 
 def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
-    """Check studies against their laws."""
+    """Check the studies that functions return, given by name, against the laws of studies."""
     return _check_built(studies, Study, "The study's function works without arguments.")
 
 
 def _check_built(builders: Mapping[str, Callable[[], Any]], kind: type, law: str) -> Findings:
-    """Check what functions return, given by name, against the laws of its kind."""
+    """Check the parts that functions return, given by name, against the laws of ``kind``."""
     findings = Findings()
     for name, build in builders.items():
         findings.append(_check(name, law, partial(_build, build, kind)))

@@ -1,5 +1,5 @@
-"""Laws of layouts: inputs, targets and answer slots. Each law is checked on the ``TASKS`` that the layout accepts or,
-if there are none, on the user's own tasks."""
+"""Laws of layouts, about inputs, targets and answer slots. Each law is checked on the ``TASKS`` that a layout accepts
+or, if there are none, on the user's own tasks."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from lengthwise.tasks.strings import UniqueSet
 from lengthwise.testing.laws_of_parts import Broken
 from lengthwise.testing.laws_of_tasks import prompts_and_answers
 
-# Together these tasks have answers that fill their slots, shorter ones, answers of one symbol and of one per prompt
-# symbol, prompts with and without signs, stacked digits, and a grid.
+# Some of these tasks have answers that fill their slots, others shorter answers, answers of one symbol or of one per
+# prompt symbol, prompts with or without signs, operands of equal length, or grids.
 TASKS: tuple[Task, ...] = (
     UniqueSet(5), Addition(3), Addition(10, "least", True, True), Multiplication(), Parity(), FlippedCopy(), Maze()
 )  # fmt: skip
@@ -35,14 +35,14 @@ ROWS = 40
 
 
 def accepts_some_task(layout: Layout) -> None:
-    """The layout accepts a task on which laws can be checked: one of the package's, or an imported one of your own."""
+    """The layout accepts a task on which laws can be checked: one of the package's, or an imported task of your own."""
     if not _accepted_tasks(layout):
         names = ", ".join(dict.fromkeys(task.name for task in TASKS))
         raise Broken(f"it accepts none of {names}, and no imported task of your own: its other laws were not checked")
 
 
 def targets_are_the_answer(layout: Layout) -> None:
-    """The targets in a row's answer slots decode to the row's answer, for any symbols outside the loss mask."""
+    """The targets in a row's answer slots decode to the row's answer, whatever symbols stand outside the loss mask."""
     for task, problems, batch in _write_batches(layout):
         symbols = len(layout.vocabs(task)[1])
         random_ids = torch.randint(symbols, batch.targets.shape, generator=stream(0, "rubbish"))
@@ -57,7 +57,8 @@ def targets_are_the_answer(layout: Layout) -> None:
 
 
 def masks_lie_inside_rows(layout: Layout) -> None:
-    """Each row has one or more supervised positions, all in its answer slots, which lie before the row's end."""
+    """Each row has a supervised position; supervised positions lie in answer slots, and answer slots before a row's
+    end."""
     for task, problems, batch in _write_batches(layout):
         for inner, mask, outer, outer_mask in (
             ("loss_mask", batch.loss_mask, "answer_slots", batch.answer_slots),
@@ -80,7 +81,8 @@ def ids_are_in_the_vocabulary(layout: Layout) -> None:
 
 
 def inputs_hide_the_answer(layout: Layout) -> None:
-    """Inputs do not depend on the answer or, if the layout reads answer symbols, on those still to be predicted."""
+    """Inputs do not depend on the answer or, if the layout reads answer symbols, on symbols that are still to be
+    predicted."""
     for task, problems, batch in _write_batches(layout):
         for changed_problems in _change_answers(layout, task, problems):
             changed_batch = layout.write(changed_problems, task)
@@ -96,7 +98,8 @@ def inputs_hide_the_answer(layout: Layout) -> None:
 
 
 def _first_difference(inputs: Inputs, others: Inputs, mask: Bool[Tensor, "b t"]) -> tuple[str, int, int] | None:
-    """Return the name, row and position of the first difference of two inputs inside ``mask``."""
+    """Return the field, row and position of the first difference of two inputs inside ``mask``; None: they are
+    equal."""
     for name, value in vars(inputs).items():
         differs = (value != getattr(others, name)) & mask
         if differs.any():
@@ -117,9 +120,9 @@ def slots_do_not_depend_on_the_answer(layout: Layout) -> None:
 
 
 def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
-    """A row does not depend on the other rows of a batch: longer rows only add padding without supervision."""
+    """A row does not depend on the other rows of a batch, except that longer ones add padding without supervision."""
     for task in _accepted_tasks(layout):
-        problems = _draw_problems(task, top=4)
+        problems = _draw_problems(task, size_count=4)
         longer = task.sample(torch.full((1, len(task.axes)), task.list_smallest_sizes(9)[-1]), stream(1, "longer"))
         order = torch.randperm(ROWS, generator=stream(0, "order"))
         batch = layout.write(Problems.join([problems.take(order), longer]), task)
@@ -130,8 +133,8 @@ def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
 
 
 def _describe_batch_effect(single: Batch, batch: Batch, row: int) -> str:
-    """Return how ``row`` of a batch differs from the same problem written as the ``single`` row of a batch; empty if
-    only padding without supervision is added."""
+    """Describe how a row of ``batch`` differs from the same problem in ``single``, a batch of its own. Return "" if the
+    only difference is padding without supervision."""
     alone, in_batch = vars(single) | vars(single.inputs), vars(batch) | vars(batch.inputs)
     for name in ("targets", "loss_mask", "answer_slots", *vars(single.inputs)):
         value, row_in_batch = alone[name][0], in_batch[name][row]
@@ -170,11 +173,11 @@ def _write_batches(layout: Layout) -> Iterator[tuple[Task, Problems, Batch]]:
         yield task, problems, layout.write(problems, task)
 
 
-def _draw_problems(task: Task, top: int = 6) -> Problems:
-    """Return problems of the ``top`` smallest sizes."""
-    draw = stream(0, "laws", task.name, top)
-    sizes = torch.tensor(task.list_smallest_sizes(top))
-    return task.sample(sizes[torch.randint(top, (ROWS, len(task.axes)), generator=draw) % len(sizes)], draw)
+def _draw_problems(task: Task, size_count: int = 6) -> Problems:
+    """Return problems of the ``size_count`` smallest sizes."""
+    draw = stream(0, "laws", task.name, size_count)
+    sizes = torch.tensor(task.list_smallest_sizes(size_count))
+    return task.sample(sizes[torch.randint(size_count, (ROWS, len(task.axes)), generator=draw) % len(sizes)], draw)
 
 
 def _describe_row(task: Task, problems: Problems, row: int) -> str:
@@ -183,8 +186,8 @@ def _describe_row(task: Task, problems: Problems, row: int) -> str:
 
 
 def _change_answers(layout: Layout, task: Task, problems: Problems) -> Iterator[Problems]:
-    """Yield the same prompts with other answers: one symbol changed or, if the layout does not read answers, all
-    symbols and, if the layout has ends, the length."""
+    """Yield the same prompts with other answers. One symbol of each answer is changed or, if the layout does not read
+    answers, all symbols and, if it writes end symbols, the lengths."""
     answer = torch.nn.functional.pad(problems.answer, (0, 1))
     symbol = torch.arange(answer.shape[1])
     if not layout.decodes:

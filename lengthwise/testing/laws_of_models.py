@@ -1,7 +1,8 @@
-"""Laws of models: logits do not depend on padding, other rows or their order, and causal models are causal. Positions
-and mixers are checked in a small transformer.
+"""Laws of models: logits do not depend on padding, other rows or their order, and causal models are causal. Positional
+encodings and mixers are checked in a small transformer.
 
-Rows are random symbols or, if a part's class sets ``checked_on = (task, layout)``, problems of this task.
+Models are checked on random symbols or, if a part's class sets ``checked_on = (task, layout)``, on problems of this
+task.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ LENGTHS, LOOPS = (5, 9, 2), (2, 1, 3)  # lengths and loops of the rows in a chec
 SMALL = Transformer(width=8, heads=2, layers=1)
 LONG_ROW = 200  # positions of a row far longer than in training
 CHUNKED_ROW = 136  # positions of a row with several chunks, in models that compute in chunks of at most 64
-CUTS = 8  # number of positions in a row of ``CHUNKED_ROW``, after each of which tokens are changed
+CUT_COUNT = 8  # number of positions of a row of ``CHUNKED_ROW`` after which, one at a time, all tokens are changed
 MAX_SIZE_ABOVE = 12  # largest size above a task's smallest, in rows of `checked_on` problems
 NOISE = 0.4  # standard deviation of the noise added to initial weights
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}  # allowed difference of logits
-EFFECT = {torch.float32: 1e-4, torch.float64: 1e-12}  # difference of logits that counts as an effect of a token
+MIN_EFFECT = {torch.float32: 1e-4, torch.float64: 1e-12}  # larger differences of logits count as a token's effect
 
 
-# Checked first, since a random model also breaks most other laws.
+# This law is checked first, since a model with random outputs also breaks most other laws.
 def evaluation_is_deterministic(runner: Runner) -> None:
     """In evaluation, computing a row twice gives the same logits."""
     inputs = _build_rows_for(runner)
@@ -84,20 +85,22 @@ def the_order_of_rows_does_not_matter(runner: Runner) -> None:
 
 
 def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
-    """In a causal layout each position depends on itself and on no later one, for any number of loops."""
+    """In a causal layout each position depends on its own token and on no later one, for any number of loops."""
     for model in build_models(spec, [True]):
-        runner = _CheckedModel(model, spec)
+        runner = _CheckedRunner(model, spec)
         check_causality(runner)
         with suppress(UsageError), torch.no_grad():  # the model may have fewer positions
             # A mistake at the border of two chunks does not show in short rows.
             row = _build_rows_for(runner, [CHUNKED_ROW])
             width, symbols = row.tokens.shape[1], int(row.tokens.max()) + 1
-            cuts = torch.linspace(0, width - 2, CUTS).round().long()
+            cuts = torch.linspace(0, width - 2, CUT_COUNT).round().long()
             later = torch.arange(width) > cuts[:, None]
-            copies = row.take(torch.zeros(CUTS, dtype=torch.long))  # in batches of one size, rounding errors are equal
+            copies = row.take(
+                torch.zeros(CUT_COUNT, dtype=torch.long)
+            )  # in batches of one size, rounding errors are equal
             changed = replace(copies, tokens=row.tokens.where(~later, (row.tokens + 1) % symbols))
-            before, after = (compute_logits(runner, part, [1] * CUTS) for part in (copies, changed))
-            moved = ((after - before).abs().amax(-1) > EFFECT[after.dtype]) & ~later
+            before, after = (compute_logits(runner, part, [1] * CUT_COUNT) for part in (copies, changed))
+            moved = ((after - before).abs().amax(-1) > MIN_EFFECT[after.dtype]) & ~later
             if moved.any():
                 number, position = moved.nonzero()[0].tolist()
                 change = f"tokens after position {cuts[number]} change the logits at position {position}"
@@ -105,7 +108,7 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
 
 
 def carried_states_continue_a_run(runner: Runner) -> None:
-    """Loops that continue from a carried state give the same logits and gradients as all loops in one run."""
+    """Loops that continue from a carried state give the same logits and gradients as one run of all loops."""
     inputs, model = _build_rows_for(runner), runner.model
     positions = inputs.padding_mask
     for loops in (torch.tensor(LOOPS), torch.tensor((2, 2, 2))):
@@ -129,7 +132,7 @@ def carried_states_continue_a_run(runner: Runner) -> None:
 
 
 def every_parameter_affects_logits(runner: Runner) -> None:
-    """Each parameter has a gradient with a value other than 0."""
+    """Each parameter affects some logit: its gradient is not all zero."""
     compute_logits(runner, _build_rows_for(runner)).square().sum().backward()
     for name, parameter in runner.model.named_parameters():
         if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any()):
@@ -137,8 +140,8 @@ def every_parameter_affects_logits(runner: Runner) -> None:
 
 
 def weights_come_from_the_seed(spec: ModelSpec) -> None:
-    """Building a model twice with the same seed gives the same weights."""
-    problems = checked_problems(spec)
+    """A model that is built twice with one seed gets the same weights."""
+    problems = find_checked_on(spec)
     for causal in (problems[1].causal,) if problems else (False, True):
         try:
             weights, again = (_build_seeded(spec, causal).state_dict() for _ in range(2))
@@ -172,20 +175,20 @@ def decoding_in_pieces_gives_the_same_logits(spec: ModelSpec) -> None:
 
 
 def apply_to_models(law: Callable[[Runner], None]) -> Callable[[ModelSpec], None]:
-    """Convert a law of runners to a law of model specifications: it must hold for the plain runner of each model that
-    the specification builds."""
+    """Convert a law of runners to a law of model specifications, which holds if the law holds for the plain runner of
+    each model that the specification builds."""
 
     @wraps(law)
     def check(spec: ModelSpec) -> None:
         for model in build_models(spec):
-            law(_CheckedModel(model, spec))
+            law(_CheckedRunner(model, spec))
 
     return check
 
 
 def _compare_with_single_rows(runner: Runner, inputs: Inputs, loops: Sequence[int]) -> None:
-    """Raise Broken if a row's logits differ from those that it gets alone, without padding. Rows of several chunks are
-    left out if rounding errors grow in them, as they can in recurrent models."""
+    """Raise Broken if a row's logits in the batch differ from those of the row alone, without padding. Long rows whose
+    logits change with the batch size alone, as rounding errors can grow in recurrent models, are left out."""
     together = compute_logits(runner, inputs, loops)
     for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
         row = inputs.take(slice(i, i + 1)).columns(0, length)
@@ -199,8 +202,8 @@ def _compare_with_single_rows(runner: Runner, inputs: Inputs, loops: Sequence[in
 
 
 def check_causality(runner: Runner, loop_counts: Sequence[int] = (1, 2)) -> None:
-    """Raise Broken if a position's logits depend on later tokens, or not on its own token, after these numbers of
-    loops."""
+    """Raise Broken if, after one of these numbers of loops, a position's logits depend on a later token, or do not
+    depend on its own token."""
     for loops in loop_counts:
         reached = find_influences(runner, _build_rows_for(runner, [10]), loops)
         if (later := reached & ~reached.tril()).any():
@@ -211,30 +214,30 @@ def check_causality(runner: Runner, loop_counts: Sequence[int] = (1, 2)) -> None
 
 
 def find_influences(runner: Runner, inputs: Inputs, loops: int) -> Bool[Tensor, "t t"]:
-    """Return a mask [t, s] that is True if the token at s affects the logits at t after ``loops`` loops. ``inputs`` is
-    one row."""
+    """Return a mask [t, s] that is True if the token at position s of the row ``inputs`` affects the logits at position
+    t after ``loops`` loops."""
     width = inputs.tokens.shape[1]
     several = inputs.take(torch.zeros(width + 1, dtype=torch.long))
     changed = several.tokens + torch.eye(width + 1, width, dtype=torch.long)  # the last row is unchanged
-    symbols = runner.symbols if isinstance(runner, _CheckedModel) else len(READS)
+    symbols = runner.symbols if isinstance(runner, _CheckedRunner) else len(READS)
     with torch.no_grad():
         logits = compute_logits(runner, replace(several, tokens=changed % symbols), [loops] * (width + 1))
-    return ((logits[:-1] - logits[-1]).abs().amax(-1) > EFFECT[logits.dtype]).T
+    return ((logits[:-1] - logits[-1]).abs().amax(-1) > MIN_EFFECT[logits.dtype]).T
 
 
 # Models, rows, logits
 
 
-class _CheckedModel(Plain):
+class _CheckedRunner(Plain):
     """The plain runner of a model, and the rows on which the model is checked."""
 
     def __init__(self, model: Model, spec: ModelSpec) -> None:
         super().__init__(model)
-        self.problems = checked_problems(spec)
+        self.problems = find_checked_on(spec)
         self.symbols = len(choose_vocabs(spec)[0])
 
     def rows(self, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
-        """Return rows of these lengths or, with ``checked_on``, problems whose sizes grow with the lengths."""
+        """Return random rows of these lengths or, with ``checked_on``, problems whose sizes grow with the lengths."""
         if self.problems is None:
             return build_rows(lengths, width)
         task, layout = self.problems
@@ -245,17 +248,17 @@ class _CheckedModel(Plain):
 
 
 def _build_rows_for(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
-    return runner.rows(lengths, width) if isinstance(runner, _CheckedModel) else build_rows(lengths, width)
+    return runner.rows(lengths, width) if isinstance(runner, _CheckedRunner) else build_rows(lengths, width)
 
 
-def checked_problems(spec: ModelSpec) -> tuple[Task, Layout] | None:
-    """Return the ``checked_on`` task and layout of the model or of a part in it; None: use random symbols."""
+def find_checked_on(spec: ModelSpec) -> tuple[Task, Layout] | None:
+    """Return the task and layout in ``checked_on`` of a model or of a part in it. Return None if no part sets it."""
     return next((pair for part in nested_parts(spec) if (pair := getattr(part, "checked_on", None))), None)
 
 
 def choose_vocabs(spec: ModelSpec) -> tuple[Vocab, Vocab]:
     """Return the input and output vocabularies for checking a model."""
-    problems = checked_problems(spec)
+    problems = find_checked_on(spec)
     return problems[1].vocabs(problems[0]) if problems else (choose_input_vocab(spec), WRITES)
 
 
@@ -269,7 +272,7 @@ def build_models(spec: ModelSpec, directions: Sequence[bool] = (False, True)) ->
     """Yield the non-causal and the causal model of a specification, with noise added to the weights. Raises the last
     UsageError if neither can be built."""
     errors = []
-    if problems := checked_problems(spec):
+    if problems := find_checked_on(spec):
         directions = [causal for causal in directions if causal == problems[1].causal]
     for causal in directions:
         try:
@@ -290,7 +293,7 @@ def _build_seeded(spec: ModelSpec, causal: bool) -> Model:
 
 
 def choose_input_vocab(spec: ModelSpec) -> Vocab:
-    """Return the input vocabulary: only digits if the model reads symbols as numbers."""
+    """Return the input vocabulary for random rows: digits only if the model reads symbols as numbers."""
     return DIGITS if getattr(spec, "read_in", "table") == "numbers" else READS
 
 
@@ -305,8 +308,8 @@ def add_noise(model: Model) -> Model:
 
 
 def build_rows(lengths: Sequence[int] = LENGTHS, width: int | None = None, seed: int = 0) -> Inputs:
-    """Return rows of these lengths with random tokens after their ends. Digit positions repeat 0, 1, 2: a sign and two
-    digits."""
+    """Return rows of random tokens; only the first ``lengths[i]`` tokens of row i are marked as real. Digit positions
+    repeat 0, 1, 2, as for a sign and two digits."""
     width = width or max(lengths)
     tokens = torch.randint(len(READS), (len(lengths), max(40, width)), generator=stream(seed, "tokens"))[:, :width]
     position = torch.arange(width).expand(len(lengths), -1)
@@ -321,13 +324,14 @@ def compute_logits(
     *,
     no_grad_loops: int = 0,
 ) -> Float[Tensor, "b t v"]:
-    """Return each row's logits after its own loops; zeros outside ``positions``, which defaults to the padding mask."""
+    """Return each row's logits after its number of loops, and zeros outside ``positions`` (default: the padding
+    mask)."""
     positions = inputs.padding_mask if positions is None else positions
     logits = runner.last(inputs, torch.tensor(loops), positions, no_grad_loops=no_grad_loops)
     return logits.new_zeros(*positions.shape, logits.shape[-1]).index_put(positions.nonzero(as_tuple=True), logits)
 
 
 def logits_differ(first: Tensor, second: Tensor) -> bool:
-    """Return whether logits differ by more than the tolerance, which is relative in float32."""
+    """Return whether logits differ by more than ``TOLERANCE``, which is relative to the largest logit in float32."""
     scale = 1 + first.abs().max() if first.dtype == torch.float32 else 1.0
     return bool(((first - second).abs() > TOLERANCE[first.dtype] * scale).any())

@@ -1,4 +1,4 @@
-"""Laws of all parts of recipes, of recipes, and of studies."""
+"""Laws of all parts, of recipes, and of studies."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from lengthwise.training.trainer import try_training
 
 
 class Broken(AssertionError):
-    """A broken law, with the failing case on one line."""
+    """The error of a law that does not hold; its message describes the failing case on one line."""
 
 
 def it_is_equal_after_json(part: Config) -> None:
-    """Written as JSON and read back, the part is equal."""
+    """The part equals its copy that was written as JSON and read back."""
     if type(part).__name__.startswith("_"):
         raise Broken(f"{type(part).__name__} starts with _, so no recipe can contain it: rename it")
     again = fields.decode(type(part), json.loads(json.dumps(fields.encode(part))))
@@ -49,19 +49,21 @@ def it_trains_and_is_measured(recipe: Recipe) -> None:
 
 
 def watched_sizes_stay_near_training(recipe: Recipe) -> None:
-    """The recipe watches sizes up to 1.5 times its training length only, so that longer sizes test generalization."""
+    """The recipe watches only sizes up to 1.5 times its training length, so that longer sizes test generalization."""
     furthest = max(_watched_sizes(recipe), default=0)
     if furthest > 1.5 * recipe.lengths.top:
         raise Broken(f"it trains on sizes up to {recipe.lengths.top}, but watch.sizes contains {furthest}")
 
 
 def it_measures_unwatched_sizes(study: Study) -> None:
-    """Each panel measures a size beyond those that its recipes watch or, without watched sizes, train on."""
+    """Each panel measures a size beyond those that its recipes watch or, if they watch none, beyond the training
+    length."""
     for panel in study.panels:
-        chosen = max((max(_watched_sizes(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
-        if max((*panel.sizes, *panel.grid), default=0) <= chosen:
-            watched = f"{panel.title}: its recipes watch sizes up to {chosen}"
-            raise Broken(f"{watched}, but it measures only up to {max(panel.sizes, default=0)}")
+        watched = max((max(_watched_sizes(recipe), default=recipe.lengths.top) for recipe in panel.recipes), default=0)
+        measured = max((*panel.sizes, *panel.grid), default=0)
+        if measured <= watched:
+            watching = f"its recipes watch or train on sizes up to {watched}"
+            raise Broken(f"{panel.title}: {watching}, but it measures only up to {measured}")
 
 
 def _watched_sizes(recipe: Recipe) -> tuple[int, ...]:

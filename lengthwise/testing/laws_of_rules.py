@@ -1,4 +1,4 @@
-"""Laws of lengths, loops, objectives, sources of problems, optimizers, schedules and stopping rules."""
+"""Laws of stopping rules, loops, lengths, objectives, sources of problems, optimizers and schedules."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from lengthwise.tasks.arithmetic import Addition
 from lengthwise.testing.laws_of_models import SMALL, add_noise
 from lengthwise.testing.laws_of_parts import Broken
 
-TRACES = 100
-GARBAGE = 7  # stands in loops that were not run
+TRACE_COUNT = 100  # number of random traces per law
+GARBAGE = 7  # value that replaces predictions and confidences of loops that were not run
 ROUNDS = torch.arange(1, 31).repeat(4)
 STEPS = (0, 1, 10, 1000, 100_000)
 TASK, LAYOUT = Addition(3), FullOutput()
@@ -43,7 +43,8 @@ def every_row_has_a_limit(rule: Stopping) -> None:
 
 
 def chosen_loop_was_run(rule: Stopping) -> None:
-    """The chosen loop was run: it is 1 to ``trace.loops`` if the rule reads outputs, else 1 to the rule's limit."""
+    """The chosen loop is one that was run: from 1 to ``trace.loops`` if the rule reads outputs, else to the rule's
+    limit."""
     for trace, planned in draw_traces():
         given = trace if rule.needs_movement else replace(trace, movement=None)  # as in an evaluation
         choose_loops(rule, given, planned, given.loops if rule.reads_output else loop_limits(rule, planned))
@@ -74,13 +75,14 @@ def choices_do_not_depend_on_other_rows(rule: Stopping) -> None:
 
 
 def draw_traces() -> Iterator[Example]:
-    """Yield traces of 1 to 4 rows that ran 1 to 6 loops each; loops that were not run hold random values."""
+    """Yield random traces of 1 to 4 rows, which ran 1 to 6 loops each. Loops that were not run hold random values
+    too."""
     draw = stream(0, "traces")
 
     def integers(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high + 1, shape, generator=draw)
 
-    for _ in range(TRACES):
+    for _ in range(TRACE_COUNT):
         rows, width = int(integers(1, 4)), int(integers(1, 3))
         loops = integers(1, 6, rows)
         shape = int(loops.max()), rows
@@ -101,21 +103,21 @@ def take_row(trace: Trace, index: int) -> Trace:
 
 
 def every_row_has_a_loop(loops: Loops) -> None:
-    """Planned and drawn loops are whole numbers, 1 or more, one per row."""
+    """Planned and drawn numbers of loops are whole numbers, 1 or more, one per row."""
     for name, counts in (("planned", loops.planned(ROUNDS)), ("draw", loops.draw(ROUNDS, stream(0, "loops")))):
         if counts.dtype != torch.long or counts.shape != ROUNDS.shape or int(counts.min()) < 1:
             raise Broken(f"{name} returns {counts.dtype} of shape {tuple(counts.shape)}, minimum {counts.min()}")
 
 
 def drawn_loops_come_from_the_generator(loops: Loops) -> None:
-    """The same generator draws the same loops."""
+    """The same generator gives the same numbers of loops."""
     first, again = (loops.draw(ROUNDS, stream(0, "loops")) for _ in range(2))
     if not torch.equal(first, again):
         raise Broken(f"the same seed draws {first[:5].tolist()}, then {again[:5].tolist()}")
 
 
 def sizes_stay_in_the_range(lengths: Lengths) -> None:
-    """Every step draws the requested number of problems, of sizes ``bottom`` to ``top`` on each axis."""
+    """Every step draws the requested number of problems, with sizes from ``bottom`` to ``top`` on each axis."""
     axes = len(TASK.axes)
     for step in STEPS:
         sizes = lengths.problems(TASK, step, 50, stream(0, "lengths")).sizes
@@ -125,7 +127,7 @@ def sizes_stay_in_the_range(lengths: Lengths) -> None:
 
 
 def drawn_problems_come_from_the_generator(lengths: Lengths) -> None:
-    """The same generator draws the same problems."""
+    """The same generator gives the same problems."""
     first, again = (lengths.problems(TASK, 9, 50, stream(0, "lengths")).sizes for _ in range(2))
     if not torch.equal(first, again):
         raise Broken(f"the same seed draws the sizes {first[:3].tolist()}, then {again[:3].tolist()}")
@@ -135,8 +137,8 @@ def drawn_problems_come_from_the_generator(lengths: Lengths) -> None:
 
 
 def the_loss_is_a_number(objective: Objective) -> None:
-    """The loss is one finite number above 0, logged as ``loss``; no logged value has a gradient."""
-    model, batch = build_setting()
+    """The loss is one finite number above 0, is logged as ``loss``, and no logged value has a gradient."""
+    model, batch = build_model_and_batch()
     loss = _compute_loss(objective, model, batch)
     if loss.value.shape != () or not loss.value.isfinite() or not loss.value > 0:
         raise Broken(f"the loss is {loss.value.tolist()}")
@@ -146,16 +148,16 @@ def the_loss_is_a_number(objective: Objective) -> None:
 
 def the_loss_comes_from_the_generator(objective: Objective) -> None:
     """The same generator gives the same loss for the same batch."""
-    model, batch = build_setting()
+    model, batch = build_model_and_batch()
     first, again = (_compute_loss(objective, model, batch).value for _ in range(2))
     if not torch.equal(first, again) and not first.isnan():
         raise Broken("the loss differs between two calls on one batch: draw random numbers from `generator` only")
 
 
 def loss_depends_only_on_masked_targets(objective: Objective) -> None:
-    """Targets outside the loss mask do not change the loss; those inside do."""
+    """The loss depends on targets inside the loss mask, and not on targets outside it."""
     the_loss_comes_from_the_generator(objective)  # a random loss changes with any targets
-    model, batch = build_setting()
+    model, batch = build_model_and_batch()
     loss = _compute_loss(objective, model, batch).value
     random_ids = torch.randint(3, batch.targets.shape, generator=stream(0, "rubbish"))
     outside = replace(batch, targets=batch.targets.where(batch.loss_mask, random_ids))
@@ -168,7 +170,7 @@ def loss_depends_only_on_masked_targets(objective: Objective) -> None:
 
 def gradients_are_finite_and_not_all_zero(objective: Objective) -> None:
     """Some parameter has a gradient, and all gradients are finite."""
-    model, batch = build_setting()
+    model, batch = build_model_and_batch()
     _compute_loss(objective, model, batch).value.backward()
     gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
     if not any(gradient.any() for gradient in gradients):
@@ -177,7 +179,7 @@ def gradients_are_finite_and_not_all_zero(objective: Objective) -> None:
         raise Broken("a gradient is not finite")
 
 
-def build_setting() -> tuple[Model, Batch]:
+def build_model_and_batch() -> tuple[Model, Batch]:
     """Return a small transformer and a batch of sums."""
     with preserve_generators():
         seed_torch(0)
@@ -214,8 +216,7 @@ def purposes_do_not_depend_on_other_problems(source: Source) -> None:
 
 
 def it_uses_its_rate(optimizer: Optimizer) -> None:
-    """The optimizer starts at its ``rate``, which a schedule scales. A step at rate 0 moves no weight, a step at
-    ``rate`` moves some."""
+    """The optimizer starts at its ``rate``. A step at rate 0 changes no weight, and a step at ``rate`` changes some."""
     weights = _build_weights()
     built = optimizer.build(weights)
     rates = [group["lr"] for group in built.param_groups]
@@ -231,7 +232,7 @@ def it_uses_its_rate(optimizer: Optimizer) -> None:
 
 
 def its_state_dict_is_complete(optimizer: Optimizer) -> None:
-    """A new optimizer with the state of another that has taken steps continues exactly like it."""
+    """A new optimizer that loads another's state continues exactly like that one."""
     weights, resumed = _build_weights(), _build_weights()
     first, second = optimizer.build(weights), optimizer.build(resumed)
     for number in range(3):
@@ -247,7 +248,7 @@ def its_state_dict_is_complete(optimizer: Optimizer) -> None:
 
 
 def the_rate_is_a_fraction_of_its_peak(schedule: Schedule) -> None:
-    """At each step of a run of any length, the factor of the rate is between 0 and 1."""
+    """At each step of a run of any length, the factor of the learning rate is between 0 and 1."""
     for steps in (1, 2, 3, 10, 1000):
         factors = [schedule.factor(step, steps) for step in range(steps)]
         if not all(0 <= factor <= 1 for factor in factors):

@@ -15,10 +15,10 @@ from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler
 from lengthwise.testing.laws_of_parts import Broken
 
-LARGEST_ABOVE = {1: 40, 2: 14}  # by number of axes: a family's largest checked size, above the smallest
-ROWS = 64  # problems of each size, enough that some answer fills its slots
-SIZES_BETWEEN = 9  # number of sizes of a family between the smallest and the largest
-POOL_SIZE, MAX_ENUMERATED = 2000, 3000  # natural problems that are drawn; problems of a size that are enumerated
+LARGEST_ABOVE = {1: 40, 2: 14}  # by number of axes: a family's largest checked size minus the task's smallest size
+ROWS = 64  # problems of each size: with so many, some answer should fill its slots
+SIZES_BETWEEN = 9  # number of a family's checked sizes between the smallest and the largest
+POOL_SIZE, MAX_ENUMERATED = 2000, 3000  # numbers of natural problems drawn, and of problems of a size enumerated
 
 
 def every_answer_is_right(task: Task) -> None:
@@ -29,7 +29,7 @@ def every_answer_is_right(task: Task) -> None:
 
 
 def problems_have_requested_sizes(task: Task) -> None:
-    """Problems have the requested sizes, row by row."""
+    """Each problem has the size that was requested for its row."""
     for name, sampler in _list_samplers(task):
         sizes = draw_family_sizes(task, name)
         problems = sampler(sizes, stream(0, "laws", name))
@@ -38,8 +38,8 @@ def problems_have_requested_sizes(task: Task) -> None:
 
 
 def symbols_are_in_reads_and_writes(task: Task) -> None:
-    """Prompts have only symbols that the task ``reads``, answers only those that it ``writes``; if it
-    ``answers_each_symbol``, answers are as long as their prompts."""
+    """Prompts contain only symbols in ``reads``, answers only symbols in ``writes``, and with ``answers_each_symbol``
+    answers are as long as their prompts."""
     for name, problems in _draw_all(task):
         for prompt, answer in prompts_and_answers(task, problems):
             read, written = map(task.vocab.split, (prompt, answer))
@@ -53,8 +53,8 @@ def symbols_are_in_reads_and_writes(task: Task) -> None:
 
 
 def rows_are_padded_with_zeros(task: Task) -> None:
-    """Prompts have one symbol or more, and answers may be empty. Both are ids of ``symbols``, with zeros after their
-    ends; the longest fills the last column."""
+    """Prompts and answers are rows of symbol ids with zeros after their ends, the longest fills the last column, and no
+    prompt is empty."""
     for name, problems in _draw_all(task):
         if int(shortest := problems.prompt_length.min()) < 1:
             raise Broken(f"{name} prompts have lengths from {shortest}: each must hold one symbol or more")
@@ -82,8 +82,8 @@ def answers_fit_their_slots(task: Task) -> None:
 
 
 def some_answer_fills_its_slots(task: Task) -> None:
-    """At each small size some answer fills all of its slots, so that no slot is superfluous."""
-    sizes = draw_small_sizes(task, top=3, times=ROWS)
+    """At each small size some answer fills all of its slots, so no slot is superfluous."""
+    sizes = draw_small_sizes(task, count=3, repeats=ROWS)
     samples = [sampler(sizes, stream(0, "laws", name)) for name, sampler in _list_samplers(task)]
     for size in sizes.unique(dim=0):
         rows = (sizes == size).all(1)
@@ -93,7 +93,7 @@ def some_answer_fills_its_slots(task: Task) -> None:
 
 
 def rounds_are_whole_numbers(task: Task) -> None:
-    """T(n), the rounds of its algorithm, is a whole number, 1 or more."""
+    """``rounds``, a problem's number of rounds T(n), is a whole number, 1 or more."""
     for name, problems in _draw_all(task):
         rounds = problems.rounds
         if rounds.dtype != torch.long or int(rounds.min()) < 1:
@@ -112,7 +112,7 @@ def problems_depend_only_on_the_generator(task: Task) -> None:
 
 
 def typed_prompts_are_parsed(task: Task) -> None:
-    """``parse`` returns the problem of a typed prompt, with its answer and rounds."""
+    """``parse`` reads the text that ``to_text`` writes, and returns the same prompt, answer and rounds."""
     for name, problems in _draw_all(task):
         for (prompt, answer), rounds in zip(prompts_and_answers(task, problems), problems.rounds.tolist(), strict=True):
             typed = task.to_text(task.vocab.encode(prompt))
@@ -123,7 +123,7 @@ def typed_prompts_are_parsed(task: Task) -> None:
 
 
 def other_text_is_rejected(task: Task) -> None:
-    """``parse`` rejects other text with a UsageError of one line that names the task."""
+    """``parse`` rejects text that is no prompt, with a UsageError of one line that names the task."""
     for text in ("", "  ", "?", "1?0", "=", "$", "١"):
         if text.strip() and {*task.vocab.split(text)} <= {*(task.reads or task.symbols)}:
             continue  # the task's own symbols, so perhaps a problem
@@ -137,7 +137,7 @@ def other_text_is_rejected(task: Task) -> None:
 
 
 def question_describes_the_task(task: Task) -> None:
-    """``question`` describes the task in a sentence, without knowledge of the class."""
+    """``question`` describes the task in a sentence on one line, without the symbol →."""
     question = task.question
     if len(question) <= 10 or not question.endswith((".", "?")) or "\n" in question or "→" in question:
         wanted = "a sentence on one line, of more than 10 characters, ending in . or ? and without →"
@@ -173,7 +173,7 @@ def families_are_named(task: Task) -> None:
 
 
 def enumerate_lists_every_problem_once(task: Task) -> None:
-    """Problems that ``enumerate`` returns are correct and unique, and include every problem that sampling draws."""
+    """``enumerate`` returns correct and distinct problems, among them every problem that ``sample`` draws."""
     size = [task.smallest] * len(task.axes)
     if (problems := task.enumerate(size, MAX_ENUMERATED)) is None:
         return
@@ -193,7 +193,8 @@ def enumerate_lists_every_problem_once(task: Task) -> None:
 
 
 def check_answer(task: Task, kind: str, prompt: str, answer: str) -> None:
-    """Raise Broken if the answer to a problem of this kind is not the one that ``reference`` gives."""
+    """Raise Broken if a prompt's answer is not the one that ``reference`` gives. ``kind`` names the problem in the
+    error."""
     if not isinstance(right := task.reference(prompt), str):
         raise Broken(f"reference must return text, not {type(right).__name__}")
     if right != answer:
@@ -206,11 +207,11 @@ def prompts_and_answers(task: Task, problems: Problems) -> list[tuple[str, str]]
     return list(zip(prompts, symbol_texts(task, problems.answer, problems.answer_length), strict=True))
 
 
-def draw_small_sizes(task: Task, top: int = 5, times: int = 8) -> Int[Tensor, "b axes"]:
-    """Return the ``top`` smallest sizes, or all pairs of them, in random order, so that a task cannot rely on an
-    order."""
-    sizes = torch.tensor(task.list_smallest_sizes(top))
-    rows = torch.cartesian_prod(*[sizes] * len(task.axes)).view(-1, len(task.axes)).repeat(times, 1)
+def draw_small_sizes(task: Task, count: int = 5, repeats: int = 8) -> Int[Tensor, "b axes"]:
+    """Return the ``count`` smallest sizes (for two axes, all pairs of them), each ``repeats`` times, in random order,
+    so that a task cannot rely on an order."""
+    sizes = torch.tensor(task.list_smallest_sizes(count))
+    rows = torch.cartesian_prod(*[sizes] * len(task.axes)).view(-1, len(task.axes)).repeat(repeats, 1)
     return rows[torch.randperm(len(rows), generator=stream(0, "order"))]
 
 
@@ -221,7 +222,7 @@ def _list_samplers(task: Task) -> list[tuple[str, Sampler]]:
 def draw_family_sizes(task: Task, name: str) -> Int[Tensor, "b axes"]:
     """Return sizes to check: all small sizes several times for uniform problems and the harder set, the smallest sizes
     once for other families; for all families, also a large size and random sizes in between."""
-    small = draw_small_sizes(task) if name in ("uniform", task.harder) else draw_small_sizes(task, top=3, times=1)
+    small = draw_small_sizes(task) if name in ("uniform", task.harder) else draw_small_sizes(task, count=3, repeats=1)
     if name == "uniform":
         return small
     low, axes = task.smallest, len(task.axes)
@@ -233,6 +234,6 @@ def draw_family_sizes(task: Task, name: str) -> Int[Tensor, "b axes"]:
 
 
 def _draw_all(task: Task) -> Iterator[tuple[str, Problems]]:
-    """Yield uniform problems and those of every family, including the harder set."""
+    """Yield uniform problems and problems of every family, each with its name."""
     for name, sampler in _list_samplers(task):
         yield name, sampler(draw_family_sizes(task, name), stream(0, "laws", name))

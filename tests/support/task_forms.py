@@ -59,9 +59,9 @@ def sample(task, sizes, hard=False, seed=0):
     return task.sample_hard(sizes, draw) if hard else task.sample(sizes, draw)
 
 
-def every_size(task, top=5, times=8):
+def every_size(task, count=5, repeats=8):
     """Return every small size, each several times."""
-    return laws_of_tasks.draw_small_sizes(task, top, times).tolist()
+    return laws_of_tasks.draw_small_sizes(task, count, repeats).tolist()
 
 
 def texts(task, problems):

@@ -34,7 +34,7 @@ def test_every_task_keeps_the_laws(task, monkeypatch):
 
 @pytest.mark.parametrize("task", [task for task in TASKS if getattr(task, "order", None)], ids=repr)
 def test_to_text_writes_the_most_significant_digit_first(task):
-    prompts, _ = texts(task, sample(task, every_size(task, times=2)))
+    prompts, _ = texts(task, sample(task, every_size(task, repeats=2)))
     for prompt in prompts:
         turned = re.sub(r"\d+", lambda number: number[0][::-1], prompt)
         assert task.to_text(task.vocab.encode(prompt)) == (turned if task.order == "least" else prompt)
@@ -78,7 +78,7 @@ def test_an_impossible_pool_is_refused_in_one_line(task):
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize("task", ADDITIONS, ids=repr)
 def test_leading_zeros_occur_only_if_allowed(task, hard):
-    sizes = every_size(task, times=30)
+    sizes = every_size(task, repeats=30)
     prompts, answers = texts(task, sample(task, sizes, hard))
     tops = [number[-1] for prompt in prompts for number in digits_of(task, prompt) if len(number) > 1]
     if task.leading_zeros:
@@ -174,7 +174,7 @@ TRAITS += [(UniqueSet(5), "repeats", lambda prompt: len(prompt) - len(set(prompt
 
 @pytest.mark.parametrize(("task", "name", "count"), TRAITS)
 def test_difficulty_features_are_counted(task, name, count):
-    problems = sample(task, every_size(task, top=7))
+    problems = sample(task, every_size(task, count=7))
     features = {key: found.tolist() for key, found in task.difficulty_features(problems).items()}
     assert features == {name: list(map(count, texts(task, problems)[0]))}
 

@@ -568,9 +568,10 @@ def test_recipes_and_studies_are_checked():
     assert any("LooksAhead looks ahead" in one.failing_case for one in ahead)
     wrong = laws.check_recipes({"called": lambda: recipe}).broken
     assert [one.failing_case for one in wrong] == ["its function or key is called called, but its name is own-parity"]
-    panel = lw.Panel("One", (recipe,), sizes=(20,))
-    told = [one.failing_case for one in lw.check(lw.Study("Mine", (panel,))).broken]
-    assert told == ["One: its recipes watch sizes up to 50, but it measures only up to 20"]
+    for grid, measured in (((), 20), ((30,), 30)):
+        panel = lw.Panel("One", (recipe,), sizes=(20,), grid=grid)
+        told = [one.failing_case for one in lw.check(lw.Study("Mine", (panel,))).broken]
+        assert told == [f"One: its recipes watch or train on sizes up to 50, but it measures only up to {measured}"]
     (found,) = laws.check_recipes({"mine": lambda: lw.find("looped-copy", "family_names=(few,)")}).broken
     assert found.law == "The recipe can be created."
     assert found.failing_case.startswith("family_names: copy has no family 'few'")
