@@ -29,7 +29,7 @@ def autocast(device: torch.device, matmul: Matmul) -> torch.autocast:
 
 
 class Clock:
-    """Measures wall and processor seconds since its creation."""
+    """A stopwatch: wall and processor seconds since its creation."""
 
     def __init__(self) -> None:
         self.wall, self.cpu = time.perf_counter(), time.process_time()
@@ -40,15 +40,15 @@ class Clock:
 
 @contextmanager
 def computation_settings(threads: int) -> Iterator[None]:
-    """Run a ``with`` block with ``threads`` torch threads, 32-bit matrix products, and denormal numbers flushed to 0:
-    with tiny losses, they make CPU steps several times slower. Restore the settings at the end. Contexts can be
-    nested; if they overlap in several threads, the last that ends decides. Raises UsageError if ``threads`` is below
-    1."""
+    """Run a ``with`` block with ``threads`` torch threads, 32-bit matrix products, and denormal numbers flushed to 0,
+    since denormal gradients of tiny losses make CPU steps several times slower. Restore the settings at the end.
+    Contexts can be nested; if they overlap in several threads, the last that ends decides. Raises UsageError if
+    ``threads`` is below 1."""
     if threads < 1:
         raise UsageError(f"threads must be 1 or more, not {threads}")
     with ExitStack() as restore:
         restore.enter_context(_set_tf32(tf32=False))
-        flushed = float(torch.tensor(1e-40) * 1) == 0  # torch has no getter for it
+        flushed = float(torch.tensor(1e-40) * 1) == 0  # torch has no getter for this setting
         restore.callback(torch.set_flush_denormal, flushed)
         restore.callback(torch.set_num_threads, torch.get_num_threads())
         torch.set_num_threads(threads)
@@ -57,24 +57,24 @@ def computation_settings(threads: int) -> Iterator[None]:
 
 
 def step_precision(matmul: Matmul) -> AbstractContextManager[None]:
-    """Return a context manager for one training step, with TF32 products if requested; measurements between steps use
-    32 bits."""
+    """Return a context manager for one training step, with TF32 products if requested. Measurements between steps use
+    32-bit products."""
     return _set_tf32(tf32=True) if matmul == "tf32" else nullcontext()
 
 
 @contextmanager
 def _set_tf32(*, tf32: bool) -> Iterator[None]:
-    """Turn TF32 on or off within a ``with`` block, also in cuDNN, where it is on by default. Since torch 2.9 each
-    backend has its own setting; if these are set, torch's older functions may fail."""
+    """Turn TF32 on or off within a ``with`` block, also in cuDNN, where TF32 is on by default. Since torch 2.9 each
+    backend has its own setting; once a user has set one, torch's older functions may fail."""
     cudnn = torch.backends.cudnn
-    newer: tuple[Any, ...] = (
+    backends: tuple[Any, ...] = (
         torch.backends.cuda.matmul,
         getattr(torch.backends.mkldnn, "matmul", None),
         getattr(cudnn, "conv", None),
         getattr(cudnn, "rnn", None),
     )
     with ExitStack() as restore:  # in reverse order
-        for backend in newer:
+        for backend in backends:
             if hasattr(backend, "fp32_precision"):
                 restore.callback(setattr, backend, "fp32_precision", backend.fp32_precision)
         with suppress(RuntimeError):  # torch refuses if newer settings disagree
@@ -90,7 +90,7 @@ def _set_tf32(*, tf32: bool) -> Iterator[None]:
 def stop_signal() -> Iterator[Any]:
     """Yield a function that returns True after Ctrl-C, SIGTERM or SIGHUP, so that a step can finish first.
 
-    A second signal acts at once. Outside the main thread, where Python cannot catch signals, it always returns False.
+    A second signal acts at once. Outside the main thread, Python cannot catch signals, and the function returns False.
     """
     received: list[int] = []
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}

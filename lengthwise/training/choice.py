@@ -22,7 +22,7 @@ from lengthwise.training.processes import Processes
 
 
 class RunnerChoice:
-    """Chooses the runner again before every step, as hooks may have been set and memory may require smaller parts."""
+    """The choice of a runner before every step, since the model's hooks and the number of parts may have changed."""
 
     def __init__(
         self, model: Model, processes: Processes, *, matmul: Matmul, compile: bool, graphs: bool, stacked: bool = False
@@ -55,7 +55,7 @@ class RunnerChoice:
 
     @property
     def compiles(self) -> bool:
-        """Return whether a compiled runner is requested and claims the model."""
+        """Whether a compiled runner was requested and supports the model."""
         return self.compile and cpu.find_compile_obstacle(self.model) is None
 
     def _choose_unrecorded(self) -> Runner:
@@ -63,7 +63,7 @@ class RunnerChoice:
         return Bf16(runner) if self.matmul == "bf16" else runner
 
     def _runner_types(self) -> Sequence[cpu.RunnerType]:
-        """Return the runners that may be chosen; the faster CPU runners do not support bfloat16."""
+        """Return the types of runner to choose from; the faster CPU runners do not support bfloat16."""
         return (cpu.Compiled,) * self.compile + (() if self.matmul == "bf16" else cpu.RUNNERS)
 
 
@@ -86,7 +86,7 @@ class Bf16(Runner):
     def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
         steps = self.runner.each(inputs, loops, positions)
         while True:
-            with autocast(get_device(self.model), "bf16"):  # not while the caller uses the logits
+            with autocast(get_device(self.model), "bf16"):  # switched off while the caller uses the logits
                 step = next(steps, None)
             if step is None:
                 return
@@ -139,9 +139,9 @@ class MicroBatches(Runner):
 
 
 class ShardedRunner(Runner):
-    """Runs this process's rows with another runner, and returns the logits of all processes; logits of other processes
-    have no gradients. Raises UsageError for fewer rows than processes, and if an objective uses ``model``, whose
-    gradient would be added once per process."""
+    """A runner for one of several processes: it runs this process's rows with another runner, and returns the logits of
+    all processes. Logits of other processes have no gradients. Raises UsageError for fewer rows than processes, and if
+    an objective uses ``model``, whose gradient would be added once per process."""
 
     def __init__(self, runner: Runner, processes: Processes) -> None:
         self.runner, self.processes = runner, processes
@@ -181,7 +181,7 @@ class ShardedRunner(Runner):
     def _join_logits(
         self, own_logits: Float[Tensor, "m v"], rows: Int[Tensor, " r"], positions: Bool[Tensor, "r t"]
     ) -> Float[Tensor, "n v"]:
-        """Return the logits at ``positions`` of these rows of the batch; ``own_logits`` are this process's."""
+        """Return all processes' logits at ``positions`` of these rows; ``own_logits`` are those of this process."""
         owner = (rows % self.processes.count)[positions.nonzero()[:, 0]]
         counts = owner.bincount(minlength=self.processes.count).tolist()
         padded = F.pad(own_logits.detach(), (0, 0, 0, max(counts) - len(own_logits)))

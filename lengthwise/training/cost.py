@@ -39,14 +39,14 @@ STORED_COSTS = Path(__file__).parent / "costs.json"  # written by `make costs`
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of a training run: means per step, forward and backward, over the run."""
+    """The cost of training a recipe; costs per step are means over the run, forward and backward pass together."""
 
     parameters: int
     memory: float  # bytes, estimated
     operations: float  # floating-point operations in matrix products, per step; a multiply–add counts as two
     seconds: float  # processor time per step on one thread
     steps: int
-    # Measured here, stored by an earlier measurement on another machine, or estimated within a small factor.
+    # Numbers are measured here, stored from another machine, or estimated within a small factor.
     source: Literal["measured", "stored", "estimated"] = "measured"
 
     @property
@@ -95,7 +95,7 @@ def count_operations(recipe: Recipe, rows: int | None = None, n_steps: int = 4) 
 def operation_counter() -> Iterator[FlopCounterMode]:
     """Count the floating-point operations in matrix products of a ``with`` block, with the same result for all
     implementations of attention."""
-    # Torch does not count inside a CPU's fused attention and fused LSTM; switching the latter off warns of Intel GPUs.
+    # Torch counts no operations in a CPU's fused attention and LSTM; without these, it warns of Intel GPUs, in vain.
     quiet, counter = warnings.catch_warnings(action="ignore"), FlopCounterMode(display=False)
     with quiet, sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(False), counter:
         yield counter
@@ -113,8 +113,8 @@ def _reduce_batch(recipe: Recipe, rows: int) -> Recipe:
 
 
 def _sample_steps(recipe: Recipe, count: int) -> Iterator[tuple[int, int]]:
-    """Yield steps evenly spaced over a run, and the number of exams (``Mastery``) passed before each if they are spread
-    evenly too."""
+    """Yield ``count`` evenly spaced steps of a run, each with the number of exams (``Mastery``) passed by then, if
+    exams are passed at an even rate."""
     exams = recipe.lengths.exam_count() if isinstance(recipe.lengths, Mastery) else 0
     for moment in range(count):
         step = int(recipe.steps * (moment + 0.5) / count)
@@ -122,8 +122,8 @@ def _sample_steps(recipe: Recipe, count: int) -> Iterator[tuple[int, int]]:
 
 
 def measure_operations(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
-    """Return each recipe's ``Cost.operations``, by its id without seeds; those not in the cache are measured, and added
-    to it."""
+    """Return each recipe's ``Cost.operations``, by its id without seeds. Values that the cache lacks are measured and
+    added to it."""
     by_id, known = {recipe.seedless_id: recipe for recipe in recipes}, read_operations()
     new = {key: recipe for key, recipe in by_id.items() if key not in known}
     line = (progress or Progress(quiet=True)).add_line("operations of a step", len(new))
@@ -168,21 +168,21 @@ def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> C
 
 def gpu_step_seconds(recipe: Recipe, n_steps: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
     """Return wall seconds of a step with the whole batch on a CUDA GPU; None if it would take too long to measure."""
-    if _estimate_step(recipe) > 50 * MAX_STEP_SECONDS:  # assumed speed-up over one CPU thread in large steps
+    if _estimate_step(recipe) > 50 * MAX_STEP_SECONDS:  # assume that a GPU is 50 times as fast as one CPU thread
         return None
     device = torch.device("cuda")
     trainer = Trainer(_reduce_batch(recipe, recipe.batch), device, matmul=matmul, compile=compile, graphs=not compile)
     prepare_steps(trainer, Progress(quiet=True))
 
-    def synchronized_time() -> float:
+    def clock() -> float:
         torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    return _time_step(trainer, n_steps, synchronized_time)
+    return _time_step(trainer, n_steps, clock)
 
 
-def _time_step(trainer: Trainer, n_steps: int, synchronized_time: Callable[[], float]) -> float:
-    """Return the mean time of ``n_steps`` steps across the training, by the clock ``synchronized_time``."""
+def _time_step(trainer: Trainer, n_steps: int, clock: Callable[[], float]) -> float:
+    """Return the mean seconds of ``n_steps`` steps across the training; ``clock`` returns the time in seconds."""
     taken = 0.0
     with computation_settings(1):
         trainer.advance()  # the first step includes one-time allocations
@@ -191,7 +191,7 @@ def _time_step(trainer: Trainer, n_steps: int, synchronized_time: Callable[[], f
             if trainer.runners.compiles or trainer.runners.graphs:  # prepare this step's shape first
                 trainer.step = step
                 trainer.advance()
-            trainer.step, start = step, synchronized_time()
+            trainer.step, start = step, clock()
             trainer.advance()
-            taken += synchronized_time() - start
+            taken += clock() - start
     return taken / n_steps

@@ -19,11 +19,11 @@ from lengthwise.base.types import Loss
 from lengthwise.runners.cuda import capture
 from lengthwise.training.arithmetic import Matmul, step_precision
 
-Logs = list[dict[str, Tensor]]  # the values to log, a dictionary per descent
+Logs = list[dict[str, Tensor]]  # the values to log, by name: a dictionary per model
 
 
 def compute_gradients(losses: Iterator[Loss], matmul: Matmul) -> Iterator[Loss]:
-    """Yield each loss after its backward pass, computed at the precision ``matmul``."""
+    """Yield each loss after its backward pass; matrix products have the precision ``matmul``."""
     while True:
         with step_precision(matmul):
             if (loss := next(losses, None)) is None:
@@ -38,7 +38,7 @@ class EMA(AveragedModel):
     """A moving average of weights: after the first update a copy, then ``decay`` · average + (1 − ``decay``) · weights.
 
     Torch's class copies the number of updates to the model's device each time, which makes the host wait for a GPU.
-    Here it stays on the CPU, as an exponential average does not need it.
+    Here the number stays on the CPU, as an exponential average does not need it.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -62,14 +62,14 @@ class EMA(AveragedModel):
 
 
 class Descent:
-    """Updates a model's weights. Calls return the values to log."""
+    """One model's weight update: gradient clipping, the optimizer's step, and the moving average."""
 
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, clip: float | None) -> None:
         self.optimizer, self.clip = optimizer, clip
         self.model, self.weights = model, [*model.parameters()]
 
     def __call__(self, rate: float | Tensor, average: EMA | None) -> dict[str, Tensor]:
-        """Take a step at the learning rate ``rate``, and update the average, if there is one."""
+        """Take a step at the learning rate ``rate``, update the average, if any, and return the values to log."""
         norm = {"gradient_norm": clip_grad_norm_(self.weights, self.clip)} if self.clip else {}
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -80,8 +80,8 @@ class Descent:
 
 
 class ReplayedUpdate:
-    """The descents of one or several models, captured once for each set of weights that have gradients, and then
-    replayed together.
+    """The weight updates of one or several models, captured together once for each set of weights that have gradients,
+    and then replayed.
 
     The learning rate is a tensor; gradients are in the same memory at every step (``runners.graphs``). The
     first steps of an optimizer and of an average are not captured, because they allocate memory; nor are optimizers
@@ -95,7 +95,8 @@ class ReplayedUpdate:
     def __call__(
         self, descents: Sequence[Descent], rate: float, averages: Sequence[EMA | None], gradients: Collection[Tensor]
     ) -> Logs:
-        """Take each descent's step, with its average; ``gradients`` are those that stay at the same memory address."""
+        """Take a step of each descent, and update its average, if there is one; return the values to log.
+        ``gradients`` are the tensors that stay at the same memory address."""
         fixed_addresses = {id(gradient) for gradient in gradients}
         started = all(average is None or average.n_averaged for average in averages)
         for descent in descents:

@@ -147,8 +147,8 @@ def _train_in_other_process(trainer: Trainer, folder: Path, should_stop: Callabl
 
 
 def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False) -> None:
-    """Compile or record a step with the first batch's shapes, if the trainer does either; with ``explain``, tell the
-    user why steps are not compiled or recorded. Raises UsageError if torch cannot compile."""
+    """Compile or record a step with the first batch's shapes, if the trainer compiles or records steps; with
+    ``explain``, tell the user why it does not. Raises UsageError if torch cannot compile."""
     runners, name = trainer.runners, trainer.recipe.name
     if explain and runners.compile and trainer.processes.is_first:
         if reason := cpu.find_compile_obstacle(trainer.model):
@@ -160,7 +160,7 @@ def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False
         return
     line = progress.add_line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
     try:
-        # The compiler's warnings are for authors of kernels.
+        # The compiler's warnings are of use only to authors of kernels.
         with warnings.catch_warnings(action="ignore"), trainer.protect_generators():
             next(trainer.compute_losses(*trainer.draw_batch(trainer.recipe.start)))
     except RuntimeError as error:
@@ -175,8 +175,8 @@ def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False
 
 
 class Prefetcher:
-    """Returns a recipe's batches; a worker thread draws the next batch in advance. A batch is a function of the recipe,
-    the step and the exams passed, so this changes nothing."""
+    """A source of a recipe's batches, of which a worker thread draws the next one in advance. Batches stay the same,
+    since they depend only on the recipe, the step and the number of exams passed."""
 
     def __init__(self, recipe: Recipe, worker: ThreadPoolExecutor) -> None:
         self.recipe, self.worker = recipe, worker
@@ -196,7 +196,7 @@ class Prefetcher:
 
 @contextmanager
 def prefetch_batches(trainers: Sequence[Trainer], *, on_any_device: bool = False) -> Iterator[None]:
-    """Prefetch batches in a thread during a ``with`` block: on devices where this saves time, or ``on_any_device``."""
+    """Prefetch batches in a thread during a ``with`` block; on a CPU, where this saves no time, ``on_any_device``."""
     if trainers[0].device.type == "cpu" and not on_any_device:
         yield
         return
@@ -213,7 +213,7 @@ def prefetch_batches(trainers: Sequence[Trainer], *, on_any_device: bool = False
 
 
 class TrainingProgress:
-    """Shows steps, the curriculum's length, loss and exact match on a line of progress."""
+    """A line of progress with the step, the curriculum's length, the loss and exact match."""
 
     def __init__(self, line: ProgressLine) -> None:
         self.line, self.exact = line, ""

@@ -59,8 +59,8 @@ class Processes:
         return torch.stack(self.gather(torch.tensor(flags))).any(0).tolist()
 
     def all_reduce_gradients(self, model: nn.Module) -> None:
-        """Replace each parameter's gradient by the sum over processes. A parameter without a gradient in any process
-        still has none."""
+        """Replace each parameter's gradient by the sum over processes. A parameter for which no process has a gradient
+        gets none."""
         if self.count == 1:
             return
         parameters = list(model.parameters())

@@ -1,8 +1,8 @@
 """Several seeds of one recipe, trained together in one process.
 
 Each seed is a ``Trainer`` with its own batches, objective, optimizer, log, checkpoint and folder. Logits and their
-gradients are computed together (``runners.stacked``). On a GPU this is recorded once per shape and replayed
-(``runners.stacked_graphs``), and so is the update of all weights.
+gradients are computed together (``runners.stacked``). On a GPU this computation and the update of all weights are
+recorded once per shape and replayed (``runners.stacked_graphs``).
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ def train_stacked(
     ``train``, up to the order of sums; arguments and files are the same. Finished runs are not changed. On CUDA, steps
     are replayed as CUDA ``graphs``; if that is impossible, a note gives the reason.
 
-    A seed that diverges is recorded in its folder and reported, and the others continue: its run is not ``done``. If
-    checkpoints are from different steps, seeds that are behind catch up first. A resumed stack of the same seeds equals
-    an uninterrupted one bit for bit on a CPU; with ``Mastery``, only if it was not killed between two checkpoints.
+    A seed that diverges is recorded in its folder and reported, its run is not ``done``, and the other seeds continue.
+    Seeds whose checkpoints are behind catch up first. A resumed stack of the same seeds equals an uninterrupted one bit
+    for bit on a CPU; with ``Mastery``, only if it was not killed between writing two seeds' checkpoints.
 
     Raises Interrupted as ``train`` does, and UsageError also for recipes with other differences, and for a model that
     cannot be stacked: one that draws random numbers in training, branches on its inputs, or changes its buffers.
@@ -128,7 +128,7 @@ def try_stacked_training(
     trainers = [Trainer(shrink(recipe), device, matmul=matmul) for recipe in recipes[:2]]
     recording = RecordedSteps(trainers) if graphs else None
     if recording:
-        recording.graphs.compiles = False  # for these few rows
+        recording.graphs.compiles = False  # compiling takes longer than running these few rows
     try:
         advance_together(trainers, recording)
         for trainer in trainers:
@@ -158,10 +158,10 @@ def check_seeds(recipes: Sequence[Recipe]) -> None:
 
 
 def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> bool:
-    """Return whether the recipes train faster as a stack: they can be stacked, on a single GPU with enough memory."""
+    """Return whether the recipes can be stacked and train faster so: on a single GPU with enough memory."""
     if len(recipes) < 2 or not is_worthwhile(device) or torch.cuda.device_count() > 1:
         return False
-    estimate = 3 * len(recipes) * estimate_training(recipes[0]).memory  # with a margin, as it was not requested
+    estimate = 3 * len(recipes) * estimate_training(recipes[0]).memory  # with a margin, since no user asked for a stack
     try:
         check_seeds(recipes)
         fits = estimate < torch.cuda.mem_get_info(device)[0]
@@ -255,7 +255,7 @@ class RecordedSteps:
 
     def __init__(self, trainers: Sequence[Trainer]) -> None:
         self.trainers = [*trainers]
-        self.graphs, self.replayed = self._build_recordings()
+        self.graphs, self.replayed_update = self._build_recordings()
 
     def _build_recordings(self) -> tuple[StackedGraphs, ReplayedUpdate]:
         first, models = self.trainers[0], [one.model for one in self.trainers]
@@ -264,16 +264,16 @@ class RecordedSteps:
     def begin_step(self) -> None:
         """Start a step: set all gradients to 0."""
         if not self.graphs.is_valid:  # a checkpoint has been loaded, for example
-            self.graphs, self.replayed = self._build_recordings()
+            self.graphs, self.replayed_update = self._build_recordings()
         self.graphs.begin_step()
 
     def update_weights(self, losses: Sequence[Loss]) -> None:
-        """Update the weights of all models by their gradients, count a step of all trainers, and add their values to
-        log in a single operation."""
+        """Update the weights of all models by their gradients, count a step of each trainer, and add all values to log
+        to the trainers' sums in a single operation."""
         recipe, step = self.trainers[0].recipe, self.trainers[0].step
         averages = [trainer.average if step >= recipe.ema_start else None for trainer in self.trainers]
         descents = [trainer.descent for trainer in self.trainers]
-        logs_of_descents = self.replayed(descents, recipe.rate_at(step), averages, self.graphs.grads)
+        logs_of_descents = self.replayed_update(descents, recipe.rate_at(step), averages, self.graphs.grads)
         sums, values = list[Tensor](), list[Tensor]()
         for trainer, average, loss, logs in zip(self.trainers, averages, losses, logs_of_descents, strict=True):
             if average:
@@ -290,10 +290,10 @@ class RecordedSteps:
 
 
 def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | None = None) -> list[Trainer]:
-    """Take a step with the trainers that have taken the fewest steps, and return them.
+    """Take a step with those trainers that have taken the fewest steps, and return these trainers.
 
     Results of the other trainers are computed too, and discarded, so that shapes, and therefore the last bits, stay the
-    same if a killed run resumes between two checkpoints.
+    same if a run was killed between writing the checkpoints of two seeds.
     """
     step, models = min(trainer.step for trainer in trainers), [trainer.model for trainer in trainers]
     batches = [trainer.draw_batch(step) for trainer in trainers]
@@ -328,7 +328,7 @@ def _record_queries(
     compute_losses: Callable[[Sequence[Runner]], list[Loss]],
     recording: RecordedSteps | None,
 ) -> list[Recorder]:
-    """Record each objective's calls of its runner."""
+    """Return a recorder per trainer, which holds its objective's calls of the runner."""
     symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
     recorders = [Recorder(trainer.model, symbols) for trainer in trainers]
     models = [trainer.model for trainer in trainers]

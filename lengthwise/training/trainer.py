@@ -45,7 +45,7 @@ TRIAL_ROWS = 2  # rows of each batch in ``try_training``
 
 
 class Trainer:
-    """A model in training, with the optimizer and the rest of a checkpoint's contents."""
+    """A model in training, with all that a checkpoint holds; ``stacked`` seeds train together (0: no stack)."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Trainer:
         self.optimizer = recipe.optimizer.build(self.model.parameters())
         self.descent = Descent(self.model, self.optimizer, recipe.clip)
         options: dict[str, Any] = {"matmul": matmul, "compile": compile, "graphs": graphs, "stacked": stacked > 0}
-        self.runners, self.replayed = RunnerChoice(self.model, self.processes, **options), ReplayedUpdate(device)
+        self.runners, self.replayed_update = RunnerChoice(self.model, self.processes, **options), ReplayedUpdate(device)
         self.draw: Callable[[int, int], DrawnBatch] = lambda step, passed: data.draw_batch(
             recipe, step, exams_passed=passed
         )
@@ -81,12 +81,12 @@ class Trainer:
         self.sums: dict[str, Tensor] = {}  # sums of logged values since the last report
         self.last_report = (0, math.nan)  # step and loss of the last report
         self.divergence_step = 0  # the step at which divergence was found; 0: none
-        self.resumptions: list[dict[str, Any]] = []  # steps of resuming, with what had changed
+        self.resumptions: list[dict[str, Any]] = []  # the step of each resumption, and the settings that had changed
         self.validator = Validator(recipe)
         # Steps seed torch's global generators, for dropout; a user's code may draw from Python's too.
         foreign = runs_foreign_code(recipe, self.model)
         self.protect_generators = partial(guard_foreign_code, recipe) if foreign else rng.borrow_torch_generators
-        self.spent = {"wall_s": 0.0, "cpu_s": 0.0}
+        self.spent = {"wall_s": 0.0, "cpu_s": 0.0}  # seconds of earlier calls for this run
         self.clock = Clock()
 
     def advance(self) -> None:
@@ -137,7 +137,7 @@ class Trainer:
         recipe, step = self.recipe, self.step
         rate, average = recipe.rate_at(step), self.average if step >= recipe.ema_start else None
         if graphs := self.runners.choose_graphs(self.parts):
-            (logs,) = self.replayed([self.descent], rate, [average], graphs.gradients.values())
+            (logs,) = self.replayed_update([self.descent], rate, [average], graphs.gradients.values())
         else:
             logs = self.descent(rate, average)
         self.optimizer.zero_grad()
@@ -146,7 +146,7 @@ class Trainer:
         return loss.logs | logs
 
     def count_step(self, logs: Sequence[dict[str, Tensor]]) -> None:
-        """Count a step on one batch, and add the means of the values to log."""
+        """Count a step on one batch, and add each logged value's mean over ``logs`` to the sums."""
         # Summed on the device: reading a number at every step would make a GPU wait.
         for values in logs:
             for name, value in values.items():
@@ -199,7 +199,7 @@ class Trainer:
 
     @property
     def is_over(self) -> bool:
-        """True at the last step, or if ``patience`` measurements brought no better weights."""
+        """Whether training has ended: at the last step, or after ``patience`` measurements without better weights."""
         recipe, best = self.recipe, max(self.validator.best["step"], self.recipe.start)
         early = recipe.patience and self.step - best >= recipe.patience * recipe.watch.every
         return self.step >= recipe.steps or bool(early)
@@ -243,7 +243,7 @@ class Trainer:
         raise Diverged(f"{recipe.name}: the loss is not finite at step {self.step}; {before}; {advice}")
 
     def measure(self) -> dict[str, Any]:
-        """Measure what the recipe watches; return a row of metrics."""
+        """Measure the model as the recipe's ``watch`` says; return a row of metrics."""
         return self.validator.measure(self.model_to_evaluate(), self.step) | self.elapsed()
 
     def elapsed(self) -> dict[str, float]:
@@ -343,12 +343,12 @@ class Trainer:
         if self.average:
             self.average.load_state_dict(state["average"])
         groups = self.optimizer.state_dict()["param_groups"]
-        for group, saved in zip(groups, state["optimizer"]["param_groups"], strict=True):  # settings are the recipe's
+        for group, saved in zip(groups, state["optimizer"]["param_groups"], strict=True):  # keep the recipe's settings
             group |= {"step": saved["step"]} if "step" in saved else {}
         copy = partial(torch.clone, memory_format=torch.contiguous_format)
         parameter_states = tree_map_only(Tensor, copy, state["optimizer"]["state"])
         self.optimizer.load_state_dict({"state": parameter_states, "param_groups": groups})
-        self.replayed = ReplayedUpdate(self.device)  # earlier captures would change the former state
+        self.replayed_update = ReplayedUpdate(self.device)  # earlier captures would change the former state
         self.step, self.validator.best, self.spent = (state[k] for k in ("step", "best", "spent"))
         self.sums = {name: value.to(self.device) for name, value in state["sums"].items()}
         self.exams_passed, self.parts = state["passed"], state["parts"]
@@ -358,9 +358,9 @@ class Trainer:
 def try_training(
     recipe: Recipe, device: torch.device, matmul: Matmul = "fp32", sizes: Sequence[AnySize] = ()
 ) -> Trainer:
-    """Run the first and the last training step on a few rows, then evaluate the watched and the largest sizes.
-    Raises UsageError for errors of the recipe, and for ``sizes`` at which its model cannot be measured. No file is
-    written."""
+    """Run the first and the last training step on a few rows, then evaluate the model at the watched sizes and the
+    largest one; return the trainer. Raises UsageError for errors of the recipe, and for ``sizes`` at which its model
+    cannot be measured. No file is written."""
     check_matmul(matmul, device)
     with wrap_user_errors(recipe), rng.preserve_generators():
         trainer = Trainer(shrink(recipe), device, matmul=matmul)

@@ -15,9 +15,9 @@ from lengthwise.models import Model
 
 
 class Validator:
-    """Measures a model as configured by the recipe's ``watch``. ``best`` holds the weights with the highest merit
-    (the earliest if equal): exact match or negative validation loss, by the recipe's ``keep``; no weights if that is
-    ``last``."""
+    """The measurements that the recipe's ``watch`` asks for. ``best`` holds the weights with the highest merit (the
+    earliest of equal ones), which is mean exact match if the recipe's ``keep`` is ``best``, and negative validation
+    loss if it is ``lowest-loss``; if ``keep`` is ``last``, ``best`` holds no weights."""
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe

@@ -22,19 +22,19 @@ from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Weights
 
-CLAIM_QUANTILE = 3.29  # of a 99.9 % interval: a claim is refuted if its interval is above the measured one
-MAX_CLAIMS = 8  # maximum number of claims on other sizes or problems that are measured too
+CLAIM_QUANTILE = 3.29  # normal quantile of 99.9 % intervals: a claim is refuted if its interval is above the measured
+MAX_CLAIMS = 8  # maximum number of claims that are measured because no other score has their size and problems
 PROBLEMS_PER_CLAIM = 200  # problems for each of these claims
 MAX_CLAIM_SECONDS = 1.25  # estimated seconds; claims that would take longer are skipped
 
 
 @dataclass(frozen=True)
 class Claims:
-    """The claims of files next to weights."""
+    """Claims about weights, from the files in their folder."""
 
     rows: Sequence[Row] = ()  # scores
-    parameters: int | None = None
-    outline: RunOutline | None = None
+    parameters: int | None = None  # number of parameters; None if not claimed
+    outline: RunOutline | None = None  # facts about the recipe; None if not claimed
 
 
 def read_claims(folder: Path) -> Claims:

@@ -52,9 +52,9 @@ def perturb_parameters(
 
 
 class AnswerMetrics(NamedTuple):
-    """A model's results on some problems."""
+    """Exact match and loss of a model on some problems."""
 
-    exact: float  # exact match
+    exact: float
     loss: float  # mean −log p of the correct symbols, in nats
 
 
@@ -68,8 +68,8 @@ def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
 
 
 def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
-    """Return the results of the unchanged weights, and of weights that are "shuffled", "noisy" and "jittered". Each is
-    drawn several times; the best draw is returned where the model should fail, the worst where it should not."""
+    """Return the metrics of "unchanged", "shuffled", "noisy" and "jittered" weights. Of ``DRAWS`` draws the best counts
+    where the model should fail (shuffled, noisy), the worst where it should not (jittered)."""
     measured = {"unchanged": measure_answers(weights, problems)}
     jitter = partial(add_noise, size=1e-6)  # far too small to affect a genuine answer
     for name, change, chosen in ("shuffled", shuffle_values, max), ("noisy", add_noise, max), ("jittered", jitter, min):
@@ -104,8 +104,8 @@ def _logits(weights: Weights, batch: Batch) -> Tensor:
 
 
 def count_changed_answers(weights: Weights, problems: Problems) -> tuple[int, int]:
-    """Count the problems whose answer changes when they are answered again, and in reverse order in two halves; the
-    second count may include answers that rounding decides, and is 0 for rules that choose for several rows."""
+    """Return how many answers change when the problems are answered again, and how many in reverse order, in two
+    halves; the latter may be due to rounding, and is 0 for rules that choose for several rows together."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
     first, *repeats = [_predict(weights, batch, seed) for seed in range(REPETITIONS)]

@@ -59,10 +59,10 @@ from lengthwise.verify.perturbation import (
 )
 
 SAMPLES = 1000  # uniform problems per size
-FAMILY_FRACTION = 0.4  # problems per family, relative to ``samples``: 400 by default; .99 needs at least 381
-PERTURBED_PROBLEMS = 128  # number of problems whose answers are compared
+FAMILY_FRACTION = 0.4  # problems per family, relative to ``samples``: 400; a lower end of .99 needs 381
+PERTURBED_PROBLEMS = 128  # number of problems that are answered again, and with perturbed weights
 CHECKED_STEPS = 8  # training steps at which the sizes of problems are checked
-RETRAINED_SAMPLES = 400  # problems per size, of retrained weights
+RETRAINED_SAMPLES = 400  # problems per size on which retrained weights are measured
 
 
 @dataclass(frozen=True)
@@ -88,8 +88,8 @@ def verify(
 ) -> Row:
     """Check these weights, measure their scores, and return a record of plain values; ``sign_record`` adds the digest.
     ``sizes`` are by default those of ``evaluate``; ``seed`` is by default unpredictable. ``samples`` is the number of
-    uniform problems per size, ``seconds`` the time of the attack, ``minutes`` the processor time for exact match:
-    larger sizes are skipped and listed as ``left_out``. ``files`` are digests of the weights' files."""
+    uniform problems per size, ``seconds`` the time of the attack, ``minutes`` the processor time for exact match;
+    larger sizes are skipped and listed as ``left_out``. ``files`` maps the weights' file names to digests."""
     claims, seed = claims or Claims(), secrets.randbits(62) if seed is None else seed
     recipe = weights.recipe
     line = (progress or Progress(quiet=True)).add_line(f"{weights.name}: verification")
@@ -174,8 +174,8 @@ def _check_weights(
     numbers = f"{parameters:,} counted" + (f", and {buffers:,} numbers in buffers" if buffers else "")
     yield Check("parameters", "exposed" if buffers > parameters else "passed", numbers)
     count = count_operations(weights, least := min(sizes, key=max))
-    done = f"{count:,} in matrix products for an answer of size {size_text(least)}"
-    yield Check("operations", "passed" if count else "exposed", done if count else "no matrix products")
+    finding = f"{count:,} in matrix products for an answer of size {size_text(least)}"
+    yield Check("operations", "passed" if count else "exposed", finding if count else "no matrix products")
     kinds = {type(part) for part in (*nested_parts(weights.recipe), *weights.model.modules())}
     outside = ", ".join(sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind)))
     finding = f"code outside the package: {outside}" if outside else "only parts of the package, no other code"
@@ -189,13 +189,13 @@ def count_operations(weights: Weights, sizes: tuple[int, ...]) -> int:
     recipe, model = weights.recipe, weights.model
     batch = recipe.layout.write(recipe.task.sample(torch.tensor([list(sizes)]), stream(0, "operations")), recipe.task)
     loops = recipe.loops.planned(batch.rounds)
-    with torch.enable_grad(), operation_counter() as counter:  # its hooks need gradients
+    with torch.enable_grad(), operation_counter() as counter:  # the counter's hooks need gradients
         Plain(model.eval()).last(batch.inputs, loops, batch.answer_slots)
     return counter.get_total_flops()
 
 
 def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Claims) -> Check:
-    """Check that training draws nothing longer than its training lengths, and that a longer size is measured."""
+    """Check that training draws no problem beyond its training lengths, and that some score is beyond them."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (CHECKED_STEPS - 1)) for part in range(CHECKED_STEPS)}
     largest_drawn = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
@@ -211,7 +211,7 @@ def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Cl
 
 
 def _check_repetition_and_context(weights: Weights, problems: Problems) -> Iterator[Check]:
-    """Check that repeated problems get the same answers, then that the model reads nothing that it must not read."""
+    """Check that repeated problems get the same answers, then that the model neither reads padding nor looks ahead."""
     changed_count, context_count = count_changed_answers(weights, problems)
     count = len(problems)
     finding = f"{count} problems, answered three times"
@@ -226,7 +226,7 @@ def _check_repetition_and_context(weights: Weights, problems: Problems) -> Itera
 
 
 def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
-    """Check that answers depend on the weights, and on all of them."""
+    """Check that answers depend on the weights, and on nearly all of them, but not on rounding errors."""
     measured = measure_perturbed(weights, problems, seed)
     answers = torch.cat([problems.answer_length[:, None], problems.answer], 1)
     chance = float(answers.unique(dim=0, return_counts=True)[1].max()) / len(problems)  # the most frequent answer
@@ -256,8 +256,8 @@ def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterato
 def _measure_scores(
     weights: Weights, sizes: Sequence[tuple[int, ...]], seed: int, samples: int, minutes: float, line: ProgressLine
 ) -> tuple[list[Row], list[tuple[int, ...]]]:
-    """Return exact match on fresh problems by size, and the sizes that would take too long. Families are measured only
-    up to the first size that is not solved, since they cannot change the result beyond it."""
+    """Return score rows on fresh problems, and the sizes that would take too long. Families are measured only up to the
+    first size that is not solved, since beyond it they cannot change the longest solved size."""
     recipe, clock = weights.recipe, time.process_time
     end, rate = clock() + 60 * minutes, 0.0
     samples_per_family, names = max(1, round(FAMILY_FRACTION * samples)), len(recipe.task.families)

@@ -82,7 +82,7 @@ def test_many_steps_give_the_same_weights(name):
                 steps[1].advance()
         for _ in range(many):
             steps[0].advance()
-    assert steps[0].runners.describe(1) == "Graphs" and steps[0].replayed.captured
+    assert steps[0].runners.describe(1) == "Graphs" and steps[0].replayed_update.captured
     assert steps[0].sums.keys() == steps[1].sums.keys()
     recorded, plain = (
         torch.cat([one.detach().flatten() for one in each.model_to_evaluate().parameters()]) for each in steps

@@ -110,7 +110,7 @@ def test_many_steps_give_the_same_weights(recipe):
     for _ in range(STEPS):
         for one in advance_together(stacks[0], steps) + advance_together(stacks[1]):
             one.take_exam()
-    assert steps.graphs.reason is None and steps.replayed.captured
+    assert steps.graphs.reason is None and steps.replayed_update.captured
     for one, other in zip(*stacks, strict=True):
         assert one.sums.keys() == other.sums.keys() and "gradient_norm" in one.sums
         for model, same in ((one.model, other.model), (one.average.module, other.average.module)):
@@ -169,7 +169,7 @@ def test_a_stack_is_recorded_again_after_a_seed_leaves(monkeypatch):
                 weight.data = weight.data.clone()
         stack.advance()
         advance_together(stacks[1])
-    assert len(stack.recording.trainers) == 2 and stack.recording.replayed.captured
+    assert len(stack.recording.trainers) == 2 and stack.recording.replayed_update.captured
     for one, other in zip(stack.members, stacks[1], strict=True):
         for weight, exact in zip(one.trainer.model.parameters(), other.model.parameters(), strict=True):
             torch.testing.assert_close(weight, exact, rtol=0, atol=1e-5)
