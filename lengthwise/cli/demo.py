@@ -19,7 +19,7 @@ from lengthwise.cli.options import jobs_or_default
 from lengthwise.cli.shared import OutputOptions, ProgressOptions
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.jobs.pool import JobPool, show_progress
-from lengthwise.report import WORST, curves
+from lengthwise.report import WORST_FAMILY, curves
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table
 from lengthwise.report.terminal import plot
@@ -99,8 +99,8 @@ def plot_progress(runs: Sequence[Run]) -> RenderableType:
 
 def plot_lengths(runs: Sequence[Run]) -> RenderableType:
     """Plot exact match against digits, for the digits that were measured."""
-    measured = [curve for curve in curves(runs) if curve.problems in ("uniform", WORST)]
-    labels = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST}" for curve in measured]
+    measured = [curve for curve in curves(runs) if curve.problems in ("uniform", WORST_FAMILY)]
+    labels = [curve.label if curve.problems == "uniform" else f"{curve.label}, {WORST_FAMILY}" for curve in measured]
     points = [[(point.length, point.mean) for point in curve.diagonal()] for curve in measured]
     lengths = dict(zip(labels, points, strict=True))
     top = runs[0].recipe.lengths.top

@@ -36,9 +36,9 @@ from lengthwise.base.score_rows import (
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
 TRAINED = "▪"  # marks a size within the training range
-WORST = "worst family"  # label of the curve that takes the worst family at each size
+WORST_FAMILY = "worst family"  # the ``problems`` of a curve that takes the worst family at each size
 
-Named = TypeVar("Named", RunFolder, InquiryFolder)
+AnyFolder = TypeVar("AnyFolder", RunFolder, InquiryFolder)
 SeedPair = tuple[int, int]  # a recipe's seed and data_seed
 
 
@@ -48,17 +48,17 @@ class Point:
 
     sizes: Sizes
     mean: float
-    low: float  # the band: the worst and the best seed; for a single seed Wilson's 95 % interval
-    high: float
+    low: float  # exact match of the worst seed; of a single seed, the lower end of Wilson's 95 % interval
+    high: float  # exact match of the best seed, or the interval's upper end
     error: float | None  # standard error of the mean over seeds; None for a single seed
     seeds: int
-    solved: int  # seeds that reach SOLVED
+    solved: int  # number of seeds with exact match of SOLVED (.99) or more
     count: int  # problems per seed, repeated ones counted once; the minimum over seeds
-    families: tuple[str, ...] = ()  # families of structured problems; only the failing ones, if any fail
+    families: tuple[str, ...] = ()  # families of structured problems; if some have wrong answers, only those
 
     @property
     def length(self) -> int:
-        """The size on the longest axis."""
+        """The size along the longest axis."""
         return max(self.sizes)
 
 
@@ -69,8 +69,8 @@ class Curve:
     label: str
     top: int  # the largest size trained on; 0 if unknown, as for language models
     axes: tuple[str, ...]
-    problems: str  # "uniform", "hard", "natural"; WORST: at each size the worst family; or one family, by its name
-    stopping: str  # empty for language models
+    problems: str  # "uniform", "hard", "natural", the name of a family, or WORST_FAMILY: the worst one at each size
+    stopping: str  # the stopping rule; empty for language models
     rows_by_seed: Mapping[SeedPair, Sequence[Row]]
     looked_at: tuple[int, ...] = ()  # sizes that the recipe may have been selected on; empty if unknown
     most: tuple[int, ...] = ()  # the largest size trained on, per axis
@@ -106,7 +106,8 @@ class Curve:
         return points
 
     def diagonal(self) -> list[Point]:
-        """Return the points of equal sizes on all axes; an axis trained to less than ``top`` stays at its limit."""
+        """Return the points with equal sizes on all axes, except that an axis trained to less than ``top`` has at most
+        its training limit."""
         short = [top if top < self.top else math.inf for top in self.tops]
         return [point for point in self.points() if point.sizes == tuple(min(point.length, top) for top in short)]
 
@@ -125,8 +126,8 @@ class Curve:
 
 
 def curves(runs: Iterable[RunFolder]) -> list[Curve]:
-    """Return the curves of these runs, in their order; for each recipe its own stopping rule comes first. Runs without
-    scores add nothing. Raises UsageError if no run has scores."""
+    """Return the curves of these runs, in the order of the runs; for each recipe, curves of its own stopping rule come
+    first. Runs without scores are skipped. Raises UsageError if no run has scores."""
     runs = list(runs)
     drawn: list[Curve] = []
     for label, group in by_recipe(runs).items():
@@ -134,7 +135,7 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
         for run in group:
             rows = run.rows("scores")
             scored = [(row["problems"], row) for row in rows if not is_full_family_run(row)]
-            for problems, row in [*scored, *((WORST, row) for row in worst_rows(rows))]:
+            for problems, row in [*scored, *((WORST_FAMILY, row) for row in worst_rows(rows))]:
                 seeds = kinds.setdefault((problems, row["stopping"]), {})
                 seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
         first = group[0].outline
@@ -158,8 +159,8 @@ def all_curves(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) ->
 
 
 def language_model_curves(folders: Iterable[InquiryFolder]) -> list[Curve]:
-    """Return a curve for each language model with complete scores. If several folders hold one model's answers to the
-    same problems, each curve is labelled by its folder's name."""
+    """Return a curve for each language model that has scores. If several folders hold one model's answers to the same
+    problems, each curve is labelled by its folder's name."""
     folders = list(folders)
     shared = Counter((folder.outline.model, folder.outline.problems) for folder in folders)
     drawn = []
@@ -195,7 +196,7 @@ def own_scores(run: RunFolder) -> list[Row]:
     return [row for row in select_reported_rows(run.rows("scores")) if row["stopping"] == run.outline.stopping]
 
 
-def drop_repeats(folders: Iterable[Named]) -> list[Named]:
+def drop_repeats(folders: Iterable[AnyFolder]) -> list[AnyFolder]:
     """Return the folders without duplicates of the same path."""
     return [*{folder.folder.resolve(): folder for folder in folders}.values()]
 
@@ -217,21 +218,21 @@ def training_warnings(exact_at_training_length: float | None, size: int | str, d
 def scores_at_training_length(curves: Iterable[Curve]) -> dict[str, float]:
     """Return exact match at the training length by recipe, under the stopping rule that is best there. Scores on all
     problems of that size take precedence over scores on uniform problems."""
-    best_fits: dict[str, dict[str, float]] = {"uniform": {}, WORST: {}}
+    best_fits: dict[str, dict[str, float]] = {"uniform": {}, WORST_FAMILY: {}}
     for curve in curves:
-        if curve.problems == "uniform" or (curve.problems == WORST and curve.has_all_problems()):
+        if curve.problems == "uniform" or (curve.problems == WORST_FAMILY and curve.has_all_problems()):
             fit = next((point.mean for point in curve.diagonal() if point.length == curve.top), None)
             if fit is not None:
                 best = best_fits[curve.problems]
                 best[curve.label] = max(fit, best.get(curve.label, 0.0))
-    return best_fits["uniform"] | best_fits[WORST]
+    return best_fits["uniform"] | best_fits[WORST_FAMILY]
 
 
 def warnings_by_recipe(curves: Sequence[Curve]) -> dict[str, str]:
-    """Return ``training_warnings`` by recipe. They mention it if exact match is over all problems of the training
-    length."""
+    """Return ``training_warnings`` by recipe. A warning says so if exact match was measured on all problems of the
+    training length."""
     fits = scores_at_training_length(curves)
-    exhaustive = {curve.label for curve in curves if curve.problems == WORST and curve.has_all_problems()}
+    exhaustive = {curve.label for curve in curves if curve.problems == WORST_FAMILY and curve.has_all_problems()}
     warnings = {}
     for curve in curves:
         top = f"{curve.top} ({problems_text('every')})" if curve.label in exhaustive else curve.top
@@ -261,4 +262,4 @@ def rule_text(stopping: str) -> str:
 
 
 def _is_family(problems: str) -> bool:
-    return problems not in (*KINDS_WITH_CURVE, WORST)
+    return problems not in (*KINDS_WITH_CURVE, WORST_FAMILY)

@@ -33,18 +33,18 @@ from lengthwise.report import by_recipe, describe_misfit, own_scores
 from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.folder import DIVERGED, RunFolder
 
-SURE_COUNT = 381  # problems that must all be right for the 95 % interval to start at SOLVED
+MIN_PROBLEMS = 381  # to solve a size: with fewer problems, the 95 % interval starts below SOLVED even if all are right
 
 
 def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, float] | None = None) -> list[Row]:
     """Return a row per recipe, from seeds measured by its own stopping rule. ``longest``: for each seed the largest
-    size it solves, or "diverged". A size is solved if exact match is 0.99 or more: on uniform problems the lower end of
-    its 95 % interval (at least 381 problems are needed), on every family measured the score itself. No shorter size
-    beyond the training range may have an upper end below 0.99. ``longest_uniform`` ignores families.
+    size it solves, or "diverged". A size is solved if two values are 0.99 or more: the lower end of the 95 % interval
+    of exact match on uniform problems (which takes at least 381 problems), and exact match on every family measured. No
+    shorter size beyond the training range may have an upper end below 0.99. ``longest_uniform`` ignores families.
     ``generalise``: the number of seeds that solve a size beyond the training range. ``worst``: the worst family within
-    the training range, or beyond it if none fails within. ``chosen_on``: sizes that the recipe may have been selected
-    on. ``fit``: exact match at the training length. ``operations``: of the whole training, from ``operations_per_step``
-    by the recipe's id without seeds. ``cpu_s``: processor time, the median over seeds."""
+    the training range; if none fails there, the worst of all sizes. ``chosen_on``: sizes that the recipe may have been
+    selected on. ``fit``: exact match at the training length. ``operations``: of the whole training, by the recipe's
+    ``operations_per_step`` (keys are ids without seeds). ``cpu_s``: processor time, the median over seeds."""
     rows = []
     for label, group in by_recipe(runs).items():
         first = group[0].outline
@@ -82,7 +82,7 @@ def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, floa
 
 
 def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
-    """Return the longest size solved on uniform problems and, with ``families``, on all families; may be None."""
+    """Return the longest size solved on uniform problems and, with ``families``, on all families; None if none is."""
     lowest = {tuple(row["sizes"]): row for row in worst_rows(scores)} if families else {}
     longest = None
     uniform = [row for row in scores if row["problems"] == "uniform"]
@@ -102,7 +102,8 @@ def card_table(rows: Sequence[Row]) -> Table:
     """Return the score card as a terminal table, of one or more rows."""
     caption = (
         f"longest: the largest size solved, per seed: {SOLVED} or more at the lower end of the 95 % interval (from "
-        f"{SURE_COUNT} problems on) and on every family; seeds beyond: those that solve a size longer than in training"
+        f"{MIN_PROBLEMS} problems on) and on every family; seeds beyond: those that solve a size longer than in "
+        "training"
     )
     table = FittedTable(*card_cells(rows[0]), caption=caption)
     for row in rows:
@@ -136,7 +137,7 @@ def card_cells(row: Row) -> dict[str, str]:
 
 # On the Hub
 
-PAPERS = {  # papers, by the kind of part that they introduced
+PAPERS_BY_KIND = {  # papers, by the kind of part that they introduced
     "FullOutput": "Fan et al., Looped Transformers for Length Generalization, ICLR 2025, https://arxiv.org/abs/2409.15647",
     "Abacus": "McLeish et al., Transformers Can Do Arithmetic with the Right Embeddings, 2024, https://arxiv.org/abs/2405.17399",
     "ReTran": "Attention Ain't All (ReTran), ACL 2025",
@@ -188,13 +189,13 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
         text += [f"{about['cpu_s'] / 60:.1f} minutes of processor time; Lengthwise {package}, torch {torch}."]
     text += ["The full recipe is in `config.json`; `lengthwise train config.json` trains it again.", ""]
     kinds = re.findall(r'"kind": "(\w+)"', json.dumps(run.config()))
-    if papers := [f"- {paper}" for kind, paper in PAPERS.items() if kind in kinds]:
+    if papers := [f"- {paper}" for kind, paper in PAPERS_BY_KIND.items() if kind in kinds]:
         text += ["## Papers", "", "Parts of the recipe are from:", "", *papers]
     return "\n".join(text) + "\n"
 
 
 def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
-    """Yield a table of uniform problems and the worst family, by size."""
+    """Yield a Markdown table, exact match on uniform problems and the worst family by size, and notes, line by line."""
     uniform = uniform_rows_by_size(rows)
     structured = family_rows_by_size(rows)
     lowest = {tuple(row["sizes"]): row for row in worst_rows(rows)}

@@ -15,7 +15,7 @@ from lengthwise.base.score_rows import Row, size_text
 from lengthwise.report.lines import LineStyle, add_legend
 from lengthwise.report.style import COLOURS, DASHED, FAINT, INK, Dash, Drawing, Width, fix_layout, new_figure, style
 
-RULES: dict[str, tuple[str, str, Dash]] = {
+RULE_STYLES: dict[str, tuple[str, str, Dash]] = {  # each stopping rule's name in the legend, colour and dash
     "oracle": ("T(n)", INK, "-"),
     "batch": ("most confident, per batch", COLOURS[1], (0.0, (4.0, 1.6))),
     "example": ("most confident, per example", COLOURS[2], (0.0, (1.2, 1.2))),
@@ -26,8 +26,8 @@ MIN_MOVEMENT = 1e-8  # smaller movements are rounding errors
 
 @style()
 def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> Drawing:
-    """Draw one column per size. Above: exact match after each loop. Below: the cross-entropy of the model's output with
-    its own answer, lowest where the model is most confident. Raises UsageError without rows, or for damaged ones."""
+    """Draw, for each size, exact match after each loop and, below it, the cross-entropy of the model's output with its
+    own answer, lowest where the model is most confident. Raises UsageError without rows, or for damaged ones."""
     if not rows:
         raise UsageError("there is nothing to draw: no loops were measured")
     figure = new_figure(width, 3.9)
@@ -40,7 +40,7 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
         unsure = [max(1e-8, -confidence) for confidence in row["confidence"]]
         for axes, values in ((above, row["exact"]), (below, unsure)):
             for name, chosen in row["chosen"].items():  # where each rule stops: the mean, and the middle 80 %
-                _, colour, dash = RULES[name]
+                _, colour, dash = RULE_STYLES[name]
                 axes.axvline(chosen["mean"], color=colour, linestyle=dash, linewidth=1.0, zorder=2, label="_")
                 if chosen["high"] > chosen["low"]:
                     axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
@@ -52,15 +52,15 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
         below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     grid[0, 0].set_ylabel("exact match")
     grid[1, 0].set_ylabel("cross-entropy\nwith its own answer")
-    rules = [rule for name, rule in RULES.items() if any(name in row["chosen"] for row in rows)]
+    rules = [rule for name, rule in RULE_STYLES.items() if any(name in row["chosen"] for row in rows)]
     add_legend(figure, [LineStyle(text, colour, "", dash) for text, colour, dash in rules], columns=len(rules))
     return fix_layout(figure, title, width)
 
 
 @style()
 def fate_figure(fates: Sequence[Fate], title: str) -> Drawing:
-    """Draw exact match and movement of the state against loops, a panel per recipe with a line for each seed; for up to
-    three panels also a map and a path of one problem of the first seed. Raises UsageError without weights."""
+    """Draw exact match and movement of the state against loops, a panel per recipe with a line for each seed. Below up
+    to three panels, draw the first seed's states on one problem. Raises UsageError if ``fates`` is empty."""
     if not fates:
         raise UsageError("there is nothing to draw: no weights were measured")
     panels = group_seeds(fates)
@@ -105,8 +105,8 @@ def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
 
 
 def _draw_problem(above: Axes, below: Axes, fate: Fate) -> None:
-    """Draw one problem. Above: how far each loop, counted from 1, moved the state of each position; dark: no movement.
-    Below: the states on two principal components; the cross is T(n)."""
+    """Draw one problem's states. The upper panel shows how far each loop, counted from 1, moved each position's state
+    (dark: not at all); the lower one shows the states on two principal components, with a cross after T(n) loops."""
     moved = [[math.nan if x is None else max(MIN_MOVEMENT, x) for x in loop] for loop in fate.map]
     edges = (-0.5, len(moved[0]) - 0.5, len(moved) + 0.5, 0.5)  # left, right, bottom, top
     scale = LogNorm(1e-6, 2)

@@ -14,8 +14,8 @@ from matplotlib.ticker import MaxNLocator
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
 from lengthwise.base.score_rows import size_text
-from lengthwise.report import WORST, Curve, curves, rule_text, warnings_by_recipe
-from lengthwise.report.lines import MARKS, LineStyle, add_legend, line_style, name_lines, shorten_labels
+from lengthwise.report import WORST_FAMILY, Curve, curves, rule_text, warnings_by_recipe
+from lengthwise.report.lines import MARKERS_PER_LINE, LineStyle, add_legend, line_style, name_lines, shorten_labels
 from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.style import (
     COLOURS,
@@ -34,20 +34,20 @@ from lengthwise.runs.folder import RunFolder
 
 
 @dataclass(frozen=True)
-class Plot:
-    """One panel with its curves; ``highlight``: its title is bold."""
+class PlotPanel:
+    """One panel with its curves. With ``highlight``, its title is bold."""
 
     title: str
     curves: list[Curve]
     styles: list[LineStyle]
     highlight: bool = False
-    seeds_only: bool = False  # bands are drawn for curves of several seeds only
+    seeds_only: bool = False  # draw bands only for curves of several seeds
 
 
 def score_figure(runs: Sequence[RunFolder], title: str | None = None, *, width: Width = "page") -> Drawing:
-    """Draw exact match of runs against length, with uniform problems and the worst family as separate lines; or a heat
-    map of a single recipe, if all scores of two axes are at unequal sizes (see ``length_figure``). ``title`` is by
-    default the task. Raises UsageError without scores, or if a heat map would show several recipes."""
+    """Draw exact match of runs against length, with uniform problems and the worst family as separate lines. If all
+    scores are at unequal sizes of two axes, draw a heat map of a single recipe instead. ``title`` is by default the
+    task. Raises UsageError without scores, or if a heat map would show several recipes."""
     title = title or default_title([run.outline for run in runs])
     lines, rows = curves(runs), label_scores(runs)
     if any(curve.diagonal() for curve in lines):
@@ -67,9 +67,9 @@ def default_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
 
 
 def choose_curves(curves: Sequence[Curve]) -> list[Curve]:
-    """Return the curves to plot. Stopping rules tried at a single size, and natural problems, which mix sizes, are
-    only in tables. The harder set is left out if families were measured, since it is one of them."""
-    left_out = {"natural", *(["hard"] if any(curve.problems == WORST for curve in curves) else [])}
+    """Return the curves to plot. Curves of a single size, and of natural problems, which mix sizes, are left to tables.
+    The harder set is left out if families were measured, since it is one of them."""
+    left_out = {"natural", *(["hard"] if any(curve.problems == WORST_FAMILY for curve in curves) else [])}
     lines = [curve for curve in curves if curve.problems not in left_out]
     return [curve for curve in lines if len(curve.points()) > 1] or lines or list(curves)
 
@@ -80,8 +80,8 @@ def length_figure(
 ) -> Drawing:
     """Draw exact match against length, a line per curve, the training range shaded; ``highlight`` is the main
     recipe. A line is the mean over seeds; its band spans the worst to the best seed, or the 95 % interval of a
-    single seed (among few lines). With two axes, sizes are those equal on both; an axis with a smaller training limit
-    stays at it. Many curves are split over several panels. Raises UsageError if no curve has such sizes."""
+    single seed (among few lines). With two axes, only the points of ``Curve.diagonal`` are drawn. Many curves are split
+    over several panels. Raises UsageError if no curve has such points."""
     curves = [curve for curve in curves if curve.diagonal()]
     if not curves:
         raise UsageError("no scores to plot against length: evaluate a run first (pairs of sizes make a heat map)")
@@ -103,9 +103,9 @@ def overview_figure(
     groups: Mapping[str, Sequence[RunFolder]], title: str | None = None, *, highlight: str = "", width: Width = "page"
 ) -> Drawing:
     """Draw exact match on uniform problems against length, a panel per named group of runs. A recipe's method, which
-    has the same style in every panel, is its name without the words that all names of its panel share; a panel of few
-    recipes uses the method names of the fullest panel. ``highlight`` is the main method. Each recipe is stopped by
-    its own rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
+    has the same style in every panel, is its name without the words that all names of its panel share; panels of few
+    recipes use the names of the panel with the most. ``highlight`` is the main method. Each recipe is stopped by its
+    own rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
     drawn: dict[str, dict[str, Curve]] = {}  # by panel, and by recipe
     for name, group in groups.items():
         measured = [run for run in group if run.rows("scores")]
@@ -129,16 +129,16 @@ def overview_figure(
     first = sorted(methods, key=lambda method: method != highlight)  # the highlighted method takes the first colour
     styles = {method: line_style(first.index(method), name=method, highlight=method == highlight) for method in methods}
     parts = [
-        Plot(name, [*panel.values()], [styles[method] for method in panel], highlight=True, seeds_only=True)
+        PlotPanel(name, [*panel.values()], [styles[method] for method in panel], highlight=True, seeds_only=True)
         for name, panel in panels.items()
     ]
     return _draw_panels(parts, title, width, columns=4)
 
 
 def _draw_panels(
-    panels: Sequence[Plot], title: str | None, width: Width, *, longest: int | None = None, columns: int
+    panels: Sequence[PlotPanel], title: str | None, width: Width, *, longest: int | None = None, columns: int
 ) -> Drawing:
-    """Draw several panels, up to the same length ``longest`` if given, and one legend."""
+    """Draw several panels and one legend. With ``longest``, all panels share a length axis up to it."""
     styles = dict.fromkeys(look for part in panels for look in part.styles)
     figure, grid = panel_grid(len(panels), len(styles), width, sharex=longest is not None)
     for axes, part in zip(grid, panels, strict=True):
@@ -148,16 +148,16 @@ def _draw_panels(
     return fix_layout(figure, title or "", width)
 
 
-def _draw_plot(axes: Axes, panel: Plot, max_length: int | None = None) -> None:
-    """Draw a panel's curves, up to ``longest`` or their largest size, and describe their bands."""
+def _draw_plot(axes: Axes, panel: PlotPanel, longest: int | None = None) -> None:
+    """Draw a panel's curves, up to ``longest`` or by default their largest size, and describe their bands."""
     curves = panel.curves
-    _set_up_length_axes(axes, curves, max_length or max(curve.diagonal()[-1].length for curve in curves))
+    _set_up_length_axes(axes, curves, longest or max(curve.diagonal()[-1].length for curve in curves))
     few, banded = len(curves) <= len(COLOURS), list[Curve]()
     for look, curve in zip(panel.styles, curves, strict=True):
         points = curve.diagonal()
         sizes, means = [point.length for point in points], [point.mean for point in points]
         layer = 2.9 if look.highlight else 3.0  # drawn below the others, so that its wide line does not hide them
-        marked = math.ceil(len(sizes) / MARKS)
+        marked = math.ceil(len(sizes) / MARKERS_PER_LINE)
         axes.plot(sizes, means, markevery=marked, zorder=layer, clip_on=False, **look.properties())
         if look.highlight or len(curve.rows_by_seed) > 1 or (few and not panel.seeds_only):
             banded.append(curve)
@@ -203,11 +203,11 @@ def _set_up_length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> No
 
 
 def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:
-    """Return a figure with ``count`` panels, which share their length axis if ``sharex``."""
+    """Return a figure for ``lines`` names, and its ``count`` panels, which share their length axis if ``sharex``."""
     across = min(count, PANELS_PER_ROW[width])
     down = math.ceil(count / across)
     height = (2.9 if width == "page" else 2.4) if count == 1 else 0.8 + 1.7 * down
-    if count == 1:  # room for all names, at the right or below
+    if count == 1:  # make room for all names, which stand at the right or below
         height = max(height, 0.8 + 0.17 * lines) if width == "page" else height + 0.17 * lines
     figure = new_figure(width, height)
     grid = figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=True)
@@ -218,10 +218,10 @@ def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> 
     return figure, grid.ravel().tolist()[:count]
 
 
-def split_panels(curves: Sequence[Curve], highlight: str | None) -> tuple[list[Plot], str]:
+def split_panels(curves: Sequence[Curve], highlight: str | None) -> tuple[list[PlotPanel], str]:
     """Return the panels, and a heading with the words that all recipe names share. There is one panel unless there are
-    more pairs of recipe and stopping rule than colours: then one per recipe if recipes have several rules, otherwise
-    one per set of problems if there are several."""
+    more pairs of recipe and stopping rule than colours. Then there is one panel per recipe if recipes have several
+    rules, otherwise one per set of problems."""
     heading, labels = shorten_labels([curve.label for curve in curves])
     short_labels = dict(zip((curve.label for curve in curves), labels, strict=True))
     kinds, split = {(curve.label, curve.stopping) for curve in curves}, ""
@@ -242,7 +242,7 @@ def split_panels(curves: Sequence[Curve], highlight: str | None) -> tuple[list[P
     numbers = list(dict.fromkeys(style_key(curve) for curve in first))
     sets = sorted({curve.problems for curve in curves}, key=lambda problems: problems != "uniform")
     shares_colours = split != "problems" and len(colours) <= len(COLOURS) and len(sets) <= len(DASHES)
-    warnings, panels = warnings_by_recipe(curves), dict[str, Plot]()
+    warnings, panels = warnings_by_recipe(curves), dict[str, PlotPanel]()
     for curve in curves:
         rules = {other.stopping for other in curves if other.label == curve.label}
         parts = [
@@ -260,7 +260,7 @@ def split_panels(curves: Sequence[Curve], highlight: str | None) -> tuple[list[P
         )
         key = str(getattr(curve, split)) if split else ""
         title = short_labels[key] if split == "label" else f"{key} problems" if split else ""
-        panel = panels.setdefault(key, Plot(title, [], [], key == highlight))
+        panel = panels.setdefault(key, PlotPanel(title, [], [], key == highlight))
         panel.curves.append(curve)
         panel.styles.append(look)
     return [*panels.values()], heading

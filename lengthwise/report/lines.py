@@ -14,8 +14,8 @@ from matplotlib.transforms import ScaledTranslation
 
 from lengthwise.report.style import COLOURS, DASHES, FAINT, MARKERS, Dash, Width
 
-MARKS = 12  # approximate number of markers on a line
-ROW, NOTE = 0.16, 0.11  # inches: height of a name, and of a note below it
+MARKERS_PER_LINE = 12  # approximate number of markers on a line
+NAME_HEIGHT, NOTE_HEIGHT = 0.16, 0.11  # inches: height of a name, and of a note below it
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class LineStyle:
 
 
 def line_style(number: int, version: int | None = None, **fields: Any) -> LineStyle:
-    """Return the style of line ``number``, counted from 0; no two numbers share both colour and dash. The versions of a
-    line, such as one per set of problems, share a colour and differ in dash; ``number`` is then below seven."""
+    """Return the style of line ``number``, counted from 0; no two numbers share both colour and dash. Versions of a
+    line, such as one per set of problems, share its colour and differ in dash; ``number`` is then below seven."""
     turn = number // len(COLOURS)
     marker = MARKERS[(number + turn) % len(MARKERS)]
     if version is None:
@@ -73,8 +73,8 @@ def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
 def name_lines(
     axes: Axes, styles: Sequence[LineStyle], ends: Sequence[tuple[float, float]], width: Width, heading: str = ""
 ) -> None:
-    """Write each line's name to the right of the axes, as close to its end as space permits. ``ends`` are in data
-    coordinates, within the axes. In a column-wide figure the names form a legend below."""
+    """Write each line's name to the right of the axes, as close to the line's last point as space permits. ``ends`` are
+    these last points, in data coordinates within the axes. In a column-wide figure the names form a legend below."""
     figure = cast(Figure, axes.figure)
     if width == "column":
         add_legend(figure, styles, columns=2, heading=heading)
@@ -83,7 +83,7 @@ def name_lines(
     height = axes.get_window_extent().height / figure.dpi
     wanted_heights = [float(axes.transAxes.inverted().transform(axes.transData.transform(end))[1]) for end in ends]
     order = sorted(range(len(ends)), key=lambda number: -wanted_heights[number])
-    gaps = [(ROW + NOTE * bool(styles[number].note)) / height for number in order]
+    gaps = [(NAME_HEIGHT + NOTE_HEIGHT * bool(styles[number].note)) / height for number in order]
     # One pass down spaces names by at least ``gaps``, one pass up keeps the lowest within the axes. If there are too
     # many names, some heights exceed 1.
     heights: list[float] = []
@@ -103,7 +103,7 @@ def name_lines(
         name = axes.text(0.6, 0, style.name, transform=beside, va="center_baseline", fontsize=7.5, weight=weight)
         name.set_parse_math(False)  # a name may contain $
         if style.note:
-            axes.text(0.6, -NOTE, style.note, transform=beside, va="center_baseline", fontsize=6, color=FAINT)
+            axes.text(0.6, -NOTE_HEIGHT, style.note, transform=beside, va="center_baseline", fontsize=6, color=FAINT)
     if heading:
         place = {"xycoords": "axes fraction", "textcoords": "offset points", "annotation_clip": False}
         axes.annotate(heading, (1, max([1.0, *heights])), (11.5, 10), fontsize=7, color=FAINT, **place)

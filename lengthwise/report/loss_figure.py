@@ -16,7 +16,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Claim
 from lengthwise.base.score_rows import Row, group_by
 from lengthwise.report import by_recipe, own_scores
-from lengthwise.report.lines import MARKS, LineStyle, add_legend, line_style, name_lines, shorten_labels
+from lengthwise.report.lines import MARKERS_PER_LINE, LineStyle, add_legend, line_style, name_lines, shorten_labels
 from lengthwise.report.style import (
     COLOURS,
     DASHES,
@@ -96,14 +96,14 @@ class _LoggedRun:
 
 def _join_lines(lines: Iterable[Points]) -> tuple[tuple[list[float], list[float]], list[int]]:
     """Join lines of one style with breaks between them, because matplotlib draws one line much faster. Return steps and
-    values, and the indices of about ``MARKS`` marked points per line."""
+    values, and the indices of about ``MARKERS_PER_LINE`` marked points per line."""
     steps: list[float] = []
     values: list[float] = []
     marked: list[int] = []
     for line in lines:
         steps += [math.nan] * bool(steps)
         values += [math.nan] * bool(values)
-        marked += range(len(steps), len(steps) + len(line), math.ceil(len(line) / MARKS))
+        marked += range(len(steps), len(steps) + len(line), math.ceil(len(line) / MARKERS_PER_LINE))
         steps += [step for step, _ in line]
         values += [value for _, value in line]
     return (steps, values), marked
@@ -130,7 +130,7 @@ def _draw_losses(axes: Axes, groups: Groups, styles: dict[str, LineStyle]) -> li
 
 
 def _draw_exact_match(axes: Axes, groups: Groups, styles: dict[str, LineStyle], sizes: Sequence[str]) -> None:
-    """Draw exact match in the colours of the recipes; each size has a marker and a dash, or axes of its own."""
+    """Draw exact match in the colours of the recipes; each of several sizes has its own marker and dash."""
     axes.set(ylim=(-0.02, 1.02), ylabel="exact match" if len(sizes) > 1 else f"exact match\nat {sizes[0]}")
     for label, group in groups.items():
         for number, size in enumerate(sizes):
@@ -148,8 +148,8 @@ def _size_style(number: int, size: str) -> LineStyle:
 
 
 def running_mean(losses: Sequence[float]) -> list[float]:
-    """Return a running geometric mean over a fiftieth of all values on either side, or a quarter of the values before
-    the point if that is less: early losses may fall a thousandfold."""
+    """Return the running geometric mean of losses: at each point, over a fiftieth of all values on either side, or a
+    quarter of the number of values before it if that is less, since early losses may fall a thousandfold."""
     sums = [0.0, *itertools.accumulate(math.log(loss) for loss in losses)]
     sides = [int(min(1 / 50 * len(losses), number / 4)) for number in range(len(losses))]
     spans = [(number - side, min(number + side + 1, len(losses))) for number, side in enumerate(sides)]
@@ -161,7 +161,7 @@ def running_mean(losses: Sequence[float]) -> list[float]:
 
 def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
     """Return a row per run that logged validation loss: parameters, time, the lowest loss, and exact match on natural
-    problems under the recipe's own stopping rule, within the training range and beyond (None if not measured)."""
+    problems under the recipe's own stopping rule, at the largest size within and beyond the training range, or None."""
     rows = []
     for run in runs:
         watched = (row.get("validation_loss") for row in run.rows("metrics"))
@@ -170,7 +170,7 @@ def parameter_rows(runs: Iterable[RunFolder]) -> list[Row]:
             continue
         top = run.outline.top
         natural = [row for row in own_scores(run) if row["problems"] == "natural"]
-        # Natural problems have all lengths up to their size, so the largest size counts.
+        # A set of natural problems has all lengths up to its size, so the largest size counts.
         ordered = sorted(natural, key=lambda row: max(row["sizes"]))
         within = [row["exact"] for row in ordered if max(row["sizes"]) <= top]
         beyond = [row["exact"] for row in ordered if max(row["sizes"]) > top]
@@ -232,7 +232,7 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
 
 
 def _label_log_axis(axis: Axis, values: Sequence[float], formatter: Formatter) -> None:
-    """Label a log axis that may span less than a decade, where matplotlib's labels would overlap."""
+    """Label a log axis, also one that spans less than a decade, where matplotlib's own labels would overlap."""
     wide = max(values) >= 10 * min(values)
     axis.set_major_locator(LogLocator(subs=(1.0, 3.0)) if wide else MaxNLocator(4))
     axis.set_minor_locator(NullLocator())

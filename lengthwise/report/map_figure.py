@@ -18,7 +18,7 @@ from lengthwise.report import rule_text
 from lengthwise.report.style import PANELS_PER_ROW, WIDTHS, Drawing, Width, fix_layout, new_figure, style
 from lengthwise.runs.folder import RunFolder
 
-TICKS = 9  # maximum number of sizes labelled per side
+MAX_TICKS = 9  # maximum number of sizes labelled per side
 
 
 def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
@@ -28,9 +28,9 @@ def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
 
 @style()
 def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, width: Width = "page") -> Drawing:
-    """Draw exact match for every pair of sizes, averaged over weights, the training range outlined; a panel per
-    stopping rule and set of problems. If any pair has unequal sizes, only sizes that occur in such a pair are
-    shown. Raises UsageError without pairs of sizes."""
+    """Draw a heat map of exact match for every pair of sizes, averaged over weights, the training range outlined; a
+    panel per stopping rule and set of problems. ``tops`` are the largest sizes trained on. If any pair has unequal
+    sizes, only sizes that occur in such a pair are shown. Raises UsageError without pairs of sizes."""
     pairs = [row for row in rows if len(row["sizes"]) == 2]
     if not pairs:
         raise UsageError(
@@ -85,7 +85,7 @@ def average_cells(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Sizes, floa
 def _draw_map(
     axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], tops: Sizes, inches: float
 ) -> QuadMesh:
-    """Draw the cells, whose sides have ``inches``: the first size along x, the second along y, in increasing order."""
+    """Draw a map, ``inches`` wide and high: the first size along x, the second along y, in increasing order."""
     firsts, seconds = sides
     values = np.full((len(seconds), len(firsts)), math.nan)
     for (first, second), share in cells.items():
@@ -96,7 +96,7 @@ def _draw_map(
     axes.set_facecolor("#ececec")  # the colour of cells that were not measured
     axes.spines[:].set_visible(False)
     for side, set_ticks in ((firsts, axes.set_xticks), (seconds, axes.set_yticks)):
-        step = math.ceil(len(side) / TICKS)
+        step = math.ceil(len(side) / MAX_TICKS)
         set_ticks(np.arange(step - 0.5, len(side), step), list(map(str, side[step - 1 :: step])))
     if 72 * inches / max(values.shape) >= 15:  # points per cell: there is room for values
         for (first, second), share in cells.items():

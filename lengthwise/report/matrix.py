@@ -27,18 +27,18 @@ from lengthwise.runs.folder import RunFolder
 
 FOOT_HEIGHT = 0.2  # fraction of a cell's height for the published score and the seconds
 HEADING_LENGTH = 80  # characters of all headings of a figure, together
-MEASURED = ("uniform", "worst")  # exact match in each cell
-PAPERS = Path(__file__).with_name("paper_scores.toml")
+MEASURED = ("uniform", "worst")  # the columns with exact match that a cell shows
+PAPER_SCORES = Path(__file__).with_name("paper_scores.toml")
 # Model fields that are not part of an architecture's name
-OMITTED = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
+OMITTED_FIELDS = ("width", "init_std", "embedding_std", "layers", "heads", "mlp")
 
 
 def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
-    """Return a row per architecture, task and size: the means over seeds of exact match on uniform problems and on the
-    worst family of each, whether all seeds are fitted (exact match .99 at the training length; a seed that diverged is
-    not), the cost, and what a paper reports. ``seeds`` counts those measured at the size. The layout is part of a
-    task's name, since an output at every position is a different supervision than one at the end. Raises UsageError
-    without scores."""
+    """Return a row per architecture, task and size: the means over seeds of exact match on uniform problems and on each
+    seed's worst family; whether all seeds are fitted (exact match of .99 or more at the training length; a seed that
+    diverged is not); the cost; and what a paper reports. ``seeds`` is the number of seeds measured at the size. A
+    task's name includes the layout, since supervision at every position differs from supervision at the end. Raises
+    UsageError without scores."""
     measured = [run for run in runs if run.rows("scores") or run.diverged]
     if not any(run.rows("scores") for run in measured):
         raise UsageError("there is no matrix to draw: evaluate a run first")
@@ -61,7 +61,7 @@ def matrix_rows(runs: Iterable[RunFolder]) -> list[Row]:
 
 
 def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
-    """Return a row per size of the runs of one architecture and task."""
+    """Return a row per size, of the runs of one architecture on one task."""
     scores = [own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
     fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in training_length_rows(rows, top)]
@@ -97,10 +97,10 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
 
 def find_paper_score(config: Mapping[str, Any]) -> Row:
     """Return what a paper reports for a recipe's mixer (or model) and task, as fields of a row: the score
-    ``published``, ``published_scaled`` (guessing is 0), ``paper``, ``source``, ``tested``, ``standing`` and ``where``.
-    All are None if no paper reports a score, or if the recipe loops or trains on families."""
+    ``published``, ``published_scaled`` (True if guessing is 0), ``paper``, ``source``, ``tested``, ``standing`` and
+    ``where``. All are None if no paper reports a score, or if the recipe loops or trains on families."""
     fields = dict.fromkeys(("published", "published_scaled", "paper", "source", "tested", "standing", "where"))
-    papers = tomllib.loads(PAPERS.read_text(encoding="utf-8"))
+    papers = tomllib.loads(PAPER_SCORES.read_text(encoding="utf-8"))
     parts, task = _read_mixers(config["model"]) or [config["model"]], config["task"]["kind"]
     form, loops = papers["tasks"].get(task), config["loops"]
     if form is None or not form.items() <= config["task"].items() or config["layout"]["kind"] != "Labelled":
@@ -127,7 +127,7 @@ def format_cell_foot(row: Row) -> tuple[str, str]:
 
 
 def name_architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return an architecture's name for each recipe: its model's mixers and positions, or its kind."""
+    """Return an architecture's name for each recipe: its model's mixers (or its class) and positional encodings."""
     mixers = [_read_mixers(config["model"]) for config in configs]
     texts = iter(label_differing_fields([mixer for group in mixers for mixer in group]))
     models = [config["model"] for config, group in zip(configs, mixers, strict=True) if not group]
@@ -147,7 +147,7 @@ def _read_mixers(model: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def label_differing_fields(parts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a text for each part: its kind, its text fields, and the fields in which parts of this kind differ."""
+    """Return a label for each part: its class, text fields, and other fields in which parts of this class differ."""
     values: dict[tuple[str, str], set[str]] = {}
     for part in parts:
         for name, value in part.items():
@@ -157,7 +157,7 @@ def label_differing_fields(parts: Sequence[Mapping[str, Any]]) -> list[str]:
         texts = [
             value if isinstance(value, str) else f"{name}={str(value).lower()}"
             for name, value in part.items()
-            if name not in ("kind", *OMITTED) and isinstance(value, (str, int, float))
+            if name not in ("kind", *OMITTED_FIELDS) and isinstance(value, (str, int, float))
             if isinstance(value, str) or name == "negative" or len(values[part["kind"], name]) > 1
         ]
         labels.append(" ".join([part["kind"], *texts]))
@@ -251,5 +251,5 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
 
 
 def _span(values: set[int]) -> str:
-    """Format the smallest and the largest of some numbers: ``13–40``, or ``8`` if they are equal."""
+    """Format the smallest and the largest of ``values``: ``13–40``, or ``8`` if they are equal."""
     return "–".join(map(str, dict.fromkeys((min(values), max(values)))))

@@ -24,7 +24,7 @@ from lengthwise.report.published import read_figures_json, read_inquiries, read_
 from lengthwise.report.style import FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
-# Files of a publication, besides those that every publication has.
+# Files of a publication, except those that every publication has.
 FILES = r"(inquiries|card|anatomy-.+)\.json|(scores|metrics)\.csv(\.gz)?|(lengths|loss|(map|anatomy)-.+)\.(png|svg|pdf)"
 COMPRESS_ABOVE = 8_000  # bytes, two blocks of a disk; larger CSV files are compressed
 
@@ -60,7 +60,7 @@ def publish(
         outlines = [{"outline": encode(inquiry.outline)} | inquiry.config() for inquiry in inquiries]
         entries = [_inquiry_columns(inquiry) | outline for inquiry, outline in zip(inquiries, outlines, strict=True)]
         files.append(_write_json(folder, "inquiries", entries))
-    if rows := identified_scores(runs, inquiries):
+    if rows := scores_with_run_columns(runs, inquiries):
         files.append(write_csv(folder / "scores.csv", rows, compress_above=COMPRESS_ABOVE))
     if metrics := metrics_rows(runs):
         files.append(write_csv(folder / "metrics.csv", metrics, compress_above=COMPRESS_ABOVE))
@@ -71,7 +71,7 @@ def publish(
             files.append(_write_json(folder, f"anatomy-{label}", anatomies))
     files.append(_write_json(folder, "figures", {"title": title} | ({"strong": highlight} if highlight else {})))
     files += [file for name, figure in figures.items() for file in save(figure, folder / name, formats)]
-    for path in old_files:  # those not overwritten would be mistaken for results of this publication
+    for path in old_files:  # an old file would be mistaken for a result of this publication
         if path not in files and re.fullmatch(FILES, path.name):
             remove(path)
     return files
@@ -103,7 +103,7 @@ def _draw_figures(
     highlight: str | None,
     width: Width,
 ) -> dict[str, Figure]:
-    """Return every figure for which there are rows, by name."""
+    """Return the figures for which there are rows, by name."""
     figures: dict[str, Figure] = {}
     lines = all_curves(runs, inquiries)
     if any(curve.diagonal() for curve in lines):
@@ -129,8 +129,8 @@ def anatomy_rows(runs: Sequence[RunFolder]) -> list[Row]:
     ]
 
 
-def identified_scores(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Row]:
-    """Return every score, each with the columns that identify its run."""
+def scores_with_run_columns(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> list[Row]:
+    """Return all scores, each with the columns that identify its run or inquiry."""
     named = [(run_columns(run), run) for run in runs] + [(_inquiry_columns(folder), folder) for folder in inquiries]
     return [columns | row for columns, folder in named for row in folder.rows("scores")]
 
@@ -167,8 +167,8 @@ def _inquiry_columns(inquiries: InquiryFolder) -> Row:
 def publish_depth(
     rows: Sequence[Row], path: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS
 ) -> list[Path]:
-    """Write accuracy and confidence against loops, as rows and as a figure of the first run's rows, by their
-    ``train_seed``. ``path`` is ``stopping-<run>``."""
+    """Write accuracy and confidence against loops: all rows as JSON, and a figure of the first seed's rows. ``path`` is
+    ``<folder>/stopping-<run>``. Return the paths written."""
     figure = _draw_depth(path.name, rows, width)
     return [_write_json(path.parent, path.name, rows), *save(figure, path, formats)]
 
@@ -181,8 +181,8 @@ def _draw_depth(name: str, rows: Sequence[Row], width: Width) -> Figure:
 
 
 def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folder: Path) -> list[Path]:
-    """Write accuracy and validation loss against parameters for runs that logged validation loss; write nothing if
-    there are none. Rows already published are kept unless they were measured again or their recipe has changed."""
+    """Write accuracy and validation loss against parameters for runs that logged validation loss; write nothing without
+    such runs. Published rows are kept unless measured again or their recipe has changed. Return the paths written."""
     new = parameter_rows(runs)
     if not new:
         return []
@@ -199,8 +199,9 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
 
 
 def publish_overview(panels: Sequence[str], folder: Path, *, title: str, highlight: str) -> list[Path]:
-    """Add panels, by the names of their folders, to the panels published before, and draw all of them in one figure. A
-    single panel is recorded but not drawn. ``highlight`` is the main method."""
+    """Add panels to those published before, and draw all of them in one figure; return the paths written. A panel is
+    the name of a folder of results within ``folder``. A single panel is recorded but not drawn. ``highlight`` is the
+    main method."""
     all_panels = list(dict.fromkeys([*read_figures_json(folder).get("panels", []), *panels]))
     about = read_figures_json(folder) | {"title": title, "panels": all_panels, "strong": highlight}
     files = [_write_json(folder, "figures", about)]
@@ -213,5 +214,5 @@ def _draw_overview(folder: Path, about: Row, width: Width = "page") -> Figure:
 
 
 def publish_distribution(counts: Mapping[int, int], path: Path) -> list[Path]:
-    """Write the number of problems of each length, as data and as a figure."""
+    """Write the number of training problems of each length, as JSON and as a figure; return the paths written."""
     return [_write_json(path.parent, path.name, dict(counts)), *save(distribution_figure(counts), path)]

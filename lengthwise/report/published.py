@@ -26,12 +26,12 @@ class PublishedRun(RunFolder):
         self._entry, self.rows_by_kind = entry, rows
 
     def rows(self, name: str) -> list[Row]:
-        """Return all published rows of this kind; empty if there are none."""
+        """Return all published rows of the kind ``name``, such as ``scores``; empty if there are none."""
         return self.rows_by_kind.get(name, [])
 
     @cached_property
     def outline(self) -> RunOutline:
-        """The recipe's facts that reports show."""
+        """The facts about the recipe that reports show."""
         if "outline" not in self._entry:
             raise UsageError(f"{self.folder.parent / 'runs.json'}: {self.folder.name} has no outline")
         return fields.decode(RunOutline, self._entry["outline"], f"{self.folder.parent / 'runs.json'}: outline")
@@ -60,7 +60,7 @@ class PublishedInquiry(InquiryFolder):
         self._entry, self._scores = entry, scores
 
     def rows(self, name: str) -> list[Row]:
-        """Return all published rows of this kind; empty if there are none."""
+        """Return the published scores if ``name`` is ``scores``; otherwise an empty list."""
         return self._scores if name == "scores" else []
 
     def _inquiry_fields(self) -> Row:
@@ -125,7 +125,7 @@ def read_json(path: Path, schema: Any) -> Any:
 
 
 def read_figures_json(folder: Path) -> Row:
-    """Read figures.json: ``title``, ``strong`` (the highlighted recipe) and ``claims``; empty if there is none."""
+    """Read figures.json: ``title``, ``strong`` (the highlighted recipe), ``claims``, ``panels``; empty without it."""
     path = folder / "figures.json"
     return fields.validate(FiguresFile, read_json_object(path), str(path)) if path.exists() else {}
 

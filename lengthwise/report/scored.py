@@ -28,7 +28,7 @@ from lengthwise.base.score_rows import (
     share_text,
     size_text,
 )
-from lengthwise.report import TRAINED, WORST, curves, warnings_by_recipe
+from lengthwise.report import TRAINED, WORST_FAMILY, curves, warnings_by_recipe
 from lengthwise.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class Scores(PrintedTable, list[Score]):
 
     @property
     def answers(self) -> list[Row]:
-        """Return a row per problem, in the order of the scores; empty unless ``evaluate`` was called with ``rows``."""
+        """A row per problem, in the order of the scores; empty unless ``evaluate`` was called with ``rows``."""
         return [row for score in self for row in score.answers]
 
     def rows(self) -> list[Row]:
@@ -110,10 +110,10 @@ class Scores(PrintedTable, list[Score]):
 
 
 class Comparison(PrintedTable):
-    """Several scores side by side, at the sizes and on the problems that all were measured on; of several stopping
-    rules, only the recipe's own is compared. ``difference`` is exact match of the last minus that of the first, with
-    Newcombe's 95 % interval (see ``newcombe_interval``), which covers the sampling of problems, but not the spread
-    between training seeds. Raises UsageError for scores of different tasks."""
+    """Two or more ``Scores`` side by side, at the sizes and on the sets of problems that all were measured on. If one
+    was measured by several stopping rules, only the recipe's own is compared. ``difference`` is exact match of the last
+    minus that of the first, with Newcombe's 95 % interval (see ``newcombe_interval``), which covers the sampling of
+    problems, but not the spread between training seeds. Raises UsageError for scores of different tasks."""
 
     title_above = False
 
@@ -129,7 +129,7 @@ class Comparison(PrintedTable):
             self.scores.append(Scores(kept, one.outline) if len(one.rules) > 1 else one)
         if len(tasks := dict.fromkeys(one.outline.task for one in scores)) > 1:
             raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
-        # The recipes' names, with seed, stopping rule, id or position if names repeat.
+        # Names are the recipes' names; if these repeat, seed, stopping rule, id or position are added.
         forms = "{name}", "{name} {seed}", "{name} {rule}", "{name} {seed} {rule}", "{name}-{id}"
         for form in (*forms, "{name} {seed} ({number})"):
             self.names = [
@@ -197,9 +197,9 @@ PAIRINGS: dict[Pairing, str] = {
 
 
 def newcombe_interval(first: Score, second: Score, pairing: Pairing = "independent") -> tuple[float, float, float]:
-    """Return the difference of two proportions, second − first, and both ends of Newcombe's 95 % interval for
-    independent samples (1998, Statistics in Medicine 17, 873–890, method 10), or for pairs (ibid., 2635–2650, method
-    10), which need both scores' ``outcomes``. "unknown" pairing takes the lowest correlation possible."""
+    """Return the difference of exact match, second − first, and both ends of Newcombe's 95 % interval: for independent
+    samples (1998, Statistics in Medicine 17, 873–890, method 10), or for pairs (ibid., 2635–2650, method 10), which
+    need both scores' ``outcomes``. "unknown" pairing takes the lowest correlation that the scores permit."""
     (low1, high1), (low2, high2) = first.interval, second.interval
     p, q, phi = first.exact, second.exact, 0.0
     if pairing == "paired":
@@ -242,7 +242,8 @@ def _draw_scores(scores: Sequence[Scores], names: Sequence[str], title: str | No
 
 
 def save_figure(draw: Callable[[], Figure], path: str | Path) -> Path:
-    """Save the figure that ``draw`` returns. Raises UsageError for an unknown extension, before drawing."""
+    """Save the figure that ``draw`` returns; return its path. Raises UsageError for an unknown extension, before
+    drawing."""
     from lengthwise.report.style import KNOWN_FORMATS, save  # late: matplotlib is slow to import
 
     target = to_path(path)
@@ -263,8 +264,8 @@ def to_data_frame(rows: Sequence[Row]) -> Any:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two recipes' mean exact match at one size, and Welch's 95 % interval over seeds. ``low`` and
-    ``high`` are None if a recipe has fewer than two seeds, or if no seed differs from another; ``note`` says which."""
+    """The difference of two recipes' mean exact match at one size, and Welch's 95 % interval over seeds. ``note`` says
+    why there is none: a recipe has only one seed, or all seeds of each recipe score the same."""
 
     mean: float
     low: float | None = None
@@ -277,9 +278,9 @@ class Difference:
 
 
 class PooledComparison(PrintedTable):
-    """Mean exact match of several recipes over their seeds, on uniform problems and on the worst family, with bands
-    from the worst to the best seed, or the 95 % interval of a single seed. Each recipe's means are compared with those
-    of the first (see ``Difference``). Raises UsageError without scores, or for runs of different tasks."""
+    """A comparison of recipes by mean exact match over their seeds, on uniform problems and on the worst family, with
+    bands from the worst to the best seed, or the 95 % interval of a single seed. Each recipe's means are compared with
+    those of the first (see ``Difference``). Raises UsageError without scores, or for runs of different tasks."""
 
     title_above = False
 
@@ -288,7 +289,7 @@ class PooledComparison(PrintedTable):
             raise UsageError(f"compare: {' and '.join(tasks)} are different tasks")
         self.runs = list(runs)
         own = [curve for curve in curves(runs) if curve.stopping == curve.own_rule]
-        self.curves = [curve for curve in own if curve.problems in ("uniform", WORST)]
+        self.curves = [curve for curve in own if curve.problems in ("uniform", WORST_FAMILY)]
         if not self.curves:
             raise UsageError("compare: no uniform problems were measured; lw.evaluate(run, …, save=True) measures them")
 
@@ -300,7 +301,7 @@ class PooledComparison(PrintedTable):
 
     @cached_property
     def differences(self) -> dict[tuple[str, str], dict[Sizes, Difference]]:
-        """The differences between each further recipe and the first on the same problems, by recipe and problems."""
+        """The differences between every other recipe and the first, by recipe and set of problems, then by size."""
         first = self.curves[0].label
         first_curves = {curve.problems: curve for curve in self.curves if curve.label == first}
         differences: dict[tuple[str, str], dict[Sizes, Difference]] = {}
@@ -321,9 +322,9 @@ class PooledComparison(PrintedTable):
         return differences
 
     def rows(self) -> list[Row]:
-        """Return a row per recipe, set of problems and size: the mean over seeds, its band, and the number of seeds;
-        ``difference`` is the mean minus that of the first recipe, with the ends of its 95 % interval over seeds, or a
-        note on why there is no interval."""
+        """Return a row per recipe, set of problems and size: the mean over seeds, its band, and the number of seeds.
+        ``difference`` is the mean minus the first recipe's; ``difference_low`` and ``difference_high`` are the ends of
+        its 95 % interval over seeds, and ``difference_note`` says why there is no interval."""
         rows = []
         for curve in self.curves:
             differences = self.differences.get((curve.label, curve.problems), {})
@@ -366,7 +367,7 @@ class PooledComparison(PrintedTable):
         sizes = self.sizes
         sizes = sizes[: MAX_SIZE_COLUMNS - 1] + sizes[MAX_SIZE_COLUMNS - 1 :][-1:]
         tops = {curve.tops for curve in self.curves}
-        marked = [size_text(size) + TRAINED * all(is_within_training_sizes(size, t) for t in tops) for size in sizes]
+        marked = [size_text(s) + TRAINED * all(is_within_training_sizes(s, t) for t in tops) for s in sizes]
         rows, warnings = [], warnings_by_recipe(self.curves)
         for curve in self.curves:
             points = {point.sizes: point for point in curve.points()}
@@ -395,5 +396,5 @@ class PooledComparison(PrintedTable):
 
 
 def _have_intervals(differences: Mapping[Sizes, Difference]) -> bool:
-    """Return True if, at any size, both recipes have two or more seeds."""
+    """Return whether, at any size, both recipes have two or more seeds."""
     return any(difference.note != ONE_SEED for difference in differences.values())

@@ -20,9 +20,9 @@ Grid = list[list[Text]]  # cells by column, headings first
 
 
 class FittedTable(Table):
-    """A table whose columns are never narrower than their longest word; names in the first column may break after a
-    hyphen. If that does not fit, the decorative column (number ``optional_column``) is dropped. If the table still does
-    not fit, each row is written as a paragraph: its first cell, then the others with their headings."""
+    """A table that adapts to the width of the terminal. Columns are never narrower than their longest word. If that is
+    too wide, words may break after a hyphen, then the column number ``optional_column`` is dropped; if the table is
+    still too wide, each row is written as a paragraph: its first cell, then the other cells with their headings."""
 
     def __init__(
         self,
@@ -58,8 +58,8 @@ class FittedTable(Table):
 
 
 def _build_table(columns: Sequence[Column], grid: Grid, minima: Sequence[int], max_width: int) -> Table:
-    """Return a table whose columns have their minimum, and a part of the spare width. Names get spare width first, then
-    the columns that need the least. Long words are broken after hyphens."""
+    """Return a table whose columns have at least the widths ``minima``. Spare width goes first to the names in the
+    first column, then to the columns that need the least. Long words are broken after hyphens."""
     maxima = [_max_width(cells, str.splitlines) for cells in grid]
     widths, spare = list(minima), max_width - COLUMN_GAP * len(minima) - sum(minima)
     by_need = sorted(range(len(widths)), key=lambda number: maxima[number] - minima[number])
@@ -89,7 +89,7 @@ def _to_text(cell: Any) -> Text:
 
 
 def _split_words(text: str) -> list[str]:
-    """Return words, and parts of words after which a line may break."""
+    """Split a text at spaces, and words also after each hyphen between lower-case letters."""
     return re.split(r"\s+|(?<=[a-z]-)(?=[a-z])", text)
 
 
@@ -98,8 +98,8 @@ def _max_width(cells: Iterable[Text], split: Callable[[str], list[str]]) -> int:
 
 
 def _write_paragraphs(grid: Grid, width: int) -> Iterable[Text | Padding]:
-    """Yield each row as lines of text, with the cell's heading before each cell; a line breaks only between cells. Rows
-    whose first cells are equal stand below one such cell."""
+    """Yield each row as lines of text, with the cell's heading before each cell; a line breaks only between cells. The
+    first cell is a line of its own, which consecutive rows share if it is equal."""
     heads, above = [cells[0].plain for cells in grid], None
     for first, *others in zip(*(cells[1:] for cells in grid), strict=True):
         named = " ".join(first.plain.split())

@@ -26,7 +26,7 @@ from lengthwise.base.files import write
 Width = Literal["column", "page"]
 FORMATS = ("png",)  # default formats of figures
 KNOWN_FORMATS = ("png", "svg", "pdf")
-PANELS_PER_ROW: dict[Width, int] = {"column": 2, "page": 3}  # panels in a row
+PANELS_PER_ROW: dict[Width, int] = {"column": 2, "page": 3}
 WIDTHS: dict[Width, float] = {"column": 3.25, "page": 6.75}  # inches, for a two-column page
 
 # Okabe and Ito (2008): safe for all colour vision. Yellow is left out, as it is faint on white.
@@ -78,8 +78,8 @@ _without_layout_engine = partial(matplotlib.rc_context, {"figure.constrained_lay
 
 @contextmanager
 def style(width: Width = "page") -> Iterator[None]:
-    """Apply the package's figure style in place of the user's settings; see ``lw.style``. Also a decorator. Letters
-    that the font lacks are drawn as boxes."""
+    """Apply the package's figure style in place of the user's settings, as a context manager or a decorator; see
+    ``lw.style``. Letters that the font lacks are drawn as boxes, without a warning."""
     if not isinstance(width, str) or width not in WIDTHS:
         raise UsageError(f"width must be 'column' or 'page', not {quote_value(width)}")
     size = (WIDTHS[width], 0.62 * min(WIDTHS[width], 5.0))
@@ -116,7 +116,7 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = FORMATS) -> 
 
 
 def _encode(figure: Figure, file_format: str) -> bytes:
-    """Encode a figure without dates, PNG with a palette of 64 colours, enough at a quarter of the size."""
+    """Return a figure as a file's content, without dates; a PNG has 64 colours, which make it a quarter as large."""
     content = io.BytesIO()
     about = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}
     with style(), _without_layout_engine():

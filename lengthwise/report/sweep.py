@@ -13,7 +13,7 @@ from lengthwise.base.score_rows import Row, group_by, share_text
 from lengthwise.report.sheet import FittedTable
 from lengthwise.report.style import COLOURS, FAINT, Drawing, fix_layout, new_figure, style
 
-SHOWN_TRIALS = 12  # trials in the table
+MAX_TRIAL_ROWS = 12  # trials in the table
 BINS = 3  # bins per searched range
 
 
@@ -24,8 +24,8 @@ def rank_trials(trials: Sequence[Row]) -> list[Row]:
 
 def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Row]:
     """Return a row per field that varied: the fraction of the variance of exact match that its values explain, and mean
-    exact match at each value. Values of the fields in ``ranges``, which a search draws from a range, are binned into
-    three parts of about equal counts; equal values share a bin."""
+    exact match at each value. Values of the fields in ``ranges``, which a search draws from a range, are put into three
+    bins of about equal counts; equal values share a bin."""
     exact = [row["exact"] for row in trials]
     variance, mean, rows_of_fields = statistics.pvariance(exact), statistics.fmean(exact), []
     for path in trials[0]["values"]:
@@ -37,12 +37,13 @@ def compute_importances(trials: Sequence[Row], ranges: Sequence[str]) -> list[Ro
 
 
 def _group_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
+    """Return the trials' exact match by the value of the field ``path``."""
     by_value = group_by(trials, lambda row: row["values"][path])
     return {value: [row["exact"] for row in rows] for value, rows in by_value.items()}
 
 
 def _bin_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
-    """Return exact match by parts of about equal counts, in the order of the field's values."""
+    """Return the trials' exact match in bins of about equal counts, by each bin's range of the field ``path``."""
     ordered = sorted(trials, key=lambda row: float(row["values"][path]))
     size, parts = -(-len(ordered) // BINS), [list[Row]()]
     for _, equal_rows in groupby(ordered, key=lambda row: float(row["values"][path])):
@@ -55,12 +56,12 @@ def _bin_trials(trials: Sequence[Row], path: str) -> dict[str, list[float]]:
 
 
 def trials_table(trials: Sequence[Row]) -> Table:
-    """Return a table of the best trials."""
+    """Return a table of the ``MAX_TRIAL_ROWS`` best trials."""
     paths = list(trials[0]["values"])
-    further = f"{len(trials) - SHOWN_TRIALS} more in trials.csv" if len(trials) > SHOWN_TRIALS else None
+    further = f"{len(trials) - MAX_TRIAL_ROWS} more in trials.csv" if len(trials) > MAX_TRIAL_ROWS else None
     headings = (*paths, "exact match", "worst seed", "seeds", "parameters")
     table = FittedTable(*headings, title="Trials, the best first", caption=further)
-    for row in rank_trials(trials)[:SHOWN_TRIALS]:
+    for row in rank_trials(trials)[:MAX_TRIAL_ROWS]:
         size = f"{row['parameters']:,}" if row["parameters"] else "–"
         numbers = (share_text(row["exact"], 3), share_text(row["worst"], 3), str(row["seeds"]), size)
         table.add_row(*(row["values"][path] for path in paths), *numbers)

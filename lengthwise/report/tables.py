@@ -29,22 +29,30 @@ from lengthwise.base.score_rows import (
     uniform_rows_by_size,
     worst_row,
 )
-from lengthwise.report import TRAINED, WORST, Curve, Point, name_curves, scores_at_training_length, training_warnings
+from lengthwise.report import (
+    TRAINED,
+    WORST_FAMILY,
+    Curve,
+    Point,
+    name_curves,
+    scores_at_training_length,
+    training_warnings,
+)
 from lengthwise.report.sheet import FittedTable
 
-ROUNDING = 1e-9  # tolerance for floating-point error in a fraction such as 0.07
-NAMED_FAMILIES = 2  # number of families to name; others are only counted
-MAX_BLOCKS = 8  # maximum per side of a map, to fit 80 characters
-COLUMNS = 7  # maximum number of sizes, to fit 80 characters with a name
+TOLERANCE = 1e-9  # tolerance for floating-point error in a fraction such as 0.07
+MAX_NAMED = 2  # number of families to name; others are only counted
+MAX_BLOCKS = 8  # blocks per side of a map, so that it fits 80 characters
+MAX_SIZES = 7  # sizes in a table, so that it fits 80 characters with a name
 
 
 def score_table(curves: Sequence[Curve]) -> Table:
-    """Return a table of exact match, one row per curve and one column per size: the mean over seeds, with its band. If
-    sizes do not fit, some are left out, those off the diagonal first. Raises UsageError without curves."""
+    """Return a table of exact match, one row per curve and one column per size: the mean over seeds, with its band. Of
+    too many sizes, some are left out, first those not in ``Curve.diagonal``. Raises UsageError without curves."""
     if not curves:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
     points = [{point.sizes: point for point in curve.points()} for curve in curves]
-    uniform = [row for curve, row in zip(curves, points, strict=True) if curve.problems != WORST]
+    uniform = [row for curve, row in zip(curves, points, strict=True) if curve.problems != WORST_FAMILY]
     sizes = sorted(set().union(*(uniform or points)))
     # Values that all rows share go into the caption.
     row_headings = {
@@ -53,7 +61,7 @@ def score_table(curves: Sequence[Curve]) -> Table:
     }
     row_headings = {heading: cells for heading, cells in row_headings.items() if len(set(cells)) > 1}
     diagonal_sizes = {point.sizes for curve in curves for point in curve.diagonal()}
-    max_columns = COLUMNS - len(row_headings)
+    max_columns = MAX_SIZES - len(row_headings)
     shown = sizes if len(sizes) <= max_columns else [size for size in sizes if size in diagonal_sizes] or sizes
     if len(shown) > max_columns:
         # The smallest, the largest, the training lengths, and others evenly spaced.
@@ -69,7 +77,7 @@ def score_table(curves: Sequence[Curve]) -> Table:
         for column, size in enumerate(shown):
             if point := points[number].get(size):
                 # Round the ends outwards, so that a band is never shown narrower than it is.
-                low, high = math.floor(100 * point.low + ROUNDING) / 100, math.ceil(100 * point.high - ROUNDING) / 100
+                low, high = math.floor(100 * point.low + TOLERANCE) / 100, math.ceil(100 * point.high - TOLERANCE) / 100
                 ends = [f"{end:.0f}" if end in (0, 1) else f"{end:.2f}".removeprefix("0") for end in (low, high)]
                 band = f" {'–'.join(ends)}" if low < high else ""  # no band if all seeds agree
                 mean, mark = (share_text(point.mean), _share_style(point.mean)), TRAINED * curve.is_trained_size(size)
@@ -108,8 +116,8 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
 
 
 def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
-    """Return a table of mean exact match over blocks of pairs of sizes, under one stopping rule, with at most
-    ``MAX_BLOCKS`` blocks per side."""
+    """Return a table of exact match at pairs of sizes, averaged over blocks of neighbouring pairs, at most
+    ``MAX_BLOCKS`` per side. The rows must be of one stopping rule."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
     sides: list[dict[str, list[int]]] = [{}, {}]  # blocks of sizes of equal count, by their span as text
     for axis, blocks in enumerate(sides):
@@ -196,7 +204,7 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 
 def depth_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return a row per size: exact match under each stopping rule, and after fewer and more loops than planned."""
+    """Return a row per size: exact match under each stopping rule, and after −1, 1 and 5 loops more than planned."""
     depth_summaries = []
     for row in rows:
         exact, planned, chosen = row["exact"], row["planned"], row["chosen"]
@@ -259,7 +267,7 @@ def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
 
 
 def anatomy_table(rows: Sequence[Row]) -> Table:
-    """Return a table of error analyses: a line per size, then one per group of problems in order of difficulty."""
+    """Return a table of error analyses: a line per size, followed by lines for its problems, grouped by difficulty."""
     headings = ("size", "exact match", "wrong", "end early", "end late", "wrong symbol", "first wrong at")
     table = FittedTable(*headings, left_aligned=("size", "first wrong at"), no_wrap=("size",))
     for row in rows:
@@ -304,7 +312,7 @@ def _share_style(share: float) -> str:
 
 def _detail_cells(row: Row, tops: Sizes | None) -> list[Text]:
     exact, style = row["exact"], _share_style(row["exact"])
-    # A bar of ten characters, to an eighth of a character; any value above 0 is visible.
+    # A bar of ten characters, in steps of an eighth of a character; any value above 0 is visible.
     eighths = max(round(exact * 80), 1 if exact > 0 else 0)
     bar = ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(10, "·")
     trained = tops is not None and is_within_training_sizes(row["sizes"], tops)
@@ -320,7 +328,7 @@ def _detail_cells(row: Row, tops: Sizes | None) -> list[Text]:
 
 
 def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_count: int, size_count: int) -> str:
-    """Describe the training range, the problems and seeds, the bands, how recipes were selected, and worst families."""
+    """Return a caption: training range, problems and seeds, bands, sizes recipes were chosen on, and worst families."""
     seeds = {point.seeds for point in points}
     # Seeds share their problems, unless these are sealed.
     shared_text = "" if seeds == {1} or any(curve.is_sealed() for curve in curves) else ", the same for all seeds"
@@ -338,13 +346,13 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
         of = f": {labels}" if len(by_looked_at) > 1 else ""
         lines += [f"chosen on {', '.join(map(str, looked_at))}{of}"] if looked_at else []
     lines += ["final: on sealed problems"] if all(curve.is_sealed() for curve in curves) else []
-    worst = [curve for curve in curves if curve.problems == WORST]
+    worst = [curve for curve in curves if curve.problems == WORST_FAMILY]
     several = len({curve.stopping for curve in worst}) > 1
     for curve in worst:
         failing: dict[str, list[str]] = {}  # sizes with wrong answers, by the worst families
         for point in curve.points():
             if point.mean < 1:
-                named, others = [*point.families[:NAMED_FAMILIES]], len(point.families) - NAMED_FAMILIES
+                named, others = [*point.families[:MAX_NAMED]], len(point.families) - MAX_NAMED
                 family = " or ".join(named + [f"{others} others"] * (others > 0))
                 failing.setdefault(family, []).append(size_text(point.sizes))
         listed = failing.pop("every", [])  # short sizes, where all problems were measured instead of families

@@ -12,9 +12,9 @@ from rich.text import Text
 Points = Sequence[tuple[float, float]]
 
 ROWS, COLUMNS = 9, 71  # cells
-MARKS = "●▲■◆○△□◇"
+MARKERS = "●▲■◆○△□◇"
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")  # the terminal's own, which suit its background
-DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # the bit of each dot of a braille cell: left, right column
+DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # bits of a braille cell's dots: left column, right column
 
 
 def plot(series: Mapping[str, Points], x_label: str, top: float | None = None) -> Group:
@@ -32,7 +32,7 @@ def plot(series: Mapping[str, Points], x_label: str, top: float | None = None) -
     marks: dict[tuple[int, int], tuple[str, str]] = {}
     legend = [Text("exact match", "italic")]
     for number, (name, points) in enumerate(series.items()):
-        mark, colour = MARKS[number % len(MARKS)], COLOURS[number % len(COLOURS)]
+        mark, colour = MARKERS[number % len(MARKERS)], COLOURS[number % len(COLOURS)]
         legend.append(Text.assemble((mark, f"bold {colour}"), " ", name))
         places = [locate(x, y) for x, y in points]
         for start, end in pairwise(places):

@@ -11,12 +11,12 @@ from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, select_reported_rows, size_text
 from lengthwise.report import all_curves, by_recipe, name_curves
-from lengthwise.report.card import SURE_COUNT, card_cells, format_sizes, score_card
+from lengthwise.report.card import MIN_PROBLEMS, card_cells, format_sizes, score_card
 from lengthwise.report.length_figure import default_title
 from lengthwise.report.lines import line_style
 from lengthwise.report.loss_figure import running_mean
 from lengthwise.report.map_figure import average_cells, label_scores
-from lengthwise.report.publish import anatomy_rows, identified_scores, metrics_rows
+from lengthwise.report.publish import anatomy_rows, metrics_rows, scores_with_run_columns
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.folder import InquiryFolder, RunFolder
 from lengthwise.runs.run import Run, Weights
@@ -26,11 +26,11 @@ from lengthwise.viewer.viewer import find_export_obstacle, model_data
 
 MAX_PAGE_BYTES = 3_000_000  # bytes per page; models that do not fit are left out
 LIBRARIES = "vega", "vega-lite", "vega-embed"
-TRIES = 300  # tries per model, in the attack
+TRIES = 300  # problems that the attack on each model tries
 LOSS_POINTS = 250  # approximate number of points drawn per run
 SHAPES: dict[str, str] = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond"}  # by matplotlib's marker
 SHAPES |= {"v": "triangle-down", "P": "cross", "X": "stroke"}
-SEEDS = {"seed", "data_seed", "name"}  # recipe fields that are ignored when comparing recipes
+SEED_FIELDS = {"seed", "data_seed", "name"}  # recipe fields that are ignored when comparing recipes
 
 
 def report_page(
@@ -56,9 +56,9 @@ def report_page(
     page, chosen = build_document(title, body.replace(_VIEWER, ""), code, {"report": report}, **options), []
     scripts = f"{code}\n{join_scripts(*VIEWER)}"
     for model in models:
-        # Its parameters in base64, and its program.
-        weight = sum(part.numel() for part in model.model.parameters()) * 16 // 3 + 100_000
-        if len(page) + weight < MAX_PAGE_BYTES:
+        # Approximate bytes that the model adds: its parameters in base64, its program and examples.
+        added = sum(part.numel() for part in model.model.parameters()) * 16 // 3 + 100_000
+        if len(page) + added < MAX_PAGE_BYTES:
             chosen.append(model_data(model, TRIES))
             page = build_document(title, body, scripts, {"report": report, "models": {"models": chosen}}, **options)
     return page
@@ -101,8 +101,8 @@ def _build_body(
         f'<div class="wide" tabindex="0" role="region" aria-label="score card"><table><thead><tr>{head}</tr></thead>'
         f'<tbody>{lines}</tbody></table></div><p class="soft">'
         "Longest: the largest size solved, for each seed: 0.99 or more at the lower end of the 95 % interval (from "
-        f"{SURE_COUNT} problems on) and on every family of structured problems. Seeds beyond: those that solve a size "
-        "longer than in training. Operations and processor minutes: of the whole training.</p>"
+        f"{MIN_PROBLEMS} problems on) and on every family of structured problems. Seeds beyond: those that solve a "
+        "size longer than in training. Operations and processor minutes: of the whole training.</p>"
     )
     return f"""<a class="skip" href="#charts">to the charts</a>
 <header><h1>{escape(title)}</h1><p class="soft">{count}; Lengthwise {escape(__version__)}</p></header>
@@ -199,9 +199,9 @@ def table_rows(
     """Return the rows of each table that has rows, by its name."""
     groups = by_recipe(runs) if runs else {}
     tables = {
-        "scores": identified_scores(runs, inquiries),
+        "scores": scores_with_run_columns(runs, inquiries),
         "curves": [{**row, "families": " ".join(row["families"])} for row in _length_rows(runs, inquiries)],
-        # Lists are of the sizes of several seeds, not sizes themselves.
+        # These lists hold one size per seed, not one size per axis.
         "card": [
             {name: format_sizes(value) if isinstance(value, list) else value for name, value in row.items()}
             for row in card
@@ -230,7 +230,7 @@ def _length_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) 
 
 
 def _depth_rows(group: Sequence[RunFolder]) -> list[Row]:
-    """Return the scores after each loop from the first run that has them: per size, the row with the most problems."""
+    """Return the scores after each loop of the first run that has any: by size, the row with the most problems."""
     rows = next((rows for run in group if (rows := run.rows("depth"))), [])
     return list({tuple(row["sizes"]): row for row in sorted(rows, key=lambda row: row["count"])}.values())
 
@@ -238,9 +238,9 @@ def _depth_rows(group: Sequence[RunFolder]) -> list[Row]:
 def recipe_differences(groups: Mapping[str, Sequence[RunFolder]]) -> list[Row]:
     """Return a row per field in which recipes differ, a column per recipe; seeds and names are ignored."""
     flat = {label: flatten_fields(group[0].config()) for label, group in groups.items()}
-    paths = dict.fromkeys(path for fields_of_recipe in flat.values() for path in fields_of_recipe if path not in SEEDS)
+    paths = dict.fromkeys(path for recipe_fields in flat.values() for path in recipe_fields if path not in SEED_FIELDS)
     rows = [
-        {"field": path} | {label: fields_of_recipe.get(path, "–") for label, fields_of_recipe in flat.items()}
+        {"field": path} | {label: recipe_fields.get(path, "–") for label, recipe_fields in flat.items()}
         for path in paths
     ]
     return [row for row in rows if len({str(value) for name, value in row.items() if name != "field"}) > 1]

@@ -43,7 +43,7 @@ from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import Copy, UniqueSet
 from lengthwise.viewer.document import build_document, escape, join_scripts
 
-MOST_PARAMETERS = 1_000_000  # of a model that is exported with its weights
+MAX_PARAMETERS = 1_000_000  # larger models are not exported with their weights
 # Types that js/ implements. Matched exactly, since a subclass may compute something else.
 TASKS: dict[type[Task], str] = {  # each with an example problem
     Parity: "1011",
@@ -60,16 +60,16 @@ LAYOUTS = Pairs, FullOutput, NextToken
 LOOPS = Constant, PerRound, ExtraLoops, AnyLoops
 RULES = Oracle, After, MaxConfidence, Halted, Converged, Settled
 POSITIONS = NoPE, Mark, Learned, Local, LocalHeads, CoupledHeads, EarlierHeads, Blank, Abacus, Coupling
-FIXED: dict[str, Any] = {"norm": "pre", "read_in": "table", "embedding_norm": False, "gated": False, "biases": True}
-FIXED |= {"readout": "linear", "mixer": Attention(), "mixers": ()}
-ONE_OF = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
-NETWORK = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
-SCRIPTS = *NETWORK, "dom", "draw", "panel", "recorded", "viewer"
-TRIES = 1500  # tries of an attack on a model without known failures; takes some seconds
+REQUIRED_VALUES: dict[str, Any] = {"norm": "pre", "read_in": "table", "embedding_norm": False, "gated": False}
+REQUIRED_VALUES |= {"biases": True, "readout": "linear", "mixer": Attention(), "mixers": ()}
+ALLOWED_VALUES = {"final_norm": ("loop", "none"), "injection": ("add", "once")}
+NETWORK_SCRIPTS = "tensors", "tasks", "layouts", "network", "timed", "trace", "rasp"  # scripts that compute
+SCRIPTS = *NETWORK_SCRIPTS, "dom", "draw", "panel", "recorded", "viewer"
+TRIES = 1500  # problems that an attack tries, in some seconds, on a model without known failures
 HARD_EXAMPLES = 3  # number of structured problems shown
-READER_ORIGIN = "given"  # the origin of the reader's own problems
-# The longest searches for failures of shipped weights: the options of ``attack``, the counts, and some failing prompts;
-# ``weights`` is the digest of the weights searched.
+READER_ORIGIN = "given"  # the origin of problems that the caller gave
+# The longest search for failures of each shipped weights file: the options of ``attack``, the counts, some failing
+# prompts, and, as ``weights``, the digest of the weights attacked.
 FAILURES = Path(__file__).with_name("failures.json")
 
 ABOUT_COMPUTED = (
@@ -109,8 +109,8 @@ def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
 
 
 def model_data(model: Weights, tries: int | None = None, problems: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the data of one model for the viewer: ``examples``, ``problems`` first, with their origin and whether the
-    model solves them, and ``searched``, a summary of an attack of ``tries`` tries."""
+    """Return the data of one model for the viewer: the model; ``examples``, ``problems`` first, with their origin and
+    whether the model solves them; and ``searched``, a summary of an attack that tried ``tries`` problems."""
     obstacle = find_export_obstacle(model.recipe, sum(part.numel() for part in model.model.parameters()))
     if not obstacle:
         listed, searched = _list_examples(model, tries or TRIES, problems, multiples=(1, 2))
@@ -139,8 +139,8 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
 def _list_examples(
     weights: Weights, tries: int, problems: Sequence[str], multiples: Sequence[int]
 ) -> tuple[dict[str, str], str]:
-    """Return problems with their origins, and a summary of the attack: the reader's problems, one of the harder set,
-    uniform ones at multiples of the training length, some families', and problems that the model gets wrong."""
+    """Return example problems with their origins, and a summary of the attack. Examples: ``problems``, one of the
+    harder set, uniform ones at ``multiples`` of the training length, some families', and some answered wrongly."""
     recipe, drawn = weights.recipe, dict[str, str]()
     draw, top = stream(0, "page", recipe.task.name), recipe.lengths.top
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
@@ -179,12 +179,12 @@ def describe_search(search: Mapping[str, Any]) -> str:
 
 
 def export_model(weights: Weights) -> dict[str, Any]:
-    """Return a model and its recipe's facts as plain values: ``weights`` is base64 of little-endian float32,
-    ``tensors`` lists the name, start and length of each tensor. ``js`` must implement the model."""
+    """Return a model and the facts about its recipe as plain values: ``weights`` is base64 of little-endian float32
+    numbers, ``tensors`` lists the name, start and length of each tensor. ``js`` must implement the model."""
     recipe, spec = weights.recipe, weights.recipe.model
     reads, writes = recipe.layout.vocabs(recipe.task)
     steps = None
-    with suppress(UsageError):  # it may have no n-RASP-L program
+    with suppress(UsageError):  # the task may have no RASP-L program
         steps = export_program(find_program(recipe.task))
     tensors = {name: part.detach().cpu().float().numpy().ravel() for name, part in weights.model.state_dict().items()}
     starts = np.cumsum([0, *map(len, tensors.values())]).tolist()
@@ -210,12 +210,12 @@ def export_model(weights: Weights) -> dict[str, Any]:
 
 def find_export_obstacle(recipe: Recipe, parameters: int) -> str:
     """Return the reason why a page cannot compute models of this recipe; empty if it can."""
-    large = f"{parameters:,} parameters are more than {MOST_PARAMETERS:,}" if parameters > MOST_PARAMETERS else ""
+    large = f"{parameters:,} parameters are more than {MAX_PARAMETERS:,}" if parameters > MAX_PARAMETERS else ""
     return next(_find_unknown_parts(recipe), large)
 
 
 def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
-    """Describe each part that ``js`` does not implement; parts within a model of an unknown kind may be left out."""
+    """Yield a reason for each part that ``js`` does not implement, except parts within a model of an unknown class."""
     spec = recipe.model
     parts = [(recipe.task, TASKS), (recipe.layout, LAYOUTS), (recipe.loops, LOOPS), (recipe.stopping, RULES)]
     for part, known_parts in (*parts, (spec, (Transformer, Timed))):
@@ -225,10 +225,10 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
         if type(model) is not Transformer:
             yield f"it supports no {type(model).__name__} in another model, only Transformer"
             continue
-        for name, value in FIXED.items():
+        for name, value in REQUIRED_VALUES.items():
             if getattr(model, name) != value:
                 yield f"it takes model.{name}={fields.part_text(value)} only"
-        for name, values in ONE_OF.items():
+        for name, values in ALLOWED_VALUES.items():
             if getattr(model, name) not in values:
                 yield f"it takes model.{name}={' or '.join(values)} only"
         for position in model.positions:
@@ -240,8 +240,8 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
 
 
 def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the facts of a model and its recipe, and a recording of each problem that is short enough and that the
-    model can read. Raises UsageError if it cannot read one of ``given_prompts``, or if no problem is left."""
+    """Return facts about a model and its recipe, and a recording of each problem that is short enough and that the
+    model can read. Raises UsageError if it cannot read one of ``given_prompts``, or if no problem can be recorded."""
     recipe, recordings, cells_left = weights.recipe, [], depth.MAX_CELLS
     for prompt in prompts:
         try:

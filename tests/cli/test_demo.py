@@ -10,7 +10,7 @@ from lengthwise.base.score_rows import SOLVED
 from lengthwise.cli.demo import _mark_wrong_digits
 from lengthwise.cli.entry import build_parser
 from lengthwise.evaluation.solver import Answer
-from lengthwise.report.card import SURE_COUNT
+from lengthwise.report.card import MIN_PROBLEMS
 from lengthwise.viewer import report
 
 
@@ -38,8 +38,8 @@ def test_the_demo_shows_its_results_and_can_be_repeated(runs, monkeypatch):
 def test_the_demo_samples_enough_problems_to_call_a_size_solved():
     """The default sample is large enough for the card to call a size solved if every answer is right."""
     samples = build_parser().parse_args(["demo"]).samples
-    assert wilson_interval(1.0, SURE_COUNT)[0] >= SOLVED > wilson_interval(1.0, SURE_COUNT - 1)[0]
-    assert samples >= SURE_COUNT
+    assert wilson_interval(1.0, MIN_PROBLEMS)[0] >= SOLVED > wilson_interval(1.0, MIN_PROBLEMS - 1)[0]
+    assert samples >= MIN_PROBLEMS
 
 
 def test_wrong_digits_are_counted_in_answers_of_another_length():

@@ -10,7 +10,7 @@ from fillers.rows import ROOT, outlines_of, unfitted
 from fillers.sources import VERDICTS, _measured, compared, headline, tally, verdict
 
 from lengthwise.base.score_rows import training_length_rows
-from lengthwise.report import WORST, Curve, scores_at_training_length
+from lengthwise.report import WORST_FAMILY, Curve, scores_at_training_length
 
 UNFIT = {"weak": " (not fitted: 0.531 at 20)"}
 BOUNDS = {">=": ">= 0.95", "<=": "<= 0.6"}
@@ -27,8 +27,8 @@ def test_a_listed_training_length_decides_whether_a_model_is_fitted():
     assert [one["exact"] for one in training_length_rows(rows, (10,))] == [1013 / 1024]
     assert [one["exact"] for one in training_length_rows(rows[:1], (10,))] == [1.0]
     drawn = Curve("a", 10, ("length",), "uniform", "Oracle", {(0, 0): rows[:1]})
-    listed = Curve("a", 10, ("length",), WORST, "Oracle", {(0, 0): rows[1:2]})
-    structured = Curve("a", 10, ("length",), WORST, "Oracle", {(0, 0): [row("runs", 0.3)]})
+    listed = Curve("a", 10, ("length",), WORST_FAMILY, "Oracle", {(0, 0): rows[1:2]})
+    structured = Curve("a", 10, ("length",), WORST_FAMILY, "Oracle", {(0, 0): [row("runs", 0.3)]})
     assert scores_at_training_length([drawn, listed]) == {"a": 1013 / 1024}
     assert scores_at_training_length([drawn, structured]) == {"a": 1.0}
 

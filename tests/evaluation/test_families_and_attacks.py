@@ -25,7 +25,7 @@ from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.data import draw_batch, fresh_problems
 from lengthwise.experiment.recipe import ChosenOn, Watch
 from lengthwise.nn.position import Mark
-from lengthwise.report import WORST, curves, describe_misfit, name_curves
+from lengthwise.report import WORST_FAMILY, curves, describe_misfit, name_curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.tables import family_table, score_table, summary_rows, summary_table, worst_table
@@ -257,7 +257,7 @@ def two_families(**changes):
 
 def test_the_worst_family_is_a_line_beside_uniform_problems():
     lines = curves([two_families()])
-    assert [line.problems for line in lines] == ["uniform", WORST]
+    assert [line.problems for line in lines] == ["uniform", WORST_FAMILY]
     points = {point.length: (point.mean, point.families) for point in lines[1].points()}
     assert (points[16], points[24]) == ((0.995, ("palindrome",)), (0.5, ("runs",)))
     assert "worst family palindrome at 16; runs at 24" in " ".join(render(score_table(lines)).split())

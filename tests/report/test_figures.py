@@ -13,7 +13,7 @@ from reported import TOP, logged, recipe, scored
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.report import WORST, Curve, curves
+from lengthwise.report import WORST_FAMILY, Curve, curves
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import length_figure, overview_figure, score_figure, split_panels
 from lengthwise.report.lines import line_style, shorten_labels
@@ -25,8 +25,9 @@ from lengthwise.runs.folder import SHIPPED
 
 
 def study_curves(panel):
-    """Return the curves of a panel's figure: every recipe by all its rules, on uniform problems and families."""
-    kinds = product(panel.recipes, ("uniform", WORST))
+    """Return the curves of a study's panel: every recipe with each of its stopping rules, on uniform problems and on
+    the worst family."""
+    kinds = product(panel.recipes, ("uniform", WORST_FAMILY))
     score = lw.Score("parity", "w", "", "", (4,), 100, 0.5, 0.5, 0.5, 1.0)
     return [
         Curve(one.name, 4, ("length",), kind, rule, {(0, 0): [replace(score, problems=kind, stopping=rule).row()]})
@@ -39,7 +40,7 @@ HARD = {"problems": "a-family"}
 
 
 def repeated_styles(figure):
-    """Return colours and dashes that two lines of the same axes share although their names differ."""
+    """Return the axes' title and the names of lines of the same axes that share colour and dash."""
     found = []
     for axes in figure.axes:
         seen = {}
@@ -229,7 +230,7 @@ def test_all_panels_label_methods_alike(tmp_path):
 
 @pytest.mark.usefixtures("blank_figures")
 def test_an_overview_shows_scores_by_the_recipe_s_own_rule(tmp_path):
-    """The order in which rules were measured does not matter."""
+    """The recipe's own rule is shown, whether it was measured first or last."""
     exact = {"Oracle": 0.5, "Converged": 0.25}
     for name, order in (("first", [*exact]), ("last", [*exact][::-1])):
         of = [(size, exact[rule], {"stopping": rule}) for rule in order for size in (8, 16)]

@@ -16,7 +16,7 @@ from lengthwise.base import fields
 from lengthwise.cli.reproduce import _read_other_columns
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.report.matrix import (
-    PAPERS,
+    PAPER_SCORES,
     find_paper_score,
     format_cell_foot,
     label_differing_fields,
@@ -63,7 +63,7 @@ def test_a_cell_is_the_mean_over_seeds_of_uniform_problems_and_worst_families(fo
 
 
 def test_a_seed_that_diverged_or_misses_a_size_is_not_counted_and_a_diverged_one_is_not_fitted():
-    def matrix(*runs):
+    def cells_by_size(*runs):
         return {row["sizes"]: (row["seeds"], row["uniform"], row["fitted"]) for row in matrix_rows(runs)}
 
     short, full, failed = (
@@ -71,9 +71,9 @@ def test_a_seed_that_diverged_or_misses_a_size_is_not_counted_and_a_diverged_one
         scored(recipe(seed=1), (8, 1.0), (26, 0.5)),
         scored(recipe(seed=2)),
     )
-    assert matrix(short, full, failed) == {(8,): (2, 1.0, True), (26,): (1, 0.5, True)}
+    assert cells_by_size(short, full, failed) == {(8,): (2, 1.0, True), (26,): (1, 0.5, True)}
     failed.record_failure("not finite", DIVERGED)
-    assert matrix(failed, short, full) == {(8,): (2, 1.0, False), (26,): (1, 0.5, False)}
+    assert cells_by_size(failed, short, full) == {(8,): (2, 1.0, False), (26,): (1, 0.5, False)}
     with pytest.raises(lw.UsageError, match="there is no matrix to draw"):
         matrix_rows([failed])
 
@@ -129,7 +129,7 @@ def test_a_published_score_is_shown_only_for_the_same_configuration(mixer, task,
 
 def test_published_scores_are_complete_and_unique_per_cell():
     import_parts()
-    papers, cells = tomllib.loads(PAPERS.read_text()), []
+    papers, cells = tomllib.loads(PAPER_SCORES.read_text()), []
     for paper in papers["paper"]:
         assert paper["standing"] in ("read", "second-hand") and paper["where"] and paper["tested"]
         assert re.fullmatch(r"https://arxiv\.org/abs/\d{4}\.\d{5}", paper["source"])

@@ -24,7 +24,7 @@ from lengthwise.base.schemas import ParameterRow
 from lengthwise.base.score_rows import share_text
 from lengthwise.base.types import Score, UsageError
 from lengthwise.experiment.lengths import Curriculum, Uniform
-from lengthwise.report import WORST, curves, language_model_curves, name_curves
+from lengthwise.report import WORST_FAMILY, curves, language_model_curves, name_curves
 from lengthwise.report.card import card_cells, card_table, score_card
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import distribution_figure, loss_figure, parameter_figure, parameter_rows
@@ -41,7 +41,7 @@ from lengthwise.report.tables import (
     summary_table,
     worst_table,
 )
-from lengthwise.report.terminal import MARKS, plot
+from lengthwise.report.terminal import MARKERS, plot
 from lengthwise.runs.folder import DIVERGED, RunFolder
 from lengthwise.runs.run import Run
 from lengthwise.tasks.arithmetic import Addition, Multiplication
@@ -350,9 +350,13 @@ def test_a_plot_in_the_terminal_has_marks_where_the_values_are():
     shown = print_to_text(plot({"a": [(0, 0.0), (5, 0.5), (10, 1.0)], "b": [(10, 0.0)], "c": dense}, "length", top=5))
     legend, *lines = shown.splitlines()
     rows = [line[5:].ljust(71) for line in lines[:9]]  # after 4 columns of numbers and the axis
-    assert legend.split() == ["exact", "match", MARKS[0], "a", MARKS[1], "b", MARKS[2], "c"]
-    assert rows[8][0] == rows[4][35] == MARKS[0] and rows[8][70] == MARKS[1] and rows[0][0] == rows[0][70] == MARKS[2]
-    places = [column for column, character in enumerate(rows[0]) if character == MARKS[2]]
+    assert legend.split() == ["exact", "match", MARKERS[0], "a", MARKERS[1], "b", MARKERS[2], "c"]
+    assert (
+        rows[8][0] == rows[4][35] == MARKERS[0]
+        and rows[8][70] == MARKERS[1]
+        and rows[0][0] == rows[0][70] == MARKERS[2]
+    )
+    places = [column for column, character in enumerate(rows[0]) if character == MARKERS[2]]
     assert min(np.diff(places[:-1])) >= 6  # dense points are marked sparsely
     assert rows[7][35] == "┊" and [line[:4].strip() for line in lines[:9] if line[:4].strip()] == ["1", "0.5", "0"]
     assert lines[9].endswith(" length") and lines[10].split() == ["0", "trained", "to", "5", "10"]
@@ -700,7 +704,7 @@ def test_the_worst_family_is_not_one_that_every_seed_solves():
     runs = [scored(recipe(seed=seed), (8, 1.0), right) for seed in range(2)]
     runs.append(scored(recipe(seed=2), (8, 1.0), right, wrong))
     for number, family in ((3, "hard"), (2, "all-highest")):
-        (worst,) = [curve for curve in curves(runs[:number]) if curve.problems == WORST]
+        (worst,) = [curve for curve in curves(runs[:number]) if curve.problems == WORST_FAMILY]
         assert worst.points()[0].families == (family,)
     assert "worst family hard at 8" in print_to_text(score_table(curves(runs)))
 

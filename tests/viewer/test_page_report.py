@@ -68,7 +68,7 @@ def test_every_table_and_every_chart_is_there(name, pages):
 
 
 def test_tables_are_those_of_the_folder(pages):
-    """Saved as CSV, they equal the folder's files."""
+    """The page's tables equal the CSV files of the folder."""
     data = page_data(pages["pairs"])
     for name in ("scores", "metrics"):
         table = data["tables"][name]
@@ -193,7 +193,7 @@ def test_recipes_with_the_same_name_keep_their_own_rules():
 
 
 def test_lists_in_a_card_are_shown_as_text(pages):
-    """They list one size per seed, such as 8, 8, –, and must not be shown as a problem size."""
+    """A card's lists hold one size per seed, such as 8, 8, –, and must not be shown as one problem's sizes."""
     table = page_data(pages["pairs"])["tables"]["card"]
     for row in table["rows"]:
         card = dict(zip(table["columns"], row, strict=True))

@@ -1,4 +1,4 @@
-"""Recordings: what a page shows of a looped model that it cannot compute."""
+"""Recordings, which a page shows for looped models that it cannot compute."""
 
 import base64
 import json

@@ -29,7 +29,14 @@ from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.sorting import Sorting
 from lengthwise.tasks.strings import UniqueSet
 from lengthwise.viewer import document, viewer
-from lengthwise.viewer.viewer import MOST_PARAMETERS, NETWORK, TASKS, _describe_task, export_model, find_export_obstacle
+from lengthwise.viewer.viewer import (
+    MAX_PARAMETERS,
+    NETWORK_SCRIPTS,
+    TASKS,
+    _describe_task,
+    export_model,
+    find_export_obstacle,
+)
 
 # Recurrent models are only exported; no page computes a scan, a convolution or a grid.
 SHIPPED = [name for name in list_shipped() if not re.search("small|maze|prefix-sum|sudoku", name)]
@@ -82,7 +89,7 @@ def test_a_page_computes_the_same_as_pytorch(no_type_checks):
     prompts = [thinking.typed(model.recipe, count, 9) for model in models]
     wanted = [[thinking.reference(model, one) for one in typed] for model, typed in zip(models, prompts, strict=True)]
     cases = [{"model": export_model(model), "problems": rows} for model, rows in zip(models, wanted, strict=True)]
-    found = run_in_node(NETWORK, {"cases": cases})
+    found = run_in_node(NETWORK_SCRIPTS, {"cases": cases})
     for row, want in zip(found, itertools.chain(*wanted), strict=True):
         for name in ("prompt", "text", "right", "loops", "states"):
             assert row[name] == want[name], (name, want["prompt"])
@@ -127,7 +134,7 @@ def test_stopping_rules_choose_the_same_loops_in_a_page_as_in_pytorch():
         names = "said", "ends", "confidence", "moved"
         traces.append({"planned": planned, "loops": [dict(zip(names, row, strict=True)) for row in rows]})
         wanted.append([_choose_loop(rule, predictions, ends, sure, moved, torch.tensor([planned])) for rule in rules])
-    found = run_in_node(NETWORK, {"traces": traces, "rules": [encode(rule) for rule in rules]})
+    found = run_in_node(NETWORK_SCRIPTS, {"traces": traces, "rules": [encode(rule) for rule in rules]})
     assert found == wanted
 
 
@@ -199,13 +206,23 @@ def test_unsupported_models_are_refused_in_one_line(name, changes):
 
 
 def test_weights_in_a_page_have_a_limit():
-    obstacle = find_export_obstacle(catalog.recipe("looped-pairs"), MOST_PARAMETERS + 1)
+    obstacle = find_export_obstacle(catalog.recipe("looped-pairs"), MAX_PARAMETERS + 1)
     assert obstacle == "1,000,001 parameters are more than 1,000,000"
 
 
 def test_every_field_of_a_transformer_is_considered():
     """A new field must be computed by a page, refused, or listed as irrelevant in evaluation."""
-    at_test = {"width", "layers", "heads", "mlp", "activation", "eps", "positions", *viewer.FIXED, *viewer.ONE_OF}
+    at_test = {
+        "width",
+        "layers",
+        "heads",
+        "mlp",
+        "activation",
+        "eps",
+        "positions",
+        *viewer.REQUIRED_VALUES,
+        *viewer.ALLOWED_VALUES,
+    }
     in_training = {"noise", "dropout", "init_std", "init", "embedding_std"}
     assert {field.name for field in dataclasses.fields(lw.Transformer)} == at_test | in_training
 

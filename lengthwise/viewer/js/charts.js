@@ -10,12 +10,11 @@ function theme() {
   };
 }
 
-const readable = (colour) => (colour === "#000000" ? "var" : colour);
 const ink = () => getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
 
-/** Colours and shapes of methods, the same in every chart. */
+/** The colours and shapes of methods, the same in every chart; black is replaced by the page's ink. */
 function byMethod(methods) {
-  const domain = methods.map(({ label }) => label), range = methods.map(({ colour }) => (readable(colour) === "var" ? ink() : colour));
+  const domain = methods.map(({ label }) => label), range = methods.map(({ colour }) => (colour === "#000000" ? ink() : colour));
   const legend = methods.length > 1 ? { title: null } : null;
   return {
     color: { field: "label", type: "nominal", scale: { domain, range }, legend },

@@ -20,15 +20,15 @@ function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** The size of a map of these columns and lines, such that it fits the width, and with the controls a screen. */
+/** The size of a map with these columns and lines: it fits the width, and a screen together with the controls. */
 function gridOf(columns, lines, width) {
   const column = clamp(Math.floor((width - MARGIN.left) / columns), COLUMN.least, COLUMN.most);
   const line = clamp(Math.floor(Math.min(560, 0.55 * innerHeight) / lines), LINE.least, LINE.most);
   return { columns, lines, column, line, width: MARGIN.left + columns * column + 2, height: MARGIN.top + lines * line + 2 };
 }
 
-/** cell(line, column) → { share: 0–1, wrong?, text? }. `marks`: lines of stopping rules; `settled`: per column, the first
- * line from which on nothing changes; `heads`: the columns' symbols. */
+/** Draw a map: cell(line, column) → { share: 0–1, wrong?, text? }. `marks`: lines at which stopping rules stop; `settled`:
+ * per column, the first line from which on its symbol does not change; `heads`: the columns' headings. */
 function drawMap(canvas, grid, cell, { heads, settled, marks, at }) {
   const paint = sized(canvas, grid.width, grid.height), { column, line } = grid;
   const x = (c) => MARGIN.left + c * column, y = (l) => MARGIN.top + l * line;

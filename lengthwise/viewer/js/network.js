@@ -1,6 +1,6 @@
 // The looped transformer: h_{k+1} = norm(blocks(h_k + x)), pre-norm, with softmax attention.
 
-/** A model's forward pass. `packed` is what Python exported; `prefix` is that of its tensors, where it is a part. */
+/** A model's forward pass. `packed` is the model that Python exported; `prefix` begins the names of its tensors. */
 class Network {
   constructor(packed, spec = packed.model, symbols = packed.writes.length, prefix = "") {
     this.spec = spec;
@@ -9,7 +9,7 @@ class Network {
     this.symbols = symbols;
   }
 
-  /** What is the same in every loop: the embedded input and which keys every head sees. */
+  /** Return the values that are the same in every loop: the embedded input and the keys that every head sees. */
   begin(row) {
     const { width } = this.spec, length = row.ids.length;
     const run = { row, length, x: new Float32Array(length * width), start: new Float32Array(length * width), caches: [] };
@@ -18,7 +18,7 @@ class Network {
     return run;
   }
 
-  /** Embed the tokens from…to; also after a token has been changed. */
+  /** Embed the tokens from…to, at the start or after they were changed. */
   embed(run, from, to) {
     const { width, positions, injection } = this.spec, table = this.weights["embedding.weight"];
     for (let t = from; t < to; t++) {

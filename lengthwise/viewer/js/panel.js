@@ -1,4 +1,4 @@
-// One model at work: its answer, a map of loops and positions, tables of one loop, its heads, and the program beside it.
+// One model's panel: its answer, a map of loops and positions, tables of one loop, attention heads, and the RASP program.
 
 const MODES = { said: "symbols and their probability", state: "norm of the state", change: "change since the previous loop" };
 // When each stopping rule stops.

@@ -1,7 +1,7 @@
-// A recorded model: its answer after a loop, on a grid or as a map of loops and positions, and the movement of each
-// loop. Python made the recording; only the correctness of symbols is computed here.
+// The panel of a recorded model: its answer after a loop, on a grid or as a map of loops and positions, and the movement
+// of the state in each loop. Python made the recording; only the correctness of symbols is computed here.
 
-const CELL = { least: 4, most: 30 }, CURVE = { height: 130, left: 34, foot: 16 }, FLOOR = -4; // log₁₀ of a movement that counts as none
+const CELL = { least: 4, most: 30 }, CURVE = { height: 130, left: 34, foot: 16 }, FLOOR = -4; // log₁₀ of the smallest movement shown
 
 class RecordedPanel extends Panel {
   build() {

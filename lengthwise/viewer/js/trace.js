@@ -123,7 +123,7 @@ function* decoding(network, model, trace, loops, count) {
 
 const likeliest = (logs) => logs.reduce((best, log, i) => (log > logs[best] ? i : best), 0);
 
-/** The output of one loop: symbols with their log probabilities at each slot, the answer's end, and its confidence. */
+/** The output after one loop: the symbol at each slot with its log probability, the answer's end, and its confidence. */
 function spoken(network, model, trace, state) {
   const logs = trace.row.slots.map((position) => network.read(state, position, trace.run));
   const ids = logs.map(likeliest), said = ids.map((id) => model.writes[id]);

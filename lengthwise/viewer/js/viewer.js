@@ -1,6 +1,6 @@
-// The thinking viewer: a problem, one model or two beside each other, and a loop to look at.
+// The viewer: a typed problem, one model or two side by side, and the loop that is shown.
 
-const STEP = 280, WHOLE = 15_000; // ms per loop while it plays, and at most for all loops
+const STEP = 280, WHOLE = 15_000; // playing takes 280 ms per loop, and at most 15 s for all loops
 const KEYS = "↑ ↓ loop, ← → position, space plays or stops, Home End first or last loop, / problem, N next example, C shows another model beside it";
 
 class Viewer {
@@ -40,7 +40,7 @@ class Viewer {
       this.where, this.slider);
     this.status = el("p", { class: "status", "aria-live": "polite" });
     this.area = el("div", { class: "panels" });
-    // The controls and the map stand first: what plays is to be seen while it plays.
+    // The controls and the map come first, so that they are visible while the loops play.
     this.root.replaceChildren(this.form, this.trouble, this.transport, this.status, this.area, el("h2", {}, "Other problems"), this.question, this.examples,
       el("p", { class: "soft keys" }, `Keys: ${KEYS}.`));
   }
@@ -185,7 +185,7 @@ class Viewer {
 
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches("input, select, textarea")) return;
-    // Where the viewer is one part of a page, keys are its own only while something in it has the focus.
+    // If the viewer is one part of a page, it reacts to keys only while an element in it has the focus.
     const own = this.root.contains(event.target) || (event.target === document.body && this.root.matches("main"));
     const act = own && this.actions(event.target)[event.key.length === 1 ? event.key.toLowerCase() : event.key];
     if (!act) return;
