@@ -21,7 +21,7 @@ from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Position, Randomized, RoPE
 from lengthwise.nn.window import Blank, CoupledHeads, LocalHeads
 from lengthwise.objectives import Final, Progressive
-from lengthwise.recipes.pairs import CARRIES
+from lengthwise.recipes.pairs import CARRY_FAMILIES
 from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.bits import BitwiseOr
 from lengthwise.tasks.sorting import Sorting
@@ -87,8 +87,8 @@ def _published_recipe(name: str) -> Recipe:
 
 
 def blog_abacus_addition() -> Recipe:
-    """The published reproduction: one layer, 16 loops, the input read in every layer, and digit positions added to
-    queries and keys. Training takes 27 hours of one GPU; its text reports a mean of 0.61 over 40 × 40 digits."""
+    """A blog's reproduction: one layer, 16 loops, the input read in every layer, and digit positions added to queries
+    and keys. Training takes 27 hours of one GPU; the blog reports a mean of 0.61 over 40 × 40 digits."""
     model = Transformer(
         width=1024,
         layers=1,
@@ -113,43 +113,43 @@ def blog_abacus_addition() -> Recipe:
     )
 
 
-SMALL = Transformer(width=128, layers=2, heads=4, init_std=0.05, embedding_std=0.5)
-# Initial sines are distinct, and similar for neighbouring positions, from the first step on. With an offset per row, a
-# batch trains all vectors.
+SMALL_MODEL = Transformer(width=128, layers=2, heads=4, init_std=0.05, embedding_std=0.5)
+# Vectors that start as sines are distinct, and similar for neighbouring positions. With an offset per row, every batch
+# trains all vectors.
 ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 
 def abacus_addition() -> Recipe:
     """Our model for addition with Abacus embeddings: two layers, two loops and width 128. Half of the heads see only
-    neighbouring digit positions, or nothing; the others only the position of the next digit, or nothing. A seed takes
-    about 25 minutes of one CPU thread; weights are shipped. See docs/abacus.md."""
+    neighbouring digit positions, the others only the position of the next digit; each may also attend to nothing. A
+    seed takes about 25 minutes of one CPU thread; weights are shipped. See docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
     # A head that has to find the next column among its neighbours also mixes in some of their content.
-    windows = CoupledHeads(count=SMALL.heads, reach=1), CoupledHeads(count=SMALL.heads // 2, ahead=1)
+    windows = CoupledHeads(count=SMALL_MODEL.heads, reach=1), CoupledHeads(count=SMALL_MODEL.heads // 2, ahead=1)
     return replace(
         abacus_addition_full(),
         name="abacus-addition",
         lengths=LogUniform(20),
         # With the blank key, a column of two 9s and one of a single 9 have different averages.
-        model=replace(SMALL, positions=(coupling, *windows, Blank())),
+        model=replace(SMALL_MODEL, positions=(coupling, *windows, Blank())),
         steps=12_000,
         ema=0.999,
         families=0.5,
-        family_names=(*CARRIES, "runs", "mostly-lowest", "mostly-highest", "twice"),
+        family_names=(*CARRY_FAMILIES, "runs", "mostly-lowest", "mostly-highest", "twice"),
         chosen_on=ChosenOn((20, 25, 30, 40, 100), ("uniform", "families")),
     )
 
 
 def abacus_addition_full() -> Recipe:
-    """Only Abacus embeddings, with heads that see the whole row. A seed takes an hour of one CPU thread; expect exact
-    match 1.0 over 20 × 20 digits, a mean of 0.7 over 40 × 40, and 0 at 100 digits."""
+    """``abacus-addition`` with Abacus embeddings alone: all heads see the whole row. A seed takes an hour of one CPU
+    thread; expect exact match 1.0 over 20 × 20 digits, a mean of 0.7 over 40 × 40, and 0 at 100 digits."""
     return Recipe(
         name="abacus-addition-full",
         task=Addition(order="least"),
         layout=NextToken(),
         lengths=Uniform(20),
         loops=Constant(2),
-        model=replace(SMALL, positions=(ABACUS,)),
+        model=replace(SMALL_MODEL, positions=(ABACUS,)),
         objective=Final(),
         steps=7000,
         schedule=Schedule("cosine", warmup=0.02, cooldown=0.5),
@@ -177,22 +177,22 @@ POSITIONS: dict[str, tuple[Position, ...]] = {
 
 
 def positions() -> dict[str, Recipe]:
-    """Sums of up to 5 digits with one positional encoding, at a budget that also suffices for encodings without digit
-    positions (McLeish et al. 2024). See results/abacus."""
+    """Addition of up to 5 digits with one of ten positional encodings (compared as in McLeish et al. 2024), at a budget
+    that also suffices for encodings without digit positions. See results/abacus."""
     return recipes_by_name(
-        _comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL, positions=chosen))
+        _comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL_MODEL, positions=chosen))
         for name, chosen in POSITIONS.items()
     )
 
 
 def splits() -> dict[str, Recipe]:
-    """Sixteen effective layers in the published splits, at width 64, on sums of up to 6 digits. ``-once`` adds the
-    input only before the first loop; ``-progressive`` adds a loss after a random number of loops. See
-    results/abacus."""
+    """Addition of up to 6 digits by sixteen effective layers of width 64, split into layers and loops as published.
+    ``-once`` adds the input only before the first loop; ``-progressive`` adds a loss after a random number of loops.
+    See results/abacus."""
     recipes = []
     for name, (layers, injection) in SPLITS.items():
         loops = DEPTH // layers
-        model = replace(SMALL, width=64, layers=layers, injection=injection, positions=(_DIGIT_POSITIONS,))
+        model = replace(SMALL_MODEL, width=64, layers=layers, injection=injection, positions=(_DIGIT_POSITIONS,))
         build = partial(_comparison_recipe, top=6, steps=3000, loops=Constant(loops))
         recipes.append(build(f"abacus-split-{name}", model=model))
         if loops > 1:
@@ -222,8 +222,8 @@ _SHORT_DIGIT_POSITIONS = Abacus(size=64, offset=8, std=0.3, start="sines", each_
 def tasks() -> dict[str, Recipe]:
     """Another task of McLeish et al. 2024, on small sizes. See results/abacus."""
     base = replace(abacus_addition_full(), steps=4000, ema=0.99)
-    short_positions = replace(base, model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS,)), steps=12_000)
-    rotary = replace(base, model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS, RoPE())))
+    short_positions = replace(base, model=replace(SMALL_MODEL, positions=(_SHORT_DIGIT_POSITIONS,)), steps=12_000)
+    rotary = replace(base, model=replace(SMALL_MODEL, positions=(_SHORT_DIGIT_POSITIONS, RoPE())))
     multiplication = Multiplication(base=10, order="least", product="least", leading_zeros=False)
     settings = (
         (short_positions, "multiplication", multiplication, 2),
@@ -249,7 +249,7 @@ def local_sorting() -> Recipe:
         name="local-sorting",
         lengths=Uniform(4),
         loops=Constant(4),
-        model=replace(SMALL, positions=(_SHORT_DIGIT_POSITIONS, LocalHeads(count=2))),
+        model=replace(SMALL_MODEL, positions=(_SHORT_DIGIT_POSITIONS, LocalHeads(count=2))),
         steps=22_000,
         ema=0.999,
         families=0.6,

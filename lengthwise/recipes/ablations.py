@@ -1,6 +1,6 @@
 """Ablations of our looped system and of our variant of Abacus: each recipe changes one part.
 
-``ablation-<task>-<change>``; ``ablation-<task>-ours`` is the reference.
+Recipes are called ``ablation-<task>-<change>``; ``ablation-<task>-ours`` is the unchanged reference.
 """
 
 from __future__ import annotations

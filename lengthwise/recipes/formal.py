@@ -38,10 +38,10 @@ from lengthwise.tasks.parity import Parity
 
 Scale = Literal["cpu", "paper", "long"]
 STEPS: dict[Scale, int] = {"cpu": 1_000, "paper": 10_000, "long": 30_000}
-# At the cpu scale the better of 3e-3 and 1e-2 on parity and Dyck words, seed 0, after half of the steps.
+# At the cpu scale, 3e-3 was better than 1e-2 on parity and Dyck words with seed 0, after half of the steps.
 DEFAULT_RATES: dict[Scale, float] = {"cpu": 3e-3, "paper": 2e-3, "long": 2e-3}
-RATES = {("modular-arithmetic", "lstm"): 5e-3}  # where the default fails; the best of 1e-3, 2e-3, 5e-3 on seed 0
-SYMBOLS, START = 40, 4  # longest words in training, and in its first steps
+SPECIAL_RATES = {("modular-arithmetic", "lstm"): 5e-3}  # where the default fails; best of 1e-3, 2e-3, 5e-3, seed 0
+MAX_SYMBOLS, START_SYMBOLS = 40, 4  # symbols of the longest words in training, and in its first steps
 
 
 def two_blocks(mixer: MixerSpec, width: int = 64) -> Transformer:
@@ -73,14 +73,15 @@ TASKS: dict[str, tuple[Task, Layout, int]] = {
 
 
 def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, families: float = 0.0) -> Recipe:
-    """Return a recipe. Names are those of this module, or of classes of tasks and mixers, also a user's own."""
+    """Return a recipe. ``task`` and ``architecture`` are keys of ``TASKS`` and ``ARCHITECTURES``, or names of
+    classes of tasks and mixers; ``families`` is the fraction of problems from families."""
     if task in TASKS:
         problems, layout, symbols = TASKS[task]
-        top, start = SYMBOLS // symbols, max(problems.smallest, START // symbols)
+        top, start = MAX_SYMBOLS // symbols, max(problems.smallest, START_SYMBOLS // symbols)
     else:
         problems = _build_part(Task, task)
         layout = next(form for form in (Tagged(), Labelled(), FullOutput()) if form.accepts(problems))
-        top, start = (_largest_size(problems, symbols) for symbols in (SYMBOLS, START))
+        top, start = (_largest_size(problems, symbols) for symbols in (MAX_SYMBOLS, START_SYMBOLS))
     return Recipe(
         name=f"formal-{fields.to_kebab_case(task)}-{fields.to_kebab_case(architecture)}{'-families' * (families > 0)}",
         task=problems,
@@ -92,7 +93,7 @@ def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, familie
         else two_blocks(_build_part(MixerSpec, architecture)),
         objective=Final(),
         steps=STEPS[scale],
-        optimizer=AdamW(rate=RATES.get((task, architecture), DEFAULT_RATES[scale])),
+        optimizer=AdamW(rate=SPECIAL_RATES.get((task, architecture), DEFAULT_RATES[scale])),
         schedule=Schedule("cosine", warmup=0.05, floor=0.02),
         families=families,
         chosen_on=ChosenOn((top,)),
@@ -123,8 +124,8 @@ def _largest_size(task: Task, symbols: int) -> int:
 
 
 def exact_parity() -> dict[str, Recipe]:
-    """Parity by reflections (Grazzi et al. 2025) that are exact enough for 256 bits. Without a short convolution, the
-    first block's keys depend on one bit only. A seed takes a minute of one CPU thread."""
+    """Parity by a recurrent layer whose reflections (Grazzi et al. 2025) are exact enough for 256 bits. Without a short
+    convolution, the first block's keys depend on one bit only. A seed takes a minute of one CPU thread."""
     gated = replace(two_blocks(GatedDeltaNet(negative=True, taps=0)), layers=1, heads=1)
     settings = {
         "deltanet": (two_blocks(DeltaNet(negative=True, taps=0)), Final(), 800, 4e-2),
@@ -145,9 +146,10 @@ def exact_parity() -> dict[str, Recipe]:
     )
 
 
-KNOWN = {"parity": ("attention", "deltanet-01", "deltanet", "gated-deltanet", "lstm"), "s3": ("lstm",)}
+# By task, architectures whose outcome is known from papers.
+KNOWN_OUTCOMES = {"parity": ("attention", "deltanet-01", "deltanet", "gated-deltanet", "lstm"), "s3": ("lstm",)}
 
 
 def formal() -> dict[str, Recipe]:
     """An architecture on a formal language, with an outcome that is known from papers."""
-    return recipes_by_name(formal_recipe(task, name) for task, names in KNOWN.items() for name in names)
+    return recipes_by_name(formal_recipe(task, name) for task, names in KNOWN_OUTCOMES.items() for name in names)

@@ -63,7 +63,7 @@ class Setting:
     ema_start: int = 0
     top: int = 20
     most: tuple[int, ...] = ()
-    large_eps: bool = False  # a large eps: steps vanish with the gradients, so that nothing is forgotten (docs/lab)
+    large_eps: bool = False  # in AdamW: steps then vanish with the gradients, so that nothing is forgotten (docs/lab)
     families: tuple[str, ...] = ()  # half of the problems are from these families
     measurements: int = 10  # number of measurements near the training lengths, on 200 problems each
     keep_best: bool = False  # keep the best measured weights, on 500 problems each; else the last

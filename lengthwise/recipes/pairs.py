@@ -16,14 +16,14 @@ from lengthwise.nn.window import Local
 from lengthwise.objectives import Final
 from lengthwise.tasks.arithmetic import Addition
 
-CARRIES = ("carry-chain", "few-columns", "rich-in-one-digit")  # families that are rich in carries
+CARRY_FAMILIES = ("carry-chain", "few-columns", "rich-in-one-digit")  # families that are rich in carries
 CHOSEN_ON = ChosenOn((8, 12, 16, 24), ("uniform", "hard", "families"))
 
 
 def looped_pairs() -> Recipe:
-    """One small block that sees a digit's nearest neighbours, applied once per digit and a few times more. The first
-    position is marked: otherwise, in a run of equal columns, it would look like the next. It stops after four loops
-    without a change."""
+    """Addition by one small block that sees a digit's nearest neighbours, applied once per digit and a few times more.
+    The first position is marked: otherwise, in a run of equal columns, it would look like the second. The model stops
+    after four loops without a change of its answer."""
     return Recipe(
         name="looped-pairs",
         task=Addition(order="least", equal_lengths=True, leading_zeros=True),
@@ -38,7 +38,7 @@ def looped_pairs() -> Recipe:
         schedule=Schedule("cosine", warmup=0.05),
         ema=0.99,
         families=0.5,
-        family_names=CARRIES,
+        family_names=CARRY_FAMILIES,
         stopping=Converged(patience=4),
         watch=Watch(every=500, sizes=(8, 12), count=200),
         chosen_on=CHOSEN_ON,
@@ -46,8 +46,8 @@ def looped_pairs() -> Recipe:
 
 
 def standard_pairs() -> Recipe:
-    """Four layers that see the whole row, with learned positions, applied once, on the same data. With as few steps as
-    ``looped-pairs`` it does not learn all 8-digit sums."""
+    """Addition by four layers that see the whole row, with learned positions, applied once, on the data of
+    ``looped-pairs``. With as few steps as that recipe, it does not learn all 8-digit sums."""
     return replace(
         looped_pairs(),
         name="standard-pairs",

@@ -26,7 +26,7 @@ SIZES = {"small": (16, 64, 3), "medium": (32, 128, 4), "large": (64, 256, 6)}  #
 
 
 def build_models(size: str) -> dict[str, tuple[ModelSpec, float]]:
-    """Return a size's models with their peak rates. GPT is twice as wide, for an equal number of parameters."""
+    """Return one size's models with their peak rates. GPT is twice as wide, for as many parameters as the others."""
     width, hidden, layers = SIZES[size]
     gpt = Transformer(
         width=2 * width,
@@ -50,7 +50,7 @@ def build_models(size: str) -> dict[str, tuple[ModelSpec, float]]:
 
 def paper() -> dict[str, Recipe]:
     """A model of the ReTran paper as published: ten epochs of 2.6 million expressions of up to 30 characters."""
-    # Except that the published GPT also has dropout after each GELU.
+    # One difference: the published GPT also has dropout after each GELU.
     return recipes_by_name(_published_recipe(name, size) for size in SIZES for name in build_models(size))
 
 

@@ -18,7 +18,7 @@ from lengthwise.nn.convolution import Convolution, GridConvolution
 from lengthwise.nn.position import Mark
 from lengthwise.nn.window import GridHeads, Local, LocalHeads
 from lengthwise.objectives import Final, Segments
-from lengthwise.recipes.window import AHEAD, SMALL, looped_addition, looped_copy, looped_parity, short_binary_sum
+from lengthwise.recipes.window import AHEAD, SMALL_MODEL, looped_addition, looped_copy, looped_parity, short_binary_sum
 from lengthwise.tasks.arithmetic import Addition
 from lengthwise.tasks.bits import PrefixSum
 from lengthwise.tasks.maze import Maze
@@ -37,7 +37,7 @@ def settled_parity() -> Recipe:
     return replace(
         looped_parity(),
         name="settled-parity",
-        model=replace(SMALL, positions=(*SMALL.positions, Mark())),
+        model=replace(SMALL_MODEL, positions=(*SMALL_MODEL.positions, Mark())),
         loops=ExtraLoops(extra=10),
         stopping=Settled(below=0.2),
         chosen_on=ChosenOn((20, 26, 60, 100)),
@@ -50,7 +50,7 @@ def settled_copy() -> Recipe:
     return replace(
         looped_copy(),
         name="settled-copy",
-        model=replace(SMALL, positions=(LocalHeads(count=3), Mark())),
+        model=replace(SMALL_MODEL, positions=(LocalHeads(count=3), Mark())),
         lengths=Curriculum(top=20, every=35),
         loops=ExtraLoops(more=2, extra=10),
         steps=2000,
@@ -69,7 +69,7 @@ def settled_addition() -> Recipe:
         looped_addition(),
         name="settled-addition",
         task=Addition(2, "least", True, True),
-        model=replace(SMALL, layers=2, positions=(*AHEAD, Mark())),
+        model=replace(SMALL_MODEL, layers=2, positions=(*AHEAD, Mark())),
         loops=ExtraLoops(more=1, extra=10),
         steps=2400,
         batch=32,
@@ -86,7 +86,7 @@ def settled_binary_sum() -> Recipe:
         name="settled-binary-sum",
         lengths=Curriculum(top=12, every=60),
         loops=ExtraLoops(more=3, extra=12),
-        model=replace(SMALL, layers=3, positions=(Local(reach=1), Mark())),
+        model=replace(SMALL_MODEL, layers=3, positions=(Local(reach=1), Mark())),
         steps=3000,
         batch=32,
         watch=Watch(every=200, sizes=(12, 15), count=200),
@@ -96,7 +96,7 @@ def settled_binary_sum() -> Recipe:
 
 
 def looped_prefix_sum() -> Recipe:
-    """Prefix sums by a looped convolution with recall (Bansal et al. 2022): each loop sees the neighbours."""
+    """Prefix sums by a looped convolution (Bansal et al. 2022): each loop sees the neighbours and the input."""
     return Recipe(
         name="looped-prefix-sum",
         task=PrefixSum(),
@@ -131,8 +131,8 @@ def scan_prefix_sum() -> Recipe:
 
 
 def looped_maze() -> Recipe:
-    """Mazes of 2 to 4 cells a side by a looped convolution on the grid: each loop sees the four neighbours, as one
-    round of dead-end filling does."""
+    """Mazes of 2 to 4 cells a side, solved by a looped convolution on the grid: each loop sees the four neighbours, as
+    one round of dead-end filling does."""
     return replace(
         looped_prefix_sum(),
         name="looped-maze",
@@ -151,8 +151,8 @@ def looped_maze() -> Recipe:
 
 
 def looped_sudoku() -> Recipe:
-    """Sudoku of 6 × 6 and 4 × 4 cells by looped attention within rows, columns and boxes, from random initial states:
-    four segments of four loops, each with a step of the optimizer."""
+    """Sudoku of 6 × 6 and 4 × 4 cells, solved by looped attention within rows, columns and boxes, from random initial
+    states. Training runs four segments of four loops on a batch, each followed by a step of the optimizer."""
     return replace(
         looped_maze(),
         name="looped-sudoku",

@@ -23,13 +23,13 @@ from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Mark
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.objectives import Final, Halting
-from lengthwise.recipes.pairs import CARRIES
+from lengthwise.recipes.pairs import CARRY_FAMILIES
 from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.bits import BinarySum, BitwiseOr, FlippedCopy
 from lengthwise.tasks.parity import Parity
 from lengthwise.tasks.strings import Copy, UniqueSet
 
-SMALL = Transformer(width=64, positions=(Local(reach=1),), init_std=0.1, embedding_std=0.3)
+SMALL_MODEL = Transformer(width=64, positions=(Local(reach=1),), init_std=0.1, embedding_std=0.3)
 COLUMNS = (LocalHeads(count=2), CoupledHeads(count=2))  # windows of the four heads
 AHEAD = (LocalHeads(count=2), CoupledHeads(count=2, ahead=1))  # centred on the symbol to be predicted
 
@@ -41,7 +41,7 @@ WINDOWED = Recipe(
     layout=FullOutput(),
     lengths=Curriculum(top=20, every=60),
     loops=PerRound(),
-    model=SMALL,
+    model=SMALL_MODEL,
     objective=Final(),
     steps=2000,
     batch=32,
@@ -77,7 +77,7 @@ def halting_parity() -> Recipe:
         WINDOWED,
         name="halting-parity",
         loops=AnyLoops(more=0, extra=0, early=0.25),
-        model=replace(SMALL, positions=(Local(reach=1), Mark())),
+        model=replace(SMALL_MODEL, positions=(Local(reach=1), Mark())),
         families=0.5,
         family_names=("few-in-runs",),
         chosen_on=UP_TO_TRIPLE,
@@ -94,8 +94,8 @@ def looped_copy() -> Recipe:
         name="looped-copy",
         chosen_on=UP_TO_TRIPLE,
         task=Copy(),
-        # Without the bias per offset of ``Local``, with which accuracy drops at shorter lengths (docs/lab).
-        model=replace(SMALL, positions=(LocalHeads(count=4), Mark())),
+        # Not ``Local``, whose bias per offset makes accuracy drop at shorter lengths (docs/lab).
+        model=replace(SMALL_MODEL, positions=(LocalHeads(count=4), Mark())),
         steps=4000,
         batch=48,
         optimizer=AdamW(rate=7e-4, betas=(0.9, 0.95)),
@@ -117,14 +117,14 @@ def looped_addition() -> Recipe:
         chosen_on=UP_TO_DOUBLE,
         task=Addition(2, "most", True, True),
         loops=AnyLoops(more=0, extra=0, early=0.3),
-        model=replace(SMALL, layers=3, positions=(*COLUMNS, Mark())),
+        model=replace(SMALL_MODEL, layers=3, positions=(*COLUMNS, Mark())),
         steps=4000,
         batch=48,
         # A large eps: steps vanish with the gradients, so that the model does not forget what it learned (docs/lab).
         optimizer=AdamW(rate=5e-4, betas=(0.9, 0.95), eps=1e-4),
         schedule=Schedule("cosine", cooldown=0.5),
         families=0.5,
-        family_names=(*CARRIES, "runs", "alternating", "long-carry", "highest-and-one"),
+        family_names=(*CARRY_FAMILIES, "runs", "alternating", "long-carry", "highest-and-one"),
         **HALTING,
     )
 
@@ -136,7 +136,7 @@ def columns_addition() -> Recipe:
         WINDOWED,
         name="columns-addition",
         task=Addition(2, "most", True, True),
-        model=replace(SMALL, layers=3, positions=COLUMNS),
+        model=replace(SMALL_MODEL, layers=3, positions=COLUMNS),
         steps=1800,
         optimizer=AdamW(rate=5e-4),
         schedule=Schedule("cosine", cooldown=0.5),
@@ -155,7 +155,7 @@ def short_binary_sum() -> Recipe:
         name="short-binary-sum",
         chosen_on=UP_TO_DOUBLE,
         task=BinarySum(),
-        model=replace(SMALL, layers=3),
+        model=replace(SMALL_MODEL, layers=3),
         steps=7500,
         batch=64,
         # A large eps: steps vanish with the gradients, so that the model does not forget what it learned.
@@ -203,7 +203,7 @@ def halting_binary_sum() -> Recipe:
 
 
 def looped_multiplication() -> Recipe:
-    """Our model for multiplication, 1–2 bits times n: n₁·n₂ + 2 loops, with heads as for addition. The first position
+    """Our model for products of 1 or 2 bits and n bits: n₁·n₂ + 2 loops, with heads as for addition. The first position
     is marked: without it no weights can distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal neighbour
     changes nothing. Rows take up to twenty more loops in training, so that finished digits stay. It stops by a clock
     with two layers, since one operand determines how fast its mark moves along the other; beyond the training lengths
@@ -216,8 +216,8 @@ def looped_multiplication() -> Recipe:
         lengths=Curriculum(top=11, every=80, most=(2, 11)),
         loops=AnyLoops(more=2, extra=20, early=0.1),
         model=Timed(
-            answers=replace(SMALL, layers=4, positions=(*COLUMNS, Mark())),
-            clock=replace(SMALL, width=32, layers=2, positions=(Local(reach=1), Mark())),
+            answers=replace(SMALL_MODEL, layers=4, positions=(*COLUMNS, Mark())),
+            clock=replace(SMALL_MODEL, width=32, layers=2, positions=(Local(reach=1), Mark())),
         ),
         objective=Halting(more=2),
         steps=2800,
@@ -246,7 +246,7 @@ def looped_unique_set() -> Recipe:
         lengths=Curriculum(top=20, every=80, start=3, hold=200),
         loops=AnyLoops(more=0, extra=0, early=0.25),
         # Two wide heads instead of four: keys need about 50 dimensions to distinguish 50 symbols.
-        model=replace(SMALL, width=128, layers=3, heads=2, positions=positions, embedding_std=1.0),
+        model=replace(SMALL_MODEL, width=128, layers=3, heads=2, positions=positions, embedding_std=1.0),
         steps=4200,
         batch=64,
         # At a rate of 1e-3 with the default eps, heads of this width forgot all they had learned (docs/lab).
@@ -268,7 +268,7 @@ def looped_bitwise_or() -> Recipe:
         task=BitwiseOr(),
         lengths=Uniform(20),
         loops=Constant(2),
-        model=replace(SMALL, positions=AHEAD),
+        model=replace(SMALL_MODEL, positions=AHEAD),
         steps=600,
         optimizer=AdamW(rate=1e-3),
         families=0.5,
@@ -289,7 +289,7 @@ def looped_flipped_copy() -> Recipe:
         # Some seeds need many steps for three bits, so a fixed schedule of lengths would be too fast.
         lengths=Mastery(top=20, every=50, least=0.9),
         loops=AnyLoops(more=0, extra=5, early=0.1),
-        model=Timed(answers=replace(SMALL, layers=2, positions=(*AHEAD, Mark()))),
+        model=Timed(answers=replace(SMALL_MODEL, layers=2, positions=(*AHEAD, Mark()))),
         steps=3000,
         # Once all rows are right, gradients vanish, and a rare wrong row would move weights far. A large eps and a
         # small second beta prevent this.
