@@ -1,7 +1,7 @@
-"""Evaluates a looped model at every length from 1 to 60, with the shipped weights of parity. Claim: the package, which
-groups rows of similar length and halts each when no rule can change its answer, is twice as fast as the plain loop
-(plain.py), which runs all rows for the longest row's loops and computes logits at all positions after each; answers are
-equal. For comparison also the plain loop on one length at a time, without padding."""
+"""Evaluation of a looped model at every length from 1 to 60, with the shipped weights of parity. Claim: the package,
+which groups rows of similar length and stops each when no rule can change its answer, is twice as fast as the plain
+loop (plain.py), which runs all rows for the longest row's loops and computes logits at all positions after each loop;
+answers are equal. The plain loop on one length at a time, without padding, is measured for comparison."""
 
 import statistics
 import time
@@ -22,11 +22,11 @@ from lengthwise.runs.run import Weights, load
 
 LENGTHS, SAMPLES, ROWS, REPEATS = (range(1, 7), 2, 8, 1) if QUICK else (range(1, 61), 4, 512, 5)
 RULES: dict[str, Stopping] = {"oracle": Oracle(), "most confident": MaxConfidence(extra=20)}
-Way = Callable[[Weights, Problems, Stopping], Tensor]
+Predict = Callable[[Weights, Problems, Stopping], Tensor]
 
 
-def quick(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
-    """The package's predictions, row by row."""
+def predict_with_package(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
+    """Return the package's predictions "b s": a symbol per row and answer slot."""
     model, recipe = weights.model, weights.recipe
     return torch.cat(
         [predict_by_rules(model, recipe, batch, [rule])[0].symbols for _, batch in split_batches(recipe, problems)]
@@ -34,15 +34,15 @@ def quick(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
 
 
 @torch.no_grad()
-def mixed(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
-    """The plain loop's predictions, with rows of all lengths in a batch."""
+def predict_mixed_lengths(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
+    """Return the plain loop's predictions "b s", with rows of all lengths in a batch."""
     model, recipe, found = weights.model, weights.recipe, []
     assert isinstance(model, TransformerModel)
     for start in range(0, len(problems), ROWS):
         batch = recipe.layout.write(problems.take(slice(start, start + ROWS)), recipe.task)
         planned = recipe.loops.planned(batch.rounds)
         limit = rule.limit(planned)
-        best = torch.stack(plain.run(model, batch.inputs, int(limit.max()))).log_softmax(-1).max(-1)
+        best = torch.stack(plain.logits_by_loop(model, batch.inputs, int(limit.max()))).log_softmax(-1).max(-1)
         # Parity answers with one symbol and the end: confidence is their mean log probability.
         chosen = planned
         if rule.reads_output:
@@ -53,33 +53,37 @@ def mixed(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
     return torch.cat(found)
 
 
-def alone(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
-    """The plain loop's predictions, one length at a time."""
+def predict_length_by_length(weights: Weights, problems: Problems, rule: Stopping) -> Tensor:
+    """Return the plain loop's predictions "b s", with one length per batch."""
     lengths = problems.sizes[:, 0]
     predicted = torch.zeros(len(problems), 2, dtype=torch.long)
     for length in lengths.unique():
         rows = (lengths == length).nonzero()[:, 0]
-        predicted[rows] = mixed(weights, problems.take(rows), rule)
+        predicted[rows] = predict_mixed_lengths(weights, problems.take(rows), rule)
     return predicted
 
 
-WAYS: dict[str, Way] = {"quick": quick, "mixed": mixed, "alone": alone}
+PREDICTORS: dict[str, Predict] = {
+    "package": predict_with_package,
+    "mixed": predict_mixed_lengths,
+    "alone": predict_length_by_length,
+}
 
 
-def measured(weights: Weights, problems: Problems, rule: Stopping) -> dict[str, object]:
-    times: dict[str, list[float]] = {name: [] for name in WAYS}
+def measure(weights: Weights, problems: Problems, rule: Stopping) -> dict[str, object]:
+    times: dict[str, list[float]] = {name: [] for name in PREDICTORS}
     predicted = {}
     for _ in range(REPEATS):
-        for name, way in WAYS.items():
+        for name, predict in PREDICTORS.items():
             start = time.process_time()
-            predicted[name] = way(weights, problems, rule)
+            predicted[name] = predict(weights, problems, rule)
             times[name].append(time.process_time() - start)
-    ratios = [slow / fast for slow, fast in zip(times["mixed"], times["quick"], strict=True)]
-    single = [slow / fast for slow, fast in zip(times["alone"], times["quick"], strict=True)]
+    ratios = [slow / fast for slow, fast in zip(times["mixed"], times["package"], strict=True)]
+    single = [slow / fast for slow, fast in zip(times["alone"], times["package"], strict=True)]
     return {
         **spread(ratios),
         "one_length_at_a_time": round(statistics.median(single), 2),
-        "unlike": sum(int((predicted["quick"] != predicted[name]).any(1).sum()) for name in ("mixed", "alone")),
+        "unlike": sum(int((predicted["package"] != predicted[name]).any(1).sum()) for name in ("mixed", "alone")),
     }
 
 
@@ -89,7 +93,7 @@ def main() -> None:
     weights.model.eval()
     every = Problems.join([evaluation_problems(weights.recipe, length, SAMPLES, seed=0) for length in LENGTHS])
     problems = every.take(torch.randperm(len(every), generator=torch.Generator().manual_seed(0)))
-    result = {name: measured(weights, problems, rule) for name, rule in RULES.items()}
+    result = {name: measure(weights, problems, rule) for name, rule in RULES.items()}
     met = all(found["ratio"] >= 2 and not found["unlike"] for found in result.values())
     print_result("adaptive", lengths=[LENGTHS[0], LENGTHS[-1]], problems=len(problems), **result, met=met)
 

@@ -1,5 +1,5 @@
-"""What all benchmarks share: ``--quick`` tries a script in about a second, on sizes so small that its figures mean
-nothing; and the result is one line of JSON."""
+"""Helpers of all benchmarks. ``--quick`` tries a script in about a second, on sizes so small that its figures mean
+nothing. A result is one line of JSON."""
 
 import json
 import statistics
@@ -14,12 +14,12 @@ QUICK = "--quick" in sys.argv[1:]
 
 
 def print_result(bench: str, **result: Any) -> None:
-    """Print what was measured, on one line of standard output."""
+    """Print a benchmark's result, as one line of JSON on standard output."""
     print(json.dumps({"bench": bench, **({"quick": True} if QUICK else {}), **result}))
 
 
 def seconds(work: Callable[..., object], *given: object) -> float:
-    """Return the processor seconds of a call, which other work on the machine does not affect."""
+    """Return the processor seconds of a call, on which other work on the machine has little effect."""
     start = time.process_time()
     work(*given)
     return time.process_time() - start
@@ -31,7 +31,7 @@ def spread(ratios: Sequence[float], digits: int = 2) -> dict[str, Any]:
     return {"ratio": found[0], "spread": found[1:]}
 
 
-def waited(device: torch.device) -> float:
+def synchronized_time(device: torch.device) -> float:
     """Wait for the device; return the time in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize()
@@ -41,7 +41,7 @@ def waited(device: torch.device) -> float:
 def step_time(step: Callable[[], object], device: torch.device, times: int) -> float:
     """Return the mean milliseconds of a step, over ``times`` steps."""
     step()
-    start = waited(device)
+    start = synchronized_time(device)
     for _ in range(times):
         step()
-    return 1000 * (waited(device) - start) / times
+    return 1000 * (synchronized_time(device) - start) / times

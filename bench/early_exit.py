@@ -1,7 +1,7 @@
-"""Stopping early: answers by rules that stop, in processor time, against a trace that runs every row and position to
-its limit and then chooses, as evaluation did before; in turns, on the same problems. Claim: uniform sums of 100 digits
-≥ 12×, carry chains of 100 digits ≥ 3.5×, parity by weights that halt ≥ 1.4×; equal answers. ``to_dropping`` is the
-ratio to today's trace, for rules that read all loops: it skips positions that the last loops do not need."""
+"""The processor time of answers by rules that stop rows early, against a trace that runs every row and position to its
+limit and then chooses a loop, measured in turns on the same problems. Claims: uniform sums of 100 digits ≥ 12×, carry
+chains of 100 digits ≥ 3.5×, parity by weights that halt ≥ 1.4×; equal answers. ``to_dropping`` is the ratio to the
+package's own trace, for rules that read all loops, which drops positions that the last loops do not need."""
 
 import statistics
 import time
@@ -20,23 +20,23 @@ from lengthwise.experiment.stopping import choose_loops, loop_limits
 from lengthwise.runners.cpu import transformer
 from lengthwise.runs.run import Weights, load
 
-# Weights, kind and number of problems, size, and the least ratio that is claimed. Carry chains differ widely in length:
-# 64 of them need few enough loops for a ratio of 3.5 to 6, depending on the draw.
+# Weights, kind and number of problems, size, and the least ratio that is claimed. Carry chains differ widely in length,
+# so the ratio over 64 of them would vary from 3.5 to 6 with the draw.
 CASES = {
     "uniform": ("looped-pairs", "uniform", 64, 100, 12.0),
     "carries": ("looped-pairs", "carry-chain", 256, 100, 3.5),
     "halting": ("halting-parity", "uniform", 256, 40, 1.4),
 }
-Way = Callable[[Weights, Batch], Predictions]
+Predict = Callable[[Weights, Batch], Predictions]
 
 
-def early(weights: Weights, batch: Batch) -> Predictions:
+def predict_early(weights: Weights, batch: Batch) -> Predictions:
     return predict_by_rules(weights.model, weights.recipe, batch, [weights.recipe.stopping])[0]
 
 
 @torch.no_grad()
-def dropping(weights: Weights, batch: Batch) -> Predictions:
-    """Answer by a trace of all loops, of which one is then chosen."""
+def predict_from_trace(weights: Weights, batch: Batch) -> Predictions:
+    """Return the answers of the loops that the rule chooses from a trace of all loops."""
     model, recipe, rule = weights.model, weights.recipe, weights.recipe.stopping
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     limit = loop_limits(rule, planned)
@@ -45,26 +45,30 @@ def dropping(weights: Weights, batch: Batch) -> Predictions:
     return Predictions(found.predictions[chosen - 1, row], found.confidence[chosen - 1, row], chosen, ran=limit)
 
 
-def whole(weights: Weights, batch: Batch) -> Predictions:
-    """The same with all positions in all loops."""
+def predict_from_whole_trace(weights: Weights, batch: Batch) -> Predictions:
+    """Return the answers from a trace that computes all positions in all loops."""
     with mock.patch.object(transformer, "MAX_NEEDED_FRACTION", -1.0):
-        return dropping(weights, batch)
+        return predict_from_trace(weights, batch)
 
 
-WAYS: dict[str, Way] = {"early": early, "dropping": dropping, "whole": whole}
+PREDICTORS: dict[str, Predict] = {
+    "early": predict_early,
+    "dropping": predict_from_trace,
+    "whole": predict_from_whole_trace,
+}
 
 
-def measured(name: str, kind: str, samples: int, size: int, claim: float) -> dict[str, object]:
+def measure(name: str, kind: str, samples: int, size: int, claim: float) -> dict[str, object]:
     weights = load(name)
     weights.model.eval()
     recipe = weights.recipe
     samples, size, repeats = (8, 6, 1) if QUICK else (samples, size, 3)
     problems = evaluation_problems(recipe, recipe.sizes(size), samples, seed=0, kind=kind)
     batches = [batch for _, batch in split_batches(recipe, problems)]
-    times: dict[str, list[float]] = {way: [] for way in WAYS}
+    times: dict[str, list[float]] = {way: [] for way in PREDICTORS}
     found = {}
     for _ in range(repeats):
-        for way, answer in WAYS.items():
+        for way, answer in PREDICTORS.items():
             start = time.process_time()
             found[way] = [answer(weights, batch) for batch in batches]
             times[way].append(time.process_time() - start)
@@ -86,7 +90,7 @@ def measured(name: str, kind: str, samples: int, size: int, claim: float) -> dic
 
 def main() -> None:
     torch.set_num_threads(1)
-    result = {case: measured(*how) for case, how in CASES.items()}
+    result = {case: measure(*how) for case, how in CASES.items()}
     met = all(found["ratio"] >= found["claim"] and not found["unlike"] for found in result.values())
     print_result("early_exit", **result, met=met)
 

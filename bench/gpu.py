@@ -1,25 +1,26 @@
-"""What only a GPU can show, in a quarter of an hour: ``make gpu``. It writes a table, gpu.md, beside this file.
+"""Checks and measurements that need a GPU, in a quarter of an hour: ``make gpu``. It writes a table, gpu.md, beside
+this file. The parts:
 
-- same: loss and gradients of every form of shipped model equal those of a CPU, in float32, to 1e-3 of the largest.
-- recorded: of each, recorded steps (runners/graphs.py) give the plain runner's gradients to 1e-5 of the largest, in
-  float32 and without dropout, and after 20 steps its weights to 1e-9, in float64.
-- no reads: a whole training step of each runs while CUDA refuses to wait for the host (its sync debug mode).
-- resumes: of each, three steps, a checkpoint, and three steps of what reads it give the weights of six, to the bit.
-- scores: shipped weights answer as on a CPU: exact match at the training length differs by 0.01 at most.
-- learns: parity of up to 8 bits is learned to 0.99, in fp32 and in bf16.
-- evaluated: of the published parity and addition, milliseconds to answer a batch after each row's loops, by replaying a
-  recorded loop (runners/loop_graphs.py) and by the plain runner; logits apart by 1e-3 of the largest at most.
-- captured: of published recipes, milliseconds of a recorded training step, and the seconds until it was recorded.
-- peers: of the published parity, milliseconds of a step of a plain loop (plain.py), also under torch.compile in its
-  mode for small steps (reduce-overhead), and of layers of other libraries.
-- compiled: of the compiled runner, milliseconds, the seconds until it was compiled, and how far its loss and gradients
-  are from the plain runner's, as a share of the largest: 1e-3 at most in fp32.
-- stacked: a recorded step of 16 seeds of the published parity as one stack, in bf16: milliseconds, of all, of each seed
-  and of the host alone; in fp32, two seeds' loss and gradients: 1e-3 at most from the plain runner's.
+- same: each shipped model's loss and gradients in float32 differ from those on a CPU by at most 1e-3 of the largest.
+- recorded: each shipped model's recorded steps (runners/graphs.py) give the plain runner's gradients within 1e-5 of the
+  largest, in float32 and without dropout, and its weights after 20 steps within 1e-9, in float64.
+- no reads: a whole training step of each runs while CUDA forbids the host to wait for it (sync debug mode).
+- resumes: for each, three steps, a checkpoint, and three steps from it give the weights of six steps, bit for bit.
+- scores: shipped weights answer as on a CPU: exact match at the training length differs by at most 0.01.
+- learns: parity of up to 8 bits is learned to exact match 0.99, in fp32 and in bf16.
+- evaluated: milliseconds to answer a batch of published parity and addition after each row's loops, by replaying a
+  recorded loop (runners/loop_graphs.py) and by the plain runner; logits differ by at most 1e-3 of the largest.
+- captured: milliseconds of a recorded training step of published recipes, and seconds to record it.
+- peers: milliseconds of a step of published parity by a plain loop (plain.py), also under torch.compile in its mode
+  for small steps (reduce-overhead), and by layers of other libraries.
+- compiled: milliseconds of a step by the compiled runner, seconds to compile it, and the difference of its loss and
+  gradients from the plain runner's, at most 1e-3 of the largest in fp32.
+- stacked: milliseconds of a recorded step of 16 stacked seeds of published parity in bf16, for all seeds, per seed, and
+  for the host alone; in fp32, loss and gradients of two seeds differ from the plain runner's by at most 1e-3.
 
-A part that fails is reported, and stops no other; how long each takes goes to standard error. ``--only PART ...`` and
-``--of NAME ...`` measure these parts or recipes alone, and write no table. ``--quick`` tries the script itself, on a
-CPU where there is no GPU.
+A part that fails is reported, and the others run. Each part's duration goes to standard error. ``--only PART ...`` and
+``--of NAME ...`` measure only these parts or recipes, and write no table. ``--quick`` tries the script itself on tiny
+sizes, on a CPU if there is no GPU.
 """
 
 import argparse
@@ -32,8 +33,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from common import QUICK, print_result, step_time, waited
-from plain import run
+from common import QUICK, print_result, step_time, synchronized_time
+from plain import logits_by_loop
 from torch import nn
 
 from lengthwise.api import catalog
@@ -69,25 +70,25 @@ Measured = bool | float | dict[str, float | None] | None
 SEEDS = 16  # of a stack
 
 
-def plainly(recipe: Recipe, **changes) -> Recipe:
-    """Without what belongs to a whole training."""
+def simplify(recipe: Recipe, **changes) -> Recipe:
+    """Return the recipe with fresh problems, without measurements and kept weights, and with these changes."""
     return replace(recipe, source=Fresh(), watch=Watch(), keep="last", **changes)
 
 
-def published(name: str, *, quick: bool, **changes) -> Recipe:
-    """A published recipe; for ``quick``, a small one of its form."""
-    recipe = plainly(catalog.recipe(name), **changes)
+def published_recipe(name: str, *, quick: bool, **changes) -> Recipe:
+    """Return a published recipe; with ``quick``, a small one of the same form."""
+    recipe = simplify(catalog.recipe(name), **changes)
     small = ["batch=2", "model.width=16", *["model.heads=2"] * hasattr(recipe.model, "heads")]
     return recipe.change(small) if quick else recipe
 
 
-def one_of_each() -> list[Recipe]:
+def shipped_recipes() -> list[Recipe]:
     """Return the recipes of all shipped weights."""
-    return [plainly(load(name).recipe, batch=16) for name in list_shipped()]
+    return [simplify(load(name).recipe, batch=16) for name in list_shipped()]
 
 
-def gradient(recipe: Recipe, runner: Runner, step: int) -> list[torch.Tensor]:
-    """The loss of a step's batch, and its gradients, on the CPU."""
+def loss_and_gradients(recipe: Recipe, runner: Runner, step: int) -> list[torch.Tensor]:
+    """Return the loss of a step's batch and its gradients, as tensors on the CPU."""
     loss = recipe.objective(runner, *data.draw_batch(recipe, step), stream(0, "objective"))
     return [
         loss.value.detach().cpu(),
@@ -95,21 +96,22 @@ def gradient(recipe: Recipe, runner: Runner, step: int) -> list[torch.Tensor]:
     ]
 
 
-def differs(recipe: Recipe, device: torch.device) -> float:
-    """The largest difference of loss or gradients from a CPU's, as a share of the largest number."""
+def difference_from_cpu(recipe: Recipe, device: torch.device) -> float:
+    """Return the ``relative_difference`` of loss and gradients from those on a CPU."""
     model, last = recipe.build().eval(), recipe.steps - 1  # without dropout, which other devices draw otherwise
-    here = gradient(recipe, Plain(model), last)
-    return apart(here, gradient(recipe, Plain(model.to(device)), last))
+    here = loss_and_gradients(recipe, Plain(model), last)
+    return relative_difference(here, loss_and_gradients(recipe, Plain(model.to(device)), last))
 
 
-def apart(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> float:
-    """The largest difference, as a share of the largest number."""
+def relative_difference(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> float:
+    """Return the largest difference between two tensors, as a share of the first one's largest number, over all
+    pairs."""
     pairs = zip(ones, twos, strict=True)
     return max(float((one - two).abs().max() / one.abs().max().clamp(min=1e-3)) for one, two in pairs)
 
 
-def reads_nothing(recipe: Recipe, device: torch.device) -> bool:
-    """Does a step run without a wait? CUDA raises where the host waits."""
+def runs_without_waits(recipe: Recipe, device: torch.device) -> bool:
+    """Return whether a step runs without the host waiting for the GPU, which makes CUDA raise an error here."""
     trainee = Trainer(recipe, device)
     trainee.advance()  # the first one allocates
     if device.type != "cuda":
@@ -126,7 +128,7 @@ def reads_nothing(recipe: Recipe, device: torch.device) -> bool:
     return True
 
 
-def resumed(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
+def resume_difference(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
     """Return how far the weights of a resumed run are from those of an uninterrupted one."""
     whole, first, second = (Trainer(recipe, device, graphs=True) for _ in range(3))
     with TemporaryDirectory() as folder, computation_settings(1):
@@ -135,7 +137,9 @@ def resumed(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
         first.save_checkpoint(run := Run.of(recipe, Path(folder)))
         second.restore_checkpoint(run)
         advance_by(second, steps)
-    return apart(*([one.detach().cpu() for one in kept.model_to_evaluate().parameters()] for kept in (whole, second)))
+    return relative_difference(
+        *([one.detach().cpu() for one in kept.model_to_evaluate().parameters()] for kept in (whole, second))
+    )
 
 
 def advance_by(trainee: Trainer, steps: int) -> None:
@@ -143,14 +147,14 @@ def advance_by(trainee: Trainer, steps: int) -> None:
         trainee.advance()
 
 
-def exact(name: str, device: torch.device, count: int) -> float:
+def measure_exact_match(name: str, device: torch.device, count: int) -> float:
     weights = load(name, str(device))
     recipe = weights.recipe
     return scores.exact_match(weights.model, recipe, recipe.sizes(recipe.lengths.top), count)
 
 
-def learned(device: torch.device, matmul: str, *, quick: bool) -> float:
-    recipe = plainly(catalog.recipe("looped-parity", PARITY))
+def train_parity(device: torch.device, matmul: str, *, quick: bool) -> float:
+    recipe = simplify(catalog.recipe("looped-parity", PARITY))
     if quick:
         recipe = replace(recipe, steps=2, batch=2)
     with TemporaryDirectory() as folder:
@@ -158,9 +162,9 @@ def learned(device: torch.device, matmul: str, *, quick: bool) -> float:
         return scores.exact_match(run.model, recipe, recipe.sizes(8), 10 if quick else 1000)
 
 
-def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
+def measure_compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
     """Measure the compiled runner."""
-    recipe = published(name, quick=quick)
+    recipe = published_recipe(name, quick=quick)
     found: dict[str, float | None] = {}
     for matmul in ("fp32",) if quick else ("fp32", "bf16"):
         with computation_settings(1):
@@ -168,22 +172,22 @@ def compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float
             trainee.step = recipe.steps // 2
             runner = trainee.runners.choose(trainee.parts)
             plain = Plain(trainee.model) if matmul == "fp32" else Bf16(Plain(trainee.model))
-            start, exact = waited(device), gradient(recipe, plain, trainee.step)
-            found[f"{matmul}, apart"] = apart(exact, gradient(recipe, runner, trainee.step))
-            found[f"{matmul}, seconds to compile"] = waited(device) - start
+            start, exact = synchronized_time(device), loss_and_gradients(recipe, plain, trainee.step)
+            found[f"{matmul}, apart"] = relative_difference(exact, loss_and_gradients(recipe, runner, trainee.step))
+            found[f"{matmul}, seconds to compile"] = synchronized_time(device) - start
             with prefetch_batches([trainee], on_any_device=True):
                 found[f"{matmul}, ms"] = step_time(trainee.advance, device, 1 if quick else 20)
     return found
 
 
-def recorded(recipe: Recipe, device: torch.device, *, quick: bool) -> dict[str, float | None]:
+def measure_recorded(recipe: Recipe, device: torch.device, *, quick: bool) -> dict[str, float | None]:
     """Compare recorded steps with the plain runner's: gradients, and weights after some steps in float64."""
     draws = {field.name for field in fields(recipe.model)} & {"dropout", "noise"}
     recipe = replace(recipe, model=replace(recipe.model, **dict.fromkeys(draws, 0.0)))
     if recipe.objective.takes_several_steps:  # they are not recorded
         return {}
     trainer, last, weights = Trainer(recipe, device, graphs=True), recipe.steps - 1, []
-    exact = gradient(recipe, Plain(trainer.model), last)
+    exact = loss_and_gradients(recipe, Plain(trainer.model), last)
     for _ in range(2):  # the second is a replay
         trainer.optimizer.zero_grad()
         loss = next(trainer.compute_losses(*data.draw_batch(recipe, last)))
@@ -198,19 +202,22 @@ def recorded(recipe: Recipe, device: torch.device, *, quick: bool) -> dict[str, 
         weights.append([one.detach().cpu() for one in own.model.parameters()])
     if reason := own.runners.graphs.reason or trainer.runners.graphs.reason:
         raise RuntimeError(reason)
-    return {"gradients": of_largest(exact, [one.cpu() for one in read]), "weights": of_largest(*weights)}
+    return {
+        "gradients": overall_difference(exact, [one.cpu() for one in read]),
+        "weights": overall_difference(*weights),
+    }
 
 
-def of_largest(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> float:
-    """The largest difference, as a share of the largest number of all."""
+def overall_difference(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> float:
+    """Return the largest difference between paired tensors, as a share of the largest number of all of ``ones``."""
     differences = [float((one - two).abs().max()) for one, two in zip(ones, twos, strict=True)]
     return max(differences) / max(float(one.abs().max()) for one in ones)
 
 
 @torch.no_grad()
-def evaluated(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
+def measure_evaluation(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
     """Measure a pass without gradients at a recipe's longest training length."""
-    recipe = published(name, quick=quick)
+    recipe = published_recipe(name, quick=quick)
     problems = data.evaluation_problems(recipe, recipe.lengths.top, 4 if quick else 1000, seed=0)
     batch, model, found, logits = recipe.layout.write(problems, recipe.task), recipe.build().to(device).eval(), {}, {}
     loops = recipe.loops.planned(batch.rounds)
@@ -222,24 +229,24 @@ def evaluated(name: str, device: torch.device, *, quick: bool) -> dict[str, floa
 
         logits[kind] = answer()
         found[f"{kind.__name__}, ms"] = step_time(answer, device, 1 if quick else 10)
-    return {**found, "apart": apart([logits[Plain].cpu()], [logits[LoopGraphs].cpu()])}
+    return {**found, "apart": relative_difference([logits[Plain].cpu()], [logits[LoopGraphs].cpu()])}
 
 
-def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Measure recorded steps of a published recipe. What reads a finite set reads a small one here, drawn once, as
-    theirs, before any step."""
-    recipe = published(name, quick=quick, **({"batch": BATCHES[name]} if name in BATCHES else {}))
+def measure_captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
+    """Measure recorded steps of a published recipe. A recipe with a finite set gets a smaller set, which takes less
+    time to draw."""
+    recipe = published_recipe(name, quick=quick, **({"batch": BATCHES[name]} if name in BATCHES else {}))
     if isinstance(catalog.recipe(name).source, Finite):
         recipe = replace(recipe, source=Finite(64 if quick else 20_000))
     step, times, found = (2 if quick else recipe.steps // 2), (1 if quick else 50), {}
     kinds = ("fp32", "bf16") if isinstance(recipe.model, Transformer) and not has_dropout(recipe.build()) else ("tf32",)
     for matmul in kinds if device.type == "cuda" else ("fp32",):
         with computation_settings(1):
-            trainer, start = Trainer(recipe, device, matmul=matmul, graphs=True), waited(device)
+            trainer, start = Trainer(recipe, device, matmul=matmul, graphs=True), synchronized_time(device)
             trainer.step = step
             next(trainer.compute_losses(*trainer.draw_batch(step)))
             trainer.optimizer.zero_grad()
-            found[f"{matmul}, seconds to record"] = waited(device) - start
+            found[f"{matmul}, seconds to record"] = synchronized_time(device) - start
             with prefetch_batches([trainer], on_any_device=True):
                 advance_by(trainer, times)  # records all shapes of these steps
                 trainer.step = step
@@ -249,10 +256,10 @@ def captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float
     return found
 
 
-def peers(name: str, device: torch.device, *, quick: bool) -> dict[str, float]:
-    """Measure a plain loop, compiled and not, and layers of other libraries of the same width and as many loops, with
-    the input added in each: whole steps with AdamW, in fp32 and bf16."""
-    recipe = published(name, quick=quick)
+def measure_peers(name: str, device: torch.device, *, quick: bool) -> dict[str, float]:
+    """Return milliseconds of whole steps with AdamW, in fp32 and bf16, of a plain loop, compiled and not, and of layers
+    of other libraries with the same width and number of loops, which add the input in each loop."""
+    recipe = published_recipe(name, quick=quick)
     batch, loops = data.draw_batch(recipe, recipe.steps // 2)
     spec, most, model, found = recipe.model, int(loops.max()), recipe.build().to(device), {}
     rows = replace(batch, inputs=batch.inputs.to(device), targets=batch.targets.to(device),
@@ -261,7 +268,7 @@ def peers(name: str, device: torch.device, *, quick: bool) -> dict[str, float]:
     at = rows.loss_mask.flatten().nonzero()[:, 0]
 
     def plain_loss() -> torch.Tensor:
-        logits = torch.stack(run(model, rows.inputs, most))[last, row].flatten(0, 1)
+        logits = torch.stack(logits_by_loop(model, rows.inputs, most))[last, row].flatten(0, 1)
         return nn.functional.cross_entropy(logits[at], rows.targets.flatten()[at])
 
     def loss_of(layer: nn.Module) -> torch.Tensor:
@@ -274,7 +281,10 @@ def peers(name: str, device: torch.device, *, quick: bool) -> dict[str, float]:
     losses: dict[str, tuple[nn.Module, Callable[[], torch.Tensor]]] = {"plain loop": (model, plain_loss)}
     if device.type == "cuda":  # a CPU compiles for a minute
         losses["compiled plain loop"] = model, torch.compile(plain_loss, mode="reduce-overhead")
-    losses |= {kind: (layer, lambda layer=layer: loss_of(layer)) for kind, layer in layers(recipe, device).items()}
+    losses |= {
+        kind: (layer, lambda layer=layer: loss_of(layer))
+        for kind, layer in build_library_layers(recipe, device).items()
+    }
     for kind, (part, loss) in losses.items():
         for matmul in ("fp32", "bf16"):
             optimizer = torch.optim.AdamW([*part.parameters()], fused=device.type == "cuda")
@@ -295,8 +305,8 @@ def peers(name: str, device: torch.device, *, quick: bool) -> dict[str, float]:
     return found
 
 
-def layers(recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
-    """The recipe's layers as other libraries have them, with the fused attention that they choose."""
+def build_library_layers(recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
+    """Return layers of other libraries in the recipe's sizes, with the fused attention that these libraries choose."""
     spec = recipe.model
     known = {"batch_first": True, "norm_first": True, "dropout": 0.0, "activation": "gelu", "device": device}
     found: dict[str, nn.Module] = {"nn.TransformerEncoder": nn.TransformerEncoder(
@@ -310,33 +320,33 @@ def layers(recipe: Recipe, device: torch.device) -> dict[str, nn.Module]:
     return found
 
 
-def stacked(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Measure recorded steps of ``SEEDS`` stacked seeds: milliseconds, also of one seed and of the host alone, seconds
-    of the first recording, and distance from the plain runner."""
-    recipe = published(name, quick=quick)
+def measure_stacked(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
+    """Measure recorded steps of ``SEEDS`` stacked seeds: milliseconds of a step, per seed and of the host alone,
+    seconds to record, and the difference from the plain runner."""
+    recipe = published_recipe(name, quick=quick)
     found: dict[str, float | None] = {}
     for matmul, count in ("fp32", 2), ("bf16", 2 if quick else SEEDS):
         seeds = [Trainer(recipe.with_seed(seed), device, matmul=matmul) for seed in range(count)]
         for one in seeds:
             one.step = 2 if quick else recipe.steps // 2
         with computation_settings(1):
-            parts = stacked_steps(seeds, 1 if quick else 20)
+            parts = time_stacked_steps(seeds, 1 if quick else 20)
         found |= {f"{matmul}, {part}": value for part, value in parts.items()}
     return found
 
 
-def stacked_steps(seeds: Sequence[Trainer], times: int) -> dict[str, float | None]:
+def time_stacked_steps(seeds: Sequence[Trainer], times: int) -> dict[str, float | None]:
     first, device, found = seeds[0], seeds[0].device, {}
     plain = Plain(first.model) if first.matmul == "fp32" else Bf16(Plain(first.model))
-    exact, steps = gradient(first.recipe, plain, first.step), RecordedSteps(seeds)
-    start, descend = waited(device), steps.update_weights
+    exact, steps = loss_and_gradients(first.recipe, plain, first.step), RecordedSteps(seeds)
+    start, descend = synchronized_time(device), steps.update_weights
     steps.update_weights = lambda losses: [  # the first step only computes
         one.count_step([{"loss": loss.value}]) for one, loss in zip(seeds, losses, strict=True)
     ]
     advance_together(seeds, steps)
     recorded = [first.sums["loss"].cpu(), *(one.grad.cpu() for one in first.model.parameters())]
-    found["seconds to record"] = waited(device) - start
-    found["apart"] = apart(exact, recorded)
+    found["seconds to record"] = synchronized_time(device) - start
+    found["apart"] = relative_difference(exact, recorded)
     steps.update_weights = descend
     with prefetch_batches(seeds, on_any_device=True):
         for _ in range(3):  # the first updates allocate, and then they are captured
@@ -348,13 +358,15 @@ def stacked_steps(seeds: Sequence[Trainer], times: int) -> dict[str, float | Non
             raise RuntimeError(steps.graphs.reason)
         for recording in steps.graphs.recordings.values():
             recording.forward = recording.backward = lambda: None
-        steps.replayed.captured = {key: (lambda: None, logs) for key, (_, logs) in steps.replayed.captured.items()}
+        steps.replayed_update.captured = {
+            key: (lambda: None, logs) for key, (_, logs) in steps.replayed_update.captured.items()
+        }
         found["host"] = step_time(lambda: advance_together(seeds, steps), device, times)
     return found
 
 
-def table(result: dict) -> str:
-    """The table, in Markdown."""
+def format_table(result: dict) -> str:
+    """Return the results as a Markdown table."""
     lines = [f"# {result['device']}, torch {torch.__version__}", "", "| what | of | measured |", "| --- | --- | --- |"]
     for what in PARTS:
         for name, value in result.get(what, {}).items():
@@ -370,8 +382,8 @@ def _text(value: bool | float) -> str:
     return f"{value:.4g}" if not isinstance(value, bool) else "yes" if value else "no"
 
 
-def tried(what: str, name: str, measure: Callable[[], Measured]) -> Measured:
-    """What is measured of one; None if that fails."""
+def try_measurement(what: str, name: str, measure: Callable[[], Measured]) -> Measured:
+    """Return what ``measure`` returns; None if it raises an error, which is printed."""
     start = time.perf_counter()
     try:
         found = measure()
@@ -382,39 +394,44 @@ def tried(what: str, name: str, measure: Callable[[], Measured]) -> Measured:
     return found
 
 
-def measured(device: torch.device, parts: Sequence[str], only: Sequence[str], *, quick: bool) -> dict:
+def measure_parts(device: torch.device, parts: Sequence[str], only: Sequence[str], *, quick: bool) -> dict:
     start, count = time.perf_counter(), 10 if quick else 1000
     names = ["looped-parity"] if quick else list_shipped()
-    recipes = [published("looped-parity", quick=True).change(["lengths.top=4"])] if quick else one_of_each()
+    recipes = [published_recipe("looped-parity", quick=True).change(["lengths.top=4"])] if quick else shipped_recipes()
     known, few = {recipe.name: recipe for recipe in recipes}, PUBLISHED[: 1 if quick else 2]
     ways: dict[str, tuple[Sequence[str], Callable[[str], Measured]]] = {
-        "same": (list(known), lambda name: differs(known[name], device)),
-        "no reads": (list(known), lambda name: reads_nothing(known[name], device)),
-        "resumes": (list(known), lambda name: resumed(known[name], device)),
-        "scores": (names, lambda name: exact(name, device, count) - exact(name, CPU, count)),
-        "learns": (("fp32", "bf16"), lambda matmul: learned(device, matmul, quick=quick)),
-        "recorded": (list(known), lambda name: recorded(known[name], device, quick=quick)),
-        "peers": (PUBLISHED[:1], lambda name: peers(name, device, quick=quick)),
-        "compiled": (few, lambda name: compiled(name, device, quick=quick)),
-        "evaluated": (few, lambda name: evaluated(name, device, quick=quick)),
+        "same": (list(known), lambda name: difference_from_cpu(known[name], device)),
+        "no reads": (list(known), lambda name: runs_without_waits(known[name], device)),
+        "resumes": (list(known), lambda name: resume_difference(known[name], device)),
+        "scores": (
+            names,
+            lambda name: measure_exact_match(name, device, count) - measure_exact_match(name, CPU, count),
+        ),
+        "learns": (("fp32", "bf16"), lambda matmul: train_parity(device, matmul, quick=quick)),
+        "recorded": (list(known), lambda name: measure_recorded(known[name], device, quick=quick)),
+        "peers": (PUBLISHED[:1], lambda name: measure_peers(name, device, quick=quick)),
+        "compiled": (few, lambda name: measure_compiled(name, device, quick=quick)),
+        "evaluated": (few, lambda name: measure_evaluation(name, device, quick=quick)),
         "captured": (
             (*few, "paper-lstm-small") if quick else CAPTURED,
-            lambda name: captured(name, device, quick=quick),
+            lambda name: measure_captured(name, device, quick=quick),
         ),
-        "stacked": (few[:1], lambda name: stacked(name, device, quick=quick)),
+        "stacked": (few[:1], lambda name: measure_stacked(name, device, quick=quick)),
     }
     result: dict[str, dict[str, Measured]] = {}
     for what in parts:
         of, measure = ways[what]
         of = [name for name in of if not only or name in only]
-        result[what] = {name: tried(what, name, lambda name=name, measure=measure: measure(name)) for name in of}
+        result[what] = {
+            name: try_measurement(what, name, lambda name=name, measure=measure: measure(name)) for name in of
+        }
     seconds = time.perf_counter() - start
     about = {"device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device), "seconds": seconds}
-    return {**about, **result, "met": met(result)}
+    return {**about, **result, "met": meets_claims(result)}
 
 
-def met(result: dict) -> bool:
-    """Is all that was measured as claimed? What failed is not."""
+def meets_claims(result: dict) -> bool:
+    """Return whether all results are as claimed; a part that failed is not."""
     found = {what: list(result.get(what, {}).values()) for what in PARTS}
     if any(value is None for values in found.values() for value in values):
         return False
@@ -450,9 +467,9 @@ if __name__ == "__main__":
         sys.exit()
     # A CPU compiles for a minute.
     parts = args.only or [part for part in PARTS if part != "compiled" or args.device != "cpu"]
-    found = measured(torch.device(args.device), parts, args.of, quick=args.quick)
+    found = measure_parts(torch.device(args.device), parts, args.of, quick=args.quick)
     if args.quick:
-        print(table(found), file=sys.stderr)
+        print(format_table(found), file=sys.stderr)
     elif not (args.only or args.of):
-        Path(__file__).with_name("gpu.md").write_text(table(found))
+        Path(__file__).with_name("gpu.md").write_text(format_table(found))
     print_result("gpu", **found)

@@ -1,10 +1,10 @@
-"""Continue published training runs on any GPU, those most wanted first: ``make gpu-queue MINUTES=12``.
+"""Continue published training runs on any GPU, the most important first: ``make gpu-queue MINUTES=12``.
 
-First a check of two minutes at most (``gpu.py``): recorded steps equal plain ones, and milliseconds of one.
-Then the published runs that are not done, in order, each from its checkpoint under ``--to`` (by default
-``long/``); what the next machine needs is saved there in time. ``--dry-run`` prints the plan. ``--quick`` tries the
-script itself on tiny runs. Checkpoints keep the optimizer's means in bfloat16, so that they stay small: each
-stop rounds them once.
+A check by ``gpu.py`` comes first and takes at most two minutes: recorded steps equal plain ones, and one is timed.
+Then published runs that are not done are trained in order, each from its checkpoint under ``--to`` (by default
+``long/``). Training stops in time to save a checkpoint for the next machine. ``--dry-run`` prints the plan. ``--quick``
+tries the script itself on tiny runs. Checkpoints store the optimizer's moments in bfloat16 to stay small, so each stop
+rounds them once.
 """
 
 import argparse
@@ -32,8 +32,8 @@ from lengthwise.training.loop import train
 
 HERE = Path(__file__).parent
 TASKS = ("copy", "binary-sum", "addition", "multiplication", "unique-set")
-SAVED = 20.0  # seconds before the end at which training is stopped, to be saved
-CHECK = 120  # seconds at most
+SAVING_SECONDS = 20.0  # training stops this long before the end, to be saved
+MAX_CHECK_SECONDS = 120
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Entry:
     matmul: Matmul
 
 
-def queue(*, quick: bool) -> Iterator[Entry]:
-    """The training runs, those most wanted first."""
+def list_entries(*, quick: bool) -> Iterator[Entry]:
+    """Yield the training runs, the most important first."""
     if quick:
         for seed in (0, 1):
             changes = [f"seed={seed}", "steps=20", "batch=4", "watch.every=0", "keep=last", "model.width=8"]
@@ -69,20 +69,21 @@ def convert_moments(run: Run, kind: torch.dtype) -> None:
 
 
 def interrupt(*_: object) -> None:
-    """Stop what a training does before it looks out for signals itself."""
+    """Stop a training run that has not yet begun to handle signals itself."""
     raise Interrupted("stopped before the first step")
 
 
 def stop_after(seconds: float) -> threading.Timer:
-    """End this process's training after this time, as SIGTERM does: it is saved."""
+    """Start a timer that sends SIGTERM to this process after this many seconds: training saves a checkpoint and
+    ends."""
     timer = threading.Timer(max(0.0, seconds), os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()
     return timer
 
 
-def go_on(entry: Entry, folder: Path, device: str, seconds: float) -> dict:
-    """Train until the time is over or the training done."""
+def continue_training(entry: Entry, folder: Path, device: str, seconds: float) -> dict:
+    """Train until the time is over or the run is done; return its step and seconds, and its checkpoint's size."""
     run = Run(folder, entry.recipe)
     convert_moments(run, torch.float32)
     before = signal.signal(signal.SIGTERM, interrupt)
@@ -105,8 +106,8 @@ def go_on(entry: Entry, folder: Path, device: str, seconds: float) -> dict:
             "checkpoint_mb": megabytes, **({"error": said} if said else {})}  # fmt: skip
 
 
-def check(device: str, seconds: float, *, quick: bool) -> str:
-    """Run a part of ``gpu.py``; return the line that it prints, or why there is none."""
+def run_check(device: str, seconds: float, *, quick: bool) -> str:
+    """Run two parts of ``gpu.py``; return the last line that it prints, or that it took too long."""
     only = ["--only", "recorded", "captured", "--of", "looped-parity", "paper-fop-loop-adaptive-parity"]
     code = [sys.executable, str(HERE / "gpu.py"), *only, "--device", device, *["--quick"] * quick]
     try:
@@ -127,7 +128,7 @@ def main() -> None:
     if args.quick and not torch.cuda.is_available():
         args.device = "cpu"
     args.to = args.to or (Path(tempfile.mkdtemp()) if args.quick else HERE.parent / "long")
-    end, left = time.monotonic() + 60 * args.minutes - SAVED, [*queue(quick=args.quick)]
+    end, left = time.monotonic() + 60 * args.minutes - SAVING_SECONDS, [*list_entries(quick=args.quick)]
     folders = {entry.recipe.id: args.to / f"{entry.recipe.name}-{entry.recipe.id}" for entry in left}
     left = [entry for entry in left if not Run(folders[entry.recipe.id], entry.recipe).done]
     if args.dry_run:
@@ -137,10 +138,10 @@ def main() -> None:
     if args.device == "cuda" and not torch.cuda.is_available():
         print_result("gpu_queue", skipped="there is no CUDA device here")
         return
-    checked, done = check(args.device, min(CHECK, 60 * args.minutes / 4), quick=args.quick), {}
+    checked, done = run_check(args.device, min(MAX_CHECK_SECONDS, 60 * args.minutes / 4), quick=args.quick), {}
     for entry in left:
         if (seconds := end - time.monotonic()) > 0:
-            done[f"{entry.recipe.name} {entry.recipe.seed}"] = go_on(
+            done[f"{entry.recipe.name} {entry.recipe.seed}"] = continue_training(
                 entry, folders[entry.recipe.id], args.device, seconds
             )
     print_result("gpu_queue", checked=checked, trained=done)

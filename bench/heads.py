@@ -1,8 +1,8 @@
 """Attention of small heads over short rows, forward and backward, on one thread. Claim: for the shapes for which the
 package uses runners/cpu/small.py, it is at least 1.1 times as fast as torch's fused kernel.
 
-``shapes`` are rows × heads × positions × width of a head; ``dropout`` is with dropout and rotary encoding, for which
-the package always uses runners/cpu/small.py.
+``shapes`` has the ratio by rows × heads × positions × width of a head; ``dropout`` has it with dropout and rotary
+encoding, for which the package always uses runners/cpu/small.py.
 """
 
 import statistics
@@ -27,7 +27,7 @@ REPEATS, PROBABILITY, CLAIM = 1 if QUICK else 15, 0.1, 1.1
 Attend = Callable[[Tensor], Tensor]
 
 
-def library(probability: float, angles: Tensor | None) -> Attend:
+def library_attention(probability: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
         query, key, value = projected.unbind(2)
         if angles is not None:
@@ -39,7 +39,7 @@ def library(probability: float, angles: Tensor | None) -> Attend:
     return attend
 
 
-def ours(probability: float, angles: Tensor | None) -> Attend:
+def package_attention(probability: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
         rows, positions, _, heads, size = projected.shape
         assert small.is_worthwhile((rows, positions, heads, size), probability)
@@ -52,7 +52,7 @@ def ours(probability: float, angles: Tensor | None) -> Attend:
     return attend
 
 
-def measured(shape: tuple[int, ...], probability: float) -> float:
+def measure_ratio(shape: tuple[int, ...], probability: float) -> float:
     rows, heads, positions, size = shape
     projected = torch.randn(rows, positions, 3, heads, size, requires_grad=True)
     gradient = torch.randn(rows, positions, heads, size)
@@ -63,7 +63,7 @@ def measured(shape: tuple[int, ...], probability: float) -> float:
         def step(attend: Attend) -> None:
             attend(projected).backward(gradient)
 
-        theirs, own = (seconds(step, attend(probability, angles)) for attend in (library, ours))
+        theirs, own = (seconds(step, attend(probability, angles)) for attend in (library_attention, package_attention))
         ratios.append(theirs / own)
     return round(statistics.median(ratios[1:]), 2)
 
@@ -72,7 +72,7 @@ def main() -> None:
     torch.set_num_threads(1)
     found = {name: {} for name in ("shapes", "dropout")}
     for name, shapes, probability in (("shapes", SHAPES, 0.0), ("dropout", DROPPED, PROBABILITY)):
-        found[name] = {"×".join(map(str, shape)): measured(shape, probability) for shape in shapes}
+        found[name] = {"×".join(map(str, shape)): measure_ratio(shape, probability) for shape in shapes}
     met = all(ratio >= CLAIM for ratios in found.values() for ratio in ratios.values())
     print_result("heads", **found, met=met)
 

@@ -1,5 +1,5 @@
-"""The cost of an answer at each length: evaluation of the shipped weights of parity, by the oracle and by confidence,
-in processor time and in floating-point operations of matrix products. No claim; time should grow like operations.
+"""The cost of an answer at each length, in processor time and in floating-point operations of matrix products, for the
+shipped weights of parity, stopped by the oracle and by confidence. No claim; time should grow like operations.
 ``--out`` writes the figure."""
 
 import argparse
@@ -23,11 +23,11 @@ LENGTHS, SAMPLES, REPEATS = ((2, 5), 4, 1) if QUICK else ((5, 10, 20, 40, 60, 80
 RULES: dict[str, Stopping] = {"known loops": Oracle(), "most confident": MaxConfidence(extra=20)}
 
 
-Prices = dict[str, list[tuple[float, float]]]  # of each rule, milliseconds and millions of operations by length
+Costs = dict[str, list[tuple[float, float]]]  # of each rule, milliseconds and millions of operations by length
 
 
-def price(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
-    """Milliseconds and millions of operations per problem."""
+def measure_answer_cost(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
+    """Return milliseconds and millions of operations per problem."""
     asked = {"samples": SAMPLES, "stopping": rule}
     with FlopCounterMode(display=False) as counter:
         list(evaluate(weights, [length], **asked))
@@ -36,12 +36,12 @@ def price(weights: Weights, length: int, rule: Stopping) -> tuple[float, float]:
 
 
 @style()
-def drawn(prices: Prices) -> Figure:
-    """A figure of time and operations, both on logarithmic axes."""
+def draw_costs(costs: Costs) -> Figure:
+    """Draw time and operations against length, on logarithmic axes."""
     figure = new_figure("page", 3.0)
     for axes, part, unit in zip(figure.subplots(1, 2), (0, 1), ("milliseconds", "million operations"), strict=True):
-        for number, (name, found) in enumerate(prices.items()):
-            axes.plot(LENGTHS, [price[part] for price in found], **line_style(number, name=name).properties())
+        for number, (name, found) in enumerate(costs.items()):
+            axes.plot(LENGTHS, [cost[part] for cost in found], **line_style(number, name=name).properties())
         axes.set(xscale="log", yscale="log", xlabel="length", ylabel=f"{unit} per problem")
         axes.set_xticks(LENGTHS, [str(length) for length in LENGTHS])
         axes.minorticks_off()
@@ -59,16 +59,18 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="try the script itself, on tiny sizes")
     args = parser.parse_args()
     if args.rows:
-        prices: Prices = json.loads(args.rows.read_text())
+        costs: Costs = json.loads(args.rows.read_text())
     else:
         weights = load("looped-parity")
-        prices = {name: [price(weights, length, rule) for length in LENGTHS] for name, rule in RULES.items()}
+        costs = {
+            name: [measure_answer_cost(weights, length, rule) for length in LENGTHS] for name, rule in RULES.items()
+        }
     if args.out:
-        write_json(args.out / "length.json", prices)
-        save(drawn(prices), args.out / "length")
+        write_json(args.out / "length.json", costs)
+        save(draw_costs(costs), args.out / "length")
     shown = {
         name: {"ms": [round(ms, 3) for ms, _ in found], "million_operations": [round(count, 2) for _, count in found]}
-        for name, found in prices.items()
+        for name, found in costs.items()
     }
     print_result("length", lengths=LENGTHS, **shown)
 

@@ -1,8 +1,8 @@
-"""A study of 10,000 runs, by one watcher: how much memory it takes, and how long for each run. Claims: under 500 MB,
-under a second per run, and all runs are listed in under five seconds.
+"""The memory and time that a study of 10,000 runs takes in the process that watches them. Claims: under 500 MB, under a
+second per run, and all runs are listed in under five seconds.
 
-Trainings are simulated: a cluster of 1,000 slots, in which each takes a second and leaves the folder of a real one. All
-else is what ``lengthwise train --seeds 10000 --on …`` does.
+Trainings are simulated by a cluster of 1,000 slots, in which each takes a second and leaves the folder of a real run.
+Everything else is what ``lengthwise train --seeds 10000 --on …`` does.
 """
 
 import argparse
@@ -30,7 +30,7 @@ RUNS, SLOTS, SECONDS, LISTINGS = (8, 4, 0.01, 1) if QUICK else (10_000, 1000, 1.
 STEPS = 4 if QUICK else 200
 RECIPE = ["looped-parity", f"steps={STEPS}", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=50"]
 TRAIN = [*RECIPE, "--lengths", "4-8", "--samples", "20"]
-FILES = ("metrics.jsonl", "scores.jsonl", "about.json", "model.safetensors")  # the last one says that it is done
+FILES = ("metrics.jsonl", "scores.jsonl", "about.json", "model.safetensors")  # the last file marks the run as done
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Simulated(Launcher):
     """A cluster in which nothing is computed."""
 
     slots: Size = SLOTS
-    seconds: Positive = 1.0  # of a run
+    seconds: Positive = 1.0  # duration of a run
 
     def executor(self, jobs):
         return Cluster(self)
@@ -48,9 +48,9 @@ class Simulated(Launcher):
 
 
 class Cluster(Executor):
-    """Begins a training as soon as there is a slot."""
+    """An executor that starts each training as soon as there is a slot."""
 
-    spent = worked = 0.0  # wall and processor seconds in which runs' folders were written: no work of a watcher's
+    spent = worked = 0.0  # wall and processor seconds spent on writing runs' folders, which is not the watcher's work
 
     def __init__(self, engine):
         self.engine, self.free = engine, [0.0] * engine.slots
@@ -104,8 +104,8 @@ class Screen(io.StringIO):
         return len(text)
 
 
-def typed(*words):
-    """A command in this process, in a hidden terminal."""
+def run_command(*words):
+    """Run a command in this process, with a hidden terminal."""
     with (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(Screen()),
@@ -114,8 +114,8 @@ def typed(*words):
         command([*words])
 
 
-def listed():
-    """Seconds of ``lengthwise list runs``, the best of several, and how many it names."""
+def time_listing():
+    """Return the seconds of ``lengthwise list runs``, the best of several, and the number of finished runs listed."""
     words, best = [sys.executable, "-m", "lengthwise", "list", "runs", "--json"], float("inf")
     for _ in range(LISTINGS):
         start = time.perf_counter()
@@ -124,16 +124,16 @@ def listed():
     return best, sum(text == "done" for text in json.loads(found.stdout)["runs"].values())
 
 
-def study(runs, folder, slots=SLOTS, seconds=SECONDS):
+def measure_study(runs, folder, slots=SLOTS, seconds=SECONDS):
     """Measure a study of ``runs`` runs, whose folders are in ``folder``."""
     os.environ |= {"LENGTHWISE_RUNS": str(folder / "one"), "TERM": "xterm"}
-    typed("train", *TRAIN, "--quiet")
+    run_command("train", *TRAIN, "--quiet")
     (real,) = (folder / "one").glob("*/about.json")
     Training.kept = {name: (real.parent / name).read_bytes() for name in FILES}
     os.environ["LENGTHWISE_RUNS"] = str(folder / "runs")
     Cluster.spent = Cluster.worked = 0.0
     start, cpu = time.perf_counter(), time.process_time()
-    typed("train", *TRAIN, "--seeds", str(runs), "--on", f"Simulated(slots={slots}, seconds={seconds})")
+    run_command("train", *TRAIN, "--seeds", str(runs), "--on", f"Simulated(slots={slots}, seconds={seconds})")
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
@@ -152,8 +152,8 @@ def main():
     parser.add_argument("--quick", action="store_true", help="try the script itself, on tiny sizes")
     runs = parser.parse_args().runs
     with tempfile.TemporaryDirectory() as folder:
-        found = study(runs, Path(folder))
-        seconds, names = listed()
+        found = measure_study(runs, Path(folder))
+        seconds, names = time_listing()
     assert names == runs, f"{names} of {runs} runs are listed"
     met = found["memory_mb"] < 500 and found["per_run_s"] < 1 and seconds < 5
     print_result("many_runs", **found, list_s=round(seconds, 2), met=met)

@@ -19,8 +19,8 @@ CELLS, SAMPLES = ((3,), 2) if QUICK else ((10, 20, 30, 40), 100)
 WAYS = {"forward": predict, "memory": decode, "uncached": decode_without_cache}
 
 
-def right(how: Callable[..., Predictions], weights: Weights, batch: Batch) -> tuple[float, Tensor]:
-    """Seconds, and True for rows whose answer is correct in every symbol."""
+def time_and_judge(how: Callable[..., Predictions], weights: Weights, batch: Batch) -> tuple[float, Tensor]:
+    """Return the seconds of a prediction, and a mask "b" of the rows whose answer is correct in every symbol."""
     start = time.perf_counter()
     predicted = how(weights.model, weights.recipe, batch, Oracle()).symbols
     wanted, loss_mask = (
@@ -40,7 +40,7 @@ def main() -> None:
         batch = recipe.layout.write(evaluation_problems(recipe, size, SAMPLES, seed=0), recipe.task)
         found = {}
         for name, how in WAYS.items():
-            seconds, found[name] = right(how, weights, batch)
+            seconds, found[name] = time_and_judge(how, weights, batch)
             times[name].append(seconds)
         equal &= all(torch.equal(verdict, found["uncached"]) for verdict in found.values())
         shares.append(float(found["uncached"].float().mean()))

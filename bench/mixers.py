@@ -17,8 +17,8 @@ ROWS, LENGTHS, REPEATS = (2, (5, 9), 1) if QUICK else (32, (40, 256), 5)
 VOCAB = Vocab(tuple("01"))
 
 
-def milliseconds(spec: ModelSpec, length: int) -> float:
-    """The fastest of some steps, in processor time of one thread."""
+def step_milliseconds(spec: ModelSpec, length: int) -> float:
+    """Return the milliseconds of the fastest of some steps, in processor time of one thread."""
     torch.manual_seed(0)
     model = spec.build(VOCAB, VOCAB, causal=True)
     assert isinstance(model, Model)
@@ -40,7 +40,7 @@ def main() -> None:
         for name, mixer in catalog.parts()["mixers"].items()
     }
     specs |= {"TorchLSTM": TorchLSTM(), "TorchGRU": TorchGRU()}
-    print_result("mixers", ms={name: {n: milliseconds(spec, n) for n in LENGTHS} for name, spec in specs.items()})
+    print_result("mixers", ms={name: {n: step_milliseconds(spec, n) for n in LENGTHS} for name, spec in specs.items()})
 
 
 if __name__ == "__main__":

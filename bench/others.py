@@ -1,6 +1,6 @@
-"""Models as a user would build them from other libraries: their blocks in a loop with input injection, every row run
-for the longest row's loops; and stacks advanced once. Sizes equal the package's models; weights and details (positions
-of norms, biases) differ, the amount of work does not."""
+"""Models as a user would build them from other libraries: blocks in a loop with input injection, where every row runs
+for the longest row's loops, and stacks of layers applied once. Their sizes and amount of work are those of the
+package's models; weights and details (positions of norms, biases) differ."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Looped(nn.Module):
         self.readout = nn.Linear(spec.width, answers)
 
     def forward(self, tokens: Tensor, loops: Tensor) -> Tensor:
-        """Tokens "b t", loops "b" → logits "b t v"."""
+        """Return the logits "b t v" for tokens "b t", each row after its own number of loops ("b")."""
         x = self.embedding(tokens)
         state, states = torch.zeros_like(x), []
         for _ in range(int(loops.max())):
@@ -33,7 +33,7 @@ class Looped(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """``torch.nn.TransformerEncoder``, causal."""
+    """A causal ``torch.nn.TransformerEncoder``."""
 
     def __init__(self, spec: Transformer) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class _GPT2(nn.Module):
 
 
 def _x_transformers(spec: Transformer) -> nn.Module:
-    """``x_transformers.Decoder``, with its fused attention."""
+    """Return ``x_transformers.Decoder`` with its fused attention."""
     from x_transformers import Decoder
 
     return Decoder(
@@ -81,7 +81,7 @@ LIBRARIES = {"torch.nn.TransformerEncoder": _Encoder, "transformers, GPT-2": _GP
 
 
 class Stack(nn.Module):
-    """Embedding, layers, readout; advanced once."""
+    """A model of an embedding, layers applied once, and a readout."""
 
     def __init__(self, layers: nn.Module, width: int, recipe: Recipe) -> None:
         super().__init__()
@@ -90,22 +90,22 @@ class Stack(nn.Module):
         self.readout = nn.Linear(width, writes)
 
 
-def run(model: Stack, tokens: Tensor) -> Tensor:
-    """Tokens "b t" → the readout's input "b t d"."""
+def apply_layers(model: Stack, tokens: Tensor) -> Tensor:
+    """Return the readout's input "b t d" for tokens "b t"."""
     found = model.layers(model.embedding(tokens))
     return found[0] if isinstance(found, tuple) else found
 
 
-def lstm(recipe: Recipe) -> Stack:
-    """``torch.nn.LSTM`` with its short state projected to the model's width."""
+def build_lstm(recipe: Recipe) -> Stack:
+    """Return a model of ``torch.nn.LSTM``, with its hidden state projected to the model's width."""
     spec = recipe.model
     assert isinstance(spec, LSTM)
     layers = nn.LSTM(spec.width, spec.hidden, spec.layers, batch_first=True, dropout=spec.dropout, proj_size=spec.width)
     return Stack(layers, spec.width, recipe)
 
 
-def gpt(recipe: Recipe) -> Stack:
-    """``torch.nn.TransformerEncoder``, without dropout, with which it is slow."""
+def build_gpt(recipe: Recipe) -> Stack:
+    """Return a model of ``torch.nn.TransformerEncoder``, without dropout, which would make it slow."""
     spec = recipe.model
     assert isinstance(spec, Transformer)
     return Stack(_Encoder(spec), spec.width, recipe)

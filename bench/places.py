@@ -1,6 +1,5 @@
-"""Digit positions. Claim: 20 times as fast as a loop over rows and tokens that makes a tensor from lists.
-
-For comparison also the loop alone: most of its time goes into converting lists to a tensor."""
+"""Computation of digit positions. Claim: it is 20 times as fast as a loop over rows and tokens that makes a tensor from
+lists. The loop alone, without making the tensor, is measured for comparison."""
 
 import statistics
 from collections.abc import Callable
@@ -16,8 +15,8 @@ ROWS, WIDTH, SIGN = 64, 128, 10
 REPEATS, TIMES = (2, 1) if QUICK else (15, 20)
 
 
-def plain(rows: list[list[int]]) -> list[list[int]]:
-    """Digit positions by definition, token by token."""
+def loop_digit_positions(rows: list[list[int]]) -> list[list[int]]:
+    """Return digit positions, counted token by token."""
     found = []
     for row in rows:
         counted, position = [], 0
@@ -28,7 +27,7 @@ def plain(rows: list[list[int]]) -> list[list[int]]:
     return found
 
 
-def shortest(function: Callable[[], Any]) -> float:
+def min_seconds(function: Callable[[], Any]) -> float:
     return min(seconds(function) for _ in range(TIMES))
 
 
@@ -36,12 +35,12 @@ def main() -> None:
     torch.set_num_threads(1)
     tokens = torch.randint(12, (ROWS, WIDTH), generator=stream(0, "bench"))
     rows = tokens.tolist()
-    assert torch.equal(torch.tensor(plain(rows)), digit_positions(tokens >= SIGN).long())
+    assert torch.equal(torch.tensor(loop_digit_positions(rows)), digit_positions(tokens >= SIGN).long())
     whole, alone = [], []
     for _ in range(REPEATS):  # alternately
-        fast = shortest(lambda: digit_positions(tokens >= SIGN))
-        whole.append(shortest(lambda: torch.tensor(plain(rows))) / fast)
-        alone.append(shortest(lambda: plain(rows)) / fast)
+        fast = min_seconds(lambda: digit_positions(tokens >= SIGN))
+        whole.append(min_seconds(lambda: torch.tensor(loop_digit_positions(rows))) / fast)
+        alone.append(min_seconds(lambda: loop_digit_positions(rows)) / fast)
     found = spread(whole, 1)
     print_result("places", **found, loop_alone=round(statistics.median(alone), 1), met=found["ratio"] >= 20)
 

@@ -1,5 +1,5 @@
-"""Baselines: the same mathematics as the package's models, written straightforwardly, with the same weights. The
-attention bias comes from the model, once per batch."""
+"""A baseline: the package's looped transformer, written straightforwardly, with the same weights. The attention bias
+comes from the model, once per batch."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from lengthwise.runners.cpu.pattern import block_attention
 
 
 def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
-    """Step-dependent supervision: every row runs for the longest row's loops, logits are computed at all positions
-    after each loop, and each row's own loop is selected at the end."""
-    logits = torch.stack(run(model, batch.inputs, int(loops.max())))[loops - 1, torch.arange(len(loops))]
+    """Return the loss after each row's own number of loops. Every row runs for the longest row's loops, logits are
+    computed at all positions after each loop, and each row's own loop is selected at the end."""
+    logits = torch.stack(logits_by_loop(model, batch.inputs, int(loops.max())))[loops - 1, torch.arange(len(loops))]
     return F.cross_entropy(logits[batch.loss_mask], batch.targets[batch.loss_mask])
 
 
-def run(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
-    """The logits "b t v" at all positions after each loop."""
-    x, mask = model.embed_tokens(inputs.tokens, model.position_vectors(inputs)), allowed(model, inputs)
+def logits_by_loop(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
+    """Return the logits "b t v" at all positions after each loop."""
+    x, mask = model.embed_tokens(inputs.tokens, model.position_vectors(inputs)), attention_bias(model, inputs)
     state, found = model.init_state(x), []
     for _ in range(loops):
         state = model.inject(state, x)
         for block in model.blocks:
-            state = through(block, state, mask)
+            state = apply_block(block, state, mask)
         state = model.norm(state)
         found.append(model.readout(state))
     return found
 
 
-def through(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
-    """One pre-norm block: attention by torch's fused kernel, then the MLP."""
+def apply_block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the output of a pre-norm block: attention by torch's fused kernel, then the MLP."""
     attention = block_attention(block)
     projected = attention.project(block.norm_mixer(x)).unflatten(-1, (3, attention.heads, -1))
     query, key, value = (part.transpose(1, 2) for part in projected.unbind(2))
@@ -47,7 +47,7 @@ def through(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
     return x + mlp.narrow(wide.relu() if isinstance(mlp.act, nn.ReLU) else F.gelu(wide, approximate="tanh"))
 
 
-def allowed(model: TransformerModel, inputs: Inputs) -> Tensor | None:
-    """The attention bias, including windows; None for causal rows without windows."""
+def attention_bias(model: TransformerModel, inputs: Inputs) -> Tensor | None:
+    """Return the attention bias, including windows; None for causal rows without windows."""
     bias = AttentionContext.of(model.encodings, inputs, causal=model.causal).bias
     return None if bias is None else bias.to(model.embedding.weight.dtype)

@@ -16,8 +16,8 @@ LENGTHS, COUNT = ((1, 4), 5) if QUICK else ((*range(1, 65), 200), 1000)
 POSITIONS = 20_000  # in all rows run at once: some programs compare all pairs of positions
 
 
-def right(runner: Program, size: Sequence[int]) -> int:
-    """The number of problems of this size that a program solves in every symbol and in the task's T(n) rounds."""
+def count_right(runner: Program, size: Sequence[int]) -> int:
+    """Return the number of problems of this size that a program solves in every symbol and in T(n) rounds."""
     problems = fresh_problems(runner.task, size, COUNT, seed=0)
     rows, found = max(1, POSITIONS // (3 * max(size))), 0
     for start in range(0, COUNT, rows):
@@ -35,7 +35,7 @@ def main() -> None:
         check_program(runner)
         for more in ((1,), (2,)) if len(task.axes) == 2 else ((),):
             start = time.perf_counter()
-            found = sum(right(runner, (*more, n)) for n in LENGTHS)
+            found = sum(count_right(runner, (*more, n)) for n in LENGTHS)
             words = [task.name, *(f"{bits} x n" for bits in more)]
             name = " ".join([*words, task.order] if isinstance(task, Addition) else words)
             seconds = round(time.perf_counter() - start, 1)

@@ -1,7 +1,7 @@
 """A training step of the three small models of ReTran (ACL 2025), forward and backward, on 2,048 expressions as
 published. Claim: ReTran at least 3 times, GPT 6 times, and the LSTM stack 2.5 times as fast as the same mathematics
 computed token by token on rows of 38 positions, like the originals; loss and gradients are equal.
-``libraries``: the time of a model of the same size built from torch.nn, over that of the package."""
+``libraries`` is the time of a model of the same size built from torch.nn, over that of the package."""
 
 import statistics
 from collections.abc import Callable
@@ -29,35 +29,36 @@ REPEATS = {"retran": 7, "gpt": 7, "lstm": 25}  # short steps vary more
 if QUICK:
     REPEATS = dict.fromkeys(REPEATS, 2)
 CLAIMS = {"retran": 3.0, "gpt": 6.0, "lstm": 2.5}
-LIBRARIES = {"lstm": others.lstm, "gpt": others.gpt}  # torch.nn has nothing like ReTran
+LIBRARIES = {"lstm": others.build_lstm, "gpt": others.build_gpt}  # torch.nn has nothing like ReTran
 
 
 Loss = Callable[[Model, Batch], Tensor]
 
 
-def looped(model: Model, inputs: Inputs) -> Tensor:
-    """One loop by the model's own methods, in which ReTran and the LSTM compute token by token."""
+def one_loop_logits(model: Model, inputs: Inputs) -> Tensor:
+    """Return the logits after one loop by the model's own methods, in which ReTran and the LSTM compute token by
+    token."""
     context = model.embed(inputs)
     return model.read(model.advance(model.start(context), context))
 
 
-def token_by_token(model: Model, inputs: Inputs) -> Tensor:
-    """A transformer with a key–value cache, token by token."""
+def cached_logits(model: Model, inputs: Inputs) -> Tensor:
+    """Return the logits of a transformer with a key–value cache, token by token."""
     reader = CachedTransformer(model, inputs)
     columns = range(inputs.tokens.shape[1])
     return torch.cat([reader.read(inputs.columns(column, column + 1), 1) for column in columns], 1)
 
 
 def library_logits(model: nn.Module, inputs: Inputs) -> Tensor:
-    """The logits of a model built from torch.nn."""
-    return model.readout(others.run(model, inputs.tokens))
+    """Return the logits of a model built from torch.nn."""
+    return model.readout(others.apply_layers(model, inputs.tokens))
 
 
-PLAIN = {"retran": looped, "gpt": token_by_token, "lstm": looped}
+PLAIN = {"retran": one_loop_logits, "gpt": cached_logits, "lstm": one_loop_logits}
 
 
 def plain_loss(advance: Callable[[Model, Inputs], Tensor], model: Model, batch: Batch) -> Tensor:
-    """The loss with every row padded to the largest possible width, and logits at all positions."""
+    """Return the loss with every row padded to the largest possible width, and logits computed at all positions."""
     tokens, targets, loss_mask = (
         F.pad(part, (0, WIDTH - part.shape[1])) for part in (batch.inputs.tokens, batch.targets, batch.loss_mask)
     )
@@ -66,7 +67,7 @@ def plain_loss(advance: Callable[[Model, Inputs], Tensor], model: Model, batch: 
     return F.cross_entropy(logits[loss_mask], targets[loss_mask])
 
 
-def quick_loss(recipe: Recipe, model: Model, batch: Batch) -> Tensor:
+def package_loss(recipe: Recipe, model: Model, batch: Batch) -> Tensor:
     return recipe.objective(
         choose_runner(model), batch, recipe.loops.planned(batch.rounds), stream(0, "objective")
     ).value
@@ -79,9 +80,9 @@ def gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
     return [value.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
 
-def measured(name: str) -> dict[str, object]:
+def measure(name: str) -> dict[str, object]:
     recipe = replace(catalog.recipe(f"paper-{name}-small"), source=Fresh(), **({"batch": 4} if QUICK else {}))
-    losses: list[Loss] = [partial(plain_loss, PLAIN[name]), partial(quick_loss, recipe)]
+    losses: list[Loss] = [partial(plain_loss, PLAIN[name]), partial(package_loss, recipe)]
     batch, _ = data.draw_batch(recipe, 0)
     both = [gradients(loss, recipe.build().eval().double(), batch) for loss in losses]
     difference = max(float((a - b).abs().max()) for a, b in zip(*both, strict=True))
@@ -107,7 +108,7 @@ def measured(name: str) -> dict[str, object]:
 def main() -> None:
     torch.set_num_threads(1)
     torch.set_flush_denormal(True)
-    print_result("recurrent", **{name: measured(name) for name in CLAIMS})
+    print_result("recurrent", **{name: measure(name) for name in CLAIMS})
 
 
 if __name__ == "__main__":

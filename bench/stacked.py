@@ -1,8 +1,8 @@
-"""Several seeds trained as one stack, against the same seeds one after the other, on one CPU thread: the time of a
-step of all, at three sizes of looped parity with lengths uniform in 1…20. No claim: it says when a stack pays on a CPU.
+"""The time of a step of several seeds as one stack, against steps of the same seeds one after the other, on one CPU
+thread, at three sizes of looped parity with lengths uniform in 1…20. No claim: it shows when a stack pays on a CPU.
 
-``separate`` is how many times as long the separate steps take, by the runners that are chosen for them; ``plainly`` the
-same by the plain runner, which computes what the stack does. Above 1 the stack is faster.
+``separate`` is the time of separate steps, by the runners that are chosen for them, over that of the stack; ``plainly``
+is the same ratio with the plain runner, which computes what the stack does. Above 1 the stack is faster.
 """
 
 import statistics
@@ -19,7 +19,7 @@ from lengthwise.training.arithmetic import computation_settings
 from lengthwise.training.stacked import advance_together
 from lengthwise.training.trainer import Trainer
 
-SIZES = {  # recipe, changes, and how often each is measured
+SIZES = {  # recipe, changes, and number of measured steps
     "width 16, 8 rows": ("looped-parity", ["model.width=16", "batch=8"], 8),
     "ours: width 64, 32 rows": ("looped-parity", [], 4),
     "published: width 256, 64 rows": ("paper-fop-loop-adaptive-parity", [], 1),
@@ -27,8 +27,8 @@ SIZES = {  # recipe, changes, and how often each is measured
 COUNTS = (2,) if QUICK else (2, 4, 8)
 
 
-def ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[float]]:
-    """Medians over steps that are measured in turns, and the smallest and largest."""
+def measure_ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[float]]:
+    """Return the median, smallest and largest ratio over steps that are measured in turns."""
     recipes = [replace(recipe, seed=seed, data_seed=seed) for seed in range(count)]
     alone, plainly, together = ([Trainer(one, torch.device("cpu")) for one in recipes] for _ in range(3))
 
@@ -52,7 +52,7 @@ def main() -> None:
         whole = catalog.recipe(name, changes)
         recipe = replace(whole, lengths=Uniform(20), watch=Watch(), keep="last")
         with computation_settings(1):
-            result[size] = {count: ratios(recipe, count, 1 if QUICK else times) for count in COUNTS}
+            result[size] = {count: measure_ratios(recipe, count, 1 if QUICK else times) for count in COUNTS}
     print_result("stacked", ratios=result)
 
 

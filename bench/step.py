@@ -1,4 +1,4 @@
-"""A training step of looped models, forward and backward: rows halt when they are done, and padding is not computed.
+"""A training step of looped models, forward and backward: rows stop when they are done, and padding is not computed.
 Claims, against the plain loop (plain.py), with lengths uniform in 1…20: 2.5 times its speed at the published size of
 parity, 2.3 times at that of addition, 2.5 times at the package's own sizes; loss and gradients equal to 1e-6 in
 float64; at the published size of addition, at least half of this machine's rate of matrix products and at most half of
@@ -49,21 +49,21 @@ CLAIMS = {
 UNWINDOWED = ("paper-fop-loop-adaptive-parity", "fop-loop-adaptive-parity")
 
 
-def quick_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
+def package_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
     return Final()(choose_runner(model), batch, loops, torch.Generator()).value
 
 
-LOSSES: dict[str, Callable[[Model, Batch, Tensor], Tensor]] = {"plain": final_loss, "quick": quick_loss}
+LOSSES: dict[str, Callable[[Model, Batch, Tensor], Tensor]] = {"plain": final_loss, "quick": package_loss}
 
 
-def repeats(name: str) -> int:
-    """The number of measured batches: more for small models, whose times vary more."""
+def count_batches(name: str) -> int:
+    """Return the number of measured batches: more for small models, whose times vary more."""
     if QUICK:
         return 1
     return 5 if name.startswith("paper") else 25
 
 
-def recipe(name: str) -> Recipe:
+def load_recipe(name: str) -> Recipe:
     return replace(catalog.recipe(name), **({"lengths": Uniform(4), "batch": 3} if QUICK else {"lengths": Uniform(20)}))
 
 
@@ -74,45 +74,46 @@ def gradients(how: str, model: Model, batch: Batch, loops: Tensor) -> list[Tenso
     return [value.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
 
-def difference(name: str) -> float:
-    """The largest difference in loss and gradients, in float64, on an eighth of a batch."""
-    small = replace(recipe(name), batch=2 if QUICK else 8)
+def measure_difference(name: str) -> float:
+    """Return the largest difference in loss and gradients from the plain loop's, in float64, on eight rows."""
+    small = replace(load_recipe(name), batch=2 if QUICK else 8)
     model = small.build().double()
     both = zip(*(gradients(how, model, *data.draw_batch(small, 0)) for how in LOSSES), strict=True)
     return max(float((a - b).abs().max()) for a, b in both)
 
 
-def needed(spec: Transformer, batch: Batch, loops: Tensor) -> tuple[float, float]:
-    """The floating-point operations of the matrix products of a step that the loss needs, without the readout (a
-    multiply–add counts as two); and the number of positions that the plain loop computes per needed one."""
-    times = useful(spec, batch, loops).sum(1).double()
+def needed_work(spec: Transformer, batch: Batch, loops: Tensor) -> tuple[float, float]:
+    """Return the floating-point operations in matrix products that the loss of a step needs, without the readout (a
+    multiply–add counts as two), and the number of positions that the plain loop computes per needed one."""
+    times = count_useful_loops(spec, batch, loops).sum(1).double()
     seen = batch.inputs.padding_mask.sum(1)
-    if reach := window(spec):
+    if reach := window_reach(spec):
         seen = seen.clamp(max=2 * reach + 1)
     per_place = spec.layers * (8 + 4 * spec.mlp) * spec.width**2 + spec.layers * 4 * spec.width * seen
     computed = batch.inputs.padding_mask.numel() * int(loops.max())
     return 3 * float((per_place * times).sum()), computed / float(times.sum())
 
 
-def window(spec: Transformer) -> int | None:
-    """The number of neighbours on either side that all heads see; None if they see more."""
+def window_reach(spec: Transformer) -> int | None:
+    """Return the number of neighbours on either side that all heads see; None if there is no window."""
     return next((position.reach for position in spec.positions if isinstance(position, Local)), None)
 
 
-def useful(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor:
-    """The number of loops in which a position's state can still influence a supervised one, "b t"."""
+def count_useful_loops(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor:
+    """Return, for each position ("b t"), the number of loops in which its state can influence a supervised one."""
     times = loops[:, None] * batch.inputs.padding_mask
     if spec.positions == (NoPE(),):  # these layouts are causal, so equal prefixes have equal states
-        times[~distinct(batch, loops)] = 0
-    if reach := window(spec):
+        times[~mark_distinct_prefixes(batch, loops)] = 0
+    if reach := window_reach(spec):
         position = torch.arange(times.shape[1])
         gap = (position - position[:, None]).abs().where(batch.loss_mask[:, None], 10**6).amin(2)
         times = (times - (gap / (spec.layers * reach)).ceil().long()).clamp(min=0)
     return times
 
 
-def distinct(batch: Batch, loops: Tensor) -> Tensor:
-    """True for positions whose prefix does not occur in an earlier row with at least as many loops, "b t"."""
+def mark_distinct_prefixes(batch: Batch, loops: Tensor) -> Tensor:
+    """Return a mask "b t" of the positions whose prefix occurs in no other row with more loops, or as many in an
+    earlier row."""
     order = loops.argsort(descending=True, stable=True)
     padding_mask = batch.inputs.padding_mask[order]
     which = index_unique_prefixes(batch.inputs.tokens[order], padding_mask.sum(1).cumsum(0).tolist(), [])
@@ -120,19 +121,19 @@ def distinct(batch: Batch, loops: Tensor) -> Tensor:
 
 
 def product_rate(side: int = 64 if QUICK else 1536) -> float:
-    """Operations per second of a large matrix product."""
+    """Return the floating-point operations per second of a large matrix product."""
     one, two = torch.randn(side, side), torch.randn(side, side)
     return 2 * side**3 / seconds(torch.mm, one, two)
 
 
-def measured(name: str) -> dict[str, object]:
-    chosen = recipe(name)
+def measure(name: str) -> dict[str, object]:
+    chosen = load_recipe(name)
     model, spec = chosen.build(), chosen.model
     assert isinstance(spec, Transformer)
     ratios, bounds, shares = [], [], []
-    for step in range(repeats(name) + 1):
+    for step in range(count_batches(name) + 1):
         batch, loops = data.draw_batch(chosen, step)
-        operations, bound = needed(spec, batch, loops)
+        operations, bound = needed_work(spec, batch, loops)
         took = {how: seconds(gradients, how, model, batch, loops) for how in LOSSES}
         ratios.append(took["plain"] / took["quick"])
         bounds.append(bound)
@@ -142,15 +143,15 @@ def measured(name: str) -> dict[str, object]:
         **spread(found),
         "bound": round(statistics.median(bounds[1:]), 2),
         "of_the_product_rate": round(statistics.median(shares[1:]), 2),
-        "difference": difference(name),
-        **({} if name not in UNWINDOWED else {"libraries": libraries(name)}),
+        "difference": measure_difference(name),
+        **({} if name not in UNWINDOWED else {"libraries": measure_libraries(name)}),
     }
 
 
-def libraries(name: str) -> dict[str, float | str]:
-    """The time of each other library's step over that of the package, the median of as many batches; of one that is
-    not installed, that it was skipped."""
-    chosen = recipe(name)
+def measure_libraries(name: str) -> dict[str, float | str]:
+    """Return, for each other library, the time of its step over that of the package, the median over batches; for one
+    that is not installed, a note that it was skipped."""
+    chosen = load_recipe(name)
     model, spec, layout = chosen.build(), chosen.model, chosen.layout
     assert isinstance(spec, Transformer)
     reads, writes = (len(vocab) for vocab in layout.vocabs(chosen.task))
@@ -161,32 +162,32 @@ def libraries(name: str) -> dict[str, float | str]:
         except ImportError as error:
             skipped[library] = f"skipped: {error}; pip install 'lengthwise[bench]'"
     ratios: dict[str, list[float]] = {library: [] for library in looped}
-    for step in range(repeats(name) + 1):
+    for step in range(count_batches(name) + 1):
         batch, loops = data.draw_batch(chosen, step)
         ours = seconds(gradients, "quick", model, batch, loops)
         for library, other in looped.items():
-            ratios[library].append(seconds(step_of, other, batch, loops) / ours)
+            ratios[library].append(seconds(run_step, other, batch, loops) / ours)
     return skipped | {library: round(statistics.median(found[1:]), 2) for library, found in ratios.items()}
 
 
-def step_of(model: nn.Module, batch: Batch, loops: Tensor) -> None:
+def run_step(model: nn.Module, batch: Batch, loops: Tensor) -> None:
     model.zero_grad()
     logits = model(batch.inputs.tokens, loops)
     F.cross_entropy(logits[batch.loss_mask], batch.targets[batch.loss_mask]).backward()
 
 
-def memory(how: str) -> int:
-    """The largest growth of the process, in bytes, during one step of addition."""
-    chosen = recipe(ADDITION)
+def measure_memory_growth(how: str) -> int:
+    """Return the growth of the process's peak memory, in bytes, during one step of addition."""
+    chosen = load_recipe(ADDITION)
     model = chosen.build()
     batch, loops = data.draw_batch(chosen, 0)
-    before = peak()
+    before = peak_memory()
     gradients(how, model, batch, loops)
-    return peak() - before
+    return peak_memory() - before
 
 
-def peak() -> int:
-    """The peak memory of this process, in bytes. (``getrusage`` would include the parent process.)"""
+def peak_memory() -> int:
+    """Return the peak memory of this process in bytes. (``getrusage`` would include the parent process.)"""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert found, "needs Linux"
     return int(found[1]) * 1024
@@ -201,17 +202,21 @@ def main() -> None:
     parser.add_argument("recipes", nargs="*", default=list(CLAIMS))
     args = parser.parse_args()
     if args.memory:
-        print(memory(args.memory))
+        print(measure_memory_growth(args.memory))
         return
-    result = {name: measured(name) for name in args.recipes}
+    result = {name: measure(name) for name in args.recipes}
     met = all(result[name]["ratio"] >= CLAIMS.get(name, 0) and result[name]["difference"] < 1e-6 for name in result)
-    share = grown("quick") / max(1, grown("plain"))
+    share = memory_in_new_process("quick") / max(1, memory_in_new_process("plain"))
     print_result("step", **result, memory=round(share, 2), met=met and share <= 0.5)
 
 
-def grown(how: str) -> int:
-    """``memory`` in a process of its own, in which nothing was computed before."""
-    return memory(how) if QUICK else int(subprocess.check_output([sys.executable, __file__, "--memory", how]))
+def memory_in_new_process(how: str) -> int:
+    """Return ``measure_memory_growth`` of a new process, in which nothing was computed before."""
+    return (
+        measure_memory_growth(how)
+        if QUICK
+        else int(subprocess.check_output([sys.executable, __file__, "--memory", how]))
+    )
 
 
 if __name__ == "__main__":

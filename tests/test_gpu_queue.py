@@ -1,4 +1,4 @@
-"""The queue of runs for a GPU, trained on a CPU: each resumes from its checkpoint, which stores moments in bfloat16."""
+"""The queue of runs for a GPU, tested on a CPU: runs resume from checkpoints, which store moments in bfloat16."""
 
 import json
 import os
@@ -12,13 +12,13 @@ from trainings import stop_at
 
 
 def test_a_stopped_training_resumes(tmp_path, monkeypatch):
-    entry = next(gpu_queue.queue(quick=True))
+    entry = next(gpu_queue.list_entries(quick=True))
     stop_at(monkeypatch, [7], lambda: os.kill(os.getpid(), signal.SIGTERM))
-    assert gpu_queue.go_on(entry, tmp_path, "cpu", 100)["step"] == 7
+    assert gpu_queue.continue_training(entry, tmp_path, "cpu", 100)["step"] == 7
     state = torch.load(tmp_path / "state.pt", weights_only=True)
     assert {kept["exp_avg"].dtype for kept in state["optimizer"]["state"].values()} == {torch.bfloat16}
     assert {one.dtype for one in state["model"].values()} == {torch.float32}
-    assert gpu_queue.go_on(entry, tmp_path, "cpu", 100)["step"] == 20
+    assert gpu_queue.continue_training(entry, tmp_path, "cpu", 100)["step"] == 20
     assert not (tmp_path / "state.pt").exists() and (tmp_path / "model.safetensors").exists()
 
 

@@ -136,7 +136,7 @@ def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
     shown, read = [], []
     monkeypatch.setattr(pool, "summarize_runs", lambda *asked: shown.append(summarize_runs(*asked)) or shown[-1])
     monkeypatch.setattr(many_runs.Run, "clear_cache", lambda run: read.append(run.folder))
-    assert many_runs.study(30, tmp_path, slots=10, seconds=0.1)["per_run_s"] < 1
+    assert many_runs.measure_study(30, tmp_path, slots=10, seconds=0.1)["per_run_s"] < 1
     text = io.StringIO()
     Console(file=text, width=200).print(shown[-1])
     counts, *lines = text.getvalue().splitlines()
