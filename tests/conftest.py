@@ -30,7 +30,8 @@ CALLS_LEFT = [CHECKED_CALLS]  # calls of the current case that are still checked
 
 
 def check_types(function):
-    """Check the types of a function's arguments and result; after ``CHECKED_CALLS`` calls in a case, stop checking."""
+    """Return a function that also checks the types of its arguments and result, until ``CHECKED_CALLS`` calls in a test
+    case are checked."""
     inner = None
 
     def counting(*values, **named):
@@ -57,7 +58,7 @@ folder_numbers = itertools.count()
 
 
 def pytest_collection_finish():
-    """Exempt imported modules, which stay until the end, from garbage collection."""
+    """Exempt imported modules, which exist until the end, from garbage collection, to save time."""
     gc.collect()
     gc.freeze()
 
@@ -81,7 +82,7 @@ def runs(tmp_path_factory, monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _limit_type_checks(request):
-    """Check types in a test's first cases and calls only: later ones run the same code with other numbers."""
+    """Check types only in a test's first cases and calls, since later ones run the same code with other numbers."""
     test = request.node.nodeid.partition("[")[0]
     CASES[test] += 1
     CALLS_LEFT[0] = CHECKED_CALLS
@@ -90,12 +91,13 @@ def _limit_type_checks(request):
 
 @pytest.fixture
 def no_type_checks(_limit_type_checks):
-    """Turn type checks off, as they are for users: for a test that passes wrong types or replaces typed parts."""
+    """Turn type checks off, as for users, in a test that passes wrong types or replaces typed parts."""
     config.update("jaxtyping_disable", True)
 
 
 def command(*words, stdin="", env=None):
-    """Run a ``lengthwise`` command in this process, as a process of its own takes three seconds to start."""
+    """Run a ``lengthwise`` command in this process, since a new process takes three seconds to start. Return its exit
+    status and output as a ``CompletedProcess``."""
     from lengthwise.base import process
     from lengthwise.cli import entry
 
@@ -194,7 +196,7 @@ def run(request):
 
 
 class Crash(BaseException):
-    """Simulates the death of a process: no ``except Exception`` catches it."""
+    """An exception that simulates the death of a process: no ``except Exception`` catches it."""
 
 
 def run_through_crashes(act, patch, least, moment="before"):

@@ -35,16 +35,16 @@ def test_every_benchmark_runs_and_prints_one_line():
         (line,) = output.splitlines()
         result = json.loads(line)
         assert (result["bench"], result["quick"]) == (script.removesuffix(".py"), True)
-        for key, value in leaves(result):
+        for key, value in list_leaves(result):
             assert value is not None or "busy" in key, f"{script}: {key} failed"  # a CPU has no GPU utilization
             assert key != "difference" or value < 1e-5, f"{script} compares unequal results"
             assert key != "equal" or value, f"{script} compares unequal results"
 
 
-def leaves(tree):
+def list_leaves(tree):
     """Yield the keys and values of nested dictionaries."""
     for key, value in tree.items():
-        yield from leaves(value) if isinstance(value, dict) else [(key, value)]
+        yield from list_leaves(value) if isinstance(value, dict) else [(key, value)]
 
 
 if __name__ == "__main__":

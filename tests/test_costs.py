@@ -1,4 +1,4 @@
-"""The training costs that `--dry-run` and `show` print are estimated without running a step."""
+"""The training costs that `--dry-run` and `show` print: they are estimated without running a step."""
 
 import inspect
 import json

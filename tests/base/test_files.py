@@ -152,7 +152,7 @@ def test_a_folder_that_the_user_names_may_be_a_link(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory):
     """Build a finished run with rows of every kind."""
-    return fuzz._runs(tmp_path_factory.mktemp("original"))[0]
+    return fuzz._create_runs(tmp_path_factory.mktemp("original"))[0]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Helpers for tests in a real browser, which the default suite skips: `make page-test`."""
+"""Helpers for tests in a real browser. The default suite skips these tests; `make page-test` runs them."""
 
 import importlib.util
 import os
@@ -53,7 +53,8 @@ def opened(chromium):
 
 
 def until(page, expression, seconds=30):
-    """Wait until an expression is true. The page's own policy forbids the way in which Playwright would evaluate it."""
+    """Wait until a JavaScript expression is true. Playwright's own function for this is blocked by the page's content
+    security policy."""
     end = time.monotonic() + seconds
     while not page.evaluate(expression):
         assert time.monotonic() < end, expression

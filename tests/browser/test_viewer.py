@@ -1,4 +1,4 @@
-"""The thinking viewer in Chromium, opened from disk with the network off."""
+"""The viewer page in Chromium, opened from disk with the network off."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Each file of ``examples/`` runs as a user runs it, with a few steps of training."""
+"""Each file of ``examples/`` runs as a script and by the commands that users type, with a few steps of training."""
 
 import importlib
 import re
@@ -19,7 +19,7 @@ from lengthwise.experiment.study import Study
 EXAMPLES = Path(__file__).parents[2] / "examples"
 NAMES = sorted(path.stem for path in EXAMPLES.glob("*.py"))
 FEW = ["steps=3", "batch=4", "watch.every=0", "keep=last"]
-MOST_LINES = 65  # lines
+MAX_LINES = 65
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def names_in(name, kind):
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_is_short_and_has_a_docstring(name):
     text = (EXAMPLES / f"{name}.py").read_text()
-    assert len(text.splitlines()) <= MOST_LINES
+    assert len(text.splitlines()) <= MAX_LINES
     assert re.match(r'"""[A-Z][^\n]*[.?:]', text)
 
 

@@ -11,7 +11,7 @@ import pytest
 import lengthwise
 
 ROOT = Path(__file__).parents[2]
-MOST_LINES = 40  # of the changelog, for each release
+MAX_LINES = 40  # of the changelog, per release
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -23,7 +23,7 @@ def test_the_version_and_the_changelog_agree():
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert headings[:2] == ["Unreleased", f"{told} - {date}"]
     releases = text.split("\n## ")[1:]
-    assert all(len(release.splitlines()) <= MOST_LINES for release in releases)
+    assert all(len(release.splitlines()) <= MAX_LINES for release in releases)
     parts = set(re.findall(r"^### (.*)$", text, re.MULTILINE))
     assert parts <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
 
@@ -43,7 +43,7 @@ def test_workflows_run_only_make_targets(path):
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 def test_the_demo_installs_the_package_alone_and_tests_add_their_tools(tmp_path):
-    """Each installs only what is missing: in an empty folder, and after the other."""
+    """`make demo` and `make test` install only what is missing: in an empty folder, and after each other."""
     for name in ("Makefile", "pyproject.toml", "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
 

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
 FILES = sorted(path for path in RESULTS.rglob("*") if path.is_file())
 PAGES = [ROOT / "README.md", ROOT / "bench" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-LARGEST = 8_000_000  # bytes on a disk with blocks of 4,096
+MAX_BYTES = 8_000_000  # of all files, on a disk with blocks of 4,096 bytes
 SOURCES = {
     "lengths": ("runs.json", "scores"),
     "map": ("runs.json", "scores"),
@@ -35,7 +35,7 @@ def shown_pictures():
 
 
 def test_results_are_small_and_stored_in_one_format():
-    assert sum(-(-path.stat().st_size // 4096) * 4096 for path in FILES) <= LARGEST
+    assert sum(-(-path.stat().st_size // 4096) * 4096 for path in FILES) <= MAX_BYTES
     assert {path.suffix for path in FILES} <= {".png", ".csv", ".gz", ".json", ".md"}
     assert not [path for path in FILES if path.with_name(f"{path.name}.gz").exists()]
 
@@ -62,7 +62,7 @@ def test_every_folder_is_in_the_table_of_commands():
 
 
 def described_columns(file):
-    """Return the columns in the table that follows their heading in README."""
+    """Return the names of columns in the table of results/README.md that describes ``file``."""
     table = (RESULTS / "README.md").read_text().split(f"Columns of `{file}`", 1)[1].split("\n\n")[1]
     return set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?`) \|", table, re.M))))
 

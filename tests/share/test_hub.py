@@ -1,4 +1,4 @@
-"""Weights on the Hub over real HTTP: the library's own client talks to a small local server."""
+"""Weights on the Hub, over real HTTP: the library's own client talks to a small local server."""
 
 import base64
 import hashlib
@@ -32,7 +32,7 @@ def git(content):
 
 
 class Hub:
-    """A Hub with one repository, u/pairs; ``wrong`` selects its fault."""
+    """A simulated Hub with one repository, u/pairs; ``wrong`` selects a fault."""
 
     def __init__(self):
         self.files = {path.name: path.read_bytes() for path in SOURCE.iterdir()}

@@ -1,4 +1,4 @@
-"""Trackers with their real libraries, read back: `make share-test`."""
+"""Runs are logged with the trackers' real libraries, and the logs are read back: `make share-test`."""
 
 import os
 import struct
@@ -12,7 +12,7 @@ from lengthwise.base.errors import Interrupted
 from lengthwise.runs.run import Run
 from lengthwise.training.loop import train
 
-# Read once, when trackio is imported.
+# Trackio reads this variable once, when it is imported.
 os.environ["TRACKIO_DIR"] = tempfile.mkdtemp()
 
 pytestmark = [

@@ -1,4 +1,4 @@
-"""Trackers get each row once, and their errors do not stop a run; ``test_real_trackers`` uses the real libraries."""
+"""Trackers get each row once, and their errors do not stop a run. ``test_real_trackers`` uses the real libraries."""
 
 import json
 from dataclasses import replace
@@ -16,7 +16,7 @@ WATCHED = replace(SMALL, steps=30, watch=lw.Watch(every=10, sizes=(2,), count=4)
 
 
 class RecordingTracker:
-    """A tracker that records its points, and fails once it has ``most``."""
+    """A tracker that records its points, and fails once it has ``most`` of them."""
 
     points, closed, most = [], 0, 1000
 

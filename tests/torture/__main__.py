@@ -1,4 +1,4 @@
-"""Run the campaigns case by case and print what failed. A campaign that was stopped resumes."""
+"""Run the campaigns case by case and print the faults found. A stopped campaign resumes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ CAMPAIGNS = ("kills", "signals", "races", "disks", "fuzz")
 def main() -> int:
     """Run the requested cases that are not in the log; print sums by campaign; return 0 if no case failed."""
     parser = argparse.ArgumentParser(prog="torture", description=__doc__)
-    parser.add_argument("--times", type=float, default=1.0, metavar="N", help="N times the usual ten minutes")
-    parser.add_argument("--seed", type=int, default=0, help="other moments, other inputs")
+    parser.add_argument("--times", type=float, default=1.0, metavar="N", help="run N times the usual ten minutes")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the moments and inputs")
     parser.add_argument("--only", type=lambda text: text.split(","), default=CAMPAIGNS, metavar="A,B")
-    parser.add_argument("--cases", type=lambda text: text.split(","), metavar="A,B", help="these alone: kills/looped-0")
-    parser.add_argument("--folder", type=Path, help="of the log, and of whatever failed (default: a temporary one)")
+    parser.add_argument(
+        "--cases", type=lambda text: text.split(","), metavar="A,B", help="run only these cases, e.g. kills/looped-0"
+    )
+    parser.add_argument("--folder", type=Path, help="where the log and failed cases go (default: a temporary folder)")
     args = parser.parse_args()
     # Results of other code do not count as done.
     git = subprocess.run(["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True)

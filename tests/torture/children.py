@@ -1,7 +1,8 @@
-"""Processes of ``lengthwise``: new interpreters, or forks of this one, which has imported torch already.
+"""Processes of ``lengthwise``: new interpreters, or forks of this process, which has imported torch already.
 
 A fork starts in milliseconds, an interpreter in seconds. A fork has its own session, files and memory, and ends like
-any process, but cannot show what happens while Python and torch are imported: some cases start a new interpreter.
+any process, but cannot show what happens while Python and torch are imported; for this, some cases start a new
+interpreter.
 """
 
 from __future__ import annotations
@@ -19,39 +20,39 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-PATIENCE = 120.0  # seconds after which a process counts as hanging
-STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+HANG_SECONDS = 120.0  # seconds after which a process counts as hanging
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ROOT = Path(__file__).parents[2]
 
 
 class Child:
-    """A process in its own session, whose output is in files in the parent of its working folder."""
+    """A process in its own session, which writes its output to files in the parent of its working folder."""
 
-    def __init__(self, number: int, output: Path) -> None:
-        self.number, self.output, self.code = number, output, None
-        self._ended = os.pidfd_open(number)
+    def __init__(self, pid: int, output: Path) -> None:
+        self.pid, self.output, self.code = pid, output, None
+        self._ended = os.pidfd_open(pid)
 
     def kill(self) -> None:
         """Kill the process, unless it has ended, and wait for its end."""
         if self.poll() is None:
-            os.kill(self.number, signal.SIGKILL)
+            os.kill(self.pid, signal.SIGKILL)
         self.wait()
 
     def poll(self) -> int | None:
         """Return the exit status, or minus the signal that ended the process; None while it runs."""
         return self.wait(0)
 
-    def wait(self, seconds: float = PATIENCE) -> int | None:
+    def wait(self, seconds: float = HANG_SECONDS) -> int | None:
         """Return the status as ``poll`` does, after waiting at most this many seconds."""
         if self.code is None and select.select([self._ended], [], [], seconds)[0]:
-            _, status = os.waitpid(self.number, 0)
+            _, status = os.waitpid(self.pid, 0)
             self.code = os.waitstatus_to_exitcode(status)
             os.close(self._ended)
         return self.code
 
     @property
     def errors(self) -> str:
-        """Return what the process wrote to standard error."""
+        """The text that the process wrote to standard error."""
         return self.output.with_suffix(".err").read_text(errors="replace")
 
 
@@ -69,8 +70,8 @@ def start_interpreter(words: Sequence[object], folder: Path) -> Child:
 
 
 def fork(words: Sequence[object], folder: Path, before: Callable[[], None] | None = None) -> Child:
-    """Fork this process to work in ``folder``; ``before`` prepares the fork, e.g. by limits. Its own children are forks
-    too."""
+    """Fork this process to run a command in ``folder``; ``before`` is called first in the fork, e.g. to set limits. The
+    command's own children are forks too."""
 
     def work() -> None:
         os.chdir(folder)
@@ -78,7 +79,7 @@ def fork(words: Sequence[object], folder: Path, before: Callable[[], None] | Non
         out, errors = (os.open(output.with_suffix(end), os.O_WRONLY | os.O_CREAT) for end in (".out", ".err"))
         for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, errors)):
             os.dup2(source, target)
-        _become(words)
+        _set_up_fork(words)
         (before or (lambda: None))()
 
     for verb in ("train", "reproduce", "ask"):  # imported here, so that forks find them loaded
@@ -99,13 +100,13 @@ def _environment() -> dict[str, str]:
 
 def _reset_signals() -> None:
     """Restore the default signal handling, which nohup and others may have changed."""
-    for number in STOPS:
+    for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
 
 def _fork_and_run(work: Callable[[], None], words: Sequence[object]) -> int:
     """Fork a process that does ``work``, runs the command and never returns here."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     number = os.fork()
     if number:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -116,7 +117,7 @@ def _fork_and_run(work: Callable[[], None], words: Sequence[object]) -> int:
         _reset_signals()
         signal.signal(signal.SIGINT, signal.default_int_handler)
         work()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         code = _call_main(words)
     except BaseException:
         traceback.print_exc()
@@ -137,18 +138,19 @@ def _call_main(words: Sequence[object]) -> int:
     raise AssertionError("main returned")
 
 
-def _become(words: Sequence[object]) -> None:
-    """Take the standard streams as they are now, close all other files, and start children as forks."""
+def _set_up_fork(words: Sequence[object]) -> None:
+    """Set up a fork for a command: open the standard streams anew, close all other files, and make ``JobPool`` start
+    its children as forks."""
     from lengthwise.jobs import launchers
 
     os.closerange(3, 1024)
     sys.argv = ["lengthwise", *map(str, words)]
     sys.stdin, sys.stdout, sys.stderr = (open(number, "rww"[number], closefd=False) for number in range(3))  # noqa: SIM115
-    launchers.subprocess = SimpleNamespace(Popen=_Forked, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
+    launchers.subprocess = SimpleNamespace(Popen=_ForkedPopen, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)
 
 
-class _Forked:
-    """The part of ``Popen`` that ``JobPool`` uses, for a command ``python -P -m lengthwise …``, as a fork."""
+class _ForkedPopen:
+    """A replacement for ``Popen``, as far as ``JobPool`` uses it, that runs ``python -P -m lengthwise …`` in a fork."""
 
     def __init__(self, command: Sequence[str], *, env: dict[str, str], stderr: Any, **_: Any) -> None:
         reads, writes = os.pipe()
@@ -159,7 +161,7 @@ class _Forked:
             nothing = os.open(os.devnull, os.O_WRONLY)
             for target, source in ((0, reads), (1, nothing), (2, stderr.fileno())):
                 os.dup2(source, target)
-            _become(words)
+            _set_up_fork(words)
 
         self.pid, self.returncode = _fork_and_run(work, words), None
         os.close(reads)
@@ -188,20 +190,20 @@ def children_of(number: int) -> list[int]:
         text = Path(f"/proc/{number}/task/{number}/children").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return []
-    return [child for child in map(int, text.split()) if _runs(child)]
+    return [child for child in map(int, text.split()) if _is_running(child)]
 
 
 def workers_in(folder: Path) -> Iterator[int]:
     """Yield every process that works in this folder."""
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
-            if os.readlink(link) == str(folder) and _runs(int(link.parent.name)):
+            if os.readlink(link) == str(folder) and _is_running(int(link.parent.name)):
                 yield int(link.parent.name)
         except (FileNotFoundError, ProcessLookupError, PermissionError):
             continue
 
 
-def _runs(number: int) -> bool:
+def _is_running(number: int) -> bool:
     """Return whether a process runs and is not a zombie."""
     try:
         return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
@@ -209,7 +211,7 @@ def _runs(number: int) -> bool:
         return False
 
 
-def kill_leftovers(folder: Path, seconds: float = PATIENCE) -> list[int]:
+def kill_leftovers(folder: Path, seconds: float = HANG_SECONDS) -> list[int]:
     """Kill the processes that still work in ``folder`` after this many seconds, and return their numbers."""
     deadline = time.monotonic() + seconds
     while (left := [*workers_in(folder)]) and time.monotonic() < deadline:

@@ -30,8 +30,8 @@ class Bomb:
 def spoil(folder: Path, draw: random.Random) -> str:
     """Damage a random file of the folder and return a description of the damage."""
     path = draw.choice(sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")))
-    ways = [flipped, flipped, cut, doubled, blank, other, bomb, replaced_by_folder]
-    kinds = {".json": retyped, ".jsonl": retyped_row, ".safetensors": retyped_header}
+    ways = [flip_bits, flip_bits, cut_end, repeat_part, write_blank, copy_other, write_bomb, replace_by_folder]
+    kinds = {".json": change_json, ".jsonl": change_row, ".safetensors": change_header}
     if path.suffix in kinds:
         ways += [kinds[path.suffix]] * 8
     way = draw.choice(ways)
@@ -42,41 +42,41 @@ def spoil(folder: Path, draw: random.Random) -> str:
 # Bytes
 
 
-def flipped(path: Path, draw: random.Random) -> None:
+def flip_bits(path: Path, draw: random.Random) -> None:
     content = bytearray(path.read_bytes() or b"\0")
     for _ in range(draw.choice([1, 1, 2, 8])):
         content[draw.randrange(min(len(content), draw.choice([64, 4096, 1 << 20])))] ^= 1 << draw.randrange(8)
     path.write_bytes(content)
 
 
-def cut(path: Path, draw: random.Random) -> None:
+def cut_end(path: Path, draw: random.Random) -> None:
     path.write_bytes(path.read_bytes()[: draw.randrange(path.stat().st_size + 1)])
 
 
-def doubled(path: Path, draw: random.Random) -> None:
+def repeat_part(path: Path, draw: random.Random) -> None:
     content = path.read_bytes()
     at = draw.randrange(len(content) + 1)
     path.write_bytes(content[:at] + content[max(0, at - 64) :])
 
 
-def blank(path: Path, draw: random.Random) -> None:
+def write_blank(path: Path, draw: random.Random) -> None:
     contents = [b"", b"\n", b"\0" * 64, b"\xff\xfe\n", b"[" * 100_000, b"{}\n", b"null\n", b"9" * 5000]
     path.write_bytes(draw.choice(contents))
 
 
-def other(path: Path, draw: random.Random) -> None:
+def copy_other(path: Path, draw: random.Random) -> None:
     shutil.copy(draw.choice([one for one in path.parent.iterdir() if one.is_file()]), path.with_name("taken"))
     path.with_name("taken").replace(path)
 
 
-def bomb(path: Path, draw: random.Random) -> None:
+def write_bomb(path: Path, draw: random.Random) -> None:
     if draw.random() < 0.5:
         torch.save({"step": Bomb()}, path)
     else:
         path.write_bytes(pickle.dumps(Bomb()))
 
 
-def replaced_by_folder(path: Path, draw: random.Random) -> None:
+def replace_by_folder(path: Path, draw: random.Random) -> None:
     path.unlink()
     path.mkdir()
 
@@ -84,28 +84,28 @@ def replaced_by_folder(path: Path, draw: random.Random) -> None:
 # Values
 
 
-def retyped(path: Path, draw: random.Random) -> None:
-    path.write_text(json.dumps(changed(json.loads(path.read_text(encoding="utf-8")), draw)), encoding="utf-8")
+def change_json(path: Path, draw: random.Random) -> None:
+    path.write_text(json.dumps(change_value(json.loads(path.read_text(encoding="utf-8")), draw)), encoding="utf-8")
 
 
-def retyped_row(path: Path, draw: random.Random) -> None:
+def change_row(path: Path, draw: random.Random) -> None:
     lines = path.read_text(encoding="utf-8").splitlines() or ["{}"]
     at = draw.randrange(len(lines))
-    lines[at] = json.dumps(changed(json.loads(lines[at]), draw))
+    lines[at] = json.dumps(change_value(json.loads(lines[at]), draw))
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def retyped_header(path: Path, draw: random.Random) -> None:
+def change_header(path: Path, draw: random.Random) -> None:
     """Change a value in the header of a safetensors file: its length, the header in JSON, and the numbers."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
-    header = json.dumps(changed(json.loads(content[8 : 8 + length]), draw)).encode()
+    header = json.dumps(change_value(json.loads(content[8 : 8 + length]), draw)).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
 
 
-def changed(tree: Any, draw: random.Random) -> Any:
+def change_value(tree: Any, draw: random.Random) -> Any:
     """Return the tree with one value replaced, removed, added or renamed."""
-    steps = [*_paths(tree)]
+    steps = [*_list_paths(tree)]
     if not steps:
         return draw.choice(VALUES)
     *parents, last = draw.choice(steps)
@@ -122,9 +122,9 @@ def changed(tree: Any, draw: random.Random) -> Any:
     return tree
 
 
-def _paths(tree: Any, limit: int = 400) -> list[tuple[Any, ...]]:
+def _list_paths(tree: Any, limit: int = 400) -> list[tuple[Any, ...]]:
     found: list[tuple[Any, ...]] = []
     if isinstance(tree, dict | list):
         for name in [*tree] if isinstance(tree, dict) else range(len(tree)):
-            found += [(name,), *((name, *more) for more in _paths(tree[name]))]
+            found += [(name,), *((name, *more) for more in _list_paths(tree[name]))]
     return found[:limit]

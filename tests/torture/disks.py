@@ -1,7 +1,7 @@
-"""Disks that fail: full, read-only, over a quota, a file too large, a folder that vanishes.
+"""Disks that fail: a full or read-only disk, an exceeded quota, a file that is too large, a folder that is deleted.
 
-The command ends with one line. Once the disk works again, the same command continues, with the same results as without
-the fault.
+A command must report the fault in one line. Once the disk works again, the same command must continue, with the same
+results as without the fault.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 from .children import Child, fork, kill_leftovers
 from .kills import run_uninterrupted
-from .runs import RECIPES, complaints, differences, stored_content, study, training
+from .runs import RECIPES, differences, exit_faults, stored_content, study_command, training_command
 
 
 def plan(times: float) -> list[str]:
@@ -35,13 +35,13 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     what = "study" if kind == "study-full" else what
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
-    words = study(folder) if what == "study" else training(what)
+    words = study_command(folder) if what == "study" else training_command(what)
     try:
         child = FAILING[kind](words, folder, seconds, draw)
-        faults = complaints(child, [0, 2])
+        faults = exit_faults(child, [0, 2])
         faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
-        _grow(folder / "runs")
-        faults += complaints(fork(words, folder), [0])
+        _enlarge_disk(folder / "runs")
+        faults += exit_faults(fork(words, folder), [0])
         wrong = differences(stored_content(folder), right)
     except _Unsupported as reason:
         return {"skipped": 1, "why": str(reason), "faults": []}
@@ -51,7 +51,7 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
 
 
 class _Unsupported(Exception):
-    """Raised where this machine does not let the user do this."""
+    """Raised where this machine does not let the user cause the fault."""
 
 
 def _mount(folder: Path, options: str) -> None:
@@ -61,17 +61,17 @@ def _mount(folder: Path, options: str) -> None:
         raise _Unsupported(done.stderr.strip())
 
 
-def _grow(folder: Path) -> None:
+def _enlarge_disk(folder: Path) -> None:
     if os.path.ismount(folder):
         subprocess.run(["mount", "-o", "remount,rw,size=64m", folder], check=True)
 
 
-def _full(words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
+def _fill_disk(words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
     _mount(folder / "runs", f"size={4 * draw.randint(1, 40)}k")
     return fork(words, folder)
 
 
-def _read_only(words: list[str], folder: Path, seconds: float, draw: random.Random) -> Child:
+def _make_read_only(words: list[str], folder: Path, seconds: float, draw: random.Random) -> Child:
     _mount(folder / "runs", "size=64m")
     first = fork(words, folder)
     first.wait(draw.uniform(0, seconds))
@@ -80,13 +80,13 @@ def _read_only(words: list[str], folder: Path, seconds: float, draw: random.Rand
     return fork(words, folder)
 
 
-def _limit(words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
+def _limit_file_size(words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
     most = draw.randint(0, 60_000)
     return fork(words, folder, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
 
 
-def _refusing(number: int, words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
-    """Refuse every write of the process from one of them on."""
+def _refuse_writes(number: int, words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
+    """Run a process in which every write fails from a random one on."""
     left = [draw.randint(1, 40)]
     below = str(folder / "runs")
 
@@ -100,7 +100,7 @@ def _refusing(number: int, words: list[str], folder: Path, _: float, draw: rando
     return fork(words, folder, lambda: sys.addaudithook(hook))
 
 
-def _vanishing(words: list[str], folder: Path, seconds: float, draw: random.Random) -> Child:
+def _remove_folder(words: list[str], folder: Path, seconds: float, draw: random.Random) -> Child:
     child = fork(words, folder)
     while child.poll() is None and not any(folder.glob("runs/*/metrics.jsonl")):
         time.sleep(0.005)
@@ -110,7 +110,7 @@ def _vanishing(words: list[str], folder: Path, seconds: float, draw: random.Rand
 
 
 FAILING = {
-    "full": _full, "study-full": _full, "read-only": _read_only, "limit": _limit,
-    "quota": partial(_refusing, errno.EDQUOT), "failing": partial(_refusing, errno.EIO),
-    "vanishing": _vanishing,
+    "full": _fill_disk, "study-full": _fill_disk, "read-only": _make_read_only, "limit": _limit_file_size,
+    "quota": partial(_refuse_writes, errno.EDQUOT), "failing": partial(_refuse_writes, errno.EIO),
+    "vanishing": _remove_folder,
 }  # fmt: skip

@@ -36,8 +36,8 @@ from lengthwise.training.loop import Trainer, train, try_training
 
 from .damage import ESCAPES, spoil
 
-INPUTS = 250  # in a case
-LONGEST = 20.0  # limit of processor time for an input, in seconds
+INPUTS_PER_CASE = 250
+MAX_INPUT_SECONDS = 20.0  # limit of processor time for an input, in seconds
 PROGRESS = re.compile(r"\d (s|min|h) (so far|left)\b|done in \d")  # lines of the progress display
 TINY = ("steps=2", "batch=4", "watch.every=0", "lengths=Uniform(top=3)")
 SMALL = ("model=Transformer(width=8,heads=2)", "stopping=MaxConfidence(extra=1)")
@@ -72,7 +72,7 @@ class Workspace:
             (folder / "work").mkdir()
             os.chdir(folder / "work")
             try:
-                yield Workspace(folder, *_runs(folder))
+                yield Workspace(folder, *_create_runs(folder))
             finally:
                 os.chdir(before)
                 os.environ.pop("LENGTHWISE_RUNS")
@@ -90,7 +90,7 @@ class Workspace:
         return target, spoil(target, draw)
 
 
-def _runs(folder: Path) -> tuple[Path, Path, Path]:
+def _create_runs(folder: Path) -> tuple[Path, Path, Path]:
     recipe = lw.find("looped-parity", *TINY, *SMALL, "watch=Watch(every=1,sizes=(2,))")
     done = train(recipe, folder / "done")
     weights = done.weights()
@@ -118,12 +118,16 @@ def plan(times: float) -> list[str]:
 
 
 def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
-    """Run one case of ``INPUTS`` inputs."""
+    """Run one case of ``INPUTS_PER_CASE`` inputs."""
     torch.set_num_threads(1)
     seed = draw.randrange(10**6)
     with Workspace.create() as workspace:
-        faults = [f"seed {seed}: {fault}" for number in range(INPUTS) for fault in play_input(workspace, number, seed)]
-    return {"inputs": INPUTS, "faults": faults}
+        faults = [
+            f"seed {seed}: {fault}"
+            for number in range(INPUTS_PER_CASE)
+            for fault in play_input(workspace, number, seed)
+        ]
+    return {"inputs": INPUTS_PER_CASE, "faults": faults}
 
 
 # Inputs: a name and an action
@@ -132,10 +136,10 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
 Input = tuple[str, Callable[[], Any]]
 
 
-def overrides(workspace: Workspace, draw: random.Random) -> Input:
-    """Return changes of a recipe, which ``try_training`` then trains."""
+def draw_overrides(workspace: Workspace, draw: random.Random) -> Input:
+    """Return changes of a recipe, and a call of ``try_training`` with the changed recipe."""
     parts = catalog.parts()
-    fields = list(_names(encode(base_recipe())))
+    fields = list(_field_paths(encode(base_recipe())))
     changes = []
     for _ in range(draw.choice([1, 1, 2, 3])):
         value = draw.choice([draw.choice(WORDS), draw.choice(list(draw.choice(list(parts.values()))))])
@@ -148,16 +152,16 @@ def base_recipe() -> Recipe:
     return lw.find("looped-parity", *TINY, *SMALL)
 
 
-def _names(tree: Any, path: str = "") -> Iterator[str]:
+def _field_paths(tree: Any, path: str = "") -> Iterator[str]:
     for name, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
         if name != "kind":
             yield f"{path}{name}"
             if isinstance(part, dict | list):
-                yield from _names(part, f"{path}{name}.")
+                yield from _field_paths(part, f"{path}{name}.")
 
 
-def calls(workspace: Workspace, draw: random.Random) -> Input:
-    """Return a call of the Python interface with arbitrary arguments."""
+def draw_calls(workspace: Workspace, draw: random.Random) -> Input:
+    """Return a call of the Python interface with random arguments, and its name."""
 
     def any_() -> Any:
         return draw.choice(OBJECTS)
@@ -186,8 +190,8 @@ def calls(workspace: Workspace, draw: random.Random) -> Input:
     return " ".join([verb, *(quote_value(value, max_length=300) for value in given_values)]), act
 
 
-def commands(workspace: Workspace, draw: random.Random) -> Input:
-    """Return words after ``lengthwise``, with options that keep training short and in one process."""
+def draw_commands(workspace: Workspace, draw: random.Random) -> Input:
+    """Return a random command line of ``lengthwise``, with options that keep training short and in one process."""
     verb = draw.choice(["list", "show", "sample", "train", "evaluate", "attack", "solve", "ask", "rasp", "report", ""])
     known = str(draw.choice([workspace.finished, workspace.unfinished, "looped-parity", "parity"]))
     words = {
@@ -221,7 +225,7 @@ def commands(workspace: Workspace, draw: random.Random) -> Input:
 HEAVY = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start processes, take long, or print pages
 
 
-def files(workspace: Workspace, draw: random.Random) -> Input:
+def draw_files(workspace: Workspace, draw: random.Random) -> Input:
     """Return a damaged folder and a call that reads it."""
     target, fault = workspace.copy_damaged(draw)
     few, out = ["--lengths", "1", "--samples", "4"], ["--out", str(workspace.folder / "out")]
@@ -238,7 +242,7 @@ def files(workspace: Workspace, draw: random.Random) -> Input:
     return f"{fault}; lengthwise {command}", lambda: entry.main(command)
 
 
-GENERATORS = (*[overrides] * 4, *[calls] * 4, commands, files)  # cheap ones more often
+GENERATORS = (*[draw_overrides] * 4, *[draw_calls] * 4, draw_commands, draw_files)  # cheap inputs are drawn more often
 
 
 # Checking results
@@ -264,9 +268,9 @@ def play_input(workspace: Workspace, number: int, seed: int) -> list[str]:
         last = traceback.extract_tb(error.__traceback__)[-1]
         faults.append(f"{type(error).__name__}: {str(error)[:200]!r} at {last.filename}:{last.lineno}")
     faults += _faults(workspace, before, status, out.getvalue(), err.getvalue())
-    if (seconds := time.process_time() - start) > LONGEST:
+    if (seconds := time.process_time() - start) > MAX_INPUT_SECONDS:
         faults.append(f"it took {seconds:.0f} s")
-    _tidy(workspace, before)
+    _remove_new_files(workspace, before)
     return [f"{number}: {name:.600}: {fault}" for fault in faults]
 
 
@@ -292,7 +296,7 @@ def _may_stay(path: str) -> bool:
     return "/spoilt/" in path or "/__pycache__" in path or path.endswith("/.operations.json")
 
 
-def _tidy(workspace: Workspace, before: set[str]) -> None:
+def _remove_new_files(workspace: Workspace, before: set[str]) -> None:
     for path in sorted(workspace.state() - before, reverse=True):
         shutil.rmtree(path, ignore_errors=True)
         Path(path).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Kills: SIGKILL at random moments, to a training process, to a study, to one of a study's processes.
+"""Kills at random moments: SIGKILL to a training process, to a study, or to one of a study's processes.
 
 Killed commands are started again until they end; then weights, rows and files must equal those of an uninterrupted run.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from .children import Child, children_of, fork, kill_leftovers, start_interpreter
-from .runs import RECIPES, complaints, differences, stored_content, study, training
+from .runs import RECIPES, differences, exit_faults, stored_content, study_command, training_command
 
 
 def plan(times: float) -> list[str]:
@@ -30,21 +30,21 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     what, *how = name.split("-")[:-1]
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
-    words = study(folder) if what == "study" else training(what)
+    words = study_command(folder) if what == "study" else training_command(what)
     kills, faults = 0, []
     for _ in range(3 if what == "study" or how else 5):
         if "fresh" in how:
             child, until = start_interpreter(words, folder), 4 * seconds
-        else:  # every other one kills itself at one of its file operations, between which files are torn
+        else:  # half of the processes kill themselves at a file operation, when files may be incomplete
             operation = round(math.exp(draw.uniform(0, 7))) if draw.random() < 0.5 else 0
-            child, until = fork(words, folder, partial(_dies_at, operation)), 1.1 * seconds
-        kills += _killed(child, draw, until, one_inside="child" in how)
+            child, until = fork(words, folder, partial(_kill_self_at, operation)), 1.1 * seconds
+        kills += _kill_at_random_moment(child, draw, until, one_inside="child" in how)
         faults += [f"process {number} was still running" for number in kill_leftovers(folder)]
-    faults += complaints(fork(words, folder), [0])
+    faults += exit_faults(fork(words, folder), [0])
     return {"kills": kills, "faults": faults + differences(stored_content(folder), right)}
 
 
-def _dies_at(operation: int) -> None:
+def _kill_self_at(operation: int) -> None:
     left = [operation]
 
     def hook(event: str, _: Any) -> None:
@@ -56,10 +56,10 @@ def _dies_at(operation: int) -> None:
     sys.addaudithook(hook)
 
 
-def _killed(child: Child, draw: random.Random, seconds: float, *, one_inside: bool) -> int:
+def _kill_at_random_moment(child: Child, draw: random.Random, seconds: float, *, one_inside: bool) -> int:
     """Kill the process, or one of its children, at a random moment; return 1 if it had not ended before."""
     if child.wait(draw.uniform(0, seconds)) is None:
-        victims = children_of(child.number) if one_inside else []
+        victims = children_of(child.pid) if one_inside else []
         if victims:
             os.kill(draw.choice(victims), signal.SIGKILL)
             child.wait()
@@ -70,10 +70,10 @@ def _killed(child: Child, draw: random.Random, seconds: float, *, one_inside: bo
 
 @cache
 def run_uninterrupted(what: str, folder: Path) -> tuple[dict[str, Any], float]:
-    """Return what an uninterrupted run stores, and its seconds."""
+    """Return the content that an uninterrupted run stores, and its seconds."""
     work = folder / f"uninterrupted-{what}-{os.getpid()}" / "work"
     work.mkdir(parents=True)
-    words = study(work) if what == "study" else training(what)
+    words = study_command(work) if what == "study" else training_command(what)
     start = time.monotonic()
     child = fork(words, work)
     if child.wait() != 0:

@@ -1,4 +1,5 @@
-"""Races: several processes on one folder at once, also after all were killed. One trains, and the log is intact."""
+"""Races: several processes train in one folder at once, also after all were killed. One of them must train, and the log
+must be intact."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any
 
 from .children import fork, kill_leftovers
 from .kills import run_uninterrupted
-from .runs import RECIPES, complaints, differences, stored_content, training
+from .runs import RECIPES, differences, exit_faults, stored_content, training_command
 
 AT_ONCE = 4
 
@@ -25,7 +26,7 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     kind, what, _ = name.split("-")
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
-    words = training(what, *(["--wait"] if kind == "waiting" else []))
+    words = training_command(what, *(["--wait"] if kind == "waiting" else []))
     if kind == "killed":
         first = [fork(words, folder) for _ in range(AT_ONCE)]
         time.sleep(draw.uniform(0, seconds))
@@ -35,9 +36,9 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     for _ in range(AT_ONCE):
         racers.append(fork(words, folder))
         time.sleep(draw.choice([0, 0, 0.02]))
-    for one in racers:  # one that lost the race must name the winner, and a later one be silent
+    for one in racers:  # a process that lost the race must name the winner; one that came after it must print nothing
         lost = bool(one.wait()) and kind != "waiting"
-        faults += complaints(one, [2] if lost else [0])
+        faults += exit_faults(one, [2] if lost else [0])
         faults += [f"it says: {one.errors}"] * (lost and "works on this run" not in one.errors)
     if all(one.code for one in racers):
         faults.append("none of them trained")

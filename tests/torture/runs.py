@@ -43,13 +43,13 @@ def tiny() -> Study:
 '''
 
 
-def training(name: str, *options: str) -> list[str]:
+def training_command(name: str, *options: str) -> list[str]:
     """Return the command that trains and measures one of the recipes, with many checkpoints."""
     measured = ["--lengths", "12,14"] if name in ("retran", "lstm") else ["--lengths", "2,4,6", "--families"]
     return ["train", *RECIPES[name], *measured, "--samples", "4", "--quiet", "--save-every", "0.15", *options]
 
 
-def study(folder: Path, *options: str) -> list[str]:
+def study_command(folder: Path, *options: str) -> list[str]:
     """Return the command for a study of four runs, two at a time, that is written into ``folder``."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "own_study.py").write_text(STUDY.format(changes=PARITY))
@@ -65,8 +65,8 @@ NAMED_BY_PROCESS = re.compile(r"\.(lock|owner|.*\.lengthwise-[0-9a-f]{16})")
 
 
 def stored_content(folder: Path) -> dict[str, Any]:
-    """Return all stored content below a folder that should not depend on when, or how often, it was worked on: by path,
-    the bytes of weights, rows, and the names of all other files."""
+    """Return the content of a folder that must not depend on interruptions, by path: the bytes of weights and recipes,
+    rows without times, and None for all other files."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not NAMED_BY_PROCESS.fullmatch(path.name) and "__pycache__" not in path.parts:
@@ -76,20 +76,20 @@ def stored_content(folder: Path) -> dict[str, Any]:
 
 def _content(path: Path) -> Any:
     if path.suffix == ".jsonl":
-        return [_timeless(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [_without_times(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     if path.suffix == ".csv":
-        return [_timeless(row) for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
+        return [_without_times(row) for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
     if path.name == "config.json" or path.suffix == ".safetensors":
         return path.read_bytes()
     return None
 
 
-def _timeless(row: dict[str, Any]) -> dict[str, Any]:
+def _without_times(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in TIMES}
 
 
 def differences(now: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Return one line for each file that differs from what is right."""
+    """Return one line for each file whose content differs from ``right``."""
     found = [f"{path} is missing" for path in right.keys() - now.keys()]
     found += [f"{path} was left behind" for path in now.keys() - right.keys()]
     for path in sorted(now.keys() & right.keys()):
@@ -106,8 +106,9 @@ def _difference(now: Any, right: Any) -> str:
     return f"has {lost} rows lost and {more} too many" if lost or more else "has its rows in another order"
 
 
-def complaints(child: Child, expected: Sequence[int]) -> list[str]:
-    """Return what is wrong with how a process ended: its status, a traceback, or more than one line."""
+def exit_faults(child: Child, expected: Sequence[int]) -> list[str]:
+    """Return the faults in how a process ended: another status than ``expected``, a traceback, or more than one line of
+    errors."""
     code, found = child.wait(), []
     if code is None:
         child.kill()

@@ -1,7 +1,8 @@
-"""Signals that ask a process to stop: one that trains, the parent of several, one of its children, a study, or one that
-asks a language model; in its first second and later.
+"""Stop signals, early and late, to a training process, the parent of several, one of its children, a study, or a
+process that asks a language model.
 
-It must end with the documented status, in one line, with nothing left running; the same command must then continue.
+The process must end with the documented status, in one line, with nothing left running; the same command must then
+continue.
 """
 
 from __future__ import annotations
@@ -16,16 +17,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .children import STOPS, Child, children_of, fork, kill_leftovers, start_interpreter
+from .children import STOP_SIGNALS, Child, children_of, fork, kill_leftovers, start_interpreter
 from .kills import run_uninterrupted
-from .runs import complaints, differences, stored_content, study, training
+from .runs import differences, exit_faults, stored_content, study_command, training_command
 
-WHOM = ("train", "parent", "child", "reproduce", "ask")
+TARGETS = ("train", "parent", "child", "reproduce", "ask")
 
 
 def plan(times: float) -> list[str]:
     """Return the names of the cases: target, signal and moment."""
-    every = [(target, number.name, when) for target in WHOM for number in STOPS for when in ("early", "later")]
+    every = [
+        (target, number.name, when) for target in TARGETS for number in STOP_SIGNALS for when in ("early", "later")
+    ]
     possible = ["-".join(case) for case in every if case[::2] != ("child", "early")]
     return [f"{name}-{n}" for n in range(max(1, round(times))) for name in possible]
 
@@ -36,33 +39,33 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
     folder.mkdir(parents=True)
     server = Endpoint() if target == "ask" else None
     try:
-        words = _words(target, folder, server)
+        words = _build_command(target, folder, server)
         child = (start_interpreter if when == "early" else fork)(words, folder)
         if when == "early":
             time.sleep(draw.uniform(0, 2))
         else:
             _wait_for_work(target, child, folder, draw)
         number = signal.Signals[which]
-        victim = draw.choice(children_of(child.number) or [child.number]) if target == "child" else child.number
+        victim = draw.choice(children_of(child.pid) or [child.pid]) if target == "child" else child.pid
         with suppress(ProcessLookupError):
             os.kill(victim, number)
-        expected = {"early": [130, -number, 0], "later": [2 if victim != child.number else 130, 0]}[when]
-        faults = complaints(child, expected)
+        expected = {"early": [130, -number, 0], "later": [2 if victim != child.pid else 130, 0]}[when]
+        faults = exit_faults(child, expected)
         faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
-        faults += [*complaints(fork(words, folder), [0]), *_find_faults(target, folder)]
+        faults += [*exit_faults(fork(words, folder), [0]), *_find_faults(target, folder)]
     finally:
         if server:
             server.child.kill()
     return {"signals": 1, "faults": faults}
 
 
-def _words(target: str, folder: Path, server: Endpoint | None) -> list[str]:
+def _build_command(target: str, folder: Path, server: Endpoint | None) -> list[str]:
     if target == "reproduce":
-        return study(folder)
+        return study_command(folder)
     if server:
         asked = ["ask", "parity", "--endpoint", server.address, "--model", "none", "--lengths", "4,5"]
         return [*asked, "--samples", "12", "--concurrency", "2", "--quiet"]
-    return training("looped", *(["--seeds", "2", "--jobs", "2"] if target != "train" else []))
+    return training_command("looped", *(["--seeds", "2", "--jobs", "2"] if target != "train" else []))
 
 
 def _wait_for_work(target: str, child: Child, folder: Path, draw: random.Random) -> None:
@@ -74,7 +77,7 @@ def _wait_for_work(target: str, child: Child, folder: Path, draw: random.Random)
 
 
 def _find_faults(target: str, folder: Path) -> list[str]:
-    """Return what the command has not done, after it has ended."""
+    """Return the faults in the results of a command that has ended."""
     if target == "ask":
         (file,) = folder.glob("runs/*/replies.jsonl")
         prompts = [json.loads(line)["prompt"] for line in file.read_text().splitlines()]

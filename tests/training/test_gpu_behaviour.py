@@ -1,4 +1,4 @@
-"""Behaviour on a GPU, tested without one: what differs there, and that the host never waits in training.
+"""Behaviour on a GPU, tested without one: differences from a CPU, and that the host never waits in training.
 
 The meta device stands in for a GPU. It computes nothing, so reading a number from it is an error; copies from it, and
 copies to it that make the host wait, are counted.
@@ -68,26 +68,26 @@ def test_operations_are_counted_alike_whatever_computes_attention(kernel):
         assert found == (verification.count_operations(weights, (20,)), cost.count_operations(recipe, 2, 1))
 
 
-def settings():
+def precision_settings():
     cudnn = torch.backends.cudnn
     parts = torch.backends.cuda.matmul, *(getattr(cudnn, name, None) for name in ("conv", "rnn"))
     return torch.get_float32_matmul_precision(), cudnn.allow_tf32, [getattr(one, "fp32_precision", 0) for one in parts]
 
 
 def test_only_steps_are_taken_in_tf32():
-    first = settings()
+    first = precision_settings()
     with computation_settings(1):  # which restores the settings
         torch.set_float32_matmul_precision("high")
-        before = settings()
+        before = precision_settings()
         with computation_settings(1):
-            assert settings()[:2] == ("highest", False)
+            assert precision_settings()[:2] == ("highest", False)
             with step_precision("tf32"):
-                assert settings()[:2] == ("high", True)
+                assert precision_settings()[:2] == ("high", True)
             for matmul in ("fp32", "bf16"):
                 with step_precision(matmul):
-                    assert settings()[:2] == ("highest", False)
-        assert settings() == before
-    assert settings() == first
+                    assert precision_settings()[:2] == ("highest", False)
+        assert precision_settings() == before
+    assert precision_settings() == first
 
 
 def test_a_step_uses_the_requested_arithmetic(monkeypatch):
@@ -160,17 +160,17 @@ def test_checkpoints_sent_between_processes_leave_out_the_best_weights():
     assert all(map(torch.equal, first.model.parameters(), other.model.parameters()))
 
 
-def remote(**changes):
+def remote_options(**changes):
     return TrainingOptions(**{"on": "Slurm(gpus=1)", "device": "cuda", "matmul": "tf32", "compile": True} | changes)
 
 
 def test_a_machine_without_a_gpu_sends_trainings_to_those_with_one():
-    assert local_device(remote()) == (torch.device("cpu"), "fp32")
-    assert local_device(remote(matmul="bf16")) == (torch.device("cpu"), "bf16")
+    assert local_device(remote_options()) == (torch.device("cpu"), "fp32")
+    assert local_device(remote_options(matmul="bf16")) == (torch.device("cpu"), "bf16")
     for nowhere in ({"device": "cpu"}, {"on": "local", "device": "cpu"}):  # tf32 is kept, so it is refused later
-        assert local_device(remote(**nowhere)) == (torch.device("cpu"), "tf32")
+        assert local_device(remote_options(**nowhere)) == (torch.device("cpu"), "tf32")
     with pytest.raises(UsageError, match="'abacus' is not a device"):
-        local_device(remote(device="abacus"))
+        local_device(remote_options(device="abacus"))
 
 
 def test_the_time_of_a_gpu_step_is_not_estimated(monkeypatch):
@@ -234,11 +234,11 @@ def test_the_seed_of_an_unused_gpu_is_preserved(monkeypatch):
 
 
 # Without LENGTHWISE_LONG a few recipes with every encoding and objective; recurrent models take many operations.
-shipped = pytest.mark.parametrize("name", NAMES if LONG else FEW)
+for_shipped_recipes = pytest.mark.parametrize("name", NAMES if LONG else FEW)
 
 
 @pytest.mark.usefixtures("no_type_checks")
-@shipped
+@for_shipped_recipes
 def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
     recipe = small(name)
     trainee = on_meta(recipe)
@@ -284,7 +284,7 @@ def test_the_moving_average_equals_that_of_torch():
 
 
 class OperationCounter(TorchDispatchMode):
-    """A counter of the operations that a device is given, without views."""
+    """A counter of the operations that a device computes; views are not counted."""
 
     def __init__(self):
         super().__init__()
@@ -295,7 +295,11 @@ class OperationCounter(TorchDispatchMode):
         return operation(*args, **(kwargs or {}))
 
 
-MOST = {lw.Transformer: 135, lw.LSTM: 34, lw.ReTran: 108}  # forward and backward: per loop, or per loop and position
+MAX_OPERATIONS = {
+    lw.Transformer: 135,
+    lw.LSTM: 34,
+    lw.ReTran: 108,
+}  # forward and backward: per loop, or per loop and position
 
 
 @pytest.mark.usefixtures("no_type_checks")
@@ -307,14 +311,14 @@ def test_a_layer_takes_few_operations(name):
     with OperationCounter() as operations:
         recipe.objective(Plain(model), rows, loops, lw.stream(0, "objective")).value.backward()
     positions = 1 if kind is lw.Transformer else rows.inputs.tokens.shape[1]
-    assert operations.count <= MOST[kind] * positions * int(loops.max())
+    assert operations.count <= MAX_OPERATIONS[kind] * positions * int(loops.max())
 
 
 # Arithmetic
 
 
 @pytest.mark.usefixtures("no_type_checks")
-@shipped
+@for_shipped_recipes
 def test_bf16_gives_nearly_the_same_loss_and_gradient(name):
     recipe = small(name)
     model = recipe.build()

@@ -23,9 +23,9 @@ BASE = replace(lw.find("looped-parity"), model=MODEL, lengths=lw.Uniform(top=6),
                schedule=lw.Schedule(), watch=lw.Watch(), keep="last")  # fmt: skip
 
 
-def equal(first, second):
+def have_equal_weights(first, second):
     pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
-    return all(torch.equal(one, other) for one, other in pairs)
+    return all(torch.have_equal_weights(one, other) for one, other in pairs)
 
 
 @pytest.mark.parametrize(
@@ -43,21 +43,21 @@ def equal(first, second):
     ids=",".join,
 )
 def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
-    """With the full state kept, at a constant rate; also if the second half is stopped and resumed."""
+    """The first half keeps its full state, and the rate is constant. The second half is also stopped and resumed."""
     recipe = replace(BASE, **changes)
     half = train(recipe, device="cpu", keep_state=True)
     whole = train(replace(recipe, steps=15), device="cpu")
     rest = continue_from(half.folder, replace(recipe, steps=15))
     assert rest.parent.state and rest.start == 7 and rest.id != whole.recipe.id
     on = train(rest, device="cpu", folder=runs_folder() / "unbroken", keep_state=True)
-    assert equal(on.model, whole.model)
+    assert have_equal_weights(on.model, whole.model)
     assert [row["loss"] for row in on.rows("metrics") if "rate" in row] == pytest.approx(
         [row["loss"] for row in whole.rows("metrics") if "rate" in row], rel=0.5
     )  # the first row averages the steps since the seventh
     stop_at(monkeypatch, [10], lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(lw.Interrupted):
         train(rest, device="cpu")
-    assert equal(train(rest, device="cpu").model, whole.model)
+    assert have_equal_weights(train(rest, device="cpu").model, whole.model)
     assert on.about()["parent"] | {"run": ""} == {
         "kind": "Parent", "digest": rest.parent.digest, "step": 7, "state": True, "run": ""}  # fmt: skip
     assert (on.folder / FINAL_FILE).exists() and not (whole.folder / FINAL_FILE).exists()
@@ -83,9 +83,13 @@ def test_training_continues_from_weights_on_another_task_at_another_rate():
     started = trainer.Trainer(recipe, torch.device("cpu"))
     assert started.step == 7
     started.restore_checkpoint(Run.of(recipe))
-    assert equal(started.model, parent.model)
+    assert have_equal_weights(started.model, parent.model)
     on = train(recipe, device="cpu")
-    assert on.rows("metrics")[0]["step"] == 10 and on.about()["steps"] == 12 and not equal(on.model, parent.model)
+    assert (
+        on.rows("metrics")[0]["step"] == 10
+        and on.about()["steps"] == 12
+        and not have_equal_weights(on.model, parent.model)
+    )
 
 
 def test_the_schedule_restarts():

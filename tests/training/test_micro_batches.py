@@ -104,7 +104,7 @@ def test_parts_keep_less_memory_for_backpropagation():
 
 
 def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
-    """A run stays in parts after it resumes, so its weights equal those of an unbroken run to the bit."""
+    """A resumed run divides its batches as before, so its weights equal those of an uninterrupted run bit for bit."""
     recipe = replace(PLAIN, steps=4)
     monkeypatch.setattr(cpu, "choose_runner", lambda model, kinds: TwoRowMemory(model))
     whole, _ = train(recipe, runs / "whole"), capsys.readouterr()

@@ -1,4 +1,4 @@
-"""Batches drawn ahead change nothing but time; prefetching, which is for GPUs only, is turned on for the CPU here."""
+"""Prefetched batches give the same results. Prefetching is for GPUs only, and is turned on for the CPU here."""
 
 import os
 import signal
@@ -25,14 +25,14 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def draws(monkeypatch):
-    """Turn prefetching on, and return a list of the drawn steps, each with its exams and its thread."""
+    """Turn prefetching on, and return a list of the drawn batches: step, number of exams passed, and thread."""
     found, draw = [], data.draw_batch
 
-    def noted(recipe, step, *, exams_passed=None):
+    def record_draw(recipe, step, *, exams_passed=None):
         found.append((step, exams_passed, threading.current_thread().name))
         return draw(recipe, step, exams_passed=exams_passed)
 
-    monkeypatch.setattr(data, "draw_batch", noted)
+    monkeypatch.setattr(data, "draw_batch", record_draw)
     for module in (loop, stacked):
         monkeypatch.setattr(module, "prefetch_batches", partial(prefetch_batches, on_any_device=True))
     return found

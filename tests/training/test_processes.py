@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def _generators_of_each_process(monkeypatch):
-    """Drop the lock around the global generators: each process has its own, so threads must not share one."""
+    """Drop the lock around the global generators, which real processes would not share."""
     monkeypatch.setattr(rng, "_GENERATORS_LOCK", nullcontext())
 
 
@@ -158,7 +158,7 @@ def test_objectives_that_use_the_model_are_refused_before_training_in_several_pr
 # Real processes
 
 
-def torchrun(count):
+def start_torchrun(count):
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "--standalone"]
     train = ["-m", "lengthwise", "train", "looped-parity", "lengths=Uniform(top=4)", "model.width=8", "batch=7",
              "watch.every=0", "keep=last", "steps=400", "--lengths", "3", "--samples", "5", "--quiet",
@@ -169,24 +169,24 @@ def torchrun(count):
 @pytest.mark.skipif(not LONG, reason="starts many processes: LENGTHWISE_LONG=1")
 @pytest.mark.timeout(600)
 def test_torchrun_killed_and_resumed_by_another_number(runs):
-    assert torchrun(1).wait() == 0
+    assert start_torchrun(1).wait() == 0
     (alone,) = runs.glob("looped-parity-*")
     expected = load_file(alone / "model.safetensors")
     alone.rename(runs / "alone")
-    killed = torchrun(2)
+    killed = start_torchrun(2)
     state = runs / alone.name / "state.pt"
     while not state.exists() and killed.poll() is None:
         time.sleep(0.05)
     children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text(encoding="utf-8").split()
     os.kill(int(children[0]), signal.SIGKILL)
     assert killed.wait() != 0  # torchrun ends the others
-    stopped = torchrun(3)
+    stopped = start_torchrun(3)
     before = state.stat().st_mtime_ns
     while state.exists() and state.stat().st_mtime_ns == before and stopped.poll() is None:
         time.sleep(0.05)
     stopped.send_signal(signal.SIGTERM)
     stopped.wait()
-    assert torchrun(2).wait() == 0
+    assert start_torchrun(2).wait() == 0
     about = json.loads((runs / alone.name / "about.json").read_text())
     assert about["processes"] == 2 and about["steps"] == 400
     assert [change["processes"] for change in about["resumed"]] == ["2", "3"]

@@ -1,5 +1,5 @@
-"""Training: data is a pure function of the step, a resumed run ends like an uninterrupted one, and files are whole,
-safe, or refused."""
+"""Training: data is a pure function of the step, a resumed run ends like an uninterrupted one, and damaged or malicious
+files are refused."""
 
 import copy
 import errno
@@ -37,8 +37,8 @@ from lengthwise.training.stacked import train_stacked
 from lengthwise.training.trainer import try_training
 
 
-def finished(recipe):
-    """Return the folder of a finished run, with an earlier run's weights."""
+def write_finished_run(recipe):
+    """Write a finished run's folder, with weights from ``unbroken``, and return the folder."""
     folder = Run.of(recipe).folder
     (folder / "model.safetensors").write_bytes(unbroken(recipe)[0])
     return folder
@@ -55,10 +55,10 @@ def test_batch_i_is_a_function_of_i_alone(order, data_seed):
     for i in order:
         torch.manual_seed(i)
         again, loops = data.draw_batch(recipe, i)
-        assert same(again, first[i][0]) and torch.equal(loops, first[i][1])
+        assert hold_same_batch(again, first[i][0]) and torch.equal(loops, first[i][1])
 
 
-def same(one, two):
+def hold_same_batch(one, two):
     one, two = ({**vars(batch), **vars(batch.inputs), "inputs": batch.rounds} for batch in (one, two))
     return all(torch.equal(one[name], two[name]) for name in one)
 
@@ -69,7 +69,7 @@ def test_problems_depend_on_step_and_data_seed_but_not_on_the_seed_of_weights():
     assert len({str(batch.inputs.tokens[:, :20].tolist()) for batch in batches}) == 9
     recipe = replace(RICH, batch=40)
     (one, loops), (two, others) = (data.draw_batch(replace(recipe, seed=seed), 0) for seed in (0, 1))
-    assert same(one, two)
+    assert hold_same_batch(one, two)
     assert not torch.equal(loops, others)
 
 
@@ -268,7 +268,7 @@ STOPPED = [(LARGE, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIG
 
 @pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["large", "rich", "mastered", "segmented"])
 def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeypatch):
-    """Stops fall between rows and right after rows are logged, weights are watched, and the last step."""
+    """Training is stopped between two logged rows, after a logged row, after a measurement, and after the last step."""
     stops = [1, 4, 10, recipe.steps]
     stop_at(monkeypatch, stops, lambda: os.kill(os.getpid(), number))
     for stop in stops:
@@ -287,7 +287,7 @@ def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(monkeypatch):
             with suppress(Exception):
                 train(replace(PLAIN, seed=seed))
 
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; the same command continues from there"):
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; the hold_same_batch command continues from there"):
         loop()
     assert begun == [0] and outcome(train(PLAIN)) == unbroken(PLAIN)
 
@@ -304,7 +304,7 @@ def test_an_exam_passed_admits_the_next_length(right, reached, monkeypatch):
 
 @pytest.mark.parametrize("again", [train, lambda recipe: train_stacked([recipe, replace(recipe, seed=8)])])
 def test_the_checkpoint_of_a_process_that_was_killed_at_its_very_end_is_removed(again):
-    folder = finished(PLAIN)
+    folder = write_finished_run(PLAIN)
     (folder / "state.pt").write_bytes(b"")
     again(PLAIN)
     assert not (folder / "state.pt").exists()
@@ -313,7 +313,7 @@ def test_the_checkpoint_of_a_process_that_was_killed_at_its_very_end_is_removed(
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
-    """Each session crashes right before or after its fourth, fifth or sixth file; .owner is the first."""
+    """Each session crashes right before or after it writes its fourth, fifth or sixth file; .owner is the first."""
     recipe = replace(RICH, steps=6)
     expected = unbroken(recipe)
     run, crashes = run_through_crashes(lambda: train(recipe, save_every=0), monkeypatch, 4, moment)
@@ -322,7 +322,7 @@ def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
 
 
 def test_training_does_not_import_torch_s_compiler():
-    """Importing it takes seconds."""
+    """Importing torch's compiler takes seconds."""
     code = """
 import sys, torch, lengthwise as lw
 from lengthwise.training.trainer import Trainer
@@ -429,7 +429,7 @@ def test_an_intact_checkpoint_is_resumed(monkeypatch):
 )
 @pytest.mark.parametrize("name", ["state.pt", "model.safetensors", "config.json"])
 def test_no_file_of_a_run_runs_code(name, content, monkeypatch, tmp_path):
-    folder = Run.of(PLAIN).folder if name == "state.pt" else finished(PLAIN)
+    folder = Run.of(PLAIN).folder if name == "state.pt" else write_finished_run(PLAIN)
     monkeypatch.chdir(tmp_path)
     (folder / name).write_bytes(content)
     with pytest.raises(lw.UsageError, match=rf"^[^\n]*{name}[^\n]*$"):
@@ -438,7 +438,7 @@ def test_no_file_of_a_run_runs_code(name, content, monkeypatch, tmp_path):
 
 
 def test_weights_that_are_cut_short_or_do_not_fit_are_refused(tmp_path):
-    folder = finished(PLAIN)
+    folder = write_finished_run(PLAIN)
     load(folder)
     path = folder / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1])
@@ -529,8 +529,8 @@ def test_rows_come_back_and_a_line_cut_short_does_not_count(tmp_path):
 
 
 def test_lamb_scales_each_layer_s_step_to_its_weights():
-    """You et al. 2020, algorithm 2: a step, decay included, is scaled to the rate times the norm of the weights, of
-    which large ones count as 10."""
+    """The formula is algorithm 2 of You et al. 2020: a step, decay included, is scaled to the rate times the norm of
+    the weights, or times 10 if the norm is larger."""
     weights = [torch.nn.Parameter(torch.tensor([3.0, 4.0, 0.0, 0.0]) * scale) for scale in (1, 100)]
     start = [weight.detach().clone() for weight in weights]
     lamb = lw.LAMB(rate=0.1, weight_decay=0.5)

@@ -1,4 +1,4 @@
-"""Faults that a run must survive or refuse: foreign code, two writers, orphans, divergence, a failing run."""
+"""Faults that a run must survive or refuse: foreign code, two writers, orphaned processes, divergence, failed runs."""
 
 import json
 import math
@@ -31,7 +31,7 @@ from lengthwise.training.loop import train
 ENDLESS = ["--quiet", "--lengths", "2", "--samples", "4", "--save-every", "0.2"]
 
 
-def lengthwise(*words, **options):
+def start_lengthwise(*words, **options):
     command = [sys.executable, "-P", "-m", "lengthwise", *map(str, words)]
     options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, preexec_fn=reset_signals, **options)
@@ -50,14 +50,14 @@ def wait_until(condition, seconds=90):
         time.sleep(0.05)
 
 
-def alive(number):
+def is_alive(number):
     try:
         return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def children(number):
+def child_pids(number):
     return [int(text) for text in Path(f"/proc/{number}/task/{number}/children").read_text(encoding="utf-8").split()]
 
 
@@ -71,13 +71,13 @@ def test_files_of_the_working_folder_are_not_imported_as_libraries(runs, tmp_pat
         (tmp_path / f"{name}.py").write_text("open('ran', 'w')")
     (tmp_path / "own.py").write_text("import random; assert 'tmp' not in str(random.__file__)")
     words = ["train", "looped-parity", "steps=1000000", "watch.every=0", "--seeds", "2", "--jobs", "2", *ENDLESS]
-    parent = lengthwise(*words, "--import", "own", cwd=tmp_path)
+    parent = start_lengthwise(*words, "--import", "own", cwd=tmp_path)
     wait_until(lambda: len(list(runs.glob("*/state.pt"))) == 2)
-    known = children(parent.pid)
+    known = child_pids(parent.pid)
     assert len(known) == 2
     parent.kill()
     parent.communicate(timeout=90)
-    wait_until(lambda: not any(map(alive, known)), 60)
+    wait_until(lambda: not any(map(is_alive, known)), 60)
     assert not (tmp_path / "ran").exists()
 
 
@@ -86,7 +86,7 @@ def test_files_of_the_working_folder_are_not_imported_as_libraries(runs, tmp_pat
 
 def test_a_lock_is_reentrant_and_waiting_for_it_trains_the_run(monkeypatch):
     run = Run.of(SMALL)
-    with run.lock(), run.lock():  # the holder may lock it again
+    with run.lock(), run.lock():  # the process that holds the lock may take it again
         assert (run.folder / ".owner").exists()
     assert not (run.folder / ".owner").exists()
     with FileLock(run.folder / ".lock"):

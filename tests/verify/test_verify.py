@@ -48,7 +48,7 @@ def exposed_checks(*given, **named):
 
 
 def wrap_module(module, recipe=SPOKEN):
-    return Weights("wrap_module", recipe, SinglePass(module))
+    return Weights("wrapped", recipe, SinglePass(module))
 
 
 def claim(size, exact=1.0, recipe=SPOKEN, **more):
@@ -56,7 +56,7 @@ def claim(size, exact=1.0, recipe=SPOKEN, **more):
     return score.row() | more
 
 
-# TrainableParity weights
+# Honest weights
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def test_a_partly_trained_model_is_not_exposed(monkeypatch):
 
 
 def test_a_model_is_verified_without_an_attack_if_there_can_be_none():
-    """A rule for batches is not attacked, nor is a model with a short table of positions."""
+    """Weights are not attacked if their rule needs a batch of problems, or if their table of positions is short."""
     weights = half_trained(PAIRS)
     many = replace(weights.recipe, stopping=lw.MaxConfidence(per="batch"))
     short = replace(SPOKEN, model=lw.Transformer(width=8, heads=1, positions=(lw.Learned(10),)), lengths=lw.Uniform(6))
@@ -114,7 +114,8 @@ def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatc
 
 
 def test_operations_are_those_of_matrix_products():
-    """A linear layer from 4 to 4 on a row of 6 bits, "=" and the answer: 2 · 4 · 4 for each position and loop."""
+    """A linear layer from 4 to 4 on a row of 6 bits, "=" and the answer takes 2 · 4 · 4 operations per position, and
+    the row is passed twice."""
     module = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
     assert count_operations(wrap_module(module), (6,)) == 2 * 4 * 4 * (6 + 2) * 2
 
@@ -123,7 +124,7 @@ def test_operations_are_those_of_matrix_products():
 
 
 class TrainableParity(nn.Module):
-    """An untrained layer, as a disguise for spoofs."""
+    """An untrained network, which hides a spoof in a subclass."""
 
     def __init__(self):
         super().__init__()
@@ -138,14 +139,14 @@ class TrainableParity(nn.Module):
 
 
 class HandCoded(TrainableParity):
-    """A module that computes the answer in code, beside a network."""
+    """A spoof that computes the answer in code, beside a network."""
 
     def forward(self, tokens):
         return self.answer_logits(tokens, (tokens == 1).long().cumsum(1) % 2) + 1e-3 * super().forward(tokens)
 
 
 class ChecksWeights(HandCoded):
-    """The same, but it answers only as long as its weights are unchanged."""
+    """A hand-coded spoof that answers only while its weights are unchanged."""
 
     def forward(self, tokens):
         known = self.__dict__.setdefault("known", self.readout.weight.sum().item())
@@ -153,14 +154,14 @@ class ChecksWeights(HandCoded):
 
 
 class RandomErrors(HandCoded):
-    """The same, with random errors."""
+    """A hand-coded spoof that makes random errors."""
 
     def forward(self, tokens):
         return super().forward(tokens) + 20 * (torch.rand(*tokens.shape, 1) < 0.1) * torch.eye(4)[0]
 
 
 class LookupTable(TrainableParity):
-    """A table of the answers to all rows of up to 9 bits."""
+    """A spoof that stores the answers to all rows of up to 9 bits in a table."""
 
     def __init__(self, *, hidden=False):
         super().__init__()
