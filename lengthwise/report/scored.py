@@ -361,7 +361,7 @@ class PooledComparison(PrintedTable):
         ]
         begin = rf"\begin{{tabular}}{{lll{'r' * (len(heads) - 3)}}}"
         lines = [begin, r"\toprule", head, r"\midrule", *lines, r"\bottomrule", r"\end{tabular}"]
-        return "\n".join([*lines, f"% {caption or self.title()}"]) + "\n"
+        return "\n".join([*lines, f"% {' '.join((caption or self.title()).split())}"]) + "\n"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
         sizes = self.sizes

@@ -62,6 +62,7 @@ def test_each_recipe_has_its_difference_from_the_first_with_an_interval_over_see
     assert f"two − one uniform −0.550 (−{-low:.2f} … −{-high:.2f})" in text and "three −" not in text
     assert "Welch's 95 % interval over seeds, not over problems. One seed, so no interval over seeds: three." in text
     assert rf"two $-$ one & uniform &  & $-$0.550 ($-${-low:.2f} \dots{{}} $-${-high:.2f}) \\" in latex
+    assert found.to_latex("two\nlines").endswith("\\end{tabular}\n% two lines\n")
 
 
 def test_seeds_with_equal_scores_give_no_interval():
