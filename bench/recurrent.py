@@ -44,9 +44,9 @@ def one_loop_logits(model: Model, inputs: Inputs) -> Tensor:
 
 def cached_logits(model: Model, inputs: Inputs) -> Tensor:
     """Return the logits of a transformer with a key–value cache, token by token."""
-    reader = CachedTransformer(model, inputs)
+    decoder = CachedTransformer(model, inputs)
     columns = range(inputs.tokens.shape[1])
-    return torch.cat([reader.read(inputs.columns(column, column + 1), 1) for column in columns], 1)
+    return torch.cat([decoder.next_logits(inputs.columns(column, column + 1), 1) for column in columns], 1)
 
 
 def library_logits(model: nn.Module, inputs: Inputs) -> Tensor:
