@@ -168,7 +168,7 @@ def _round_finite(values: list[float]) -> list[float | None]:
 def find_recording_obstacle(recipe: Recipe) -> str:
     """Return why a recipe's answers after each loop cannot be recorded; empty if they can."""
     if recipe.layout.decodes:
-        return "its layout feeds the answer in"
+        return "its inputs hold the right answer"
     return "it has one loop" if int(recipe.loops.planned(torch.tensor([9]))) < 2 else ""
 
 

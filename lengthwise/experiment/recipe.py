@@ -64,12 +64,12 @@ class ChosenOn(fields.Config):
 
 @dataclass(frozen=True)
 class Parent(fields.Config):
-    """The run from which another run continues, and what it takes over from that run."""
+    """A run from which a new run continues, and what the new run takes from it."""
 
-    digest: Annotated[str, Pattern("[0-9a-f]{16}", "16 hexadecimal digits")]  # hash of the state taken
+    digest: Annotated[str, Pattern("[0-9a-f]{16}", "16 hexadecimal digits")]  # hash of the parent's training state
     step: Whole  # the step from which training continues
     state: bool = False  # take the optimizer's state too, not only the weights
-    run: OneLine = field(default="", metadata={"identity": False})  # its name or folder
+    run: OneLine = field(default="", metadata={"identity": False})  # name or folder of the parent
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +83,7 @@ class Recipe(fields.Config):
     loops: Loops  # how often each row passes through the model
     model: ModelSpec  # what one loop computes
     objective: Objective  # the loss
-    steps: Count  # optimizer steps, including the steps of the run that it continues
+    steps: Count  # optimizer steps, including those of the run that this one continues
     batch: Size = 64  # rows per step
     optimizer: Optimizer = AdamW()  # minimizes the loss
     schedule: Schedule = Schedule()  # the learning rate over the run
@@ -100,8 +100,8 @@ class Recipe(fields.Config):
     # match (the mean over its sizes) or the lowest validation loss.
     keep: Literal["last", "best", "lowest-loss"] = "last"
     patience: Whole = 0  # training ends after this many measurements without improvement; 0: never early
-    accumulate: Size = 1  # parts of a batch that are run one after the other, to save memory
-    parent: Parent | None = None  # the run that it continues; none: from initial weights
+    accumulate: Size = 1  # number of parts of a batch, which are run one after the other to save memory
+    parent: Parent | None = None  # the run that this one continues; none: training starts from initial weights
     seed: Seed = 0  # seed of initial weights, dropout and loops
     data_seed: Seed = 0  # seed of the problems
     # What the recipe was chosen on; not part of its id, since it does not change training. A recipe derived from this
@@ -121,7 +121,7 @@ class Recipe(fields.Config):
             kind = type(self.objective).__name__
             raise UsageError(f"accumulate={self.accumulate}: {kind} takes several steps on a batch: omit accumulate")
         if self.start >= self.steps:
-            includes = f"steps={self.steps}: this includes the {self.start} steps of the run that it continues"
+            includes = f"steps={self.steps} must include the {self.start} steps of the run that this one continues"
             raise UsageError(f"{includes}: write steps={2 * self.start} to train as long again")
         self._check_problems()
         for probe in self.watch.probes:
@@ -145,7 +145,7 @@ class Recipe(fields.Config):
             raise UsageError("hard must be 0 with Natural lengths: a task's own distribution has no harder set")
         fixed = self.source if isinstance(self.source, Finite) else None
         if fixed and (isinstance(self.lengths, Growing) or self.hard or self.families):
-            raise UsageError("source: a fixed set is drawn first: lengths must not grow, hard and families must be 0")
+            raise UsageError("source: with a fixed set, lengths must not grow, hard and families must be 0")
         if fixed and fixed.rows < self.batch:
             raise UsageError(f"source: a set of {fixed.rows} rows is smaller than a batch of {self.batch}: raise rows")
         self.layout.check(self.task)
@@ -158,9 +158,9 @@ class Recipe(fields.Config):
         if self.families + self.hard > 1:
             raise UsageError(f"families={self.families} and hard={self.hard} must add up to 1 at most")
         families = choose_families(self.task.families, self.family_names, f"family_names: {self.task.name}")
-        least, top = min((family.smallest for family in families), default=0), self.tops[0]
-        if least > top:
-            raise UsageError(f"family_names: these start at size {least}, but training ends at {top}: name others")
+        smallest, top = min((family.smallest for family in families), default=0), self.tops[0]
+        if smallest > top:
+            raise UsageError(f"family_names: they start at size {smallest}, above lengths.top={top}: name others")
         if self.families and not self.task.families:
             raise UsageError(f"{self.task.name} has no families of problems: leave `families` at 0")
 

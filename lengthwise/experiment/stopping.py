@@ -285,7 +285,7 @@ def find_done_rows(
     _check_rows(rule, "done", done, torch.bool, len(planned))
     lag = rule.answer_lag
     if lag >= min(loop, rule.window) and done.any():
-        raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, but answers from {lag} loops earlier")
+        raise UsageError(f"{rule.name}: done stopped a row after loop {loop}, whose answer is {lag} loops earlier")
     return done
 
 

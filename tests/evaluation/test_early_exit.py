@@ -97,7 +97,6 @@ def test_answers_are_those_of_the_full_trace(name, monkeypatch):
 
 
 def test_loops_after_a_row_has_stopped_are_not_computed(monkeypatch):
-    """Loops after a row has stopped are not computed."""
     weights, ran = load("looped-pairs"), []
     plain = type(choose_runner(weights.model)).steps
 
@@ -128,7 +127,7 @@ def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
             return torch.ones_like(planned, dtype=torch.bool)
 
     weights = load("looped-parity")
-    with pytest.raises(UsageError, match="done stopped a row after loop 1, but answers from 2 loops earlier"):
+    with pytest.raises(UsageError, match="done stopped a row after loop 1, whose answer is 2 loops earlier"):
         predict_by_rules(weights.model, weights.recipe, build_batch(weights.recipe, [3], 6), [StopsAtOnce()])
     wrong = data.draw(st.sampled_from([None, 3, torch.ones(6), torch.ones(5, dtype=torch.bool)]))
     StopsAtOnce.done = lambda self, trace, planned: wrong

@@ -90,7 +90,7 @@ def test_what_cannot_be_shown_is_said(tmp_path):
     for words, message in {
         ("looped-maze", "--html", page, "--problem", MAZE, "--problem", "#"): "problem 2: maze: write a square of",
         ("looped-maze", "--problem", MAZE): "--problem needs --html FILE",
-        ("gpt-small", "--html", page): "nor show a recording (its layout feeds the answer in)",
+        ("gpt-small", "--html", page): "nor show a recording (its inputs hold the right answer)",
     }.items():
         done = command("show", *words)
         assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1
