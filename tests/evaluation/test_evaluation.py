@@ -86,8 +86,8 @@ def use_problems(monkeypatch, problems):
 
 @every_way
 def test_answers_and_scores_equal_those_of_rows_run_alone(recipe, stopping, monkeypatch):
-    """Rows of mixed sizes, which leave the loop at different times, get the answers that they get alone; scores count
-    these, also in batches of 50 tokens, where the last batch is partial."""
+    """Rows of mixed sizes, which leave the batch after different loops, get the same answers as alone. Scores count
+    these answers, also in batches of 50 tokens, where the last batch is partial."""
     weights, problems = half_trained(recipe), mixed_problems(recipe, count=13)
     use_problems(monkeypatch, problems)
     end = recipe.layout.end_id(recipe.task)
@@ -216,7 +216,7 @@ def test_batch_wise_rules_see_as_many_rows_beside_other_rules_as_alone(precision
 
 @pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=name_of)
 def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
-    """A rule looks at no more loops than it would alone, however many the other rules make the model run."""
+    """A rule sees the same loops beside other rules as alone, although the model runs more loops for those."""
     weights = half_trained(recipe)
     for tokens in (evaluation.MAX_POSITIONS, 50):
         monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
@@ -279,7 +279,7 @@ def test_test_problems_are_not_those_of_training():
     assert str(tested.inputs.tokens.tolist()) not in trained
 
 
-def test_a_score_names_what_it_measured_by_the_recipe_s_rule_or_another():
+def test_a_score_names_weights_rule_problems_sizes_and_count():
     weights = half_trained(SUMS)
     (one,) = evaluate(weights, [3], samples=7, stopping=After(2))
     (two,) = evaluate(weights, [(1, 4)], samples=7, kind="hard")
@@ -501,7 +501,7 @@ def test_precision_decides_how_many_problems_are_measured():
     (easy,) = evaluate(weights, [3], samples=1000, precision=0.1)
     assert (easy.exact, easy.count, easy.precision) == (1.0, evaluation.smallest_sample(0.1), 0.1)
     (few,) = evaluate(weights, [3], samples=10, precision=0.1)
-    assert (few.count, few.precision) == (10, None)  # it used all samples
+    assert (few.count, few.precision) == (10, None)  # all samples were used
     (same,) = evaluate(weights, [3], samples=easy.count)
     assert same.row() == {name: value for name, value in easy.row().items() if name != "precision"}
     hard, other = evaluate(weights, [3], samples=600, precision=0.1, stopping=[After(1), Oracle()])

@@ -107,11 +107,11 @@ def test_families_from_python():
     assert [score.count for score in scores] == [40] + [4] * len(lw.Parity().families)
 
 
-# Training on them
+# Training on families
 
 
 @pytest.mark.parametrize("name", ["looped-pairs", "looped-parity", "abacus-addition", "looped-multiplication"])
-def test_a_share_of_a_batch_is_of_families(name):
+def test_a_fraction_of_a_batch_is_drawn_from_families(name):
     plain = lw.find(name, "watch.every=0", "keep=last")
     mixed = plain.change(families=0.25)
     rows = round(0.25 * plain.batch)
@@ -128,7 +128,7 @@ def test_a_share_of_a_batch_is_of_families(name):
         assert len(tokens.unique()) <= 3
 
 
-def test_without_a_share_of_families_nothing_changes():
+def test_family_names_change_nothing_if_families_is_0():
     one = lw.find("looped-pairs", "families=0", "family_names=()")
     two = lw.find("looped-pairs", "families=0", "family_names=(twice,)")
     assert torch.equal(draw_batch(one, 7)[0].inputs.tokens, draw_batch(two, 7)[0].inputs.tokens)
@@ -481,7 +481,7 @@ def values_of_family_runs(rows, name):
     return [row[name] for row in rows if row["problems"] == "runs"]
 
 
-def test_more_problems_are_measured_of_families_too():
+def test_more_samples_measure_more_problems_of_each_family():
     for samples in (20, 200, 200):
         rows = family_rows(f"--families --lengths 12 --samples {samples}")
     assert values_of_family_runs(rows, "count") == [2, 20]

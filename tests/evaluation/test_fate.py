@@ -59,8 +59,8 @@ def test_verdicts_follow_from_movement_and_accuracy(moved, over_two, exact, verd
 def test_the_command_writes_a_row_per_loop_and_a_figure(tmp_path, capsys, blank_figures):
     words = ["depth", "looped-pairs", "looped-parity", "--lengths", "3", "--more", "5", "--samples", "4"]
     assert entry._run(entry.parse([*words, "--out", str(tmp_path)])) == 0
-    told = capsys.readouterr().out
-    assert "settles" in told and "over" in told.split("looped")[0]  # the heading of the column that decides
+    printed = capsys.readouterr().out
+    assert "settles" in printed and "over" in printed.split("looped")[0]  # the heading of the column that decides
     with (tmp_path / "depth.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert {row["weights"] for row in rows} == {"looped-pairs", "looped-parity"}

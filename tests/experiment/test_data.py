@@ -122,9 +122,9 @@ def test_hashes_by_hand():
 def test_parts_are_disjoint_and_complete():
     sizes = torch.randint(1, 9, (20_000, 2), generator=rng.stream(0, "sizes"))
     problems = lw.Addition().sample(sizes, rng.stream(0, "parts"))
-    of = torch.stack([Finite(1).mask_part(part, problems) for part in RESIDUES])
-    assert (of.sum(0) == 1).all()
-    shares = of.double().mean(1)
+    masks = torch.stack([Finite(1).mask_part(part, problems) for part in RESIDUES])
+    assert (masks.sum(0) == 1).all()
+    shares = masks.double().mean(1)
     assert torch.allclose(shares, torch.tensor([10, 2, 1]).double() / 13, atol=0.01)
     assert Fresh().mask_part("test", problems).all()
 

@@ -1,4 +1,4 @@
-"""Laws of every layout on every task that it accepts: inputs, targets, hidden answers, and answer slots."""
+"""Laws of every layout on every task that it accepts: inputs, targets and answer slots."""
 
 from dataclasses import dataclass
 
@@ -167,9 +167,6 @@ def test_a_whole_tail_is_supervised_and_level_rows_are_extended_to_the_longest(t
 )
 def test_digits_of_equal_weight_have_equal_positions(task, layout, prompt, positions):
     assert layout.write(task.parse(prompt), task).inputs.digit_position[0].tolist() == positions
-
-
-# Hidden answers
 
 
 # Refusals and the end symbol

@@ -62,7 +62,7 @@ def test_uniform_sizes_are_uniform_and_their_axes_independent(most):
 
 @pytest.mark.parametrize(("share", "rows", "count"), [(0.5, 10, 5), (1.0, 10, 10), (0.25, 8, 2), (0.0, 8, 0)])
 def test_a_share_of_the_rows_has_the_longest_size_on_every_axis(share, rows, count):
-    """Sizes of 1 … 10⁶ never reach it by chance."""
+    """Uniform sizes from 1 to 10⁶ never reach the longest size by chance."""
     for lengths in (lw.Uniform(10**6, longest=share), lw.Mastery(10**6, start=10**6, longest=share)):
         is_longest = lengths.draw(0, rows, 2, lw.stream(0, "x")) == 10**6
         assert int(is_longest.all(1).sum()) == int(is_longest.any(1).sum()) == count
@@ -348,7 +348,7 @@ def test_an_invalid_limit_is_refused(rule, limit, message, monkeypatch):
 
 
 def test_a_rule_chooses_alone_as_beside_others(monkeypatch):
-    """This also holds for a rule that reads no outputs, here one that takes half of the planned loops."""
+    """A rule that reads no answers, here one that takes half of the planned loops, scores the same beside others."""
     monkeypatch.setattr(Oracle, "choose", lambda self, trace, planned: (planned + 1) // 2)
     assert Oracle().reads_output and not After(1).reads_output
     weights = load("looped-parity")

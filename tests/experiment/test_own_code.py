@@ -119,8 +119,9 @@ def test_a_run_does_not_continue_with_changed_code(write, old, new, stacked, cap
     assert train(changed.change(name="another")).done
     words = parse(["evaluate", str(run.folder), "--lengths", "2", "--samples", "2", "--uniform-only"])
     verb(words)()
-    told = " ".join(capsys.readouterr().err.split())
-    assert "my_scaled.Net" in told and "not kept; undo the change, or train again" in told and not run.rows("scores")
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "my_scaled.Net" in printed and "not kept; undo the change, or train again" in printed
+    assert not run.rows("scores")
     assert Run.open(run.folder).changed_code(changed.build())
 
 
@@ -151,7 +152,7 @@ def as_script():
 
 
 def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path):
-    """The order does not matter; a changed file of the same name is different code."""
+    """The script may be run before or after the import; a changed file of the same name is different code."""
     one = recipe(write(SCRIPT))
     output = call_in_fork(as_script, tmp_path)
     run = train(one)
@@ -179,12 +180,12 @@ def test_with_changed_code_depth_rows_are_neither_stored_nor_shown(write, tmp_pa
     assert "0.125" in capsys.readouterr().out
     write(SOURCE.replace(*CHANGES[0]))
     verb(words)()
-    told = capsys.readouterr()
-    assert "my_scaled.Net" in told.err and "0.125" not in told.out and len(run.rows("depth")) == 1
+    printed = capsys.readouterr()
+    assert "my_scaled.Net" in printed.err and "0.125" not in printed.out and len(run.rows("depth")) == 1
 
 
 def test_an_untrained_run_records_the_current_code(write):
-    """This is the state of a run that was killed before its first checkpoint."""
+    """A run that was killed before its first checkpoint is untrained, so its code may change."""
     one = recipe(write(SOURCE))
     run = Run.of(one)
     run.record_code(one.build())

@@ -102,7 +102,7 @@ def test_conflicting_options_are_refused(words, message, capsys):
 
 @pytest.mark.parametrize(("weights", "sizes"), [("looped-parity", "20,40"), ("looped-addition", "4,30")])
 def test_a_harness_task_scores_a_model_as_evaluate_does(weights, sizes, tmp_path, capsys):
-    """Done as the harness does: prompt in, generated text out, filters, exact match."""
+    """Scores are computed as the harness does: it gives the prompt, filters the generated text, and compares."""
     solver, count = lw.load(weights), 6
     task = solver.weights.recipe.task
     changes = [f"{name}={value}" for name, value in fields.changed_fields(task)]

@@ -57,7 +57,7 @@ def test_an_error_without_a_message_is_named_by_its_class(monkeypatch):
     ],
 )
 def test_pictures_of_long_trainings_take_little_of_the_time(terminal, quiet, seconds, pictures, monkeypatch):
-    """In a minute of polls, which is passed by sleeping and by drawing pictures of these ``seconds``."""
+    """A minute of polls, simulated: time passes while sleeping and while drawing pictures, ``seconds`` each."""
     clock = Namespace(
         now=100.0, pictures=0, monotonic=lambda: clock.now, sleep=lambda s: setattr(clock, "now", clock.now + s)
     )
@@ -66,10 +66,10 @@ def test_pictures_of_long_trainings_take_little_of_the_time(terminal, quiet, sec
         clock.now, clock.pictures = clock.now + seconds, clock.pictures + 1
         return ""
 
-    monkeypatch.setattr(fleet := object.__new__(JobPool), "poll", lambda: clock.now < 160, raising=False)
+    monkeypatch.setattr(job_pool := object.__new__(JobPool), "poll", lambda: clock.now < 160, raising=False)
     monkeypatch.setattr(pool, "time", clock)
     monkeypatch.setattr(pool, "summarize_runs", draw)
-    pool.show_progress(fleet, [], Console(file=io.StringIO(), force_terminal=terminal), quiet=quiet)
+    pool.show_progress(job_pool, [], Console(file=io.StringIO(), force_terminal=terminal), quiet=quiet)
     assert pictures <= clock.pictures <= pictures + 1
 
 
@@ -155,7 +155,7 @@ def test_the_time_left_of_a_continued_run_counts_its_own_steps(runs):
 
 
 def test_a_forecast_is_correct_within_a_factor_of_two(capsys, runs):
-    """It covers a run that has not begun, on the chosen engine and others, and creates no files."""
+    """A forecast covers runs that have not begun, on the chosen engine and others, and creates no files."""
     words = ["looped-parity", *SMALL, "steps=150", "model.width=16", "--seeds", "3", "--jobs", "2", "--dry-run",
              "--measure"]  # fmt: skip
     forecasts = [json.loads(command("train", *words, "--json").stdout) for _ in range(2)]  # the better of two
@@ -170,7 +170,7 @@ def test_a_forecast_is_correct_within_a_factor_of_two(capsys, runs):
 
 
 def test_a_forecast_names_the_fastest_engine(monkeypatch, tmp_path):
-    """Slurm is asked for its cores; an engine that is not installed is listed as such."""
+    """A forecast uses the number of cores that Slurm reports, and lists engines that are not installed."""
     sinfo = tmp_path / "sinfo"
     sinfo.write_text("#!/bin/sh\necho 6/2/1/9\necho 0/4/0/4\n")
     sinfo.chmod(0o755)
@@ -222,18 +222,18 @@ def test_a_job_pool_fills_free_slots_and_reports_failures():
     recipe = lw.find("looped-parity", *SMALL)
     found = [lw.Run.of(replace(recipe, seed=seed)) for seed in range(5)]
     engine = FakeEngine((1,), (0, "it is hot"), (3,), (0,), (99,))
-    with JobPool(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, launcher=engine) as fleet:
-        while len(engine.submitted) < 5 or len(fleet.running) > 1:
-            assert fleet.poll()
+    with JobPool(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, launcher=engine) as job_pool:
+        while len(engine.submitted) < 5 or len(job_pool.running) > 1:
+            assert job_pool.poll()
         assert engine.stopped is None
     assert [words[1] for words in engine.submitted] == [str(run.folder) for run in found]
     assert all(words[0] == "train" and "--seed" in words for words in engine.submitted)
     assert engine.most == 2 and len(engine.stopped) == 1
-    assert fleet.failed == {found[1].folder: "it is hot"}
+    assert job_pool.failed == {found[1].folder: "it is hot"}
     assert json.loads((found[1].folder / "failed.json").read_text())["reason"] == "it is hot"
-    fleet.failed = {run.folder: f"{run.folder}: it is hot" for run in found[:2]}
+    job_pool.failed = {run.folder: f"{run.folder}: it is hot" for run in found[:2]}
     with pytest.raises(UsageError) as error:
-        fleet.check()
+        job_pool.check()
     assert str(error.value) == f"2 runs failed: {found[0].folder}: it is hot; {found[1].folder}: it is hot"
 
 
@@ -244,12 +244,12 @@ def test_the_seeds_of_a_recipe_may_be_one_command():
     found = [lw.Run.of(replace(recipe, seed=seed)) for recipe in recipes for seed in (3, 4)]
     (found[0].folder / "model.safetensors").touch()
     engine = FakeEngine((0, "it is hot"), (0,))
-    with JobPool(found, lambda run: [run.recipe.name], jobs=1, launcher=engine, stack=True) as fleet:
-        assert fleet.poll() and fleet.poll() and not fleet.poll()
+    with JobPool(found, lambda run: [run.recipe.name], jobs=1, launcher=engine, stack=True) as job_pool:
+        assert job_pool.poll() and job_pool.poll() and not job_pool.poll()
     words = [["train", str(run.folder), "--seed", "3", "--seeds", "2", "--stack", "--quiet", run.recipe.name]
              for run in (found[0], found[2])]  # fmt: skip
     assert engine.submitted == words
-    assert fleet.failed == {found[1].folder: "it is hot"}
+    assert job_pool.failed == {found[1].folder: "it is hot"}
 
 
 def test_launchers_are_parsed_from_text(runs):

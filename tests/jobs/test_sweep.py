@@ -226,7 +226,7 @@ def test_a_trial_whose_training_failed_is_tried_again_once(simulated_trainings, 
 
 
 def test_a_search_resumes_after_its_log_lost_its_last_bytes(tmp_path):
-    """It resumes from any cut; other damage is reported in one line."""
+    """A search resumes from a log that is cut anywhere; other damage is reported in one line."""
     axes = [Axis("optimizer.rate", (), 0.001, 0.1, True)]
     whole = Search(tmp_path, axes, 0)
     for _ in range(2):

@@ -103,7 +103,7 @@ assert not [name for name in sys.modules if name.startswith(heavy)]
 
 
 def test_a_report_imports_neither_torch_nor_models_nor_a_client(run, inquiry, tmp_path):
-    """It equals, byte for byte, the report from runs whose recipes are loaded."""
+    """The report equals, byte for byte, a report on runs whose recipes are loaded."""
     command = [sys.executable, "-c", PUBLISH, run.folder, inquiry.folder, tmp_path / "data"]
     subprocess.run(list(map(str, command)), check=True, timeout=120)
     publish([run], tmp_path / "run", inquiries=[inquiry])

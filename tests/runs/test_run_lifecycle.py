@@ -63,9 +63,9 @@ def test_a_diverged_seed_is_marked_in_every_table():
 def test_another_number_of_threads_is_reported_and_recorded(capsys):
     recipe = replace(SMALL, steps=2)  # several threads are slow here
     run = Run.of(recipe)
-    trainee = Trainer(recipe, torch.device("cpu"))
-    trainee.advance()
-    run.save_state(trainee.state())
+    trainer = Trainer(recipe, torch.device("cpu"))
+    trainer.advance()
+    run.save_state(trainer.state())
     threads = torch.get_num_threads()
     train(recipe, threads=threads + 1)
     assert f"threads {threads + 1} instead of {threads}" in capsys.readouterr().err
@@ -74,9 +74,9 @@ def test_another_number_of_threads_is_reported_and_recorded(capsys):
 
 def test_a_deleted_log_is_noticed(capsys):
     run = Run.of(SMALL)
-    trainee = Trainer(SMALL, torch.device("cpu"))
-    trainee.step = 20
-    run.save_state(trainee.state())
+    trainer = Trainer(SMALL, torch.device("cpu"))
+    trainer.step = 20
+    run.save_state(trainer.state())
     train(SMALL)
     assert "0 of 2 rows" in capsys.readouterr().err
 

@@ -366,8 +366,8 @@ def weak_runs(tmp_path_factory):
     ],
 )
 def test_depth_agrees_with_the_scores_of_the_same_problems(weak_runs, name, seed, own, monkeypatch):
-    """`evaluate`, which draws other problems than `depth`, gets the same ones here. Weights that halt have a rule of
-    their own."""
+    """`evaluate`, which otherwise draws other problems, is given those of `depth`. Some weights have a stopping rule
+    besides those that `depth` always measures."""
     weights, size, samples, last = weak_runs[name].weights(), 3, 40, 3 + (25 if own else 20)
     weights = replace(weights, recipe=replace(weights.recipe, stopping=own)) if own else weights
     row = measure_depth(weights, size, samples=samples, seed=seed)
@@ -437,7 +437,7 @@ def test_anatomy_counts_early_late_and_wrong_answers(weak_runs, monkeypatch):
 
 
 def test_anatomy_of_a_next_token_model_uses_its_decoded_answers():
-    """Fed the right answer instead, it may continue or end where it would not by itself."""
+    """A model that is fed the right answer may end its own answer earlier or later than in decoding."""
     weights = load("lstm-small")
     problems = data.evaluation_problems(weights.recipe, (40,), 10, seed=0)
     solved = [lw.Solver(weights).solve(prompt) for prompt in prompt_texts(weights.recipe.task, problems)]
@@ -518,8 +518,8 @@ def test_an_interrupted_grid_continues_and_further_rules_are_measured_alone(tmp_
     assert sorted(again, key=lambda row: row["sizes"]) == whole
     assert file.read_text() == "".join(lines)
     rows = json.loads(run_command(*words, "--stopping", "Oracle", "--stopping", "After(loops=1)")[1])
-    told = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
-    assert len(told) == len(rows) == len(run.rows("scores")) == 12
+    cells = {(tuple(row["sizes"]), row["stopping"]) for row in rows}
+    assert len(cells) == len(rows) == len(run.rows("scores")) == 12
     assert [row for row in rows if row["stopping"] == "Oracle"] == whole
     run_command(*words, "--seed", 1)
     assert len(run.rows("scores")) == 18
@@ -591,8 +591,8 @@ def test_train_measures_a_curve_and_several_rules_once(weak_runs, tmp_path):
         code, out, _ = run_command(*words)
         assert code == 0
         scores = [(row["sizes"], row["stopping"], row["count"]) for row in json.loads(out)[0]["scores"]]
-        care = [([4], "Oracle", 8), ([4], "Converged", 8)]
-        assert scores == [*care, ([3], "Oracle", 6), ([5], "Oracle", 6)]
+        at_lengths = [([4], "Oracle", 8), ([4], "Converged", 8)]
+        assert scores == [*at_lengths, ([3], "Oracle", 6), ([5], "Oracle", 6)]
 
 
 def test_operations_and_weights_of_the_paper_s_recipes_follow_from_their_depth():
