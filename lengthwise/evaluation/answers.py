@@ -278,7 +278,7 @@ def answer_mask(
 
 
 def filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
-    """Return a mask: True at a row's first k positions, where k is its number of answer slots."""
+    """Return a mask whose first k positions in each row are True, where k is the row's number of answer slots."""
     count = answer_slots.sum(1)
     return torch.arange(int(count.max())) < count[:, None]
 
@@ -328,7 +328,8 @@ class RandomStart(Model):
 
 
 def respond(model: Model, recipe: Recipe, problems: Problems, stopping: Stopping) -> Predictions:
-    """Predict answers without access to the right answers. Raises UsageError if the rule does not fit the layout."""
+    """Return the model's answers to problems, predicted without access to the right answers. Raises UsageError if the
+    rule does not fit the layout."""
     check_stopping(recipe.layout, stopping)
     batch = recipe.layout.write(problems, recipe.task)
     return decode(model, recipe, batch, stopping) if recipe.layout.decodes else predict(model, recipe, batch, stopping)

@@ -48,7 +48,7 @@ CHANGES = ("replace", "repeat", "copy", "double", "drop", "drop", "complement", 
 
 @dataclass(frozen=True)
 class Attempt:
-    """One problem given to the model."""
+    """A problem that was given to the model, and the result."""
 
     prompt: str  # the text that ``Task.parse`` reads
     origin: str  # "every", "uniform", a family's name or "mutation"
@@ -58,13 +58,13 @@ class Attempt:
 
 @dataclass
 class Attempts:
-    """The problems tried so far."""
+    """The results of an attack so far."""
 
-    tries: Counter[str] = field(default_factory=Counter)
-    failures: Counter[str] = field(default_factory=Counter)
+    tries: Counter[str] = field(default_factory=Counter)  # number of problems tried, by origin
+    failures: Counter[str] = field(default_factory=Counter)  # number of wrong answers, by origin
     shortest: list[Attempt] = field(default_factory=list)  # failures, by length, then by falling confidence
     least_confident: list[Attempt] = field(default_factory=list)  # right answers, by rising confidence
-    prompts: set[str] = field(default_factory=set)
+    prompts: set[str] = field(default_factory=set)  # prompts of all problems tried
 
     def select_new(self, problems: Problems, task: Task) -> Problems:
         """Return the problems that were not tried yet, without repeats."""

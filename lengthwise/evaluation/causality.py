@@ -294,11 +294,14 @@ def _check_padding(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"],
 
 
 def _differ(
-    logits: Float[Tensor, "b t v"], others: Float[Tensor, "b t v"], mask: Bool[Tensor, "b t"], tolerance: Tolerance
+    logits: Float[Tensor, "b t v"],
+    other_logits: Float[Tensor, "b t v"],
+    mask: Bool[Tensor, "b t"],
+    tolerance: Tolerance,
 ) -> bool:
     """Return whether logits at the positions in ``mask`` differ by more than the ``tolerance``; False for NaN."""
-    logits, others, (relative, scale) = logits[mask].double(), others[mask].double(), tolerance
-    return bool(((logits - others).abs() > relative * (scale + logits.abs().max())).any())
+    logits, other_logits, (relative, scale) = logits[mask].double(), other_logits[mask].double(), tolerance
+    return bool(((logits - other_logits).abs() > relative * (scale + logits.abs().max())).any())
 
 
 def _model_name(model: Model) -> str:

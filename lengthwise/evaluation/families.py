@@ -76,8 +76,8 @@ def evaluate_families(
 
 
 def family_rules(rules: Sequence[Stopping]) -> Sequence[Stopping]:
-    """Return the rules for single rows, since a family has too few problems for batch-wise rules. If all rules are
-    batch-wise, return the first."""
+    """Return the rules that choose for each row alone, since a family has too few problems for batch-wise rules. If all
+    rules are batch-wise, return the first one."""
     return [rule for rule in rules if rule.together == 1] or rules[:1]
 
 
@@ -118,7 +118,7 @@ def _problems_by_family(
 
 
 def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> Problems | None:
-    """Return all test problems of a size, or None if there are none or more than ``MAX_ENUMERATED`` allows."""
+    """Return all test problems of a size; None if the size has no problems, or more than ``MAX_ENUMERATED`` allows."""
     problems = recipe.task.part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
     if problems is None:
         return None

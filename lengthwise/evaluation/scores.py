@@ -253,7 +253,7 @@ def results_of_groups(
     sharing = [[rule for rule in results if rule.together in sizes] for sizes in ({1, first}, *({n} for n in more))]
     for problems, chosen in product(groups if first > 1 else [Problems.join(groups)], sharing):
         cached = get_device(model).type == "cpu" and not any(rule.reads_output for rule in chosen)
-        positions = min(CACHE_POSITIONS, MAX_POSITIONS) if cached else positions_at_once(model)
+        positions = min(CACHE_POSITIONS, MAX_POSITIONS) if cached else positions_per_pass(model)
         for rows, batch in split_batches(recipe, problems, positions, batch_rows=max(r.together for r in chosen)):
             for rule, predicted in zip(chosen, predict_by_rules(model, recipe, batch, chosen), strict=True):
                 columns, slots = row_counts(recipe, batch, predicted), batch.answer_slots.sum(1)
@@ -321,7 +321,7 @@ def split_batches(
         yield part, recipe.layout.write(problems.take(part), recipe.task)
 
 
-def positions_at_once(model: Model) -> int:
+def positions_per_pass(model: Model) -> int:
     """Return the number of positions per forward pass on the model's device."""
     return MAX_POSITIONS if get_device(model).type == "cpu" else GPU_FACTOR * MAX_POSITIONS
 
@@ -368,7 +368,7 @@ def validation_loss(model: Model, recipe: Recipe, problems: Problems) -> float:
     """Return the mean of −log p, in nats, over the supervised symbols of ``problems``, after the planned loops."""
     model.eval()
     total, count = 0.0, 0
-    for _, batch in split_batches(recipe, problems, positions_at_once(model)):
+    for _, batch in split_batches(recipe, problems, positions_per_pass(model)):
         batch = batch.cut_unsupervised() if recipe.layout.causal else batch
         logs = _log_probs(model, batch, recipe.loops.planned(batch.rounds), batch.loss_mask)
         total, count = total - float(logs.sum()), count + len(logs)

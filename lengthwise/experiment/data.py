@@ -55,7 +55,7 @@ def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Prob
     seed, source = recipe.data_seed, effective_source(recipe.task, recipe.source)
     draws = {"generator": stream(seed, "train", step), "family_generator": stream(seed, "families", step)}
     draw_more = partial(_draw_problems, recipe, curriculum_step, **draws)
-    return _draw_part("train", source, draw_more, recipe.batch, mixed=recipe.families + recipe.hard > 0)
+    return _draw_part("train", source, draw_more, recipe.batch, keep_proportions=recipe.families + recipe.hard > 0)
 
 
 def _draw_problems(
@@ -122,7 +122,7 @@ def validation_problems(recipe: Recipe, count: int) -> Problems:
     draws = {"generator": stream(seed, "validation"), "family_generator": stream(seed, "families", "validation")}
     draw_more = partial(_draw_problems, recipe, curriculum_step, purpose="validation", **draws)
     source = effective_source(recipe.task, recipe.source)
-    return _draw_part("validation", source, draw_more, count, mixed=recipe.families + recipe.hard > 0)
+    return _draw_part("validation", source, draw_more, count, keep_proportions=recipe.families + recipe.hard > 0)
 
 
 def effective_source(task: Task, source: Source) -> Source:
@@ -275,10 +275,16 @@ def smallest_natural_size(sizes: tuple[int, ...], bottom: int, top: int | None) 
 
 
 def _draw_part(
-    purpose: Purpose, source: Source, draw_more: Callable[[int], Problems], count: int, *, mixed: bool = False
+    purpose: Purpose,
+    source: Source,
+    draw_more: Callable[[int], Problems],
+    count: int,
+    *,
+    keep_proportions: bool = False,
 ) -> Problems:
-    """Draw ``count`` problems that a source assigns to a purpose. A ``mixed`` draw has one kind of problems after
-    another; all kinds then keep their proportions. Raises NoProblemsLeft if the part has too few problems."""
+    """Draw ``count`` problems that a source assigns to a purpose. With ``keep_proportions``, the kinds of problems that
+    ``draw_more`` returns, one after another, keep their proportions. Raises NoProblemsLeft if there are too few
+    problems."""
     if source == FRESH:
         return draw_more(count)
     parts: list[Problems] = []
@@ -291,4 +297,4 @@ def _draw_part(
             error = f"{part_text(source)} leaves almost no problem of this size for the {purpose} part"
             raise NoProblemsLeft(f"{error}: use another size")
     kept = torch.arange(count)
-    return Problems.join(parts).take(kept * drawn_count // count if mixed else kept)
+    return Problems.join(parts).take(kept * drawn_count // count if keep_proportions else kept)

@@ -62,7 +62,7 @@ class Layout(Config):
         return None
 
     def check(self, task: Task) -> None:
-        """Raise UsageError unless the task is accepted."""
+        """Raise UsageError unless the layout accepts the task."""
         if self.accepts(task):
             return
         fitting = []
@@ -309,8 +309,8 @@ class Tagged(_ClassLayout):
 
 @dataclass(frozen=True)
 class Grid(Tagged):
-    """``Tagged`` for prompts that are grids (``Task.shape``): a token also has its line, and its position is its
-    column."""
+    """The layout ``Tagged`` for prompts that are grids (``Task.shape``): a token's position is its column in the grid,
+    and its line is given too."""
 
     causal: bool = False  # a position sees only itself and earlier positions; false: the whole grid
 

@@ -94,7 +94,7 @@ class LAMB(Optimizer):
 
 @dataclass(frozen=True)
 class Schedule(Config):
-    """The learning rate over a run, as a fraction of its peak. Times are fractions of all steps.
+    """The learning rate over a run, as a fraction of its peak. ``warmup`` and ``cooldown`` are fractions of all steps.
 
     The rate rises linearly during ``warmup``, stays at its peak, and falls to ``floor`` during the last ``cooldown``.
     By default it falls during all steps after the warm-up (cosine, linear, exponential) or the last tenth of the run
@@ -115,7 +115,8 @@ class Schedule(Config):
             raise UsageError("an exponential decay never reaches 0: give it a floor above 0, e.g. floor=0.05")
 
     def factor(self, step: int, steps: int) -> float:
-        """Return the fraction of the peak rate at a step, counted from 0, of a run of ``steps``."""
+        """Return the learning rate at a step, counted from 0, of a run of ``steps`` steps, as a fraction of its
+        peak."""
         warm = self.warmup * steps
         if step < warm:
             return (step + 1) / (warm + 1)

@@ -83,7 +83,8 @@ def wrap_user_errors(part: Config) -> Iterator[None]:
 
 @contextmanager
 def guard_foreign_code(recipe: Config) -> Iterator[None]:
-    """Run user code in a ``with`` block: restore the global generators afterwards, and turn errors into UsageErrors."""
+    """Run user-defined code in a ``with`` block: turn its errors into UsageErrors (see ``wrap_user_errors``), and
+    restore the state of global generators afterwards."""
     with rng.preserve_generators(), wrap_user_errors(recipe):
         yield
 

@@ -314,8 +314,8 @@ def import_parts() -> None:
 
 
 def check_stopping(layout: Layout, stopping: Stopping) -> None:
-    """Raise UsageError if a rule reads the model's answers but the layout feeds in the right ones, or if a rule waits
-    for a non-empty answer but the layout has no empty ones."""
+    """Raise UsageError if a rule reads the model's answers but the layout's inputs hold the right answers, or if a rule
+    waits for an answer that is not empty but the layout's answers are never empty."""
     _check_end(layout, stopping)
     if layout.decodes and stopping.reads_output:
         names = f"{type(stopping).__name__} looks at the model's own answer, which {type(layout).__name__}"

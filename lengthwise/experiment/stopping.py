@@ -82,7 +82,7 @@ class After(Stopping):
 
 
 class OutputRule(Stopping):
-    """A rule that reads the answers of the first planned + ``extra`` loops, or of ``most`` loops."""
+    """Base class of rules that read the answers of the first planned + ``extra`` loops, or of the first ``most``."""
 
     extra: int
     most: int | None = None

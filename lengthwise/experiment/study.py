@@ -96,7 +96,7 @@ class Study:
 
     @property
     def notes(self) -> str:
-        """The note, and a sentence that lists the sizes on which the recipes were chosen."""
+        """The study's note, and a sentence that lists the sizes on which its recipes were chosen."""
         by_sizes: dict[tuple[int, ...], list[str]] = {}
         for recipe in self.recipes:
             by_sizes.setdefault(tuple(dict.fromkeys(recipe.chosen_on.sizes)), []).append(recipe.name)

@@ -57,7 +57,7 @@ class Launcher(Config):
         own. Raises UsageError if a required library is missing."""
 
     def check(self) -> None:  # default: no requirements
-        """Raise UsageError if a required library is missing. Called before anything is written."""
+        """Raise UsageError, before anything is written, if a required library is missing."""
 
     @abstractmethod
     def max_parallel(self, jobs: int) -> int:

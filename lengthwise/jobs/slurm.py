@@ -128,7 +128,8 @@ class TrainingJob:
         return failure_reason(errors, self.process.returncode)
 
     def checkpoint(self) -> Any:
-        """Return the job that resumes this one. Submitit calls it when the job's time ends or it is preempted."""
+        """Return the job that resumes this one. Submitit calls this method when the job's time ends, or when the job is
+        preempted."""
         if self.process:
             self.process.terminate()
             self.process.wait()

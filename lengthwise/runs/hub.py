@@ -87,7 +87,7 @@ def download_weights(text: str) -> Path:
     return folder
 
 
-def push_weights(folder: Path, text: str, card: str, *, private: bool = False) -> str:
+def push_weights(folder: Path, text: str, model_card: str, *, private: bool = False) -> str:
     """Upload the weights of a folder, with a model card, to the address ``text``, and return the commit's URL. The
     repository is created if needed. Raises UsageError if the Hub refuses."""
     address = parse_address(text)
@@ -99,7 +99,7 @@ def push_weights(folder: Path, text: str, card: str, *, private: bool = False) -
         for name in FILES:
             if (folder / name).exists():
                 write(Path(copy_folder) / name, read_bytes(folder / name, MAX_FILE_BYTES))
-        write(Path(copy_folder) / "README.md", card.encode())
+        write(Path(copy_folder) / "README.md", model_card.encode())
         api.create_repo(address.repository, private=private, exist_ok=True)
         # Delete files of an earlier upload, such as scores, which are not of these weights.
         options = {"commit_message": "Upload weights", "delete_patterns": list(FILES)}

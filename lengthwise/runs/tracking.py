@@ -29,9 +29,9 @@ class TensorBoard:
     def __init__(self, run: RunFolder) -> None:
         self.writer = import_library("tensorboard.summary", "tensorboard").Writer(str(run.folder / "tensorboard"))
 
-    def log(self, axis: str, position: int, values: dict[str, float]) -> None:
+    def log(self, axis: str, axis_value: int, values: dict[str, float]) -> None:
         for name, value in values.items():
-            self.writer.add_scalar(name, value, position)
+            self.writer.add_scalar(name, value, axis_value)
         self.writer.flush()
 
     def close(self) -> None:
@@ -50,8 +50,8 @@ class Wandb:
         for axis, names in (("step", "*"), ("size", "exact match/*")):
             self.run.define_metric(names, step_metric=axis)
 
-    def log(self, axis: str, position: int, values: dict[str, float]) -> None:
-        self.run.log({axis: position, **values})
+    def log(self, axis: str, axis_value: int, values: dict[str, float]) -> None:
+        self.run.log({axis: axis_value, **values})
 
     def close(self) -> None:
         self.run.finish()
@@ -65,27 +65,27 @@ class Trackio:
         options: Row = {"resume": "allow", "embed": False, "auto_log_gpu": False, "auto_log_cpu": False}
         self.run = self.library.init(project=PROJECT, name=run.folder.name, config=run.config(), **options)
 
-    def log(self, axis: str, position: int, values: dict[str, float]) -> None:
-        self.run.log(values, step=position)
+    def log(self, axis: str, axis_value: int, values: dict[str, float]) -> None:
+        self.run.log(values, step=axis_value)
 
     def close(self) -> None:
         self.library.finish()  # with `run.finish`, trackio would end the run again at exit
 
 
 # ``log`` sends named values at a training step or, on the axis ``size``, at a problem size.
-Sink = TensorBoard | Trackio | Wandb
-SINKS: dict[str, type[Sink]] = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": Wandb}
+Client = TensorBoard | Trackio | Wandb
+CLIENTS: dict[str, type[Client]] = {"tensorboard": TensorBoard, "trackio": Trackio, "wandb": Wandb}
 
 
 class Tracker:
-    """Sends the rows of one run to one sink."""
+    """Sends the rows of one run to one tracker, at most once each."""
 
     def __init__(self, run: RunFolder, name: str, report: Callable[[str], None]) -> None:
         self.run, self.name, self.report = run, name, report
         self.ledger = run.folder / f"tracked-{name}.json"
         self.sent_counts: dict[str, int] = {}  # number of rows sent, by kind
         self.seen_counts: dict[str, int] = {}
-        self.sink: Sink | None = None
+        self.client: Client | None = None
         self.failed = False
 
     def send_rows(self, kind: str, rows: Sequence[Row]) -> None:
@@ -105,15 +105,15 @@ class Tracker:
 
     def _send_row(self, kind: str, row: Row) -> None:
         """Send row number ``self.seen_counts[kind]`` and count it as sent."""
-        self.sink = self.sink or SINKS[self.name](self.run)
+        self.client = self.client or CLIENTS[self.name](self.run)
         self.sent_counts[kind] = self.seen_counts[kind]
         write_json(self.ledger, self.sent_counts)  # first: a process killed here skips a row, never sends one twice
-        axis, position = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
+        axis, axis_value = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
         values = _name_score(row, self.run) if kind == "scores" else dict(_flatten_numbers(row))
         if not values:
             return
         try:
-            self.sink.log(axis, position, values)
+            self.client.log(axis, axis_value, values)
         except Exception:  # not sent: `lengthwise track` sends it later
             self.sent_counts[kind] -= 1
             write_json(self.ledger, self.sent_counts)
@@ -124,9 +124,9 @@ class Tracker:
         for kind in KINDS:
             if kind not in self.seen_counts:
                 self.send_rows(kind, ())
-        if self.sink:
+        if self.client:
             with self._ignore_errors():
-                self.sink.close()
+                self.client.close()
 
     @contextmanager
     def _ignore_errors(self) -> Iterator[None]:
@@ -158,8 +158,8 @@ def send_to_trackers(run: RunFolder, names: Sequence[str], report: Callable[[str
 def check_trackers(names: Sequence[str]) -> None:
     """Raise UsageError for an unknown tracker name."""
     for name in names:
-        if name not in SINKS:
-            raise UsageError(f"{name} is not one of the trackers: {', '.join(SINKS)}{suggest(name, SINKS)}")
+        if name not in CLIENTS:
+            raise UsageError(f"{name} is not one of the trackers: {', '.join(CLIENTS)}{suggest(name, CLIENTS)}")
 
 
 def _flatten_numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:

@@ -9,7 +9,7 @@ from lengthwise.recipes.window import FORMS
 
 
 def controls(tasks: str = "pairs") -> Study:
-    """Our looped models, and the same without the loop, without the window, and without both, on the same data."""
+    """Our looped models, and the same models without the loop, the window, or both, trained on the same data."""
     panels = []
     for task in parse_names(tasks, ("pairs", *FORMS)):
         arms = tuple(recipe for name, recipe in recipes().items() if name.startswith(f"control-{task}-"))

@@ -11,7 +11,7 @@ TITLES = {"decimal": "Decimal sums of 8 digits", "binary": "Binary sums of 8 bit
 
 
 def pairs() -> Study:
-    """Both models of the pairs system, trained on the same kinds of sums."""
+    """A looped and a standard model, trained on the same kinds of sums."""
     title = "Sums of stacked digits, trained on up to 8"
     sizes = (4, 8, 12, 16, 20, 24, 50, 100)
     return Study(title, (Panel(title, (looped_pairs(), standard_pairs()), sizes, hard=True, highlight="looped-pairs"),))

@@ -23,5 +23,5 @@ def retran(scale: Literal["cpu", "paper"] = "cpu", sizes: str = "small") -> Stud
         chosen = tuple(recipes[f"{prefix}{name}-{size}"] for name in build_models(size))
         options = {"curve": tuple(range(8, 41)), "claims": CLAIMS, "highlight": f"{prefix}retran-{size}", "name": size}
         panels.append(Panel(f"Expressions, {size} models", chosen, (30, 40), natural=True, **options))
-    note = "`natural` problems follow the training distribution, but were not trained on: up to 30 characters, and from"
-    return Study("ReTran, GPT and LSTM", tuple(panels), f"{note} 31 to 40.", samples=6400)
+    note = "`natural` problems are new ones from the training distribution: up to 30 characters, or 31 to 40."
+    return Study("ReTran, GPT and LSTM", tuple(panels), note, samples=6400)

@@ -23,11 +23,11 @@ class RecordingTracker:
     def __init__(self, run):
         pass
 
-    def log(self, axis, at, values):
+    def log(self, axis, axis_value, values):
         if len(RecordingTracker.points) >= RecordingTracker.most:
             raise ConnectionResetError("no server")
         print("Tracking at http://localhost")
-        RecordingTracker.points.append((axis, at, values))
+        RecordingTracker.points.append((axis, axis_value, values))
 
     def close(self):
         RecordingTracker.closed += 1
@@ -35,7 +35,7 @@ class RecordingTracker:
 
 @pytest.fixture(autouse=True)
 def tracker(monkeypatch, no_type_checks):
-    monkeypatch.setitem(tracking.SINKS, "kept", RecordingTracker)
+    monkeypatch.setitem(tracking.CLIENTS, "kept", RecordingTracker)
     monkeypatch.setattr(RecordingTracker, "points", [])
     monkeypatch.setattr(RecordingTracker, "closed", 0)
     return RecordingTracker
