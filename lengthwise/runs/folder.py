@@ -66,8 +66,12 @@ _State = tuple[int, int, int]  # a file's size, inode and time of change, which 
 
 
 def runs_folder() -> Path:
-    """Return the folder of all runs."""
-    return Path(os.environ.get("LENGTHWISE_RUNS") or "runs").expanduser()
+    """Return the folder of all runs. Raises UsageError if LENGTHWISE_RUNS names the home of an unknown user."""
+    name = os.environ.get("LENGTHWISE_RUNS") or "runs"
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:
+        raise UsageError(f"LENGTHWISE_RUNS={name}: there is no such home folder") from None
 
 
 def run_path(name: str | Path) -> Path:

@@ -22,7 +22,7 @@ from safetensors.torch import save as dump_tensors
 from torch import Tensor, nn
 
 from lengthwise.base.errors import UsageError, quote_value, remove_controls
-from lengthwise.base.fields import suggest
+from lengthwise.base.fields import suggest, validate
 from lengthwise.base.files import (
     error_line,
     read_bytes,
@@ -248,7 +248,8 @@ class Run(RunFolder):
         if not (self.folder / CODE_FILE).exists():  # no own classes, or a run of an earlier version
             return []
         hashes = hash_user_code(self.recipe, self.model if model is None else model)
-        return changed_classes(read_json_object(self.folder / CODE_FILE), hashes)
+        path = self.folder / CODE_FILE
+        return changed_classes(validate(dict[str, str], read_json_object(path), str(path)), hashes)
 
     def measured_counts(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
         """Return the largest number of problems of a score, by sizes, kind of problems and stopping rule. Scores of

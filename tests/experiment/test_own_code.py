@@ -165,6 +165,10 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path
     changed = recipe(write(SCRIPT.replace(*CHANGES[0])))
     (run.folder / "code.json").write_text(json.dumps(kept))
     assert run.changed_code(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
+    (run.folder / "code.json").write_text('{"my_scaled.Net": [1]}')
+    with pytest.raises(lw.UsageError, match=r"code\.json\.my_scaled\.Net: "):
+        run.changed_code()
+    (run.folder / "code.json").write_text(json.dumps(kept))
     write(SCRIPT)
     assert call_in_fork(as_script, tmp_path) == output
 

@@ -163,3 +163,6 @@ def test_an_empty_variable_means_the_default_folder_and_a_tilde_the_home_folder(
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("LENGTHWISE_RUNS", "~/mine")
     assert folders.runs_folder() == tmp_path / "mine"
+    monkeypatch.setenv("LENGTHWISE_RUNS", "~no-such-user/mine")
+    with pytest.raises(UsageError, match="LENGTHWISE_RUNS=~no-such-user/mine: there is no such home folder"):
+        folders.runs_folder()
