@@ -49,5 +49,5 @@ def apply_block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
 
 def attention_bias(model: TransformerModel, inputs: Inputs) -> Tensor | None:
     """Return the attention bias, including windows; None for causal rows without windows."""
-    bias = AttentionContext.of(model.encodings, inputs, causal=model.causal).bias
+    bias = AttentionContext.build(model.encodings, inputs, causal=model.causal).bias
     return None if bias is None else bias.to(model.embedding.weight.dtype)

@@ -11,7 +11,7 @@ import lengthwise as lw
 class Flood(lw.SquareGridTask):  # an answer has a symbol for each symbol of its prompt: lw.Grid writes it
     """Mark with o all cells that water from S reaches, S included; # is a wall, . is free, and / ends a line."""
 
-    symbols = ("#", ".", "S", "o")  # an id is an index
+    symbols = ("#", ".", "S", "o")  # a symbol's id is its index here
     reads, writes = symbols[:3], ("#", ".", "o")
 
     def side(self, size):  # lines and columns of a grid of this size
@@ -40,7 +40,7 @@ class Flood(lw.SquareGridTask):  # an answer has a symbol for each symbol of its
             raise lw.UsageError(f"{self.name}: a square of # and . with one S is expected, / between its lines")
         return self.from_grids(self.vocab.encode("".join(lines)).long().view(1, len(lines), -1))
 
-    def reference(self, prompt):  # the plainest algorithm, on text; `lengthwise check` compares `sample` with it
+    def reference(self, prompt):  # the simplest algorithm, on text; `lengthwise check` compares `sample` with it
         side = round(len(prompt) ** 0.5)
         lines = [prompt[i : i + side].replace("S", "o") for i in range(0, len(prompt), side)]
         for _ in 2 * prompt:  # water spreads in each line; then lines become columns

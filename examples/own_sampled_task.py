@@ -11,7 +11,7 @@ import lengthwise as lw
 class Larger(lw.Task):
     """Write the larger of two numbers of n digits each, zeros in front included."""
 
-    symbols = (*"0123456789", ",")  # the symbols of prompts and answers; an id is an index
+    symbols = (*"0123456789", ",")  # the symbols of prompts and answers; a symbol's id is its index here
     signs = (",",)  # separators of numbers
 
     def sample(self, sizes, generator):  # one problem for each row of sizes, without a Python loop over rows
@@ -38,7 +38,7 @@ class Larger(lw.Task):
         answer = digits[torch.arange(len(digits)), bigger]
         return lw.Problems(sizes, prompt, 2 * length + 1, answer, length, rounds=length)
 
-    def reference(self, prompt):  # the plainest algorithm, on text; `lengthwise check` compares `sample` with it
+    def reference(self, prompt):  # the simplest algorithm, on text; `lengthwise check` compares `sample` with it
         return max(prompt.split(","))
 
     def answer_slots(self, sizes):  # how many symbols an answer may take at these sizes

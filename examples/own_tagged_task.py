@@ -23,7 +23,7 @@ class RunningParity(lw.SequenceTask):
         answer = torch.stack(states, 1) * (torch.arange(rows.shape[1]) < sizes)  # padding is zero
         return lw.Problems(sizes, rows, sizes[:, 0], answer, sizes[:, 0], rounds=sizes[:, 0])
 
-    def reference(self, prompt):  # the plainest algorithm, on text
+    def reference(self, prompt):  # the simplest algorithm, on text
         return "".join(str(prompt[: i + 1].count("1") % 2) for i in range(len(prompt)))
 
     def answer_slots(self, sizes):  # how many symbols an answer may take at these sizes

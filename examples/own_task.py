@@ -18,7 +18,7 @@ class Backwards(lw.SequenceTask):  # n symbols in a row, each drawn uniformly; l
         answer = rows.gather(1, (length - 1 - position).clamp(min=0)) * (position < length)
         return lw.Problems(sizes, rows, length[:, 0], answer, length[:, 0], rounds=length[:, 0])
 
-    def reference(self, prompt):  # the plainest algorithm, on text; tests compare `from_rows` with it
+    def reference(self, prompt):  # the simplest algorithm, on text; tests compare `from_rows` with it
         return prompt[::-1]
 
     def answer_slots(self, sizes):  # how many symbols an answer may take at these sizes

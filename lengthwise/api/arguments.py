@@ -52,7 +52,7 @@ def resolve_recipe(recipe: object, task: Task | str | None) -> Recipe:
 
 def build_recipe(model: ModelSpec | nn.Module, task: Task | str, **settings: Any) -> Recipe:
     """Return a recipe with default settings for a user's own model."""
-    spec = model if isinstance(model, ModelSpec) else ExternalModule.of(model)
+    spec = model if isinstance(model, ModelSpec) else ExternalModule.from_module(model)
     name = spec.name if isinstance(spec, ExternalModule) else type(spec).__name__
     chosen = resolve_task(task)
     defaults: dict[str, Any] = {

@@ -83,7 +83,7 @@ def preserve_modes(model: nn.Module) -> Iterator[None]:
 
 
 class ModelSpec(Config):
-    """The configuration of a model. Subclasses are frozen dataclasses."""
+    """Base class of configurations of models. Subclasses are frozen dataclasses."""
 
     @abstractmethod
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:

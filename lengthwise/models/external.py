@@ -42,7 +42,7 @@ class ExternalModule(ModelSpec):
     config: str = field(default="", metadata={"identity": False, "shown": False})
 
     @staticmethod
-    def of(module: nn.Module) -> ExternalModule:
+    def from_module(module: nn.Module) -> ExternalModule:
         """Return the configuration of a module. Raises UsageError if its weights are not initialized yet."""
         tensors = [*module.parameters(), *module.buffers()]
         if any(map(is_lazy, tensors)):
@@ -80,7 +80,7 @@ class ExternalModule(ModelSpec):
         built = {name: function() for name, function in _find_builders(self.name).items()}
         same_class = {name: module for name, module in built.items() if type(module).__name__ == self.name}
         for module in same_class.values():
-            if self.form in ("", ExternalModule.of(module).form):
+            if self.form in ("", ExternalModule.from_module(module).form):
                 return module
         if names := ", ".join(same_class):
             raise UsageError(f"{names} returns {self.name} with other layers or settings than the trained one")

@@ -47,7 +47,7 @@ class ReTran(ModelSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % (2 * self.heads):
-            raise UsageError(f"width must be a multiple of 2 · heads, not {self.width} / {self.heads}")
+            raise UsageError(f"width must be a multiple of 2 · heads, {2 * self.heads}, not {self.width}")
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model:
         check_causal(self, causal)

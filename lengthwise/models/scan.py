@@ -58,7 +58,7 @@ class ScanModel(Model):
 
     def advance(self, state: State, context: Float[Tensor, "r t d"]) -> State:
         h, loops = state
-        distance = 1 << min(loops, 40)  # longer than any row
+        distance = 1 << min(loops, 40)  # 2⁴⁰ is longer than any row
         if distance >= h.shape[1]:
             return h, loops + 1
         read = h + self.noise * torch.randn_like(h) if self.training and self.noise else h

@@ -87,9 +87,10 @@ class Transformer(ModelSpec):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.width % self.heads:
-            raise UsageError(f"width must be a multiple of heads, not {self.width} / {self.heads}")
+            raise UsageError(f"width must be a multiple of the number of heads, {self.heads}, not {self.width}")
         if sum(p.indexed for p in self.positions) > 1 and any(isinstance(p, Randomized) for p in self.positions):
-            raise UsageError("Randomized(of=…) renumbers the positions of all encodings: use no other encoding with it")
+            advice = "use no other encoding of positions with it"
+            raise UsageError(f"Randomized(of=…) renumbers the positions of all encodings: {advice}")
         if self.readout == "mlp" and not self.mlp:
             raise UsageError("readout=mlp uses an MLP like those of the blocks, and mlp=0 has none: use readout=linear")
 
@@ -149,7 +150,7 @@ class TransformerModel(Model):
         attention = AttentionContext(inputs.padding_mask, self.causal)
         # The bias, whose size is the square of a row's length, is computed only for attention.
         if any(block.mixer.attends for block in self.blocks):
-            attention = AttentionContext.of(self.encodings, inputs, causal=self.causal)
+            attention = AttentionContext.build(self.encodings, inputs, causal=self.causal)
         if any(block.mixer.sees_cells for block in self.blocks):
             attention = attention._replace(cells=find_neighbouring_cells(inputs, causal=self.causal))
         return TransformerContext(self.embed_tokens(inputs.tokens, self.position_vectors(inputs)), attention)

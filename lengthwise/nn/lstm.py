@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-States = tuple[Float[Tensor, "r d"], Float[Tensor, "r h"]]  # short state, long state; here h is the cell's width
+States = tuple[Float[Tensor, "r d"], Float[Tensor, "r h"]]  # short state, long state of width h
 
 
 class Cell(nn.Module):

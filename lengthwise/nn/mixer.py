@@ -31,12 +31,12 @@ class AttentionContext(NamedTuple):
     bias: Float[Tensor, "#b #h t k"] | None = None
     angles: Float[Tensor, "b t half"] | None = None  # rotation of queries and keys, in radians
     keys: Float[Tensor, "b t d"] | None = None  # added to queries and keys; coordinates of all heads
-    # The positions of the cells above, below, left and right of each position; t if there is none. For mixers that set
-    # ``sees_cells``.
+    # The positions of the cells above, below, left and right of each position; t if there is no such cell. Only mixers
+    # that set ``sees_cells`` need them.
     cells: Int[Tensor, "b t 4"] | None = None
 
     @staticmethod
-    def of(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> AttentionContext:
+    def build(encodings: Iterable[Encoding], inputs: Inputs, *, causal: bool) -> AttentionContext:
         """Combine encodings, causality and padding for a batch. Raises UsageError if a row does not fit an encoding, or
         two encodings are incompatible."""
         for encoding in encodings:  # checked before a bias is computed: its size is the square of a row's length
@@ -93,7 +93,7 @@ class Mixer(nn.Module, ABC):
 
 
 class MixerSpec(Config):
-    """The configuration of a mixer. Subclasses are frozen dataclasses."""
+    """Base class of configurations of mixers. Subclasses are frozen dataclasses."""
 
     sees_neighbours_only: ClassVar[bool] = False  # True if positions see only neighbours: cost is linear in row length
 

@@ -59,10 +59,10 @@ class Encoding(nn.Module):
 
 
 class Position(Config):
-    """The configuration of a positional encoding. Subclasses are frozen dataclasses."""
+    """Base class of configurations of positional encodings. Subclasses are frozen dataclasses."""
 
-    indexed: ClassVar[bool] = False  # True if it encodes ``Inputs.position``, the position in the row
-    sees_neighbours_only: ClassVar[bool] = False  # True if attention is then restricted to a position's neighbours
+    indexed: ClassVar[bool] = False  # True if the encoding depends on ``Inputs.position``, the position in the row
+    sees_neighbours_only: ClassVar[bool] = False  # True if it restricts attention to a position's neighbours
 
     @abstractmethod
     def build(self, width: int, heads: int) -> Encoding:

@@ -56,7 +56,7 @@ class Cache:
         return mixed
 
     def current_entry(self) -> Any:
-        """Return the entry of the next call; None if no positions are stored yet."""
+        """Return the entry of the present call; None if it has stored no positions yet."""
         return self.entries[self.next_call] if self.next_call < len(self.entries) else None
 
     def _store(self, value: Any) -> None:
@@ -71,7 +71,7 @@ class CachedTransformer(IncrementalDecoder):
 
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model)
-        self.attention = AttentionContext.of(model.encodings, inputs, causal=True)
+        self.attention = AttentionContext.build(model.encodings, inputs, causal=True)
         self.vectors, self.cache, self.read_count = model.position_vectors(inputs), Cache(), 0
 
     def next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:

@@ -68,7 +68,7 @@ class Compiled(claims.SpecializedRunner):
         for k, runs in enumerate(running):
             with torch.set_grad_enabled(torch.is_grad_enabled() and k >= no_grad_loops):
                 if torch.is_grad_enabled() and not state.requires_grad:
-                    state = state.detach().requires_grad_()  # as in later loops, to share the compiled function
+                    state = state.detach().requires_grad_()  # like later states, so that all share compiled code
                 state = advance(model, state, context, runs)
             yield state
 
@@ -97,7 +97,7 @@ def advance_running(
 @cache
 def compile_function(function: Callable[..., Any], backend: str) -> Callable[..., Any]:
     """Return ``function`` compiled by torch, once for each shape with which it is called."""
-    from torch._dynamo import config  # late: importing it takes seconds
+    from torch._dynamo import config  # imported here, because this takes seconds
 
     # The names in torch 2.6; in later versions they are aliases of ``recompile_limit``.
     config.cache_size_limit = config.accumulated_cache_size_limit = MAX_SHAPES

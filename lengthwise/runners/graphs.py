@@ -1,7 +1,7 @@
 """Training steps, recorded once per shape (on a GPU as CUDA graphs) and replayed.
 
 For a small model, the host takes longer to launch operations than the GPU to compute them. A CUDA graph launches all
-operations at once. It repeats the same operations on the same memory, so Python's decisions must be the same each time:
+operations at once. It repeats the same operations on the same memory, so Python's control flow must not vary:
 
 - Transformers' rows are padded to a multiple of ``BUCKET`` positions; other models keep the width of their batch.
 - All rows run as many loops as the row that needs most; finished rows keep their state (``torch.where``).
@@ -43,17 +43,17 @@ from lengthwise.runners.plain import choose_rows, detach, take_values
 
 BUCKET = 8  # positions; products in bfloat16 are fastest at multiples of 8
 MAX_RECORDINGS = 200  # the most recently used recordings are kept
-MAX_STEPS_AHEAD = 3  # steps that the host may be ahead of the GPU; each holds its batch in pinned memory
+MAX_STEPS_AHEAD = 3  # steps by which the host may be ahead of the GPU; each holds its batch in pinned memory
 WARM_UP = 3  # runs before a capture: they allocate, choose kernels and compile
 
 
 class Shape(NamedTuple):
     """The shapes, types and options that a recording fixes. Passes that agree in them share a recording."""
 
-    call: int  # number of the pass within its step, because passes of one step must not share memory
+    pass_number: int  # number of the pass within its step, because passes of one step must not share memory
     loops: int
     no_grad_loops: int
-    each: bool  # whether logits are read after every loop
+    each: bool  # whether logits are read after every loop, not only after the last
     has_grad_mask: bool  # whether rows differ in their loops without gradients; then ``grad_mask`` follows ``running``
     all_rows_run: bool  # whether all rows run all loops
     same_positions: bool  # whether all rows have the same positions: biases by distance then have one row
@@ -72,10 +72,10 @@ class Graphs(Runner):
         self.plain, self.bf16, self.device = plain, bf16, get_device(plain.model)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.gradients: dict[int, Tensor] = {}  # by the number of the weight
-        self.recordings: dict[Shape, Recording] = {}  # the most recently used last
+        self.recordings: dict[Shape, Recording] = {}  # the most recently used is last
         # Memory pools, by the number of the call in a step: such passes never run at the same time.
         self.pools = defaultdict[int, Any](torch.cuda.graph_pool_handle)
-        self.calls = 0
+        self.pass_count = 0
         self.uses_waves, self.buffers = waves.can_advance(self.model), [*self.model.buffers()]
         # One loop or wave is compiled if the compiled runner knows all its parts, and has no dropout.
         is_known = cpu.claims.find_obstacle(self.model, Compiled.part_types, ("cuda",)) is None
@@ -90,7 +90,7 @@ class Graphs(Runner):
 
     def begin_step(self) -> None:
         """Start a step: set all gradients to 0."""
-        self.calls = 0
+        self.pass_count = 0
         if self.device.type == "cuda":
             self.step_events.append(torch.cuda.Event())
             self.step_events[-1].record()
@@ -161,9 +161,9 @@ class Graphs(Runner):
         tensors = tuple((value.shape, value.dtype) for value in input_tensors(inputs).values())
         same_positions = bool((inputs.position == inputs.position[:1]).all())
         flags = each, grad_mask is not None, bool(running.all()), same_positions
-        shape = Shape(self.calls, len(running), no_grad_loops, *flags, tensors)
+        shape = Shape(self.pass_count, len(running), no_grad_loops, *flags, tensors)
         running = running if grad_mask is None else torch.cat([running, grad_mask])
-        self.calls += 1
+        self.pass_count += 1
         recording = self.recordings.pop(shape, None) or self._record(shape, inputs, running)
         if recording is None:
             return None
@@ -206,7 +206,7 @@ class Graphs(Runner):
 
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
             weights = dict(unrolled.named_parameters(remove_duplicate=False)) if self.bf16 else {}
-            weights = round_weights(unrolled, weights)
+            weights = round_linear_weights(unrolled, weights)
             return functional_call(unrolled, weights, (inputs, running), tie_weights=False)  # type: ignore[no-any-return]
 
         return compute
@@ -214,11 +214,11 @@ class Graphs(Runner):
 
 class Recording:
     """A recorded forward and backward pass of one shape. ``forward`` reads the buffers of inputs and writes ``output``;
-    ``backward`` reads the output's ``gradient`` and adds to the weights' gradients."""
+    ``backward`` reads ``output_gradient`` and adds to the weights' gradients."""
 
     output: Tensor
-    gradient: Tensor | None = None
-    used: list[int]  # the numbers of the weights with gradients
+    output_gradient: Tensor | None = None
+    weight_numbers: list[int]  # numbers of the weights that have gradients
 
     def __init__(self, owner: Graphs, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
         self.owner, self.shape = owner, shape
@@ -233,9 +233,9 @@ class Recording:
         with torch.random.fork_rng([owner.device] if on_gpu else []):
             self._run_passes(WARM_UP if on_gpu else 1)
             if on_gpu:
-                pool = owner.pools[shape.call]
+                pool = owner.pools[shape.pass_number]
                 self.forward, self.backward = capture(self._forward, pool), capture(self._backward, pool)
-        torch._foreach_zero_([owner.gradients[number] for number in self.used])
+        torch._foreach_zero_([owner.gradients[number] for number in self.weight_numbers])
 
     def copy_batch(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
         """Copy a batch, and the mask of rows that run in each loop, into the buffers, without waiting."""
@@ -268,16 +268,19 @@ class Recording:
             self.output = self.compute(self.inputs, self.running)
 
     def _backward(self) -> None:
-        if self.gradient is None:
-            self.gradient = torch.zeros_like(self.output)
-        gradients_or_none = torch.autograd.grad(self.output, self.owner.weights, self.gradient, allow_unused=True)
+        if self.output_gradient is None:
+            self.output_gradient = torch.zeros_like(self.output)
+        gradients_or_none = torch.autograd.grad(
+            self.output, self.owner.weights, self.output_gradient, allow_unused=True
+        )
         self.output = self.output.detach()  # frees the memory that the backward pass needed
-        self.used, gradients = [number for number, gradient in enumerate(gradients_or_none) if gradient is not None], []
-        for number in self.used:
+        self.weight_numbers = [number for number, gradient in enumerate(gradients_or_none) if gradient is not None]
+        gradients = []
+        for number in self.weight_numbers:
             if number not in self.owner.gradients:
                 self.owner.gradients[number] = torch.zeros_like(self.owner.weights[number])
             gradients.append(self.owner.gradients[number])
-        torch._foreach_add_(gradients, [gradients_or_none[number] for number in self.used])
+        torch._foreach_add_(gradients, [gradients_or_none[number] for number in self.weight_numbers])
 
 
 class _Replay(torch.autograd.Function):
@@ -294,9 +297,9 @@ class _Replay(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[None, None]:
         recording = ctx.recording
-        recording.gradient.copy_(gradient)
+        recording.output_gradient.copy_(gradient)
         recording.backward()
-        recording.owner.publish_gradients(recording.used)
+        recording.owner.publish_gradients(recording.weight_numbers)
         return None, None
 
 
@@ -308,7 +311,7 @@ class UnrolledLoops(nn.Module):
         self.model, self.shape, self.compiles, self.uses_waves = model, shape, compiles, uses_waves
 
     def forward(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
-        """Return the logits, after the last loop or after each."""
+        """Return the logits "b t v" after the last loop, or "k b t v" after each."""
         model, shape, read = self.model, self.shape, []
         running, grad_mask = running.chunk(2) if shape.has_grad_mask else (running, None)
         context = model.embed(inputs)
@@ -327,7 +330,7 @@ class UnrolledLoops(nn.Module):
         """Return the state after a loop of the rows in ``runs``; other rows keep their state."""
         if self.compiles and not self.uses_waves:
             if torch.is_grad_enabled() and not state.requires_grad:
-                state = state.detach().requires_grad_()  # as in later loops, to share the compiled function
+                state = state.detach().requires_grad_()  # like later states, so that all share compiled code
             return self.advance_compiled(state, context, runs[:, None, None])
         if self.uses_waves:
             compiler = partial(compile_function, backend=BACKEND) if self.compiles else lambda step: step
@@ -351,7 +354,7 @@ class _GuardedInputs(CopiedInputs):
         raise ValueError("its control flow depends on values of its inputs")
 
 
-def round_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def round_linear_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights of the model's linear layers in bfloat16, rounded once per pass (autocast rounds them in every
     loop)."""
     linear = {f"{name}.{own}" for name, part in model.named_modules() if isinstance(part, nn.Linear)

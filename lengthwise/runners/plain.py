@@ -69,10 +69,10 @@ def detach(state: State) -> State:
     return tree_map_only(Tensor, Tensor.detach, state)
 
 
-def join_rows(parts: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
+def join_rows(groups: Sequence[tuple[Int[Tensor, " _"], Any]]) -> Any:
     """Join the states of groups of rows, given with the rows' indices, into the state of all rows, in order. Raises
     UsageError if a value without a row axis differs between the groups."""
-    rows, trees = zip(*parts, strict=True)
+    rows, trees = zip(*groups, strict=True)
 
     def join(*values: Any) -> Any:
         first = values[0]
@@ -169,8 +169,8 @@ def relative_movement(state: State, earlier: Sequence[State], mask: Bool[Tensor,
 
 
 def flatten_state(state: State, width: int) -> Float[Tensor, "r t d"]:
-    """Return all numbers of each of ``width`` positions as one vector. Raises UsageError if no tensor of the state has
-    an axis of positions."""
+    """Return, for each of ``width`` positions, one vector of all its numbers in the state. Raises UsageError if no
+    tensor of the state has an axis of positions."""
     parts = [part.flatten(2) for part in _floating_point_tensors(state) if part.dim() > 2 and part.shape[1] == width]
     if not parts:
         needed = "measuring a state's movement needs a state tensor with an axis of positions"

@@ -22,7 +22,7 @@ from lengthwise.models import Model
 from lengthwise.models.transformer import TransformerContext
 from lengthwise.runners.compiled import compile_function
 from lengthwise.runners.cuda import attend_by_products
-from lengthwise.runners.graphs import BACKEND, Graphs, Shape, UnrolledLoops, input_tensors, round_weights
+from lengthwise.runners.graphs import BACKEND, Graphs, Shape, UnrolledLoops, input_tensors, round_linear_weights
 from lengthwise.runners.plain import Plain, take_values
 from lengthwise.runners.stacked import Answer, Query, join_inputs, pad_and_join
 
@@ -73,7 +73,7 @@ class StackedGraphs(Graphs):
             weight.grad = None  # the next backward pass sets it
 
     @property
-    def grads(self) -> list[Tensor]:
+    def all_gradients(self) -> list[Tensor]:
         """The gradients of all models, whose memory stays the same in every step."""
         return [view for views in self.views.values() for view in views]
 
@@ -122,7 +122,7 @@ class StackedGraphs(Graphs):
                 rows = CopiedInputs(**tensors, original=inputs.host)
                 return functional_call(whole, weights, (rows, running), tie_weights=False)  # type: ignore[no-any-return]
 
-            stack.weights = self.stacked | (round_weights(caller, self.stacked) if self.bf16 else {})
+            stack.weights = self.stacked | (round_linear_weights(caller, self.stacked) if self.bf16 else {})
             # The fused kernels of attention have no stacked form on a CPU.
             with nullcontext() if self.device.type == "cuda" else attend_by_products():
                 if compiles:
@@ -175,10 +175,11 @@ class _CompiledStack(nn.Module):
 
 
 class _UnrolledStack(UnrolledLoops):
-    def advance_compiled(self, state: Tensor, context: Any, runs: Bool[Tensor, "b 1 1"]) -> Tensor:
+    def advance_compiled(self, state: Tensor, context: Any, running: Bool[Tensor, "b 1 1"]) -> Tensor:
         stack: Any = self.model
-        state, runs = (part.unflatten(0, (stack.count, -1)) for part in (state, runs))
-        return compile_function(_advance_all, BACKEND)(stack.caller, stack.weights, state, context, runs).flatten(0, 1)
+        state, running = (part.unflatten(0, (stack.count, -1)) for part in (state, running))
+        advanced = compile_function(_advance_all, BACKEND)(stack.caller, stack.weights, state, context, running)
+        return advanced.flatten(0, 1)  # type: ignore[no-any-return]
 
 
 class _MethodCaller(nn.Module):
@@ -193,14 +194,14 @@ class _MethodCaller(nn.Module):
 
 
 def _advance_all(
-    caller: _MethodCaller, weights: dict[str, Tensor], state: Tensor, context: TransformerContext, runs: Tensor
+    caller: _MethodCaller, weights: dict[str, Tensor], state: Tensor, context: TransformerContext, running: Tensor
 ) -> Float[Tensor, "s b t d"]:
-    """Advance the rows that still run by one loop, in all models."""
+    """Advance the ``running`` rows of all models by one loop."""
     advance = vmap(
         lambda weights, state, context: functional_call(caller, weights, ("advance", state, context)),
         (0, 0, model_axes(context)),
     )
-    return torch.where(runs, advance(weights, state, context), state)
+    return torch.where(running, advance(weights, state, context), state)
 
 
 def model_axes(tree: Any) -> Any:

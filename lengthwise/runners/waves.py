@@ -171,7 +171,7 @@ def _layer_norm(weights: WeightAndBias, x: Float[Tensor, "l r d"]) -> Float[Tens
 
 
 def _stack_gates(cells: Sequence[Cell]) -> WeightAndBias:
-    stacked = torch.stack([build_gate_matrix(cell) for cell in cells]).mT  # the last input is the bias's
+    stacked = torch.stack([build_gate_matrix(cell) for cell in cells]).mT  # the last input is 1, for the bias
     return stacked[:, :-1].contiguous(), stacked[:, -1:].contiguous()
 
 
@@ -180,7 +180,7 @@ def _initial_states(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> Tensors
     rows, _, width = x.shape
     short = torch.stack([cell.first_short.expand(rows, -1) for cell in cells])
     long = torch.stack([cell.first_long.expand(rows, -1) for cell in cells])
-    # With gradients, as in later waves, so that one compiled function serves all.
+    # Gradients are required, as in later waves, so that one compiled function serves all waves.
     return x.new_zeros(len(cells), rows, width).requires_grad_(torch.is_grad_enabled()), short, long
 
 

@@ -273,7 +273,7 @@ class RecordedSteps:
         recipe, step = self.trainers[0].recipe, self.trainers[0].step
         averages = [trainer.average if step >= recipe.ema_start else None for trainer in self.trainers]
         descents = [trainer.descent for trainer in self.trainers]
-        logs_of_descents = self.replayed_update(descents, recipe.rate_at(step), averages, self.graphs.grads)
+        logs_of_descents = self.replayed_update(descents, recipe.rate_at(step), averages, self.graphs.all_gradients)
         sums, values = list[Tensor](), list[Tensor]()
         for trainer, average, loss, logs in zip(self.trainers, averages, losses, logs_of_descents, strict=True):
             if average:

@@ -119,7 +119,7 @@ def test_a_module_is_trained_and_holds_the_weights():
     assert torch.equal(load(run.folder).model.module.head.weight, module.head.weight)
     assert run.folder != other.folder and torch.equal(frozen.cell.weight_hh_l0, before["cell.weight_hh_l0"])
     assert run.recipe.model.name == "Gru"
-    assert lw.models.external.ExternalModule.of(module) != run.recipe.model  # other weights are another model
+    assert lw.models.external.ExternalModule.from_module(module) != run.recipe.model  # other weights are another model
 
 
 def test_a_module_of_another_process_cannot_be_built_but_is_reported(folder, monkeypatch):

@@ -108,12 +108,12 @@ def test_attributes_beside_the_weights_are_part_of_a_modules_identity(gains, nam
     one, two = build_heads(), build_heads()
     for module, gain in ((one, gains[0]), (two, gains[1])):
         setattr(module, name, gain)
-    of = lw.models.external.ExternalModule.of
+    of = lw.models.external.ExternalModule.from_module
     assert of(one) == of(copy.deepcopy(one)) != of(two)
 
 
 def test_private_numbers_count_for_identity_but_caches_and_shared_objects_do_not():
-    of, module = lw.models.external.ExternalModule.of, build_heads()
+    of, module = lw.models.external.ExternalModule.from_module, build_heads()
     module.kept, module.listed = kept, (listed,) = WithCache(1), [nn.Dropout()]
     module.log, module.library = logging.getLogger("mine"), nn.functional
     before = of(module)
@@ -135,10 +135,10 @@ def test_modules_with_reference_cycles_have_an_identity():
     for node in nodes:
         node.others = nodes
     module.nodes = nodes
-    before = lw.models.external.ExternalModule.of(module)
-    assert lw.models.external.ExternalModule.of(module) == before
+    before = lw.models.external.ExternalModule.from_module(module)
+    assert lw.models.external.ExternalModule.from_module(module) == before
     nodes[7].number = -1
-    assert lw.models.external.ExternalModule.of(module) != before
+    assert lw.models.external.ExternalModule.from_module(module) != before
 
 
 class UnusedWeights(SmallAttention):

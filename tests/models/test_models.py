@@ -113,7 +113,7 @@ def test_coupled_and_local_heads_can_be_combined(causal):
     """Head 1 attends to neighbours, head 2 to all positions, and head 3 to positions with the same digit position."""
     inputs = some([9])
     encodings = [LocalHeads(1).build(12, 3), CoupledHeads(1).build(12, 3)]
-    bias = lw.AttentionContext.of(encodings, inputs, causal=causal).bias
+    bias = lw.AttentionContext.build(encodings, inputs, causal=causal).bias
     index, position = torch.arange(9), inputs.digit_position[0]
     wanted = torch.stack([(index[:, None] - index).abs() <= 1, torch.ones(9, 9) > 0, position[:, None] == position])
     assert torch.equal(bias[0] == 0, wanted.tril() if causal else wanted)
@@ -153,11 +153,11 @@ def test_earlier_heads_see_earlier_positions_and_a_blank(causal):
     inputs, index = some([7, 4]), torch.arange(7)
     seen = inputs.padding_mask[:, None].expand(-1, 7, -1) | torch.eye(7, dtype=torch.bool)
     seen = torch.ones(1, 7, 7, dtype=torch.bool).tril() if causal else seen  # later padding is hidden by causality
-    bias = lw.AttentionContext.of([EarlierHeads(1).build(8, 2)], inputs, causal=causal).bias
+    bias = lw.AttentionContext.build([EarlierHeads(1).build(8, 2)], inputs, causal=causal).bias
     wanted = torch.stack([seen, seen & (index < index[:, None])], 1)
     assert torch.equal(bias[..., :-1] == 0, wanted)
     assert torch.equal(bias[..., -1], torch.tensor([-torch.inf, 0.0])[:, None].expand(len(bias), 2, 7))
-    bias = lw.AttentionContext.of([Blank().build(8, 2)], inputs, causal=causal).bias
+    bias = lw.AttentionContext.build([Blank().build(8, 2)], inputs, causal=causal).bias
     assert torch.equal(bias[..., :-1] == 0, seen[:, None].expand(-1, 2, -1, -1)) and not bias[..., -1].any()
 
 
@@ -306,7 +306,7 @@ def test_randomized_positions_increase_and_cover_the_range():
     assert not torch.equal(test, RoPE().build(8, 2).angles(inputs))
     with pytest.raises(lw.UsageError, match=r"a row of 9 positions needs Randomized\(most=9\) or more, not 8"):
         Randomized(RoPE(), 8).vary(inputs, lw.stream(0, "random"))
-    with pytest.raises(lw.UsageError, match="use no other encoding with it"):
+    with pytest.raises(lw.UsageError, match="use no other encoding of positions with it"):
         replace(BASE, positions=(position, ALiBi()))
 
 

@@ -54,10 +54,10 @@ class MLSTMMixer(RecurrentMixer):
         seen, before = self.conv(x, before)
         query, key = (split_heads(part, self.heads) for part in self.look(seen).chunk(2, -1))
         value = split_heads(self.value(x), self.heads)
-        log_input, forget = (self.gates(seen) + self.gate_bias).transpose(1, 2).chunk(2, 1)
+        log_input_gate, forget = (self.gates(seen) + self.gate_bias).transpose(1, 2).chunk(2, 1)
         key = key / key.shape[-1] ** 0.5
         forget = F.logsigmoid(forget)
-        outputs, *memory = exponential_attention(query, key, value, log_input, forget, memory[0], memory[1])
+        outputs, *memory = exponential_attention(query, key, value, log_input_gate, forget, memory[0], memory[1])
         mixed = join_heads(self.norm(outputs)) * self.gate(x).sigmoid()
         return self.out(mixed), (before, *memory)
 
@@ -66,8 +66,8 @@ def exponential_attention(
     query: Float[Tensor, "b h t k"],
     key: Float[Tensor, "b h t k"],
     value: Float[Tensor, "b h t v"],
-    log_input: Float[Tensor, "b h t"],
-    log_forget: Float[Tensor, "b h t"],
+    log_input_gate: Float[Tensor, "b h t"],
+    log_forget_gate: Float[Tensor, "b h t"],
     state: Float[Tensor, "b h k w"] | None,
     scale: Float[Tensor, "b h"] | None,
     chunk: int = CHUNK,
@@ -79,7 +79,7 @@ def exponential_attention(
     state = key.new_zeros(rows, heads, width, value.shape[-1]) if state is None else state
     scale = key.new_full((rows, heads), -torch.inf) if scale is None else scale
     outputs = []
-    parts = (part.split(chunk, 2) for part in (query, key, value, log_input, log_forget))
+    parts = (part.split(chunk, 2) for part in (query, key, value, log_input_gate, log_forget_gate))
     for q, k, v, i, f in zip(*parts, strict=True):
         total = f.cumsum(-1)
         weight = total[..., :, None] - total[..., None, :] + i[:, :, None]

@@ -101,7 +101,7 @@ class _CellAlongRows(torch.autograd.Function):
         width, into, out_t, into_t = len(grad_outputs), into[:, :-1], out.T, into[:, :-1].T
         grad_into, grad_bias = torch.zeros_like(into), into.new_zeros(len(into))
         grad_out, grad_x = torch.zeros_like(out), []
-        # Gradients from the next position, which fewer rows reach.
+        # Gradients that come from the next position, which fewer rows reach.
         grad_short, grad_long = grad_outputs.new_empty(len(out) - width, 0), grad_outputs.new_empty(out.shape[1], 0)
         parts = grad_outputs.split([len(step[0][0]) for step in ctx.steps], 1)
         for grad_output, (cell_input, gate, long_before, long_after, e) in zip(
@@ -134,9 +134,9 @@ def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:
 def _backward_through_gates(
     gates: Tensor, long_before: Tensor, long_after: Tensor, grad_emitted: Tensor, grad_long_after: Tensor, out: Tensor
 ) -> Tensor:
-    """Return the gradient of the long state before a step, and write that of the gates before their nonlinearities to
-    ``out``. ``grad_emitted`` is the gradient of the cell's output e, ``grad_long_after`` that of the long state after
-    the step, from later steps only."""
+    """Return the gradient of the long state before a step, and write the gradient of the gates before their
+    nonlinearities to ``out``. ``grad_emitted`` is the gradient of the cell's output e, ``grad_long_after`` that of the
+    long state after the step, from later steps only."""
     i, f, o, new = gates.chunk(4, -2)
     grad_i, grad_f, grad_o, grad_new = out.chunk(4, -2)
     grad_long_after = torch.addcmul(grad_long_after, grad_emitted, o)

@@ -305,7 +305,7 @@ def _attend(
         weights, inverse_sums = small.attention_weights(query, key, view.bias)
         inverse_sums.view(heads, rows, width).mul_(view.real)
         output = torch.bmm(value, weights.mT).transpose(0, 1)
-        # With ``out``, the result is "e r t" in memory too.
+        # Writing to ``out`` keeps the order "e r t" in memory too.
         output = torch.mul(output, inverse_sums[:, 0], out=torch.empty(output.shape, dtype=output.dtype))
         parts.append(output.view(-1, rows * width).index_select(1, view.first_padded))
         saved += [query, key, value, weights, inverse_sums, output]

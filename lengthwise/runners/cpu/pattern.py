@@ -58,11 +58,11 @@ class SparseKeys:
 
     ragged: Ragged
     keys: Int[Tensor, "n h k"]  # the positions that this query sees
-    bias: Float[Tensor, "n h k"]  # attention bias; −inf if the query sees fewer than k
+    bias: Float[Tensor, "n h k"]  # attention bias; −inf in entries beyond the keys that the query sees
     queries: Int[Tensor, "n h k"]  # the queries that see this key
     flat_queries: Int[Tensor, "n h k"]  # the same queries, as indices into "n h"
     key_entries: Int[Tensor, "n h k"]  # index of this key in the lists ``keys`` of these queries, flattened
-    real: Float[Tensor, "n h k"]  # 1, or 0 if fewer than k queries see this key
+    real: Float[Tensor, "n h k"]  # 1, or 0 in entries beyond the queries that see this key
 
     @staticmethod
     def from_bias(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> SparseKeys | None:
@@ -148,17 +148,17 @@ def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, a
     all_windows = len(windows) == len(attending) > 0 and not attention.dropout
     fits = torch.is_grad_enabled() or attention.out.in_features // heads <= MAX_SPARSE_HEAD_WIDTH
     if all_windows and fits and bool(torch.stack(windows).any(0).all()):  # every head has a window
-        bias = AttentionContext.of(encodings, inputs, causal=causal).bias
+        bias = AttentionContext.build(encodings, inputs, causal=causal).bias
         sparse = None if bias is None else SparseKeys.from_bias(bias.expand(-1, heads, -1, -1), ragged)
         if sparse is not None:
             return sparse
-    # At most ``MAX_GROUPS`` groups of equally many rows; one group if all have about the same length.
+    # At most ``MAX_GROUPS`` groups of equally many rows; a single group if all rows have about the same length.
     rows, groups = len(ragged.ends), []
     dense = ragged.ends[-1] >= MIN_DENSE_FRACTION * rows * ragged.width
     group_rows = rows if dense else max(MIN_ROWS, MIN_HEADS // heads, -(-rows // MAX_GROUPS))
     for start in range(0, rows, group_rows):
         part = inputs.take(slice(start, start + group_rows)).cut_padding()
-        context, padded = AttentionContext.of(encodings, part, causal=causal), Ragged.from_mask(part.padding_mask)
+        context, padded = AttentionContext.build(encodings, part, causal=causal), Ragged.from_mask(part.padding_mask)
         # Without padding, causality and positional terms, every query sees every key: the bias would be all zeros.
         if padded.is_full and not causal and not attending:
             context = context._replace(bias=None)

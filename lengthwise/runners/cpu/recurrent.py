@@ -156,7 +156,8 @@ class Wave(RecurrentRunner):
             order = memory.store(key, value, order, number, number)
 
         def select(part: Float[Tensor, "all ..."]) -> Float[Tensor, "l ..."]:
-            """Select the active layers of stacked weights. No slice if all are: its gradient would cost a copy."""
+            """Select the active layers of stacked weights; without a slice if all are active, as its gradient costs a
+            copy."""
             return part if len(active) == depth else part[active.start : active.stop]
 
         def linear(name: str, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:

@@ -50,7 +50,7 @@ class AttentionPlan(NamedTuple):
         """Build the plan for packed rows. ``like`` has the type of queries; the context's ``keys`` are not used."""
         rows, positions, padded_index, bias = len(ragged.ends), ragged.width, ragged.padded_index, context.bias
         width = positions if bias is None else bias.shape[-1]
-        if width > positions:  # the blank: padded rows are one position longer, where key and value are 0
+        if width > positions:  # there is a blank: padded rows get one more position, whose key and value are 0
             ragged = Ragged(ragged.ends, width, padded_index + padded_index // positions * (width - positions))
         if bias is not None:
             bias = bias.to(like.dtype)

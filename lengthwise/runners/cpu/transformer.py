@@ -243,7 +243,8 @@ def _find_last_needed_loop(positions: Mask, loops: RowLoops, radius: int | None)
     far = len(position) * int(loops.max()) * radius  # out of reach, for rows without a selected position
     previous_selected = position.where(positions, -far).cummax(1).values
     next_selected = position.where(positions, 2 * far).flip(1).cummin(1).values.flip(1)
-    gap = torch.minimum(position - previous_selected, next_selected - position)  # to the nearest selected position
+    # The distance to the nearest selected position.
+    gap = torch.minimum(position - previous_selected, next_selected - position)
     return loops[:, None] + -gap // radius
 
 
