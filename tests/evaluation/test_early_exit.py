@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import LONG
-from forms import EVERY, cached_model, choices, close, covering, shipped, some
+from forms import EVERY, build_rows, cached_model, choices, close, covering, shipped
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -53,7 +53,7 @@ def results_by_row(runner, inputs, positions, leave, movement):
 @pytest.mark.parametrize(("movement", "spec", "causal"), LEAVING, ids=str)
 @torch.no_grad()
 def test_remaining_rows_are_unaffected_by_rows_that_left(movement, spec, causal):
-    model, inputs = cached_model(spec, causal).eval(), some(width=10)
+    model, inputs = cached_model(spec, causal).eval(), build_rows(width=10)
     positions = inputs.padding_mask & (torch.arange(10) % 3 != 1)
     whole = results_by_row(Plain(model), inputs, positions, LOOPS, movement)
     for leave in map(torch.tensor, LEAVE if LONG else LEAVE[:3]):

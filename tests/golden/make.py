@@ -66,7 +66,7 @@ def recipe_ids() -> dict[str, str]:
     return {name: lw.find(name).id for name in catalog.recipes()}
 
 
-def batches() -> dict[str, str]:
+def digest_batches() -> dict[str, str]:
     """Return a digest of the first and the last training batch of every recipe."""
     found = {}
     for name in catalog.recipes():
@@ -83,20 +83,20 @@ def batches() -> dict[str, str]:
     return found
 
 
-def training() -> dict[str, list[Any]]:
+def digest_training() -> dict[str, list[Any]]:
     """Return digest and norm of every recipe's weights after a few steps, by the plain and by the chosen runner."""
     found: dict[str, list[Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for number, name in enumerate(catalog.recipes(), 1):
             with lw.plain():
-                plain = _trained(name, Path(folder) / f"{name}-plain")
-            found[name] = [*plain, *_trained(name, Path(folder) / name)]
+                plain = _train_few_steps(name, Path(folder) / f"{name}-plain")
+            found[name] = [*plain, *_train_few_steps(name, Path(folder) / name)]
             if number % 50 == 0:
                 print(f"training: {number} recipes", file=sys.stderr, flush=True)
     return found
 
 
-def _trained(name: str, folder: Path) -> tuple[str, float]:
+def _train_few_steps(name: str, folder: Path) -> tuple[str, float]:
     """Train a few steps; return a digest of the weights that is independent of their names, and their norm.
 
     Large models are made smaller, because training them takes hours.
@@ -110,7 +110,7 @@ def _trained(name: str, folder: Path) -> tuple[str, float]:
     return digest(*sorted(digest(weight) for weight in weights)), round(float(norm), 4)
 
 
-def answers() -> dict[str, dict[str, Any]]:
+def digest_answers() -> dict[str, dict[str, Any]]:
     """Return digests of the answers of all shipped weights to ``PROMPTS`` problems, a digest per hundred answers."""
     found = {}
     for name in sorted(list_shipped()):
@@ -196,27 +196,27 @@ MASKED_KEYS = re.compile(
 )
 
 
-def commands() -> dict[str, Any]:
+def run_commands() -> dict[str, Any]:
     """Return what every command prints, with its exit status; times, paths and versions are masked."""
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "own_part.py").write_text(OWN_PART)
         for line in COMMANDS:
-            found[line] = _printed(line, folder)
+            found[line] = _run_and_capture(line, folder)
         written = (str(path.relative_to(folder)) for path in Path(folder).rglob("*") if path.is_file())
-        found["files written"] = dict(sorted(Counter(_masked(path, folder) for path in written).items()))
+        found["files written"] = dict(sorted(Counter(_mask_text(path, folder) for path in written).items()))
     return found
 
 
-def _printed(line: str, folder: str) -> Any:
+def _run_and_capture(line: str, folder: str) -> Any:
     """Run a command in a copy of this process, in which torch is imported already."""
-    words = [word for typed in line.split() for word in _expanded(typed, folder)]
+    words = [word for typed in line.split() for word in _expand_word(typed, folder)]
     outputs = [Path(folder) / f".{name}" for name in ("stdout", "stderr")]
     sys.stdout.flush()
     if (child := os.fork()) == 0:
         _run_command(words, folder, outputs)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    shown = [_masked(path.read_text(), folder) for path in outputs]
+    shown = [_mask_text(path.read_text(), folder) for path in outputs]
     for path in outputs:
         path.unlink()
     if status == 0:
@@ -247,51 +247,57 @@ def _run_command(words: list[str], folder: str, outputs: list[Path]) -> NoReturn
     os._exit(status if isinstance(status, int) else 1)
 
 
-def _expanded(word: str, folder: str) -> Iterable[str]:
+def _expand_word(word: str, folder: str) -> Iterable[str]:
     """Expand RUN to the first run, and a pattern to run folders in the order of width and seed (names hold ids)."""
     if word != "RUN" and not word.endswith("*"):
         return [word]
-    runs = sorted(Path(folder).glob("runs/looped-pairs-*" if word == "RUN" else word), key=_order)
+    runs = sorted(Path(folder).glob("runs/looped-pairs-*" if word == "RUN" else word), key=_width_and_seed)
     return [str(path.relative_to(folder)) for path in (runs[:1] if word == "RUN" else runs)]
 
 
-def _order(run: Path) -> tuple[int, int]:
+def _width_and_seed(run: Path) -> tuple[int, int]:
     config = json.loads((run / "config.json").read_text())
     return config["model"]["width"], config["seed"]
 
 
-def _masked(text: str, folder: str) -> str:
+def _mask_text(text: str, folder: str) -> str:
     try:
-        text = json.dumps(_masked_tree(json.loads(text)), ensure_ascii=False)
+        text = json.dumps(_mask_tree(json.loads(text)), ensure_ascii=False)
     except ValueError:
-        text = "\n".join(_masked_line(line) for line in text.splitlines())
+        text = "\n".join(_mask_line(line) for line in text.splitlines())
     text = text.replace(os.path.realpath(folder), "FOLDER").replace(folder, "FOLDER").replace(str(ROOT), "ROOT")
     for pattern, mask in MASKS:
         text = re.sub(pattern, mask, text)
     return text
 
 
-def _masked_line(line: str) -> str:
+def _mask_line(line: str) -> str:
     """Mask a line of JSON; in any other line, shorten runs of spaces and of rules."""
     try:
         if line.startswith("{"):
-            return json.dumps(_masked_tree(json.loads(line)), ensure_ascii=False)
+            return json.dumps(_mask_tree(json.loads(line)), ensure_ascii=False)
     except ValueError:
         pass
     return re.sub(r"─+", "─", re.sub(r" {2,}", "  ", line.rstrip()))  # a column is as wide as a time in it
 
 
-def _masked_tree(tree: Any) -> Any:
+def _mask_tree(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {key: "MASKED" if MASKED_KEYS.search(key) else _masked_tree(value) for key, value in tree.items()}
+        return {key: "MASKED" if MASKED_KEYS.search(key) else _mask_tree(value) for key, value in tree.items()}
     if isinstance(tree, float):
         return round(tree, 6)
-    return [_masked_tree(one) for one in tree] if isinstance(tree, list) else tree
+    return [_mask_tree(one) for one in tree] if isinstance(tree, list) else tree
 
 
 # Comparing
 
-SECTIONS = {"ids": recipe_ids, "batches": batches, "training": training, "answers": answers, "commands": commands}
+SECTIONS = {
+    "ids": recipe_ids,
+    "batches": digest_batches,
+    "training": digest_training,
+    "answers": digest_answers,
+    "commands": run_commands,
+}
 
 
 def record(only: Iterable[str] = SECTIONS) -> dict[str, Any]:

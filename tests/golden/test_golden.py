@@ -29,7 +29,8 @@ def test_renamed_names_and_ids_are_no_difference():
 
 def test_times_ids_and_paths_are_masked(tmp_path):
     text = f"runs/looped-pairs-0123456789 in 3.2 s, {tmp_path}/page.html of lengthwise/cli/entry.py:12, 0.2.0"
-    assert make._masked(text, str(tmp_path)) == "runs/looped-pairs-HASH in TIME, FOLDER/page.html of FILE, VERSION"
+    assert make._mask_text(text, str(tmp_path)) == "runs/looped-pairs-HASH in TIME, FOLDER/page.html of FILE, VERSION"
     assert (
-        make._masked('{"wall_s": 3, "exact": 0.12345678}', str(tmp_path)) == '{"wall_s": "MASKED", "exact": 0.123457}'
+        make._mask_text('{"wall_s": 3, "exact": 0.12345678}', str(tmp_path))
+        == '{"wall_s": "MASKED", "exact": 0.123457}'
     )

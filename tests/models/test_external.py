@@ -56,7 +56,7 @@ def build_attention(heads):
     return nn.MultiheadAttention(8, heads)
 
 
-def weights_of(run):
+def list_weights(run):
     return {name: value.tolist() for name, value in run.model.state_dict().items()}
 
 
@@ -174,9 +174,9 @@ def test_training_does_not_depend_on_the_mode_a_module_is_given_in():
     trained = []
     for name, mode in (("in", True), ("out", False)):
         run = lw.train(build_heads(drop=0.5).train(mode), f"name={name}", "watch.every=0", **TRAINING_OPTIONS)
-        trained.append(weights_of(run))
+        trained.append(list_weights(run))
     assert trained[0] == trained[1]
-    plain = weights_of(lw.train(build_heads(drop=0.0), "name=plain", "watch.every=0", **TRAINING_OPTIONS))
+    plain = list_weights(lw.train(build_heads(drop=0.0), "name=plain", "watch.every=0", **TRAINING_OPTIONS))
     assert plain != trained[0]
 
 
@@ -254,7 +254,7 @@ class Stateful(SmallAttention):
         self.extra = state
 
 
-class WholeLogits(SmallAttention):
+class IntegerLogits(SmallAttention):
     """A module whose logits are whole numbers."""
 
     def forward(self, tokens):
@@ -287,7 +287,7 @@ def build_scripted():
         (lambda: build_heads().requires_grad_(False), "no trainable weights"),
         (DetachedLogits, "the loss depends on no trainable weight: .*detach"),
         (lambda: nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS)), "lazy layers without weights"),
-        (WholeLogits, r"but WholeLogits gave \(\d, \d, 4\) of torch.int64"),
+        (IntegerLogits, r"but IntegerLogits gave \(\d, \d, 4\) of torch.int64"),
         (LazyLayer, "LazyLayer builds weights in its first call"),
         (build_scripted, "pass the module before"),
         (lambda: Stateful(extra=threading.Lock()), "Stateful cannot be copied by copy.deepcopy: .*lock"),

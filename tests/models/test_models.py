@@ -20,6 +20,7 @@ from forms import (
     WRITES,
     all_close,
     build,
+    build_rows,
     cached_model,
     choices,
     close,
@@ -28,7 +29,6 @@ from forms import (
     logits,
     names,
     short,
-    some,
     with_gradients,
 )
 from hypothesis import given
@@ -75,7 +75,7 @@ def test_a_window_reaches_exactly_its_reach_per_loop_and_layer(reach, loops, lay
     wanted = distance.abs() <= reach * loops * layers
     if causal:
         wanted &= distance >= 0
-    assert torch.equal(find_influences(run(build(spec, causal)), some([11]), loops), wanted)
+    assert torch.equal(find_influences(run(build(spec, causal)), build_rows([11]), loops), wanted)
 
 
 @pytest.mark.parametrize("further", [Local(2), ALiBi(), RoPE(), LocalHeads(2, reach=2)], ids=repr)
@@ -84,7 +84,7 @@ def test_several_windows_are_intersected(further, causal, run):
     distance = torch.arange(9)[:, None] - torch.arange(9)
     wanted = (distance.abs() <= 1) & ((distance >= 0) | (not causal))
     spec = replace(BASE, positions=(Local(1), further))
-    assert torch.equal(find_influences(run(build(spec, causal)), some([9]), 1), wanted)
+    assert torch.equal(find_influences(run(build(spec, causal)), build_rows([9]), 1), wanted)
 
 
 @causal_and_full
@@ -93,7 +93,7 @@ def test_heads_that_are_not_local_see_all_positions(causal, run):
     allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
     for count, wanted in ((2, distance.abs() <= 1), (1, distance.abs() <= 9)):
         spec = replace(BASE, positions=(LocalHeads(count),))
-        assert torch.equal(find_influences(run(build(spec, causal)), some([9]), 1), wanted & allowed)
+        assert torch.equal(find_influences(run(build(spec, causal)), build_rows([9]), 1), wanted & allowed)
 
 
 @pytest.mark.parametrize(("reach", "ahead"), [(0, 0), (1, 0), (0, 1), (1, 2), (0, 9)])
@@ -104,14 +104,14 @@ def test_coupled_heads_see_equal_digit_positions_and_themselves(reach, ahead, ca
     wanted |= torch.eye(10, dtype=torch.bool)
     wanted &= torch.ones_like(wanted).tril() if causal else True
     spec = replace(BASE, positions=(CoupledHeads(2, reach, ahead),))
-    inputs = replace(some([10]), digit_position=position[None])
+    inputs = replace(build_rows([10]), digit_position=position[None])
     assert torch.equal(find_influences(run(build(spec, causal)), inputs, 1), wanted)
 
 
 @causal_and_full
 def test_coupled_and_local_heads_can_be_combined(causal):
     """Head 1 attends to neighbours, head 2 to all positions, and head 3 to positions with the same digit position."""
-    inputs = some([9])
+    inputs = build_rows([9])
     encodings = [LocalHeads(1).build(12, 3), CoupledHeads(1).build(12, 3)]
     bias = lw.AttentionContext.build(encodings, inputs, causal=causal).bias
     index, position = torch.arange(9), inputs.digit_position[0]
@@ -137,7 +137,7 @@ def test_earlier_heads_initially_attend_to_equal_symbols():
 def test_a_window_has_a_learned_bias_per_head_and_offset():
     encoding = Local(2).build(8, 2)
     torch.nn.init.normal_(encoding.bias)
-    bias = encoding.attention_bias(some([7]))
+    bias = encoding.attention_bias(build_rows([7]))
     for i in range(7):
         for j in range(7):
             assert (
@@ -150,7 +150,7 @@ def test_a_window_has_a_learned_bias_per_head_and_offset():
 @causal_and_full
 def test_earlier_heads_see_earlier_positions_and_a_blank(causal):
     """A blank is the bias's last column. The second of two heads has one here; with ``Blank``, both heads have one."""
-    inputs, index = some([7, 4]), torch.arange(7)
+    inputs, index = build_rows([7, 4]), torch.arange(7)
     seen = inputs.padding_mask[:, None].expand(-1, 7, -1) | torch.eye(7, dtype=torch.bool)
     seen = torch.ones(1, 7, 7, dtype=torch.bool).tril() if causal else seen  # later padding is hidden by causality
     bias = lw.AttentionContext.build([EarlierHeads(1).build(8, 2)], inputs, causal=causal).bias
@@ -162,7 +162,7 @@ def test_earlier_heads_see_earlier_positions_and_a_blank(causal):
 
 
 def test_alibi_s_slopes_as_published():
-    slopes = -ALiBi().build(64, 8).attention_bias(some([2]))[:, 1, 0]
+    slopes = -ALiBi().build(64, 8).attention_bias(build_rows([2]))[:, 1, 0]
     assert slopes.tolist() == [2.0**-k for k in range(1, 9)]
 
 
@@ -178,13 +178,13 @@ def shift_positions(inputs, by):
 )
 @causal_and_full
 def test_relative_positions_do_not_depend_on_the_start_of_a_row(positions, causal, run):
-    runner, inputs = run(build(replace(BASE, positions=positions), causal)), some()
+    runner, inputs = run(build(replace(BASE, positions=positions), causal)), build_rows()
     close(logits(runner, inputs), logits(runner, shift_positions(inputs, 7)), 1e-6)
 
 
 @pytest.mark.parametrize("positions", [(RoPE(),), (Learned(40),)], ids=repr)
 def test_order_follows_the_position_index(positions, run):
-    runner, inputs = run(build(replace(BASE, positions=positions), False)), some([6])
+    runner, inputs = run(build(replace(BASE, positions=positions), False)), build_rows([6])
     turned = replace(inputs, position=inputs.position.flip(1))
     stretched = replace(inputs, position=inputs.position * 2)
     one = logits(runner, inputs, [1])
@@ -193,7 +193,7 @@ def test_order_follows_the_position_index(positions, run):
 
 
 def test_sinusoidal_positions_as_published():
-    inputs = some([5])
+    inputs = build_rows([5])
     added = Sinusoidal().build(8, 2).vectors(inputs)
     wanted = [
         [math.sin(i / 10_000 ** (k / 4)) for k in range(4)] + [math.cos(i / 10_000 ** (k / 4)) for k in range(4)]
@@ -207,7 +207,7 @@ def test_fire_as_published(length):
     """f(log(c(i − j) + 1) / log(c · max(i, L) + 1)), with a network f of one hidden layer; L is 6 here."""
     torch.manual_seed(0)
     encoding = FIRE(threshold=6.0).build(8, 2)
-    bias = encoding.attention_bias(some([length]))
+    bias = encoding.attention_bias(build_rows([length]))
     first, _, second = encoding.network
     c = encoding.scale.item()
     for i in range(length):
@@ -219,7 +219,7 @@ def test_fire_as_published(length):
 
 def test_fire_with_different_positions_per_row():
     torch.manual_seed(0)
-    encoding, inputs = FIRE().build(8, 2), some([6, 6])
+    encoding, inputs = FIRE().build(8, 2), build_rows([6, 6])
     inputs = replace(inputs, position=torch.stack([torch.arange(6), 3 * torch.arange(6)]))
     bias = encoding.attention_bias(inputs)
     assert bias.shape == (2, 2, 6, 6)
@@ -229,7 +229,7 @@ def test_fire_with_different_positions_per_row():
 
 
 def test_equal_digit_positions_share_an_abacus_vector_and_signs_have_one():
-    encoding, inputs = Abacus(9).build(8, 2), some([9])
+    encoding, inputs = Abacus(9).build(8, 2), build_rows([9])
     added = encoding.vectors(inputs)[0]
     same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
     assert torch.equal((added[:, None] == added).all(-1), same)
@@ -274,7 +274,7 @@ def test_abacus_offsets_are_drawn_only_in_training(each_row):
 
 def test_coupled_signs_share_a_vector_and_are_offset_with_the_digits():
     """Unlike in Abacus, signs have the digit position before the first, plus the offset."""
-    encoding, inputs = Coupling(30, 8).build(8, 2), some([9, 9])
+    encoding, inputs = Coupling(30, 8).build(8, 2), build_rows([9, 9])
     plain = encoding.vectors(inputs)
     same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
     assert torch.equal((plain[0][:, None] == plain[0]).all(-1), same)
@@ -285,7 +285,7 @@ def test_coupled_signs_share_a_vector_and_are_offset_with_the_digits():
 
 
 def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
-    model, inputs = build(replace(BASE, positions=(Abacus(9, at="attention"),)), False), some([6])
+    model, inputs = build(replace(BASE, positions=(Abacus(9, at="attention"),)), False), build_rows([6])
     context = model.embed(inputs)
     close(context.embedded, model.embedding(inputs.tokens))
     close(context.attention.keys, model.encodings[0].table.weight[inputs.digit_position])
@@ -293,7 +293,7 @@ def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
 
 def test_randomized_positions_increase_and_cover_the_range():
     """Training draws new positions for each batch; evaluation always gives a length the same ones."""
-    position, inputs = Randomized(RoPE(), 20), some()
+    position, inputs = Randomized(RoPE(), 20), build_rows()
     varied = torch.stack([position.vary(inputs, lw.stream(0, "random", i)).position for i in range(200)])
     for i, length in enumerate(LENGTHS):
         rows = varied[:, i, :length]
@@ -302,7 +302,7 @@ def test_randomized_positions_increase_and_cover_the_range():
     encoding = position.build(8, 2)
     assert torch.equal(encoding.train().angles(inputs), RoPE().build(8, 2).angles(inputs))  # drawn with the batch
     test = encoding.eval().angles(inputs)
-    assert torch.equal(test[1, :9], encoding.angles(some([9, 9]))[1])
+    assert torch.equal(test[1, :9], encoding.angles(build_rows([9, 9]))[1])
     assert not torch.equal(test, RoPE().build(8, 2).angles(inputs))
     with pytest.raises(lw.UsageError, match=r"a row of 9 positions needs Randomized\(most=9\) or more, not 8"):
         Randomized(RoPE(), 8).vary(inputs, lw.stream(0, "random"))
@@ -322,24 +322,24 @@ def test_randomized_keeps_the_other_properties_of_its_encoding(inner):
 
 def test_a_digit_position_beyond_the_table_is_refused():
     encoding = Abacus(2).build(8, 2)
-    assert encoding.vectors(some([9])).shape == (1, 9, 8)
+    assert encoding.vectors(build_rows([9])).shape == (1, 9, 8)
     with pytest.raises(lw.UsageError, match="digit position 5 does not fit the table of 2"):
-        encoding.vectors(replace(some([9]), digit_position=torch.full((1, 9), 5)))
+        encoding.vectors(replace(build_rows([9]), digit_position=torch.full((1, 9), 5)))
 
 
 def test_a_learned_table_holds_exactly_its_size(run):
     runner = run(build(replace(BASE, positions=(Learned(9),)), True))
-    logits(runner, some([9]), [1])
+    logits(runner, build_rows([9]), [1])
     with pytest.raises(
         lw.UsageError, match="a row of 10 positions does not fit the learned table of 9: use shorter problems"
     ):
-        logits(runner, some([10]), [1])
+        logits(runner, build_rows([10]), [1])
 
 
 @pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), Blank())], ids=repr)
 def test_two_rotary_or_two_blank_encodings_are_refused(positions, run):
     with pytest.raises(lw.UsageError, match="at most one rotary encoding, and at most one encoding with a blank key"):
-        logits(run(build(replace(BASE, positions=positions), True)), some())
+        logits(run(build(replace(BASE, positions=positions), True)), build_rows())
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ INJECTED = {
 @causal_and_full
 def test_looping_follows_its_formula(spec, causal):
     """With injection h_0 = 0 and h ← norm(blocks(inject(h, x))); without, h_0 = x and h ← norm(blocks(h))."""
-    model, inputs = cached_model(spec, causal), some()
+    model, inputs = cached_model(spec, causal), build_rows()
     x, context, _ = model.embed(inputs)
     state = x if spec.injection in ("once", "reads") else torch.zeros_like(x)
     for k, rows, found in unroll(model, inputs, torch.full((len(LENGTHS),), 3)):
@@ -444,13 +444,13 @@ def test_the_readout_follows_its_formula():
 
 def test_embeddings_can_be_normalized():
     model = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True)
-    bare = model.embedding(some([9]).tokens) + model.encodings[0].table.weight[:9]
+    bare = model.embedding(build_rows([9]).tokens) + model.encodings[0].table.weight[:9]
     weight, bias = model.norm_embedding.weight, model.norm_embedding.bias
-    close(model.embed(some([9])).embedded, nn.functional.layer_norm(bare, (8,), weight, bias))
+    close(model.embed(build_rows([9])).embedded, nn.functional.layer_norm(bare, (8,), weight, bias))
 
 
 def test_loops_start_from_noise_in_training_and_from_zero_in_evaluation():
-    model, inputs = build(replace(BASE, noise=0.02, width=64), True), some([40])
+    model, inputs = build(replace(BASE, noise=0.02, width=64), True), build_rows([40])
     context = model.embed(inputs)
     assert not model.start(context).any()
     model.train()
@@ -474,7 +474,7 @@ def test_concat_and_gate_injection_start_near_addition(injection, share):
 @pytest.mark.parametrize("positions", [(NoPE(),), (Local(1),)], ids=repr)
 def test_dropout_acts_only_in_training_and_follows_the_seed(positions, run):
     plain, model = (build(replace(BASE, positions=positions, dropout=share), False) for share in (0.0, 0.5))
-    inputs = some()
+    inputs = build_rows()
     assert torch.equal(logits(run(model), inputs), logits(run(plain), inputs))
     model.train()
 
@@ -511,7 +511,7 @@ def test_attention_with_negligible_dropout_equals_attention_without(positions, c
     """The code for training with dropout is compared with the code without dropout."""
     spec = replace(BASE, positions=positions)
     plain, model = build(spec, causal), build(replace(spec, dropout=1e-12), causal)
-    close(logits(run(model.train()), some()), logits(Plain(plain), some()))
+    close(logits(run(model.train()), build_rows()), logits(Plain(plain), build_rows()))
 
 
 # Rows stop after their own loops
@@ -569,7 +569,7 @@ def test_rows_run_exactly_their_own_loops(loops):
 @every_model
 def test_rows_that_finish_early_equal_those_of_a_full_batch(spec, causal):
     """Logits and gradients are equal in every loop, in the last loop, and if the first loops have no gradients."""
-    model, inputs, loops = cached_model(spec, causal), some(width=10), torch.tensor(LOOPS)
+    model, inputs, loops = cached_model(spec, causal), build_rows(width=10), torch.tensor(LOOPS)
     at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
 
     def full_batch(no_grad_loops):
@@ -595,7 +595,7 @@ def test_rows_that_finish_early_equal_those_of_a_full_batch(spec, causal):
 
 
 @dataclass(frozen=True)
-class _Module(lw.ModelSpec):
+class _ModuleSpec(lw.ModelSpec):
     bad: bool = False
 
     def build(self, reads, writes, *, causal):
@@ -605,7 +605,7 @@ class _Module(lw.ModelSpec):
 
 
 RECIPE = lw.Recipe(
-    "own", lw.Parity(), lw.FullOutput(), lw.Uniform(4), lw.Constant(), _Module(), Final(), steps=3, batch=8
+    "own", lw.Parity(), lw.FullOutput(), lw.Uniform(4), lw.Constant(), _ModuleSpec(), Final(), steps=3, batch=8
 )
 
 
@@ -614,7 +614,7 @@ def test_a_module_with_a_padding_mask_parameter_receives_it():
         def forward(self, tokens, padding_mask):
             return nn.functional.one_hot(tokens * padding_mask, 6).double()
 
-    inputs = some(width=10)
+    inputs = build_rows(width=10)
     read = SinglePass(Masked()).advance(None, (inputs.tokens, inputs.padding_mask)).argmax(-1)
     assert torch.equal(read, inputs.tokens * inputs.padding_mask)
 
@@ -622,9 +622,9 @@ def test_a_module_with_a_padding_mask_parameter_receives_it():
 def test_a_module_of_another_shape_is_refused_in_one_line(run):
     model = SinglePass(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
     with pytest.raises(lw.UsageError, match=r"must map tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
-        logits(run(model), some(), [1] * 3)
+        logits(run(model), build_rows(), [1] * 3)
     with pytest.raises(lw.UsageError, match="must return a torch module, not 'a model'"):
-        replace(RECIPE, model=_Module(bad=True)).build()
+        replace(RECIPE, model=_ModuleSpec(bad=True)).build()
 
 
 def test_numbers_are_a_linear_map_of_a_symbol_s_digits():

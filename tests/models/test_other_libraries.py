@@ -83,7 +83,7 @@ MODULES = [(gpt2, NTP), (llama, NTP), (mamba, NTP), (bert, FOP), (t5, FOP), (Nan
 MODULES += [(x_decoder, NTP), (x_encoder, FOP)]
 
 
-def for_each(modules):
+def parametrize_modules(modules):
     return pytest.mark.parametrize(("build", "layout"), modules, ids=lambda one: getattr(one, "__name__", ""))
 
 
@@ -92,17 +92,17 @@ def build_seeded(build):
     return build()
 
 
-def trained(module, layout, *changes, **options):
+def train_module(module, layout, *changes, **options):
     options = {"task": "parity", "layout": layout, "lengths": 5, "steps": 3, "batch": 4, "quiet": True} | options
     return lw.train(module, *changes, **options)
 
 
-@for_each([pair for pair in MODULES if LONG or pair[0] not in (llama, x_encoder)])
+@parametrize_modules([pair for pair in MODULES if LONG or pair[0] not in (llama, x_encoder)])
 def test_modules_are_trained_and_measured_without_a_wrapper(build, layout, runs):
     """``train`` and ``evaluate`` also check that no module reads padding or other rows."""
     module = build_seeded(build)
     before = {name: value.clone() for name, value in module.state_dict().items()}
-    run = trained(module, layout)
+    run = train_module(module, layout)
     assert any(not torch.equal(value, before[name]) for name, value in module.state_dict().items())
     first, again = (lw.evaluate(one, [5, 9], samples=20, **given) for one, given in
                     ((run, {}), (module, {"task": "parity", "layout": layout})))  # fmt: skip
@@ -111,7 +111,7 @@ def test_modules_are_trained_and_measured_without_a_wrapper(build, layout, runs)
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_weights_in_16_bits_are_trained_and_measured(dtype, runs):
-    run = trained(build_seeded(bert).to(dtype), FOP)
+    run = train_module(build_seeded(bert).to(dtype), FOP)
     assert {one.dtype for one in run.model.parameters()} == {dtype}
     assert len(lw.evaluate(run, [5], samples=10)) == 1
 
@@ -132,7 +132,7 @@ def test_rows_longer_than_a_modules_positions_are_refused_before_measuring(build
     with pytest.raises(lw.UsageError, match=r"^\w+ fails on rows of 7\d positions \(\w+: [^\n]*$"):
         lw.evaluate(module, [5, 70], task="parity", layout=layout, samples=10)
     with pytest.raises(lw.UsageError, match=r"^\w+ fails on rows of 7\d positions"):
-        trained(module, layout, lengths=70)
+        train_module(module, layout, lengths=70)
     assert not measured and not list(runs.glob("*"))
 
 
@@ -164,7 +164,7 @@ def test_masks_are_passed_under_the_name_of_the_forward_parameter():
 
 def test_a_run_of_transformers_is_loaded_again_from_the_command_line(tmp_path):
     """The run stores the module's configuration and dtype, which are not part of the recipe."""
-    run = trained(build_seeded(gpt2).to(torch.bfloat16), NTP, steps=10)
+    run = train_module(build_seeded(gpt2).to(torch.bfloat16), NTP, steps=10)
     kept = json.loads(json.loads((run.folder / "config.json").read_text())["model"]["config"])
     assert kept["config"]["n_embd"] == 16 and kept["dtype"] == "bfloat16"
     assert "n_embd" not in str(run.recipe)
@@ -202,7 +202,7 @@ def test_a_run_of_a_users_module_is_loaded_with_a_function_that_builds_it(tmp_pa
 
     def train():
         monkeypatch.syspath_prepend(tmp_path)
-        return str(trained(importlib.import_module("own_sums").wide(), NTP).folder)
+        return str(train_module(importlib.import_module("own_sums").wide(), NTP).folder)
 
     run = call_in_fork(train)
     asked = "evaluate", run, "--lengths", "5", "--samples", "20"

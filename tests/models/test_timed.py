@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from forms import BASE, noisy, some
+from forms import BASE, build_rows, noisy
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -25,7 +25,7 @@ def build_timed(spec=SPEC, reads=READS, writes=WRITES):
 
 
 def test_at_the_equals_sign_the_clock_gives_the_end_and_answers_the_rest():
-    model, inputs = build_timed(), some([9, 7])
+    model, inputs = build_timed(), build_rows([9, 7])
     first = inputs.tokens == READS.id(EQUALS)
     assert first.any() and not first.all()
     loops = [3, 2]
@@ -70,7 +70,7 @@ def test_a_blind_clock_sees_only_signs_and_lengths(name):
 
 @pytest.mark.parametrize("blind", [False, True])
 def test_two_transformers_have_a_fast_runner_that_equals_the_plain_one(blind):
-    model, inputs = build_timed(replace(SPEC, blind=blind)), some([9, 7])
+    model, inputs = build_timed(replace(SPEC, blind=blind)), build_rows([9, 7])
     fast, plain = (compute_logits(one, inputs, [3, 2]) for one in (choose_runner(model), Plain(model)))
     assert type(choose_runner(model)).__name__ == "Twice"
     torch.testing.assert_close(fast, plain)

@@ -62,7 +62,7 @@ def build_model_and_batch(spec, task, layout):
     return model, layout.write(task.sample(sizes, draw), task)
 
 
-def call(objective, runner, batch, seed=0):
+def loss_and_gradients(objective, runner, batch, seed=0):
     """Return the loss and every parameter's gradient."""
     model = runner.model
     model.zero_grad()
@@ -137,7 +137,7 @@ def gradients(value, model):
     return dict(zip(parameters, found, strict=True))
 
 
-def same_gradients(one, two):
+def have_equal_gradients(one, two):
     zero = torch.zeros(())
     pairs = [[zero if found is None else found for found in (one[name], two[name])] for name in one]
     return all(torch.allclose(*torch.broadcast_tensors(*pair), atol=1e-9, rtol=1e-9) for pair in pairs)
@@ -154,11 +154,11 @@ def same_gradients(one, two):
 )
 def test_final_and_every_against_single_rows(spec, task, layout, objective, plain, run):
     model, batch = build_model_and_batch(spec, task, layout)
-    loss, found = call(objective, run(model), batch)
+    loss, found = loss_and_gradients(objective, run(model), batch)
     value, right, wanted = cached_reference(plain, spec, task, layout)
     close(loss.value, value)
     assert float(loss.logs["token_accuracy"]) == pytest.approx(float(right))
-    assert same_gradients(found, wanted)
+    assert have_equal_gradients(found, wanted)
     if "last_loss" in loss.logs:
         last, _ = mean([run_single_row(model, batch, int(LOOPS.argmax()), int(LOOPS.max()))])
         close(loss.logs["last_loss"], last.detach())
@@ -174,11 +174,11 @@ def test_progressive_against_single_rows(spec, run):
     wanted = {depth: combine_losses(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
-        loss, found = call(lw.Progressive(0.7), run(model), batch, seed)
+        loss, found = loss_and_gradients(lw.Progressive(0.7), run(model), batch, seed)
         # Several depths are equal if further loops change nothing.
         depths = [depth for depth, (value, _) in wanted.items() if abs(value - loss.value) < 1e-9]
         close(loss.logs["full_loss"], by_depth[4][0])
-        assert same_gradients(found, wanted[depths[0]][1])
+        assert have_equal_gradients(found, wanted[depths[0]][1])
         drawn.update(depths)
     assert drawn == {1, 2, 3, 4}
 
@@ -195,9 +195,9 @@ def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops
     }
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
-        loss, found = call(lw.Progressive(0.7, truncated=True), run(model), batch, seed)
+        loss, found = loss_and_gradients(lw.Progressive(0.7, truncated=True), run(model), batch, seed)
         close_values = [(pair, slow) for pair, (value, slow) in wanted.items() if abs(value - loss.value) < 1e-9]
-        (pair,) = [pair for pair, slow in close_values if same_gradients(found, slow)]
+        (pair,) = [pair for pair, slow in close_values if have_equal_gradients(found, slow)]
         drawn.add(pair)
     assert drawn == set(pairs)
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import LONG, command
 from devices import FEW, Reads, on_meta, small
-from forms import BASE, EVERY, READS, WRITES, all_close, cached_model, names, some, with_gradients
+from forms import BASE, EVERY, READS, WRITES, all_close, build_rows, cached_model, names, with_gradients
 from runner_forms import FORMS, LOOPS, RECIPE, all_outputs, plain_outputs
 from runner_forms import LENGTHS as ROWS
 from trainings import PLAIN, outcome, stop_at
@@ -68,7 +68,7 @@ FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
 @pytest.mark.usefixtures("no_compilation")
 @pytest.mark.parametrize(("spec", "causal"), FORMS_HERE, ids=names(FORMS_HERE))
 def test_values_and_gradients_equal_the_plain_runner(spec, causal):
-    model, inputs = cached_model(spec, causal), some(ROWS, width=12)
+    model, inputs = cached_model(spec, causal), build_rows(ROWS, width=12)
     found = all_outputs(Compiled(model), inputs, LOOPS)
     all_close(with_gradients(found, model), plain_outputs(spec, causal))
 
@@ -76,7 +76,7 @@ def test_values_and_gradients_equal_the_plain_runner(spec, causal):
 @pytest.mark.usefixtures("no_compilation")
 @pytest.mark.parametrize("length", [15, 17, 20, 21])
 def test_padding_does_not_exceed_the_table_of_positions(length):
-    model, inputs = cached_model(replace(BASE, positions=(Learned(20),)), True), some([length, 3])
+    model, inputs = cached_model(replace(BASE, positions=(Learned(20),)), True), build_rows([length, 3])
     ask = partial(Compiled(model).last, inputs, torch.tensor([1, 2]), inputs.padding_mask)
     if length > 20:
         with pytest.raises(lw.UsageError, match="a row of 21 positions"):
@@ -93,7 +93,7 @@ def test_one_graph_is_compiled_per_bucket_of_lengths(traced_graphs):
     model = cached_model(BASE, True)
 
     def step(runner, lengths, loops, no_grad_loops=0):
-        inputs = some(lengths)
+        inputs = build_rows(lengths)
         read = runner.last(inputs, torch.tensor(loops), inputs.padding_mask, no_grad_loops=no_grad_loops)
         return with_gradients(read, model)
 
@@ -210,7 +210,7 @@ def test_stack_and_compile_exclude_each_other(runs):
 @unwarned
 @pytest.mark.parametrize(("spec", "causal"), TRANSFORMERS[::12], ids=names(TRANSFORMERS[::12]))
 def test_the_real_compilers_result_equals_the_plain_runner(spec, causal, inductor):
-    model, inputs = cached_model(spec, causal), some(ROWS, width=12)
+    model, inputs = cached_model(spec, causal), build_rows(ROWS, width=12)
     found = with_gradients(all_outputs(Compiled(model), inputs, LOOPS), model)
     for one, two in zip(found, plain_outputs(spec, causal), strict=True):
         torch.testing.assert_close(one, two, atol=1e-10 * max(1.0, float(two.abs().max())), rtol=0)

@@ -17,12 +17,12 @@ from forms import (
     WRITES,
     all_close,
     build,
+    build_rows,
     cached_model,
     choices,
     covering,
     names,
     noisy,
-    some,
     with_gradients,
 )  # fmt: skip
 from hypothesis import given
@@ -75,7 +75,7 @@ CASES += [(*pair, True) for pair in dict.fromkeys(OTHERS)]
     indirect=["fast_paths"],
 )
 def test_every_supporting_runner_equals_the_plain_one(spec, causal, fast_paths):
-    model, inputs = cached_model(spec, causal), some(LENGTHS, width=12)
+    model, inputs = cached_model(spec, causal), build_rows(LENGTHS, width=12)
     for runner in supporting_runners(model):
         found = all_outputs(runner, inputs, LOOPS)
         all_close(with_gradients(found, model), plain_outputs(spec, causal))
@@ -117,14 +117,14 @@ FEW_FORMS = [
 def test_logits_of_any_rows_equal_the_plain_runner(fast_paths, rows, spec, causal, seed):
     """Lengths, loops and the positions that are read are arbitrary; a row may have no position to read."""
     lengths, loops = zip(*rows, strict=True)
-    model, inputs = cached_model(spec, causal or not isinstance(spec, Transformer)), some(lengths, seed=seed)
+    model, inputs = cached_model(spec, causal or not isinstance(spec, Transformer)), build_rows(lengths, seed=seed)
     asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=lw.stream(seed, "asked")) < 0.4)
     found = [runner.last(inputs, torch.tensor(loops), asked) for runner in (cpu.choose_runner(model), Plain(model))]
     all_close(*(with_gradients(read, model) for read in found))
 
 
 def test_gradients_of_frozen_and_shared_weights_equal_the_plain_runner(fast_paths):
-    inputs, loops = some(LENGTHS), torch.tensor(LOOPS)
+    inputs, loops = build_rows(LENGTHS), torch.tensor(LOOPS)
     for change in ("embedding.weight", "blocks.0.mlp.widen.weight", "norm.weight", "shared"):
         model = noisy(BASE.build(READS, READS, causal=True))
         if change == "shared":
@@ -256,7 +256,7 @@ MISFIT_ERRORS = RuntimeError, TypeError, ValueError, AttributeError, IndexError,
 def test_a_model_with_a_replaced_part_is_computed_as_it_stands(spec, causal, monkeypatch):
     """Every part and setting is changed in turn. If the plain runner raises an error, so does the chosen runner."""
     force_fast_paths(monkeypatch)
-    model, inputs, chosen_types = build(spec, causal), some([4, 7, 1], width=8), Counter()
+    model, inputs, chosen_types = build(spec, causal), build_rows([4, 7, 1], width=8), Counter()
     for _ in changes_to(model):
         runner = cpu.choose_runner(model)
         chosen_types[type(runner)] += 1
@@ -341,7 +341,7 @@ def test_rows_with_little_padding_equal_the_plain_runner(position):
 )
 def test_positions_are_dropped_once_they_are_no_longer_needed(positions, wanted, monkeypatch):
     monkeypatch.setattr(transformer, "MAX_NEEDED_FRACTION", 1.0)  # however few they are
-    inputs, model = some([9, 4]), build(replace(BASE, positions=positions), False)
+    inputs, model = build_rows([9, 4]), build(replace(BASE, positions=positions), False)
     asked = torch.arange(9) == inputs.padding_mask.sum(1)[:, None] - 1
     prepared = transformer._PreparedBatch.build(model, inputs, torch.tensor([6, 6]))
     states = transformer._run_loops(model, prepared, 0, asked)

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 import torch
 from conftest import LONG, command
-from forms import BASE, cached_model, close, noisy, some
+from forms import BASE, build_rows, cached_model, close, noisy
 from torch import nn
 from torch.nn import functional as F
 
@@ -111,7 +111,7 @@ FORGETTING = replace(BASE, positions=(), mixer=ForgettingAttention())  # divides
 
 @pytest.mark.parametrize("spec", [BASE, replace(BASE, positions=(lw.ALiBi(),)), FORGETTING], ids=["", "bias", "forget"])
 def test_explicit_attention_equals_torch_s(spec):
-    model, inputs, loops = cached_model(spec, True), some([7, 7]), torch.tensor([3, 2])
+    model, inputs, loops = cached_model(spec, True), build_rows([7, 7]), torch.tensor([3, 2])
     expected = Plain(model).last(inputs, loops, inputs.padding_mask)
     with exported._explicit_attention():
         close(Plain(model).last(inputs, loops, inputs.padding_mask), expected)

@@ -21,8 +21,8 @@ def build(causal=True, **changes):
     return forms.build(spec, causal).train()
 
 
-def some(lengths, symbols=2):
-    inputs = forms.some(lengths)
+def build_inputs(lengths, symbols=2):
+    inputs = forms.build_rows(lengths)
     return replace(inputs, tokens=inputs.tokens % symbols * inputs.padding_mask)
 
 
@@ -59,11 +59,11 @@ def compare_with_plain(model, inputs, loops, positions=None, **given):
     st.booleans(),
     st.integers(0, 99),
 )
-def test_fused_loops_equal_separate_loops(rows, form, causal, padded, some_asked, seed):
+def test_fused_loops_equal_separate_loops(rows, form, causal, padded, reads_some_positions, seed):
     torch.manual_seed(seed)
     lengths, loops = zip((10, 2), *rows, strict=True)
-    inputs = some(lengths if padded else [12] * len(lengths))
-    loss_mask = inputs.padding_mask & (torch.rand(inputs.padding_mask.shape) < 0.3) if some_asked else None
+    inputs = build_inputs(lengths if padded else [12] * len(lengths))
+    loss_mask = inputs.padding_mask & (torch.rand(inputs.padding_mask.shape) < 0.3) if reads_some_positions else None
     if loss_mask is not None:
         loss_mask[:, 0] = True
     assert compare_with_plain(build(causal, **form), inputs, loops, loss_mask)
@@ -75,7 +75,7 @@ def test_rows_are_fused_in_groups(symbols, loss_mask, monkeypatch):
     """Many rows are split into groups, each with its own width and its own numbers of equal prefixes."""
     monkeypatch.setattr(pattern, "MIN_ROWS", 3)
     monkeypatch.setattr(pattern, "MIN_HEADS", 8)
-    inputs = some([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbols)
+    inputs = build_inputs([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbols)
     last = torch.arange(12) == inputs.padding_mask.sum(1)[:, None] - 1
     assert compare_with_plain(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if loss_mask else None)
 
@@ -91,7 +91,7 @@ def test_equal_prefixes_share_an_index():
 @pytest.mark.parametrize("symbols", [1, 3])
 @pytest.mark.parametrize("positions", [(), (Sinusoidal(),), (ALiBi(),)])
 def test_only_distinct_prefixes_are_computed(symbols, positions):
-    inputs = some([12] * 5 + [3] * 5, symbols)
+    inputs = build_inputs([12] * 5 + [3] * 5, symbols)
     ((x, which, *_),) = compare_with_plain(build(positions=positions), inputs, [3] * 10)
     if symbols == 1 and not positions:
         assert len(x) == 75 and int(which.max()) == 11
@@ -100,7 +100,7 @@ def test_only_distinct_prefixes_are_computed(symbols, positions):
 
 
 def test_the_same_symbols_at_other_positions_differ():
-    inputs = some([12] * 5 + [3] * 5, 1)
+    inputs = build_inputs([12] * 5 + [3] * 5, 1)
     inputs = replace(inputs, position=inputs.position + torch.arange(10)[:, None])
     ((_, which, *_),) = compare_with_plain(build(positions=(Sinusoidal(),)), inputs, [3] * 10)
     assert which is None
@@ -110,7 +110,7 @@ def test_large_scores_do_not_overflow():
     model = build()
     with torch.no_grad():
         model.blocks[0].mixer.project.weight.mul_(300)
-    assert compare_with_plain(model, some([12, 3, 5]), [2, 1, 1])
+    assert compare_with_plain(model, build_inputs([12, 3, 5]), [2, 1, 1])
 
 
 @pytest.mark.parametrize(
@@ -119,14 +119,14 @@ def test_large_scores_do_not_overflow():
      {"positions": (RoPE(),)}, {"positions": (FIRE(),)}, {"positions": (lw.Local(2),)}],
 )  # fmt: skip
 def test_unsupported_models_run_loop_by_loop(changes, monkeypatch):
-    runs, inputs = [], some([12, 3, 5])
+    runs, inputs = [], build_inputs([12, 3, 5])
     monkeypatch.setattr(fused_loops, "run_loops", lambda *args, **kwargs: runs.append(args))
     PackedTransformer(build(**changes)).last(inputs, torch.tensor([2, 1, 1]), inputs.padding_mask)
     assert not runs
 
 
 def test_loops_without_gradients_are_not_fused(monkeypatch):
-    inputs = some([12, 3, 5])
+    inputs = build_inputs([12, 3, 5])
     assert not compare_with_plain(build(), inputs, [3, 2, 2], no_grad_loops=1)
     monkeypatch.setattr(fused_loops, "run_loops", None)
     with torch.no_grad():
@@ -134,4 +134,4 @@ def test_loops_without_gradients_are_not_fused(monkeypatch):
 
 
 def test_models_with_dropout_are_fused_in_evaluation():
-    assert compare_with_plain(build(dropout=0.1).eval(), some([12, 3, 5]), [2, 1, 1])
+    assert compare_with_plain(build(dropout=0.1).eval(), build_inputs([12, 3, 5]), [2, 1, 1])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import LONG
 from devices import gradient_of, parts_of, small
-from forms import BASE, EVERY, VARIED, all_close, cached_model, close, covering, names, some
+from forms import BASE, EVERY, VARIED, all_close, build_rows, cached_model, close, covering, names
 from runner_forms import FEW, FORMS, LENGTHS, LOOPS, all_outputs
 from torch import nn
 from trainings import stop_at
@@ -42,7 +42,7 @@ NAMES = sorted(name for name in FORMS.values() if not catalog.recipe(name).objec
 ALL = [*dict.fromkeys([*FORMS, *EVERY])] if LONG else [*FEW, *VARIED[:8]]
 
 
-def deterministic_model(spec, causal):
+def build_deterministic_model(spec, causal):
     draws = {field.name for field in fields(spec)} & {"dropout", "noise"}
     return copy.deepcopy(cached_model(replace(spec, **dict.fromkeys(draws, 0.0)), causal)).train()
 
@@ -63,9 +63,9 @@ def gradients_by(runner, model, inputs, loops):
 @pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
 def test_recorded_passes_equal_the_plain_runner(spec, causal):
     """Values and gradients are equal in the first step, which records, and in a step that reuses its recordings."""
-    model, inputs = deterministic_model(spec, causal), some(LENGTHS, width=12)
+    model, inputs = build_deterministic_model(spec, causal), build_rows(LENGTHS, width=12)
     runner = Graphs(Plain(model))
-    gradients_by(runner, model, some(LENGTHS[::-1], width=12, seed=1), LOOPS[::-1])
+    gradients_by(runner, model, build_rows(LENGTHS[::-1], width=12, seed=1), LOOPS[::-1])
     assert len(recorded := [*runner.recordings]) == (4 if runner.is_deterministic else 5)
     all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
     assert runner.reason is None and {*runner.recordings} == {*recorded}
@@ -92,7 +92,10 @@ def test_many_steps_give_the_same_weights(name):
 
 def test_rows_with_other_positions_have_another_recording():
     """If all rows have equal positions, a bias by distance is computed once, and a recording repeats this."""
-    model, inputs = deterministic_model(replace(BASE, positions=(lw.ALiBi(),)), True), some(LENGTHS, width=12)
+    model, inputs = (
+        build_deterministic_model(replace(BASE, positions=(lw.ALiBi(),)), True),
+        build_rows(LENGTHS, width=12),
+    )
     shifted = replace(inputs, position=inputs.position * (1 + torch.arange(len(inputs))[:, None] % 3))
     runner = Graphs(Plain(model))
     for rows in (inputs, shifted, inputs):
@@ -101,7 +104,7 @@ def test_rows_with_other_positions_have_another_recording():
 
 
 def test_weights_that_a_pass_does_not_use_have_no_gradient():
-    model, inputs = deterministic_model(BASE, True), some(LENGTHS)
+    model, inputs = build_deterministic_model(BASE, True), build_rows(LENGTHS)
     model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
     runner = Graphs(Plain(model))
     gradients_by(runner, model, inputs, LOOPS)
@@ -136,7 +139,7 @@ class BatchDependent(TransformerModel):
 )
 def test_a_users_own_module_is_recorded_or_the_reason_given(act, reason):
     runner = Graphs(Plain(SinglePass(UserModule(act)).train()))
-    inputs, once = some(LENGTHS), torch.ones(len(LENGTHS), dtype=torch.long)
+    inputs, once = build_rows(LENGTHS), torch.ones(len(LENGTHS), dtype=torch.long)
     runner.begin_step()
     if reason and "mat1" in reason:
         with pytest.raises(RuntimeError):
@@ -148,15 +151,15 @@ def test_a_users_own_module_is_recorded_or_the_reason_given(act, reason):
 
 
 def test_a_model_with_batch_dependent_control_flow_is_not_recorded():
-    model = deterministic_model(BASE, True)
+    model = build_deterministic_model(BASE, True)
     model.__class__ = BatchDependent
-    runner, inputs = Graphs(Plain(model)), some(LENGTHS)
+    runner, inputs = Graphs(Plain(model)), build_rows(LENGTHS)
     all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
     assert "its control flow depends on values of its inputs" in runner.reason and not runner.recordings
 
 
 def test_a_model_with_hooks_is_declined():
-    model, called = deterministic_model(BASE, True), []
+    model, called = build_deterministic_model(BASE, True), []
     runner = Graphs(Plain(model))
     assert runner.find_obstacle() is None
     handle = model.norm.register_forward_hook(lambda *_: called.append(1))
@@ -167,7 +170,7 @@ def test_a_model_with_hooks_is_declined():
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_dropout_changes_with_each_step_and_follows_the_seed():
-    model, inputs = copy.deepcopy(cached_model(replace(BASE, dropout=0.5), True)).train(), some(LENGTHS)
+    model, inputs = copy.deepcopy(cached_model(replace(BASE, dropout=0.5), True)).train(), build_rows(LENGTHS)
     runner, read = Graphs(Plain(model)), []
     for seed in (1, 2, 1):
         torch.manual_seed(seed)  # the first pass after it records, too
@@ -247,10 +250,10 @@ def test_recordings_are_freed_when_memory_runs_out(monkeypatch):
     trainer.advance()
     assert trainer.runners.graphs.recordings
 
-    def fill(*_):
+    def run_out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(Recording, "copy_batch", fill)
+    monkeypatch.setattr(Recording, "copy_batch", run_out_of_memory)
     trainer.advance()
     assert trainer.parts == 2 and not trainer.runners.graphs.recordings
 
@@ -292,20 +295,20 @@ def halving_dropout(monkeypatch):
     monkeypatch.setattr(nn.functional, "dropout", lambda x, p, training=True, inplace=False: 0.5 * x if training else x)
 
 
-def embedded(model):
+def embed_tokens(model):
     tokens = torch.arange(12).view(3, 4) % 5
     return model.embedding(tokens).detach().requires_grad_()
 
 
 @pytest.mark.usefixtures("halving_dropout")
 def test_dropout_is_applied_to_the_same_values(model):
-    x = embedded(model)
+    x = embed_tokens(model)
     close(waves.advance(model, x), model.advance(x, x))
 
 
 def test_dropout_draws_new_numbers_for_each_wave_and_call(model):
     torch.manual_seed(0)
-    x = embedded(model)
+    x = embed_tokens(model)
     first, second = waves.advance(model, x), waves.advance(model, x)
     assert not torch.equal(first, second)
     torch.manual_seed(0)
@@ -315,7 +318,7 @@ def test_dropout_draws_new_numbers_for_each_wave_and_call(model):
 @pytest.mark.filterwarnings("ignore")  # warnings from torch's compiler
 @pytest.mark.usefixtures("halving_dropout", "no_type_checks")
 def test_a_step_compiles_once_for_all_waves(model):
-    x, steps = embedded(model), []
+    x, steps = embed_tokens(model), []
 
     def compile_once(step):
         steps.append(compile_function(step, "eager"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from forms import BASE, EVERY, VARIED, all_close, cached_model, close, names, some
+from forms import BASE, EVERY, VARIED, all_close, build_rows, cached_model, close, names
 from torch.utils._pytree import tree_leaves
 
 import lengthwise as lw
@@ -65,21 +65,21 @@ def run_all_ways(runner, inputs, *, movement=False):
 @pytest.mark.parametrize(("spec", "causal"), FORMS, ids=names(FORMS))
 @torch.no_grad()
 def test_recorded_loops_equal_the_plain_runner(spec, causal, recordings):
-    model, inputs = cached_model(spec, causal).eval(), some([4, 11, 1, 11, 7, 11], width=12)
+    model, inputs = cached_model(spec, causal).eval(), build_rows([4, 11, 1, 11, 7, 11], width=12)
     all_close(*(run_all_ways(runner, inputs, movement=True) for runner in (LoopGraphs(model), Plain(model))))
     assert recordings and all(done for _, done in recordings)
 
 
 @torch.no_grad()
 def test_the_buffer_shrinks_when_half_of_the_rows_have_finished(recordings):
-    model, inputs = cached_model(BASE, True).eval(), some([4, 11, 1, 11, 7, 11])
+    model, inputs = cached_model(BASE, True).eval(), build_rows([4, 11, 1, 11, 7, 11])
     LoopGraphs(model).last(inputs, LOOPS, inputs.padding_mask)
     assert recordings == [(6, True), (3, True)]  # then two loops of three rows, one of which has finished
 
 
 @torch.no_grad()
 def test_carried_states_are_continued():
-    model, inputs = cached_model(BASE, True).eval(), some([4, 11, 1, 11, 7, 11])
+    model, inputs = cached_model(BASE, True).eval(), build_rows([4, 11, 1, 11, 7, 11])
     positions, found = inputs.padding_mask, []
     for runner in (LoopGraphs(model), Plain(model)):
         _, state = runner.carry(inputs, LOOPS, positions)
@@ -115,21 +115,21 @@ class Unrepeatable(lw.Model):
 @pytest.mark.parametrize("kind", ["growing", "counting", "numbered"])
 @torch.no_grad()
 def test_a_loop_that_cannot_be_replayed_runs_plainly(kind, recordings):
-    model, inputs = Unrepeatable(kind).double().eval(), some([4, 11, 1, 11, 7, 11])
+    model, inputs = Unrepeatable(kind).double().eval(), build_rows([4, 11, 1, 11, 7, 11])
     all_close(*(run_all_ways(runner, inputs) for runner in (LoopGraphs(model), Plain(model))))
     assert recordings and not any(done for _, done in recordings)
 
 
 @torch.no_grad()
 def test_an_error_of_the_model_is_raised_unchanged(monkeypatch):
-    model, inputs = cached_model(BASE, True).eval(), some()
+    model, inputs = cached_model(BASE, True).eval(), build_rows()
     monkeypatch.setattr(type(model), "advance", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         LoopGraphs(model).last(inputs, torch.full((len(inputs),), 9), inputs.padding_mask)
 
 
 def test_nothing_is_recorded_with_gradients_or_on_a_cpu(recordings):
-    model, inputs = cached_model(replace(BASE, layers=2), True), some([4, 11, 1, 11, 7, 11])
+    model, inputs = cached_model(replace(BASE, layers=2), True), build_rows([4, 11, 1, 11, 7, 11])
     LoopGraphs(model).last(inputs, LOOPS, inputs.padding_mask).sum().backward()
     assert not recordings and not LoopGraphs.is_worthwhile(model)
 
@@ -157,7 +157,7 @@ MODELS = EVERY if LONG else VARIED
 @pytest.mark.parametrize(("spec", "causal"), MODELS, ids=names(MODELS))
 @torch.no_grad()
 def test_movement_follows_the_formula_in_every_runner(spec, causal):
-    model, inputs = cached_model(spec, causal).eval(), some(width=10)
+    model, inputs = cached_model(spec, causal).eval(), build_rows(width=10)
     positions = inputs.padding_mask
     plainly, chosen = (movement_and_logits(kind(model), inputs, positions) for kind in (Plain, choose_runner))
     for row, count in enumerate(ROW_LOOPS.tolist()):

@@ -8,7 +8,7 @@ import torch
 from conftest import LONG, command, run_through_crashes
 from devices import Reads, on_meta
 from devices import small as small_form
-from forms import EVERY, READS, SPECS, WRITES, all_close, every_loop, names, noisy, some
+from forms import EVERY, READS, SPECS, WRITES, all_close, build_rows, every_loop, names, noisy
 from torch import nn
 from trainings import LARGE, ODD, PLAIN, RECIPES, RICH, SEGMENTED, outcome, seeds, stop_stack_after
 
@@ -35,7 +35,7 @@ FEW = replace(DETERMINISTIC, steps=6, batch=3, lengths=lw.Uniform(12)) if LONG e
 
 FORMS = EVERY if LONG else [(SPECS[14], False), (SPECS[22], True)]  # positions that differ by row; a blank key
 LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
-ROWS = [some([5, 9, 2, 3], seed=0), some([4, 3, 7, 1], seed=1), some([9, 12, 2, 5], seed=2)]
+ROWS = [build_rows([5, 9, 2, 3], seed=0), build_rows([4, 3, 7, 1], seed=1), build_rows([9, 12, 2, 5], seed=2)]
 
 
 def gradients(read, model):
@@ -92,7 +92,7 @@ class Growing(lw.Model):
 def test_rows_are_not_advanced_beyond_their_own_loops():
     """A row of another seed with more loops must not make a row's state infinite or NaN."""
     models, counts = [Growing(), Growing()], [torch.tensor([1, 2]), torch.tensor([5, 5])]
-    rows = some([2, 3])
+    rows = build_rows([2, 3])
     first, _ = compute_answers(models, [Query(rows, loops, rows.padding_mask) for loops in counts])
     (first / 1e200).sum().backward()
     assert models[0].weight.grad.isfinite()

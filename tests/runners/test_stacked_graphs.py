@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import LONG, command
 from devices import small
-from forms import EVERY, all_close, every_loop, names, some
+from forms import EVERY, all_close, build_rows, every_loop, names
 from runner_forms import FEW, FORMS
 from trainings import LARGE, MASTERED, PLAIN, RICH, outcome, seeds, stop_stack_after
 
@@ -30,7 +30,7 @@ from lengthwise.training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("no_type_checks")
 CPU = torch.device("cpu")
 ALL = EVERY if LONG else FEW
-ROWS = [some([5, 9, 2, 3], seed=0), some([4, 3, 7, 1], seed=1), some([9, 12, 2, 5], seed=2)]
+ROWS = [build_rows([5, 9, 2, 3], seed=0), build_rows([4, 3, 7, 1], seed=1), build_rows([9, 12, 2, 5], seed=2)]
 LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
 
 

@@ -16,7 +16,7 @@ from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, R
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.testing import laws_of_models
 
-BASE, some, logits = laws_of_models.SMALL, laws_of_models.build_rows, laws_of_models.compute_logits
+BASE, build_rows, logits = laws_of_models.SMALL, laws_of_models.build_rows, laws_of_models.compute_logits
 READS, WRITES = laws_of_models.READS, laws_of_models.WRITES
 LENGTHS, LOOPS = list(laws_of_models.LENGTHS), list(laws_of_models.LOOPS)
 MADE = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # for fields without a default

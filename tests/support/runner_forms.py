@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from functools import cache
 
 import torch
-from forms import WRITES, cached_model, choices, covering, every_loop, some, with_gradients
+from forms import WRITES, build_rows, cached_model, choices, covering, every_loop, with_gradients
 
 from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
@@ -66,7 +66,7 @@ def all_outputs(runner, inputs, loops):
 def plain_outputs(spec, causal):
     """Return the plain runner's outputs and gradients."""
     model = cached_model(spec, causal)
-    return with_gradients(all_outputs(Plain(model), some(LENGTHS, width=12), LOOPS), model)
+    return with_gradients(all_outputs(Plain(model), build_rows(LENGTHS, width=12), LOOPS), model)
 
 
 RECIPE = catalog.recipe("looped-parity", ["batch=6", "model.width=8", "model.heads=2", "lengths.top=5"])
