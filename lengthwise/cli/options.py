@@ -18,7 +18,7 @@ from lengthwise.api import After, Stopping, Task, UsageError, catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import quote_value
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import error_line, parse_object, read_bytes
+from lengthwise.base.files import error_line, read_json_object, read_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
 from lengthwise.cli.parser import option_flag
@@ -116,29 +116,29 @@ def find_run_folder(name: str) -> Path | None:
 
 def _read_recipe_file(path: Path) -> Recipe:
     """Read a recipe from a file: all fields, as ``show --json`` prints them; or ``recipe: NAME`` and changed fields."""
+    tree = read_json_object(path) if path.suffix == ".json" else _read_yaml(path)
+    recipe = tree.get("recipe", tree) if isinstance(tree, dict) else tree
     try:
-        text = read_bytes(path).decode()
-        if path.suffix == ".json":
-            tree = parse_object(text, "it is")
-        else:
-            yaml = import_library("yaml", "yaml", "reading YAML needs PyYAML")
-            try:
-                # By YAML 1.1, 1e-3 is a text; here it is a number, as in JSON.
-                loader: Any = type("Loader", (yaml.SafeLoader,), {})
-                exponent = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
-                loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, [*"-+0123456789"])
-                tree = json.loads(json.dumps(yaml.load(text, loader), default=str))  # a date is a text
-            except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-                raise UsageError(f"not YAML: {error_line(error)}") from None
-        recipe = tree.get("recipe", tree) if isinstance(tree, dict) else tree
         if not isinstance(recipe, str):
             return Recipe.read(json.dumps(recipe))
-        changes = [f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in tree.items()
-                   if name != "recipe"]  # fmt: skip
-        return catalog.recipe(recipe, [change.replace("=null", "=none") for change in changes])
-    except (OSError, UsageError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise UsageError(f"{path}: not a recipe: {reason}") from None
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in tree.items()}
+        texts |= {name: "none" for name, value in tree.items() if value is None}
+        return catalog.recipe(recipe, [f"{name}={text}" for name, text in texts.items() if name != "recipe"])
+    except UsageError as error:
+        raise UsageError(f"{path}: not a recipe: {error}") from None
+
+
+def _read_yaml(path: Path) -> Any:
+    """Read a YAML file as JSON values. Raises UsageError if it cannot be read or is not YAML."""
+    text, yaml = read_text(path), import_library("yaml", "yaml", "reading YAML needs PyYAML")
+    try:
+        # By YAML 1.1, 1e-3 is a text; here it is a number, as in JSON.
+        loader: Any = type("Loader", (yaml.SafeLoader,), {})
+        exponent = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+        loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, [*"-+0123456789"])
+        return json.loads(json.dumps(yaml.load(text, loader), default=str))  # a date becomes text
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
+        raise UsageError(f"{path}: not YAML: {error_line(error)}") from None
 
 
 def check_data_seed(recipe: Recipe) -> None:

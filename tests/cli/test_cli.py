@@ -261,7 +261,7 @@ WRONG = [  # commands, and parts of the line that each must print
     ("train parity", "'parity' is not one of the", "it is a task, with e.g. the recipe"),
     ("evaluate looped-pairs --lengths 8 12", "unrecognized arguments: 12", "as in --lengths 20,40"),
     ("train looped-parity layout=Pairs", "does not accept the task parity", "these do: FullOutput"),
-    ("train recipe.yaml", "recipe.yaml: not a recipe: No such file or directory"),
+    ("train recipe.yaml", "recipe.yaml: cannot be read (No such file or directory)"),
     ("train looped-parity data_seed=7 --seeds 2", "draws its own problems"),
     ("train looped-parity --device abacus", "device"),
     ("train looped-parity --import nowhere", "nowhere"),
@@ -394,8 +394,9 @@ def test_recipes_are_read_from_files(name, suffix, tmp_path):
     yaml, path = pytest.importorskip("yaml"), tmp_path / f"recipe.{suffix}"
     shown = json.loads(command("show", name, "--json").stdout)
     lengths = "Uniform(top=12,bottom=3)"
-    changes = {"steps": 8, "optimizer.rate": 1e-3, "clip": None, "lengths": lengths, "watch.sizes": [8, 12]}
-    changed = ["steps=8", "optimizer.rate=0.001", "clip=none", f"lengths={lengths}", "watch.sizes=(8,12)"]
+    changes = {"name": "nullable", "steps": 8, "optimizer.rate": 1e-3, "clip": None, "lengths": lengths}
+    changed = ["name=nullable", "steps=8", "optimizer.rate=0.001", "clip=none", f"lengths={lengths}"]
+    changes, changed = changes | {"watch.sizes": [8, 12]}, [*changed, "watch.sizes=(8,12)"]
     for tree, words in ((shown, []), (shown["recipe"], []), ({"recipe": name} | changes, changed)):
         path.write_text(json.dumps(tree) if suffix == "json" else yaml.safe_dump(tree), encoding="utf-8")
         assert find_recipe(str(path), ["batch=7"]) == catalog.recipe(name, [*words, "batch=7"])
@@ -428,7 +429,7 @@ def test_a_file_named_like_a_recipe_does_not_hide_it(tmp_path, monkeypatch):
         ("a.yaml", "- 1", "is not one of: Recipe"),
         ("a.yaml", "recipe: nope", "recipe: 'nope' is not one of"),
         ("a.json", '{"recipe": "looped-parity", "model.widht": 3}', "there is no such field"),
-        ("a.json", "nonsense", "not JSON"),
+        ("a.json", "nonsense", "a.json: not JSON (Expecting value"),
     ],
 )
 def test_faults_of_a_recipe_file_are_reported_in_one_line(file, text, message, tmp_path):
