@@ -14,7 +14,8 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import error_line, read_bytes, read_text, remove, write
+from lengthwise.base.files import MAX_TEXT_BYTES, error_line, read_bytes, read_text, remove, write
+from lengthwise.base.formatting import bytes_text
 from lengthwise.base.schemas import SizeText
 from lengthwise.base.score_rows import Row, size_text
 
@@ -61,9 +62,13 @@ def read_csv(path: Path) -> list[Row]:
         text = read_text(path)
     elif packed.exists():
         try:
-            text = gzip.decompress(read_bytes(packed)).decode()
+            with gzip.GzipFile(fileobj=io.BytesIO(read_bytes(packed))) as file:
+                content = file.read(MAX_TEXT_BYTES + 1)
+            text = content.decode()
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
+        if len(content) > MAX_TEXT_BYTES:
+            raise UsageError(f"{packed}: too large: the limit is {bytes_text(MAX_TEXT_BYTES)} of text")
     try:
         return [_parse_row(path, number, line) for number, line in enumerate(csv.DictReader(text.splitlines()), 1)]
     except csv.Error as error:

@@ -313,6 +313,11 @@ def test_a_large_table_is_compressed_and_read_back(tmp_path):
         packed.write_bytes(damaged)
         with pytest.raises(UsageError, match=r"metrics\.csv\.gz: not gzip of UTF-8 text, or cut short"):
             read_csv(path)
+    packed.write_bytes(gzip.compress(b"x" * 10**6))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lengthwise.base.csv_files.MAX_TEXT_BYTES", 10_000)
+        with pytest.raises(UsageError, match=r"metrics\.csv\.gz: too large: the limit is 10 kB of text"):
+            read_csv(path)
     packed.write_bytes(content)
     assert write_csv(path, rows) == path
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv"]
