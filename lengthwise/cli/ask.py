@@ -71,29 +71,29 @@ def run(args: Options) -> int:
     import_client()  # fails here, before a folder is created, if it is not installed
     is_new = not InquiryRun.locate(inquiry, Path(args.out) if args.out else None).folder.exists()
     inquiry_run = InquiryRun.of(inquiry, Path(args.out) if args.out else None)
-    try:
-        return _ask(args, inquiry_run, items, request_options)
-    except UsageError:
-        if is_new:
-            inquiry_run.remove_empty()
-        raise
+    with inquiry_run.lock(folder_kind="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
+        try:
+            return _ask(args, inquiry_run, items, request_options)
+        except UsageError:
+            if is_new:
+                inquiry_run.remove_empty()
+            raise
 
 
 def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_options: RequestOptions) -> int:
     """Ask for the missing replies; print and save the scores. Return 1 if some prompts have no reply yet, else 0."""
     inquiry = inquiry_run.inquiry
-    with inquiry_run.lock(folder_kind="inquiry"):  # otherwise two concurrent calls would both pay for the same replies
-        inquiry_run.rows("scores")  # a damaged file is an error before replies are paid for
-        tokens_before = inquiry_run.tokens_spent()
-        prompts = {item.prompt for item in items}
-        done = len(prompts & inquiry_run.replies().keys())
-        with Progress(quiet=args.quiet, console=err) as progress:
-            line = progress.add_line("replies", len(prompts), done)
-            outcome = collect_replies(
-                inquiry_run, items, request_options, lambda new, sent: line.update(done + new, _format_requests(sent))
-            )
-        rows, tokens = score_replies(inquiry, items, inquiry_run.replies()), inquiry_run.tokens_spent()
-        inquiry_run.save_scores(rows)
+    inquiry_run.rows("scores")  # raises for a damaged file, before replies are paid for
+    tokens_before = inquiry_run.tokens_spent()
+    prompts = {item.prompt for item in items}
+    done = len(prompts & inquiry_run.replies().keys())
+    with Progress(quiet=args.quiet, console=err) as progress:
+        line = progress.add_line("replies", len(prompts), done)
+        outcome = collect_replies(
+            inquiry_run, items, request_options, lambda new, sent: line.update(done + new, _format_requests(sent))
+        )
+    rows, tokens = score_replies(inquiry, items, inquiry_run.replies()), inquiry_run.tokens_spent()
+    inquiry_run.save_scores(rows)
     spent = {name: tokens[name] - tokens_before[name] for name in tokens}
     result = {"run": str(inquiry_run.folder), "scores": rows, "unfinished": outcome.missing}
     result |= {"requests": outcome.requests, "tokens": tokens, "tokens_of_this_call": spent}

@@ -602,6 +602,17 @@ def test_a_folder_holds_one_inquiry(endpoint, tmp_path):
     assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
+def test_a_call_that_finds_its_new_inquiry_locked_leaves_the_folder(endpoint, runs, monkeypatch):
+    """Another call has created the folder meanwhile, and has no reply yet."""
+
+    def refuse(*_, **__):
+        raise UsageError("process 1 works on this inquiry")
+
+    monkeypatch.setattr(InquiryRun, "lock", refuse)
+    given = words(endpoint(right).url, "--lengths", "3", "--samples", 3)
+    assert "works on this inquiry" in error_line(*given) and [*runs.glob("*/asked.json")]
+
+
 def test_further_lengths_and_problems_join_the_folder(endpoint):
     server = endpoint(right)
     first = cli_json(*words(server.url, "--lengths", "3", "--samples", 3))
