@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 from lengthwise.base import fields
 from lengthwise.base.files import read_json_object, remove, remove_empty_folder, write_json
-from lengthwise.base.ranges import Count, NotNegative, OneLine, Seed, Size, Whole
+from lengthwise.base.ranges import Count, NotNegative, OneLine, Range, Seed, Size
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, Score, UsageError
@@ -26,6 +26,7 @@ from lengthwise.experiment.source import FRESH, Source
 from lengthwise.runs.folder import InquiryFolder, runs_folder
 from lengthwise.tasks import Task, iterate_texts
 
+MAX_EXAMPLES = 100  # solved problems in a request; as they grow in size, drawing them may take minutes
 TOKEN_COUNTS = ("prompt_tokens", "completion_tokens")  # names in the endpoint's JSON
 ANSWER_ONLY = "Reply with the answer alone: no other words, no spaces, no punctuation around it."
 
@@ -70,7 +71,7 @@ class Inquiry(fields.Config):
     ) -> Inquiry:
         """Build an inquiry whose instruction is ``question``, by default the task's, and the request to reply with the
         answer only; ``examples`` solved problems of the shortest sizes are shown. ``choices`` are further fields."""
-        fields.validate(Whole, examples, "--examples")
+        fields.validate(Annotated[int, Range(0, MAX_EXAMPLES)], examples, "--examples")
         shortest = [(size,) * len(task.axes) for size in task.list_smallest_sizes(examples)]
         # They use another random stream than the questions, but a short problem may occur in both.
         drawn = tuple(next(iterate_texts(task, fresh_problems(task, size, 1, seed=0, step=0))) for size in shortest)

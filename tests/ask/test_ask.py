@@ -333,7 +333,7 @@ def test_requests_follow_the_options(endpoint):
     for question, answer in zip(turns[::2], turns[1::2], strict=True):
         assert sum_of(question["content"].split("\n\n")[-1]) == answer["content"]
     assert "--max-tokens must be 1 or more" in error_line(*words(server.url, "--max-tokens", 0))
-    assert "--examples must be 0 or more" in error_line(*words(server.url, "--examples", -1))
+    assert "--examples must be 0 to 100" in error_line(*words(server.url, "--examples", 101))
 
 
 def test_an_empty_reply_is_wrong(endpoint):
