@@ -116,7 +116,7 @@ def _run(args: argparse.Namespace) -> int:
         return _print_error(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}", 2)
     except Exception as error:
         if errors.is_out_of_memory(error):
-            options = [f"--{name}" for name in ("lengths", "samples", "count", "jobs") if hasattr(args, name)]
+            options = [f"--{name}" for name in ("lengths", "samples", "count", "more", "jobs") if hasattr(args, name)]
             settings = ["batch, lengths.top"] * hasattr(args, "recipe") + options or ["the problem's size"]
             return _print_error(f"out of memory: reduce {', '.join(settings)}{_resume_hint(args)}", 2)
         from lengthwise.experiment.own_code import describe_user_error, user_frames
