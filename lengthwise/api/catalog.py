@@ -116,8 +116,9 @@ def add_module(module: ModuleType) -> None:
         raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
     _OWN_RECIPES.update(recipes)
     _OWN_STUDIES.update(studies)
-    if module.__file__:
-        sources.register_module(Path(module.__file__))
+    file = getattr(module, "__file__", None) or ""
+    if file.endswith(".py"):  # not a compiled module
+        sources.register_module(Path(file))
 
 
 def find_definitions(
