@@ -238,8 +238,9 @@ def test_a_row_with_too_many_sizes_is_refused_in_one_line(name, trained, tmp_pat
     path.write_text("".join(f"{line}\n" for line in lines))
     calls = [["report", trained, "--html", tmp_path / "x.html"]]
     if name == "scores":
-        calls += [["push", trained, "user/name", "--dry-run"], ["report", trained, "--out", tmp_path / "out"]]
-        calls += [["evaluate", trained, "--lengths", "2", "--samples", "4"], ["verify", trained, "--quiet"]]
+        calls += [["push", trained, "user/name", "--dry-run"], ["verify", trained, "--quiet"]]
+        calls += [["report", trained, "--out", tmp_path / "out", "--quiet"]]
+        calls += [["evaluate", trained, "--lengths", "2", "--samples", "4", "--quiet"]]
     wanted = f"{name}.jsonl: line {len(lines)}: sizes must be 1 (length), not 2; delete that line"
     for words in calls:
         assert wanted in run_failing(*words)
