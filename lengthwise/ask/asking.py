@@ -1,4 +1,4 @@
-"""Ask many prompts of an OpenAI-compatible endpoint concurrently, retry failures that may be temporary, and save each
+"""Send many prompts to an OpenAI-compatible endpoint concurrently, retry failures that may be temporary, and save each
 reply at once. The key is read from an environment variable, sent in headers, and masked in replies and errors."""
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from lengthwise.base.ranges import NotNegative, Positive, Size, Whole
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import UsageError
 
-MAX_TRIES = 6  # requests per prompt and call, at most
+MAX_TRIES = 6  # maximum number of requests per prompt in one call
 MAX_WAIT_SECONDS = 60.0  # maximum seconds between two tries, unless the endpoint asks for more
-MAX_REQUESTED_WAIT_SECONDS = 120.0  # seconds: if the endpoint asks for a longer wait, the call ends; repeat it later
+MAX_REQUESTED_WAIT_SECONDS = 120.0  # if the endpoint asks for a longer wait, the call ends, and can be repeated later
 
 
 @dataclass(frozen=True)
@@ -50,30 +50,31 @@ class Key:
         return Key(name, value)
 
     def redact(self, text: str) -> str:
-        """Replace the key by ``[key]``; placeholders for local endpoints, such as x, stay."""
+        """Replace the key by ``[key]``. Keys of fewer than 4 characters are placeholders for local endpoints, and are
+        not replaced."""
         return text.replace(self.value, "[key]") if len(self.value) >= 4 else text
 
 
-class Failure(Exception):
-    """A failed request that may be retried, after ``wait`` seconds if the endpoint asks for it; it may not have
-    ``responded`` at all."""
+class TemporaryFailure(Exception):
+    """Raised when a request fails that may be retried. ``wait`` is the number of seconds that the endpoint asks to
+    wait, or None; ``responded`` is False if no response came."""
 
     def __init__(self, reason: str, wait: float | None = None, *, responded: bool = True) -> None:
         super().__init__(reason)
         self.wait, self.responded = wait, responded
 
 
-class Refusal(Exception):
-    """The endpoint rejects this prompt; retrying would not help."""
+class RejectedPrompt(Exception):
+    """Raised when the endpoint rejects a prompt, so that a retry would not help."""
 
 
 def import_client() -> Any:
-    """Import the module ``openai``, which is slow. Raises UsageError if it is not installed."""
+    """Import and return the module ``openai``, which takes long. Raises UsageError if it is not installed."""
     return import_library("openai", "ask", "ask needs the openai client, which is not installed")
 
 
-def _retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that ``Retry-After`` asks for; None if it is missing or no number."""
+def _read_retry_after(headers: Mapping[str, str]) -> float | None:
+    """Return the seconds in the header ``Retry-After``; None if it is missing or not a number."""
     text = headers.get("retry-after", "")
     return float(text) if re.fullmatch(r"\d{1,9}(\.\d+)?", text) else None
 
@@ -86,16 +87,16 @@ def shorten(text: str) -> str:
 
 def read_reply(text: str) -> Row:
     """Read a chat completion's JSON: ``said`` (its text), ``finish``, ``served`` (the model's name in the reply) and
-    token counts. Raises Failure if there is no message: a proxy's page, an incomplete body, no choice."""
+    token counts. Raises TemporaryFailure if it has no message, e.g. because it is a proxy's page or is incomplete."""
     try:
         tree = json.loads(text)
         content = tree["choices"][0]["message"].get("content")
     except (ValueError, RecursionError):
-        raise Failure("the endpoint's reply is not JSON") from None
+        raise TemporaryFailure("the endpoint's reply is not JSON") from None
     except (LookupError, TypeError, AttributeError):
-        raise Failure("the endpoint's reply holds no message") from None
+        raise TemporaryFailure("the endpoint's reply holds no message") from None
     if not isinstance(content, str | None):
-        raise Failure("the endpoint's message is not text")
+        raise TemporaryFailure("the endpoint's message is not text")
     finish, served, usage = tree["choices"][0].get("finish_reason"), tree.get("model"), tree.get("usage")
     return {
         "said": content or "",  # null, e.g. if the model ran out of tokens while reasoning, counts as an empty answer
@@ -110,7 +111,7 @@ def read_reply(text: str) -> Row:
 
 @dataclass(frozen=True)
 class RequestOptions(Config):
-    """Options for sending requests, which do not affect the replies. Raises UsageError if a number is out of range."""
+    """Options for sending requests. They do not affect the replies. Raises UsageError if a number is out of range."""
 
     key: Key
     limit: Whole | None = None  # maximum number of requests, retries included
@@ -132,8 +133,9 @@ class CollectionSummary:
 def collect_replies(
     run: InquiryRun, items: Sequence[Item], options: RequestOptions, on_reply: Callable[[int, int], None]
 ) -> CollectionSummary:
-    """Ask every different prompt that has no reply yet. Each reply is saved before ``on_reply`` is called with the
-    numbers of replies and of requests so far. Raises UsageError for errors that would repeat, such as a wrong key."""
+    """Send each prompt that has no reply yet, repeated ones once. Each reply is saved before ``on_reply`` is called
+    with the numbers of replies and of requests so far. Raises UsageError for an error that every further request would
+    get, such as a wrong key."""
     known_replies = run.replies()
     missing = {item.prompt: item for item in items if item.prompt not in known_replies}
     if not missing:
@@ -145,8 +147,8 @@ def collect_replies(
 
 
 async def _run_until_signal(work: Awaitable[None]) -> bool:
-    """Await the work; return True if a stop signal cancelled it. KeyboardInterrupt is raised by the caller, because an
-    event loop would report it as an error."""
+    """Await the work; return True if a stop signal cancelled it. The caller then raises KeyboardInterrupt, which the
+    event loop would report as an error."""
     task, loop, signals = asyncio.current_task(), asyncio.get_running_loop(), []
 
     def stop(number: int, frame: object) -> None:
@@ -170,11 +172,12 @@ class _RequestWorkers:
         self, run: InquiryRun, options: RequestOptions, on_reply: Callable[[int, int], None], *, has_replies: bool
     ) -> None:
         self.inquiry_run, self.options, self.on_reply, self.has_replies = run, options, on_reply, has_replies
-        self.replies = self.requests = self.failed_prompts = 0  # failed_prompts: since the last reply
+        self.replies = self.requests = 0
+        self.failed_prompts = 0  # prompts that failed since the last reply
         self.last_error, self.limit_reached = "", False
-        self.wait_until = 0.0  # for all workers, if the endpoint asks for a wait
-        self.closed = asyncio.Event()  # if set, no further request is sent
-        self.silent_requests = 0  # since the last response
+        self.wait_until = 0.0  # the time until which all workers wait, since the endpoint asked for it
+        self.closed = asyncio.Event()  # once it is set, no further request is sent
+        self.silent_requests = 0  # requests without a response since the last response
 
     @property
     def reason(self) -> str:
@@ -183,7 +186,7 @@ class _RequestWorkers:
         return "; ".join(capped + [f"the last error: {self.last_error}"] * bool(self.last_error))
 
     async def run(self, items: Iterable[Item]) -> None:
-        """Ask all items. Raises UsageError for errors that would repeat."""
+        """Send the prompts of all items. Raises UsageError for an error that every further request would get."""
         queue, options = deque(items), self.options
 
         async def work() -> None:
@@ -197,7 +200,7 @@ class _RequestWorkers:
         key = options.key.value or "none"
         try:
             client = openai.AsyncOpenAI(api_key=key, http_client=transport, **settings)
-        except Exception as error:  # of the library that parses the address
+        except Exception as error:  # raised by the library that parses the address
             raise UsageError(f"--endpoint: {error}") from None
         async with client as self.connection:
             try:
@@ -208,7 +211,7 @@ class _RequestWorkers:
                 raise group.exceptions[0] from None
 
     async def _ask(self, item: Item) -> None:
-        """Ask one prompt until there is a reply or no try is left."""
+        """Send one prompt until there is a reply or no try is left."""
         for attempt in range(MAX_TRIES):
             await self._back_off(attempt)
             if self.options.limit is not None and self.requests >= self.options.limit:
@@ -220,12 +223,12 @@ class _RequestWorkers:
             try:
                 start = time.monotonic()
                 reply = await self._send(item.prompt)
-            except Failure as failure:
+            except TemporaryFailure as failure:
                 self._record_error(str(failure), failure.wait)
                 self.silent_requests = 0 if failure.responded else self.silent_requests + 1
                 if self.silent_requests >= max(MAX_TRIES, 2 * self.options.concurrency):
                     self.closed.set()
-            except Refusal as refusal:
+            except RejectedPrompt as refusal:
                 self.silent_requests = 0
                 self._record_error(str(refusal))
                 if not self.has_replies:
@@ -245,7 +248,8 @@ class _RequestWorkers:
             self.closed.set()
 
     async def _back_off(self, attempt: int) -> None:
-        """Wait with exponential back-off and jitter, or as long as the endpoint asks for; return early if closed."""
+        """Wait with exponential back-off and jitter, or as long as the endpoint asks; return early if ``closed`` is
+        set."""
         wait = min(MAX_WAIT_SECONDS, self.options.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
         until = time.monotonic() + (wait if attempt else 0.0)
         while not self.closed.is_set() and (left := max(until, self.wait_until) - time.monotonic()) > 0:
@@ -262,7 +266,7 @@ class _RequestWorkers:
             self.wait_until = max(self.wait_until, time.monotonic() + wait)
 
     async def _send(self, prompt: str) -> Row:
-        """Send one request; see ``read_reply``. Raises Failure, Refusal, or UsageError."""
+        """Send one request; return ``read_reply``'s row. Raises TemporaryFailure, RejectedPrompt or UsageError."""
         openai, inquiry, timeout = import_client(), self.inquiry_run.inquiry, self.options.timeout
         try:
             # The client's own timeout applies to each read, so a slow stream of bytes would never time out.
@@ -272,15 +276,15 @@ class _RequestWorkers:
                 )
             return read_reply(response.content.decode(errors="replace"))  # JSON is UTF-8, whatever its header says
         except (TimeoutError, openai.APITimeoutError):
-            raise Failure(f"no reply within {timeout:g} s", responded=False) from None
+            raise TemporaryFailure(f"no reply within {timeout:g} s", responded=False) from None
         except openai.APIStatusError as error:
             raise self._translate_status(error) from None
         except openai.OpenAIError as error:
-            raise Failure(f"{error} {error.__cause__ or ''}", responded=False) from None
+            raise TemporaryFailure(f"{error} {error.__cause__ or ''}", responded=False) from None
 
     def _translate_status(self, error: Any) -> Exception:
-        """Return the exception for an HTTP error status: UsageError if all further requests would get it too. The body
-        of a 401 is not quoted, as it may show the key."""
+        """Return the exception for an HTTP error status: UsageError if every further request would get it too. The body
+        of a 401 is not quoted, since it may contain the key."""
         status, key, inquiry = error.status_code, self.options.key, self.inquiry_run.inquiry
         inner = error.body.get("error", error.body) if isinstance(error.body, dict) else error.body
         message = inner.get("message", inner) if isinstance(inner, dict) else inner
@@ -299,5 +303,5 @@ class _RequestWorkers:
         if status in mistakes:
             return UsageError(f"{inquiry.endpoint}: {shorten(key.redact(mistakes[status]))}")
         if status in (408, 409, 425, 429) or status >= 500:
-            return Failure(f"the endpoint reports error {quoted}", _retry_after(error.response.headers))
-        return Refusal(f"the endpoint refuses a prompt ({quoted})")
+            return TemporaryFailure(f"the endpoint reports error {quoted}", _read_retry_after(error.response.headers))
+        return RejectedPrompt(f"the endpoint refuses a prompt ({quoted})")

@@ -33,8 +33,8 @@ ANSWER_ONLY = "Reply with the answer alone: no other words, no spaces, no punctu
 
 @dataclass(frozen=True)
 class Inquiry(fields.Config):
-    """The endpoint, the model, and the kind of problems, but not their sizes and numbers, so that a folder can be
-    extended. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are arguments of
+    """The endpoint, the model and the kind of problems. Sizes and numbers of problems are left out, so that a later
+    call can add further ones. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are arguments of
     ``data.fresh_problems``. Raises UsageError if the endpoint is no plain http(s) address, or the model has no name."""
 
     endpoint: str
@@ -48,7 +48,7 @@ class Inquiry(fields.Config):
     temperature: NotNegative | None = 0.0  # None: the endpoint's default
     max_tokens: Count | None = None  # maximum tokens per reply; None: the endpoint's default
     examples: tuple[tuple[str, str], ...] = ()  # prompts with their answers, shown before each question
-    top: Size | None = None  # natural problems of a larger size are all longer than this
+    top: Size | None = None  # natural problems requested for a larger size are all longer than ``top``
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -57,7 +57,7 @@ class Inquiry(fields.Config):
         except ValueError:  # a wrong port or IPv6 address
             is_plain = False
         if not is_plain or not re.fullmatch("https?://[^ :/@?#][^ /@?#]*(/[^ ?#]*)?", self.endpoint, re.IGNORECASE):
-            # The error does not quote it, as it may contain a password.
+            # The error does not quote the address, since it may contain a password.
             raise UsageError(
                 "--endpoint: an address such as http://localhost:8000/v1, without user, password or question mark; "
                 "a key comes from the environment alone"
@@ -73,7 +73,7 @@ class Inquiry(fields.Config):
         answer only; ``examples`` solved problems of the shortest sizes are shown. ``choices`` are further fields."""
         fields.validate(Annotated[int, Range(0, MAX_EXAMPLES)], examples, "--examples")
         shortest = [(size,) * len(task.axes) for size in task.list_smallest_sizes(examples)]
-        # They use another random stream than the questions, but a short problem may occur in both.
+        # The examples use another random stream than the questions, but a short problem may be among both.
         drawn = tuple(next(iterate_texts(task, fresh_problems(task, size, 1, seed=0, step=0))) for size in shortest)
         instruction = f"{question or task.question} {ANSWER_ONLY}"
         return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)
@@ -104,7 +104,7 @@ class Inquiry(fields.Config):
         return turns[:-1]
 
     def options(self) -> dict[str, Any]:
-        """Return the request's other parameters; those that are None are left to the endpoint."""
+        """Return the request's other parameters. A parameter that is None is not sent: the endpoint's default holds."""
         options = {"temperature": self.temperature, "max_tokens": self.max_tokens}
         return {name: value for name, value in options.items() if value is not None}
 
@@ -119,8 +119,8 @@ class Item:
 
 
 def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item]:
-    """Return the problems on which ``evaluate`` measures models with equal seed and ``samples``. A size given as one
-    number applies to all of the task's axes. ``Item.sizes`` are the requested sizes, as in a score."""
+    """Return the problems on which ``evaluate`` measures models if seed and ``samples`` are the same. A size given as
+    one number applies to all of the task's axes. ``Item.sizes`` are the requested sizes, as in a score."""
     axes = len(inquiry.task.axes)
     each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
     items = []
@@ -146,8 +146,8 @@ def judge_reply(task: Task, reply: str, right: str) -> Row:
 
 
 def is_leniently_right(task: Task, reply: str, right: str) -> bool:
-    """Return True if the last possible answer in a reply is the correct one, whatever words, Markdown or LaTeX surround
-    it, and however a number is written: the model then knows the answer but formats it differently."""
+    """Return whether the last possible answer in a reply is correct, whatever words, Markdown or LaTeX surround it, and
+    however a number is written: the model then knows the answer but formats it differently."""
     # LaTeX's thousands separator, and the minus sign U+2212.
     reply = reply.replace("{,}", ",").replace("\N{MINUS SIGN}", "-")
     if task.answers_numbers:
@@ -164,7 +164,8 @@ def is_leniently_right(task: Task, reply: str, right: str) -> bool:
 
 
 def _normalize_number(answer: str) -> str:
-    """Return a number in normal form; anything else, such as the word for an error, unchanged."""
+    """Return a number without a plus sign and leading zeros. Any other text, such as the word for an error, is returned
+    unchanged."""
     number = re.fullmatch(r"([+-]?)0*(\d+)", answer)
     return f"{number[1].strip('+')}{number[2]}" if number else answer
 
@@ -194,7 +195,7 @@ def score_replies(inquiry: Inquiry, items: Iterable[Item], replies: Mapping[str,
 
 
 class InquiryRun(InquiryFolder):
-    """The folder of an inquiry: rows of ``replies`` and ``scores``."""
+    """The folder of an inquiry, with rows of ``replies`` and ``scores``."""
 
     def __init__(self, folder: Path, inquiry: Inquiry) -> None:
         super().__init__(folder)
@@ -202,7 +203,7 @@ class InquiryRun(InquiryFolder):
 
     @staticmethod
     def of(inquiry: Inquiry, folder: Path | None = None) -> InquiryRun:
-        """Open the folder of an inquiry, creating it if needed. Raises UsageError if it holds anything else."""
+        """Open the folder of an inquiry, creating it if needed. Raises UsageError if the folder holds other files."""
         run = InquiryRun.locate(inquiry, folder)
         if not (path := run.folder / "asked.json").exists():
             write_json(path, fields.encode(inquiry) | {"outline": fields.encode(inquiry.outline)})
@@ -245,7 +246,7 @@ class InquiryRun(InquiryFolder):
 
     @cached_property
     def outline(self) -> InquiryOutline:
-        """The inquiry's facts that reports show."""
+        """The facts that reports show."""
         return self.inquiry.outline
 
     def replies(self) -> dict[str, Row]:
@@ -256,8 +257,8 @@ class InquiryRun(InquiryFolder):
         return replies_by_prompt
 
     def save_scores(self, rows: Iterable[Row]) -> None:
-        """Append new scores. Sizes with missing replies are not saved: prompts that fail repeatedly may be the hard
-        ones, so these scores would be biased."""
+        """Append new scores. Scores of sizes with missing replies are left out, since they would be biased: prompts
+        that fail repeatedly may be the hard ones."""
         self.append_new("scores", *(row for row in rows if row["count"] == row["asked"]))
 
     def tokens_spent(self) -> dict[str, int]:
@@ -274,7 +275,7 @@ def read_token_counts(usage: Any) -> dict[str, int]:
 def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str]) -> dict[str, int]:
     """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies."""
 
-    def count_tokens(text: str) -> int:  # one or more per word, one per three digits, one per sign
+    def count_tokens(text: str) -> int:  # at least 1 token per word, 1 per three digits, 1 per sign
         words = re.findall(r"[^\W\d]+|\d{1,3}|[^\w\s]", text)
         return sum(1 + len(word) // 8 for word in words)
 

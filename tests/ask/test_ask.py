@@ -777,9 +777,6 @@ def test_a_placeholder_for_a_key_masks_nothing(endpoint, monkeypatch, value):
     assert read_replies(result)[0]["said"] == "100 no - 0"
 
 
-# Reading replies
-
-
 # Importing, and reports
 
 
