@@ -19,7 +19,7 @@ from lengthwise.base.formatting import bytes_text
 from lengthwise.base.schemas import SizeText
 from lengthwise.base.score_rows import Row, size_text
 
-# Text columns, even if a value looks like a number: a run's id may be 2276e59742.
+# Columns that are always read as text: a run's id may look like a number, as 2276e59742 does.
 TEXT_COLUMNS = frozenset(
     ("recipe_name", "id", "sealed", "family", "task", "weights", "stopping", "problems", "recipe", "model")
 )
@@ -76,12 +76,12 @@ def read_csv(path: Path) -> list[Row]:
 
 
 def _parse_row(path: Path, number: int, cells: Mapping[str, str]) -> Row:
-    """Parse the cells, by column, of a file's row ``number``."""
+    """Parse one row, given as cells by column; errors name the file and the row's ``number``."""
     row: Row = {}
     if None in cells:
         raise UsageError(f"{path}: row {number} has more cells than the header")
     for column, cell in cells.items():
-        if not cell and column != "stopping":  # language models have no stopping rule
+        if not cell and column != "stopping":  # an empty rule is kept: language models have none
             continue
         name, _, key = column.partition(".")
         target = row.setdefault(name, {}) if key else row
@@ -96,7 +96,7 @@ def _parse_row(path: Path, number: int, cells: Mapping[str, str]) -> Row:
 
 
 def _parse_cell(column: str, cell: str) -> Any:
-    """Parse a cell as a bool or a finite number. Text columns, and cells of other kinds, are returned unchanged."""
+    """Parse a cell as a bool or a finite number. Any other cell, or a cell of a text column, is returned unchanged."""
     if column in TEXT_COLUMNS:
         return cell
     if cell in ("True", "False"):

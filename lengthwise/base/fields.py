@@ -57,8 +57,8 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a function: arguments that are plain values or parts are validated against their annotations."""
     signature, kinds = inspect.signature(function), typing.get_type_hints(function, include_extras=True)
     variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    single = {name for name, parameter in signature.parameters.items() if parameter.kind not in variadic}
-    checkable = {name: kind for name, kind in kinds.items() if name in single and _is_checkable(kind)}
+    named = {name for name, parameter in signature.parameters.items() if parameter.kind not in variadic}
+    checkable = {name: kind for name, kind in kinds.items() if name in named and _is_checkable(kind)}
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -77,10 +77,10 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
 def _is_checkable(annotation: Any) -> bool:
     options = [option for option in typing.get_args(annotation) if option is not type(None)]
     if typing.get_origin(annotation) in (Annotated, typing.Union, types.UnionType):
-        single = typing.get_origin(annotation) is Annotated or len(options) == 1
-        return single and _is_checkable(options[0])
-    plain = annotation in (bool, int, float, str) or typing.get_origin(annotation) is Literal
-    return plain or (isinstance(annotation, type) and issubclass(annotation, Config))
+        has_one_type = typing.get_origin(annotation) is Annotated or len(options) == 1
+        return has_one_type and _is_checkable(options[0])
+    is_plain = annotation in (bool, int, float, str) or typing.get_origin(annotation) is Literal
+    return is_plain or (isinstance(annotation, type) and issubclass(annotation, Config))
 
 
 @cache
@@ -105,7 +105,8 @@ def encode(value: Any, choose_fields: Callable[[Any], Iterable[dataclasses.Field
 
 
 def identity_fields(value: Any) -> Any:
-    """Encode without fields at their defaults and those with metadata ``identity=False``, which change no results."""
+    """Encode a part for ids: without fields at their defaults, nor fields with the metadata ``identity=False``, which
+    change no results."""
     return encode(value, lambda part: [f for f in _non_default_fields(part) if f.metadata.get("identity", True)])
 
 
@@ -128,7 +129,8 @@ def override(part: T, changes: Iterable[str]) -> T:
 
 
 def build(cls: type[T], changes: Iterable[str]) -> T:
-    """Build a part from its defaults and changes (see ``override``). Raises UsageError if a required one is missing."""
+    """Build a part from its defaults and changes (see ``override``). Raises UsageError if a required field is
+    missing."""
     defaults = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, cls)) if f.default is not MISSING}
     return decode(cls, _apply_changes({"kind": cls.__name__} | defaults, changes))
 
@@ -249,7 +251,7 @@ def _validate_part(base_class: Any, value: Any, path: str) -> Any:
         return value
     if isinstance(value, str) and "(" in value:
         value = parse_literal(value, where)
-    if isinstance(value, str | type):  # a class is its defaults, as its name is
+    if isinstance(value, str | type):  # a class, or its name, stands for an instance with default fields
         value = {"kind": value if isinstance(value, str) else recorded_name(value)}
     classes = part_classes(base_class)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
@@ -294,7 +296,7 @@ def part_classes(base_class: type) -> dict[str, type]:
 
 
 def recorded_name(cls: type) -> str:
-    """Return the name of a part in files and ids: its class's or, if that was renamed, the original
+    """Return a part's name in files and ids: the class's name or, if the class was renamed, its attribute
     ``recorded_name``."""
     return vars(cls).get("recorded_name", cls.__name__)
 
@@ -312,12 +314,13 @@ def to_kebab_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 
-def suggest(name: str, names: Iterable[str], written: Mapping[str, str] | None = None) -> str:
+def suggest(name: str, names: Iterable[str], shown_as: Mapping[str, str] | None = None) -> str:
     """Return ``" (did you mean …?)"`` with the closest of ``names``, ignoring case, or ``""`` if none is close.
-    ``written`` has the form in which to show each name, by default the name itself."""
+    ``shown_as`` maps each name to the text to show for it, by default the name itself."""
     by_lower_case = {other.lower(): other for other in names}
-    close = difflib.get_close_matches(name[:100].lower(), by_lower_case, 1)  # its time grows with both lengths
+    # Only 100 characters are compared: the comparison takes time in proportion to both lengths.
+    close = difflib.get_close_matches(name[:100].lower(), by_lower_case, 1)
     if not close:
         return ""
     found = by_lower_case[close[0]]
-    return f" (did you mean {written[found] if written else found}?)"
+    return f" (did you mean {shown_as[found] if shown_as else found}?)"

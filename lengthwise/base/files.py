@@ -46,7 +46,8 @@ def write(path: Path, content: bytes, *, make_folder: bool = True) -> None:
 
 
 def append(path: Path, lines: bytes) -> None:
-    """Append all lines to a file or none, after removing an incomplete last line. Raises OSError for a link."""
+    """Append all lines to a file, or none if writing fails. An incomplete last line is removed first. Raises OSError if
+    the file is a link."""
     with open(path, "ab+", buffering=0, opener=_open_without_links) as file:
         size = file.seek(0, os.SEEK_END)
         _check_size(path, size + len(lines), MAX_TEXT_BYTES)
@@ -69,7 +70,7 @@ def remove(path: Path) -> None:
 
 
 def remove_empty_folder(folder: Path) -> None:
-    """Remove a folder, unless it holds files or the system refuses."""
+    """Remove a folder if it is empty and the system permits it."""
     with suppress(OSError):
         folder.rmdir()
 
@@ -79,7 +80,7 @@ def _open_without_links(name: str, flags: int) -> int:
 
 
 def check_writable(option: str, path: Path) -> None:
-    """Raise UsageError if the file named by an option cannot be written: before long work."""
+    """Raise UsageError, before long work, if the file ``path`` that ``option`` names cannot be written."""
     if is_folder(path):
         raise UsageError(f"{option} {path}: that is a folder; name a file in it")
     with translate_disk_errors(path.parent):
@@ -94,7 +95,7 @@ def write_json(path: Path, tree: Any) -> None:
 
 
 def write_json_rows(path: Path, rows: Iterable[Any]) -> None:
-    """Replace a JSON file atomically by a list, with an entry per line. Raises UsageError if writing fails."""
+    """Replace a JSON file atomically by a list, one entry per line. Raises UsageError if the file cannot be written."""
     entries = ",\n".join(map(json_text, rows))
     write(path, f"[\n{entries}\n]\n".encode())
 
@@ -176,7 +177,8 @@ def error_line(error: BaseException) -> str:
 
 
 def remove_temporary_files(folder: Path, name: str = "*") -> None:
-    """Remove files of ``write`` that killed processes left ten minutes ago or earlier: of all files, or of ``name``."""
+    """Remove the temporary files that killed processes left in a folder at least ten minutes ago; with ``name``, only
+    those of that file."""
     for path in folder.glob(f".{name}.lengthwise-{'?' * 16}"):
         with suppress(OSError):
             if path.stat().st_mtime < time.time() - TEMPORARY_AGE_SECONDS:

@@ -25,8 +25,8 @@ def reserve_output() -> Iterator[None]:
         _RESULT_STREAMS.pop()
 
 
-def result_stream() -> Any:  # some object with the methods of `TextIO`
-    """Return the stream for results."""
+def result_stream() -> Any:  # an object with the methods of `TextIO`
+    """Return the stream to which results are printed."""
     return _RESULT_STREAMS[-1] if _RESULT_STREAMS else sys.stdout
 
 
@@ -49,8 +49,8 @@ _CHILD_VARIABLE = "LENGTHWISE_LIFELINE"
 
 
 def child_environment() -> dict[str, str]:
-    """Return the environment for a child that ends with this process, even by SIGKILL: its standard input must be a
-    pipe from this process."""
+    """Return the environment variables of a child process that ends when this process ends, even by SIGKILL. The
+    child's standard input must be a pipe from this process."""
     return {**os.environ, _CHILD_VARIABLE: "1"}
 
 
@@ -61,7 +61,7 @@ def exit_on_stop_signals() -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def on_stop_signals(action: Callable[[int, Any], object]) -> Iterator[None]:
-    """Call ``action`` for stop signals during a ``with`` block, if this thread may catch signals."""
+    """Call ``action`` when a stop signal arrives during a ``with`` block, if this thread may catch signals."""
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS if _may_catch(number)}
     try:
         for number in handlers:
@@ -88,7 +88,7 @@ def install_handlers() -> None:
 
 
 def _may_catch(signal_number: int) -> bool:
-    """Return whether this thread may catch a signal. ``nohup`` ignores SIGHUP, and it must stay ignored."""
+    """Return whether this thread may catch a signal. SIGHUP stays ignored if ``nohup`` has set it to be ignored."""
     ignored = signal_number == getattr(signal, "SIGHUP", None) and signal.getsignal(signal_number) == signal.SIG_IGN
     return threading.current_thread() is threading.main_thread() and not ignored
 

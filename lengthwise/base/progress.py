@@ -23,12 +23,12 @@ from lengthwise.base.formatting import duration_text
 LOG_SECONDS = 10.0  # seconds between lines in a log
 BAR_CHARACTERS = 12  # characters of a bar
 NOTEBOOK_SECONDS = 1.0  # seconds between updates in a notebook
-# The fraction of the work after which the remaining time is estimated; the first pieces are often small.
+# The fraction of the work after which the remaining time is estimated; earlier estimates are often far too short.
 MIN_ESTIMABLE_FRACTION = 0.005
 
 
 class Terminal(Console):
-    """A rich console that prints strings literally, without markup, emoji codes and control characters."""
+    """A rich console that prints strings without interpreting markup or emoji codes, and drops control characters."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
@@ -49,7 +49,7 @@ class ProgressLine:
 
     def __init__(self, label: str, total: float | None, done: float = 0.0) -> None:
         self.label, self.total, self.note = label, total, ""
-        self.done = self.first = done
+        self.done = self.initial = done
         self.start, self.end = time.monotonic(), math.inf
 
     def update(self, done: float, note: str = "") -> None:
@@ -65,7 +65,7 @@ class ProgressLine:
 
     def describe_time(self) -> str:
         """Return the fraction done and, once it can be estimated, the remaining time."""
-        seconds, advanced = min(self.end, time.monotonic()) - self.start, self.done - self.first
+        seconds, advanced = min(self.end, time.monotonic()) - self.start, self.done - self.initial
         if self.end < math.inf:
             return f"done in {duration_text(seconds)}"
         time_text = f"{duration_text(seconds)} so far"
@@ -84,7 +84,7 @@ class Progress:
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.quiet, self.console = quiet, console or Terminal(stderr=True)
         self.lines: list[ProgressLine] = []
-        self.page: Any = None  # the handle of a notebook's output
+        self.notebook_output: Any = None  # the handle of a notebook's output
         self.display: AbstractContextManager[None] | None = None
 
     def __enter__(self) -> Self:
@@ -95,8 +95,8 @@ class Progress:
     def __exit__(self, *error: Any) -> None:
         if self.display:
             self.display.__exit__(*error)
-            if self.page is not None:
-                self._replace_page()
+            if self.notebook_output is not None:
+                self._update_notebook()
         self.display, self.lines = None, []
 
     def note(self, text: str) -> None:
@@ -104,7 +104,8 @@ class Progress:
         self.console.print(f"lengthwise: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def add_line(self, label: str, total: float | None = None, done: float = 0.0) -> ProgressLine:
-        """Add a piece of work; an earlier call did ``done`` of it. Without ``total``, no remaining time is shown."""
+        """Add a line for work of size ``total``, of which ``done`` is finished already. Without ``total``, no remaining
+        time is shown."""
         self.lines.append(ProgressLine(label, total, done))
         return self.lines[-1]
 
@@ -116,18 +117,18 @@ class Progress:
             yield
             return
         if self.console.is_terminal and not in_notebook:
-            # Redrawn four times a second, so that the clock advances between reports.
+            # rich redraws the lines four times a second, so that the time advances between updates.
             with Live(console=self.console, get_renderable=self._draw, transient=True, refresh_per_second=4):
                 yield
             return
-        show, seconds = (self._replace_page, NOTEBOOK_SECONDS) if in_notebook else (self._print_line, LOG_SECONDS)
+        show, seconds = (self._update_notebook, NOTEBOOK_SECONDS) if in_notebook else (self._print_line, LOG_SECONDS)
         stopped = threading.Event()
 
-        def run() -> None:
+        def show_repeatedly() -> None:
             while not stopped.wait(seconds):
                 show()
 
-        thread = threading.Thread(target=run, daemon=True)
+        thread = threading.Thread(target=show_repeatedly, daemon=True)
         thread.start()
         try:
             yield
@@ -136,7 +137,7 @@ class Progress:
             thread.join()
 
     def _draw(self) -> RenderableType:
-        """Return a line with name, bar and time for each piece of work, and the note below it."""
+        """Return a line with label, bar and time for each piece of work, and below it the work's note."""
         parts: list[RenderableType] = []
         for line in self.lines:
             full = round(line.fraction * BAR_CHARACTERS)
@@ -147,17 +148,17 @@ class Progress:
         return Group(*parts)
 
     def _print_line(self) -> None:
-        for line in self.lines[-1:]:  # the lines before it are done
+        for line in self.lines[-1:]:  # earlier lines are done
             self.console.print(f"{line.label}: {line.describe()}", highlight=False, markup=False, soft_wrap=True)
 
-    def _replace_page(self) -> None:
+    def _update_notebook(self) -> None:
         from IPython.display import HTML, display  # type: ignore[import-not-found] (a notebook has it)
 
         rows = HTML("".join(format_bar(line) for line in self.lines))
-        if self.page is None:
-            self.page = display(rows, display_id=True)
+        if self.notebook_output is None:
+            self.notebook_output = display(rows, display_id=True)
         else:
-            self.page.update(rows)
+            self.notebook_output.update(rows)
 
 
 def format_bar(line: ProgressLine) -> str:

@@ -15,17 +15,17 @@ LARGEST_SHOWN = 10_000  # a larger upper bound only rules out impossible sizes, 
 
 @dataclass(frozen=True)
 class Range:
-    """Finite numbers from ``low`` to ``high``: with both ends (``closed``), neither (``open``), or only the lower one
-    (``half-open``)."""
+    """The finite numbers from ``low`` to ``high``. The interval includes both ends (``closed``), neither (``open``), or
+    only the lower one (``half-open``)."""
 
     low: float = -math.inf
     high: float = math.inf
     ends: str = "closed"
 
     def broken_requirement(self, value: float) -> str | None:
-        low = value > self.low if self.ends == "open" else value >= self.low
-        high = value <= self.high if self.ends == "closed" else value < self.high
-        return None if low and high else self._describe(too_low=not low)
+        high_enough = value > self.low if self.ends == "open" else value >= self.low
+        low_enough = value <= self.high if self.ends == "closed" else value < self.high
+        return None if high_enough and low_enough else self._describe(too_low=not high_enough)
 
     def __str__(self) -> str:
         low, high = self._describe(too_low=True), self._describe(too_low=False)
@@ -73,7 +73,7 @@ Count = Annotated[int, Range(1, 10**9)]
 Whole = Annotated[int, Range(0, 10**9)]
 Size = Annotated[int, Range(1, 10**6)]  # a size of a problem or of a tensor's axis, or a number of loops
 Extra = Annotated[int, Range(0, 10**6)]  # a number to add to a size
-Change = Annotated[int, Range(-(10**6), 10**6)]  # a change of a size
+Change = Annotated[int, Range(-(10**6), 10**6)]  # a number to add to a size or subtract from it
 Seeds = Annotated[int, Range(1, 1000)]  # replicates in one call
 Threads = Annotated[int, Range(1, 1024)]
 Seed = Annotated[int, Range(-(2**63), 2**63 - 1)]

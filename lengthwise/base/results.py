@@ -32,7 +32,7 @@ NORMAL_QUANTILE = 1.959964  # the normal quantile of a 95 % interval
 
 @dataclass(frozen=True)
 class Outcomes:
-    """A digest of a score's problems, and which answers were right, to compare two scores problem by problem."""
+    """The outcome of each of a score's problems, to compare two scores problem by problem."""
 
     problems: bytes  # a digest of the problems, in their order
     right: bytes  # a byte for each problem: 1 if the whole answer is right, else 0
@@ -131,8 +131,8 @@ def independent_trials(count: int, together: int | None = None) -> float:
 
 
 def counted_problems(row: Mapping[str, Any]) -> int:
-    """Return how many problems an interval counts: those repeated from a fixed set add no information and count
-    once."""
+    """Return the number of problems that a row's interval counts. Problems repeated from a fixed set count once, since
+    repetitions add no information."""
     return row.get("distinct", row["count"]) if row.get("fixed_set") else row["count"]
 
 
@@ -174,16 +174,16 @@ def worst_interval(rows: Sequence[Row]) -> dict[str, float]:
     return {"low": min(lows), "high": min(highs)}
 
 
-def student_quantile(freedom: float, steps: int = 1_000) -> float:
-    """Return the .975 quantile of Student's t to three decimals, for ``freedom`` degrees of freedom from 1 to 1,000.
-    With t = √freedom · tan a, the density is proportional to cos(a)^(freedom − 1), which is summed over the angle a."""
-    import numpy as np  # late: reports and `list` need no numbers of it
+def student_quantile(degrees_of_freedom: float, bins: int = 1_000) -> float:
+    """Return the .975 quantile of Student's t to three decimals, for 1 to 1,000 degrees of freedom. With t = √f · tan a
+    for f degrees of freedom, the density is proportional to cos(a)^(f − 1), which is summed over the angle a."""
+    import numpy as np  # late: `list` and most reports do not need it
 
-    if freedom < 1:
-        raise ValueError(f"Student's t needs one degree of freedom or more, not {freedom}")
-    edges = np.linspace(0, math.pi / 2, steps + 1)
-    sums = np.cumsum(np.cos((edges[1:] + edges[:-1]) / 2) ** (freedom - 1))
-    return math.sqrt(freedom) * math.tan(np.interp(0.95 * sums[-1], sums, edges[1:]))
+    if degrees_of_freedom < 1:
+        raise ValueError(f"Student's t needs one degree of freedom or more, not {degrees_of_freedom}")
+    edges = np.linspace(0, math.pi / 2, bins + 1)
+    sums = np.cumsum(np.cos((edges[1:] + edges[:-1]) / 2) ** (degrees_of_freedom - 1))
+    return math.sqrt(degrees_of_freedom) * math.tan(np.interp(0.95 * sums[-1], sums, edges[1:]))
 
 
 def welch_interval(
@@ -215,7 +215,7 @@ MATRIX_TIMES = (1.0, 3.2, 6.4)  # sizes in a cell of the task matrix, in multipl
 
 # Thresholds that describe how the answers and states of looped weights change in the loops after T(n).
 STILL_MOVEMENT = 5e-4  # mean relative movement below which a state counts as standing still
-SLOW_MOVEMENT = 0.05  # below which it counts as slow: between standing still and moving
+SLOW_MOVEMENT = 0.05  # mean relative movement below which a state counts as slow: between standing still and moving
 RIGHT_EXACT_MATCH = 0.99  # exact match from which an answer counts as right
 VERDICT_RULE = (
     f"settles: the last loop moves the state by less than {STILL_MOVEMENT:g} of its norm (mean over positions and "
@@ -226,8 +226,8 @@ VERDICT_RULE = (
 
 @dataclass(frozen=True)
 class Fate:
-    """Accuracy and movement of the states of a set of weights by loop: h_k is the state after loop k; ``seed`` drew the
-    problems."""
+    """The exact match of a set of weights after each loop, and how far each loop moves the state; h_k is the state
+    after loop k. ``seed`` is the seed of the problems."""
 
     weights: str
     recipe: str
@@ -239,15 +239,15 @@ class Fate:
     planned: float  # T(n), mean over problems
     after: list[int]  # loops after each problem's own T(n); negative before it
     exact: list[float | None]  # fraction of problems whose answer is right
-    moved: list[float | None]  # ‖h_k − h_{k−1}‖ / ‖h_k‖, mean over positions and problems
+    moved: list[float | None]  # relative movement ‖h_k − h_{k−1}‖ / ‖h_k‖, mean over positions and problems
     moved_over_two: list[float | None]  # ‖h_k − h_{k−2}‖ / ‖h_k‖: small if the state returns after two loops
     cosine: list[float | None]  # cosine similarity of h_k to the state after the last loop
-    map: list[list[float | None]] = field(repr=False)  # loop × position, of one problem
-    path: list[list[float]] = field(repr=False)  # loop × 2: its states, projected on two principal components
-    map_planned: int = 0  # T(n) of that problem
+    map: list[list[float | None]] = field(repr=False)  # movement by loop and position, of one problem
+    path: list[list[float]] = field(repr=False)  # the same problem's states on two principal components, by loop
+    map_planned: int = 0  # T(n) of the problem of ``map`` and ``path``
 
     def exact_after(self, loops: int) -> float:
-        """Return exact match ``loops`` loops beyond T(n)."""
+        """Return the exact match after T(n) + ``loops`` loops."""
         return self.exact[self.after.index(loops)] or 0.0
 
     @property
@@ -284,6 +284,6 @@ def seeds_name(seeds: Sequence[Fate]) -> str:
 
 
 def seeds_verdict(seeds: Sequence[Fate]) -> str:
-    """Return the verdict that all seeds share, or the number of seeds with each verdict."""
+    """Return the verdict if all seeds have the same one, else the number of seeds with each verdict."""
     verdicts = Counter(fate.verdict for fate in seeds)
     return ", ".join(name if len(verdicts) == 1 else f"{name} {count}" for name, count in verdicts.most_common())

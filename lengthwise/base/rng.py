@@ -1,5 +1,5 @@
-"""Random generators seeded by a hash of the seed and a named path: ``seed + index`` would give neighbours the same
-data."""
+"""Random generators seeded by a hash of a seed and a path of names and numbers. With ``seed + index`` instead,
+neighbouring seeds would get the same data."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _GENERATORS_LOCK = threading.RLock()  # held by the thread that uses torch's glo
 
 
 def derive_seed(seed: int, *path: str | int) -> int:
-    """Return a 63-bit seed, the hash of ``seed`` and ``path``; another seed or path gives an unrelated hash."""
+    """Return a hash of ``seed`` and ``path`` as a 63-bit seed; another seed or path gives an unrelated one."""
     digest = hashlib.blake2b(json.dumps([seed, *path]).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -27,9 +27,9 @@ def stream(seed: int, *path: str | int) -> torch.Generator:
     return torch.Generator().manual_seed(derive_seed(seed, *path))
 
 
-def seed_torch(number: int) -> None:
+def seed_torch(seed: int) -> None:
     """Seed torch's global generators. Without an accelerator, this is 100 times as fast as ``torch.manual_seed``."""
-    (torch.manual_seed if _has_accelerator() else torch.default_generator.manual_seed)(number)
+    (torch.manual_seed if _has_accelerator() else torch.default_generator.manual_seed)(seed)
 
 
 _has_accelerator = cache(torch.accelerator.is_available)

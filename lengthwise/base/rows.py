@@ -1,5 +1,5 @@
-"""Vectorised masks and shifts of rows of different lengths, copied from windows of a longer row: contiguous copies are
-several times as fast as comparisons of positions with lengths or as indexing."""
+"""Vectorised masks and shifts for rows of different lengths. They copy windows of one long row, which is several times
+as fast as comparing positions with lengths, or indexing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def zero_after(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tens
 
 
 def shift_right(rows: Shaped[Tensor, "b n"], offsets: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
-    """Shift each row right by its offset (−n to ``width``) in a result of ``width`` columns, filled with 0."""
+    """Shift each row right by its offset, from −n to ``width``. The result has ``width`` columns; empty places are
+    0."""
     count, size = rows.shape
     spaced = rows.new_zeros(count + 1, width + size)  # the zeros before a row are also those after the previous row
     spaced[:count, width:] = rows

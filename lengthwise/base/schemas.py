@@ -1,5 +1,5 @@
-"""Schemas of the files in a run's folder; rows may have further fields. Optional fields are missing in files of some
-versions, or if they were not measured."""
+"""Schemas of the files in a run's folder; rows may have further fields. A file may lack an optional field if another
+version wrote it, or if the quantity was not measured."""
 
 # TypedDict knows which keys are required only if annotations are not postponed.
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -91,7 +91,7 @@ class DepthRow(TypedDict):
     chosen: _ChosenLoopsByRule
 
 
-class _AnswerEnds(TypedDict):  # numbers of wrong answers that end too early, too late or at the right position
+class _AnswerEnds(TypedDict):  # the number of wrong answers that end too early, too late, or at the right position
     early: Whole
     late: Whole
     right: Whole
@@ -143,7 +143,8 @@ class PublishedEntry(TypedDict):
 
     recipe_name: OneLine
     id: OneLine
-    parameters: NotRequired[Whole]  # these three: only for completed runs
+    # Only completed runs have the following fields.
+    parameters: NotRequired[Whole]
     cpu_s: NotRequired[NotNegative]
     wall_s: NotRequired[NotNegative]
 

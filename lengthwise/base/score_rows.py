@@ -59,7 +59,7 @@ def loops_text(row: Row) -> str:
 
 
 def loops_notes(rows: Iterable[Row]) -> list[str]:
-    """Return notes on the loops column and on the limits that rules reached; several rules are named."""
+    """Return notes on the column of loops, and on the problems that rules stopped at their limit of loops."""
     rows = list(rows)
     notes = ["loops: the chosen loop, of all loops run"] * any(loops_text(row).count("of") for row in rows)
     by_rule = group_by(rows, lambda row: row["stopping"])
@@ -77,8 +77,8 @@ def is_within_training_sizes(sizes: Sequence[int], largest_trained: Sequence[int
 
 
 def select_reported_rows(rows: Iterable[Row]) -> list[Row]:
-    """Return one row per size, kind of problems and rule: the sealed one, else that with the most problems, the last of
-    several."""
+    """Return one row per size, kind of problems and stopping rule: a sealed row if there is one, else the row with the
+    most problems; of several, the last."""
     groups = group_by(rows, lambda row: (tuple(row["sizes"]), row["problems"], row["stopping"])).values()
     return [max(reversed(group), key=lambda row: ("sealed" in row, row["count"])) for group in groups]
 
@@ -98,11 +98,11 @@ def uniform_rows_by_size(rows: Iterable[Row]) -> dict[Sizes, Row]:
 
 
 def training_length_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
-    """Return a run's rows at its training length ``tops``: those of every problem if there are any, else of uniform
-    ones, whose score near 0.99 may fall on either side of that threshold."""
+    """Return a run's rows at its training length, ``tops``: the rows on all problems of that length or, without any, on
+    uniform problems, a sample that may misjudge a score near the threshold of 0.99."""
     at_length = [row for row in rows if tuple(row["sizes"]) == tuple(tops)]
-    every = [row for row in at_length if row["problems"] == "every"]
-    return every or [row for row in at_length if row["problems"] == "uniform"]
+    on_all_problems = [row for row in at_length if row["problems"] == "every"]
+    return on_all_problems or [row for row in at_length if row["problems"] == "uniform"]
 
 
 def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
@@ -124,7 +124,7 @@ def worst_row(rows: Sequence[Row]) -> Row:
 
 
 def is_full_family_run(row: Row) -> bool:
-    """Return whether a row is of a family that was measured together with all others."""
+    """Return whether a row's problems are a family that was measured together with all other families."""
     return row["problems"] not in KINDS_WITH_CURVE and row.get("family") != "alone"
 
 

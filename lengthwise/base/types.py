@@ -42,7 +42,7 @@ from lengthwise.base.results import Kind as Kind
 from lengthwise.base.results import Score as Score
 from lengthwise.base.results import wilson_interval as wilson_interval
 
-Purpose = Literal["train", "validation", "test"]  # the use of problems
+Purpose = Literal["train", "validation", "test"]  # what problems are used for
 
 
 def smallest_integer_type(largest_value: int) -> torch.dtype:
@@ -80,14 +80,14 @@ class Rows:
         if len(parts) == 1:
             return parts[0]
 
-        def stack(name: str) -> Tensor:
+        def concatenate(name: str) -> Tensor:
             tensors = [getattr(part, name) for part in parts]
             if tensors[0].dim() == 1:
                 return torch.cat(tensors)
             width = max(tensor.shape[1] for tensor in tensors)
             return torch.cat([torch.nn.functional.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])
 
-        return cls(**{f.name: stack(f.name) for f in fields(cls)})  # type: ignore[arg-type]
+        return cls(**{f.name: concatenate(f.name) for f in fields(cls)})  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Inputs(Rows):
 
     tokens: Int[Tensor, "b t"]
     position: Int[Tensor, "b t"]  # given to positional encodings; augmentation may change it in training
-    digit_position: Int[Tensor, "b t"]  # within its number, from 1, in the digit order of the answer; 0 for a sign
+    digit_position: Int[Tensor, "b t"]  # a digit's index in its number, from 1, in the answer's digit order; 0: a sign
     padding_mask: Bool[Tensor, "b t"]  # False after a row's end: no result may depend on the tokens there
     # The line of a grid that a token stands in, from 0; ``position`` is then its column. A row that is not a grid has
     # one line.
@@ -148,7 +148,7 @@ class Inputs(Rows):
 
 @dataclass(frozen=True)
 class CopiedInputs(Inputs):
-    """Inputs on a device with a reference to the original on the CPU. Slices of them lose the reference."""
+    """Inputs copied to a device, with a reference to the original on the CPU. A slice has no such reference."""
 
     original: Inputs
 
@@ -202,7 +202,8 @@ class Loss:
 
 
 def validate_loss(objective: object, loss: object) -> Loss:
-    """Return what an objective returned. Raises UsageError unless it is a ``Loss`` of tensors of one number."""
+    """Return an objective's result. Raises UsageError unless it is a ``Loss`` whose value and logs are tensors of one
+    number each."""
     numbers = [loss.value, *loss.logs.values()] if isinstance(loss, Loss) and isinstance(loss.logs, dict) else [None]
     if all(isinstance(number, Tensor) and number.numel() == 1 for number in numbers):
         return loss  # type: ignore[return-value]
@@ -224,7 +225,7 @@ class Trace:
     ends: Int[Tensor, "k b"]
     confidence: Float[Tensor, "k b"]
     loops: Int[Tensor, " b"]
-    movement: Float[Tensor, "k b p"] | None = None  # None: no rule reads it
+    movement: Float[Tensor, "k b p"] | None = None  # None: not computed, since no stopping rule reads it
 
 
 UNKNOWN = "�"

@@ -1,4 +1,4 @@
-"""Registry of parts, recipes and studies; the import of modules by name. All other imports are import statements."""
+"""Registry of parts, recipes and studies, and the import of all modules of a folder."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-# Names of the recipes in families, which only calls of their functions give; `make docs` writes the file, and a test
-# compares it with the recipes.
+# The names of the recipes in families (functions that return several recipes), which cannot be read from the source.
+# `make docs` writes the file, and a test compares it with the recipes.
 MEMBERS = PACKAGE / "recipes" / "members.json"
 
 # The base class of each kind of part of a recipe.
@@ -84,7 +84,8 @@ def first_sentence(text: str) -> str:
 
 
 def filter_entries(entries: Mapping[str, str], words: Iterable[str], title: str = "") -> dict[str, str]:
-    """Return the entries (name: sentence) for which every word occurs in the name, the sentence or ``title``."""
+    """Return the entries of a mapping from names to sentences for which every word occurs in the name, the sentence or
+    ``title``, ignoring case."""
     wanted = [word.lower() for word in words]
     searched = {name: f"{title} {name} {text}".lower() for name, text in entries.items()}
     return {name: text for name, text in entries.items() if all(word in searched[name] for word in wanted)}
@@ -128,9 +129,9 @@ def declared_parts() -> dict[str, dict[str, ClassDeclaration]]:
     """Return the parts of recipes, by kind and by name."""
     parts: dict[str, dict[str, ClassDeclaration]] = {kind: {} for kind in BASES}
     for one in sorted((one for known in declared_classes().values() for one in known), key=lambda one: one.name):
-        above = {ancestor.name for ancestor in ancestors(one)}
+        base_names = {ancestor.name for ancestor in ancestors(one)}
         for kind, base in BASES.items():
-            if one.is_dataclass and base in above and not one.name.startswith("_"):
+            if one.is_dataclass and base in base_names and not one.name.startswith("_"):
                 parts[kind][one.name] = one
     return parts
 
@@ -202,8 +203,8 @@ SYNONYMS = {
 
 
 def field_path(name: str, existing: Container[str] | None = None) -> str | None:
-    """Return the path of the field that a common name means, ``lr`` → ``optimizer.rate``; None if unknown, or if a
-    recipe has only the ``existing`` paths."""
+    """Return the path of the recipe's field that a common name means: ``lr`` → ``optimizer.rate``. With ``existing``,
+    consider only these paths. Return None if there is no such field."""
     name = name.replace("-", "_").lower()
     synonyms = [path for path, others in SYNONYMS.items() if name in others.split()]
     below = [path for path in field_paths() if path.endswith(f".{name}")]
@@ -248,7 +249,7 @@ def list_recipe_names() -> list[str]:
 
 
 def list_systems() -> list[RecipeFile]:
-    """Return the shipped recipes by file. The names of families are those in ``MEMBERS``."""
+    """Return the shipped recipes by file. The names of the recipes in families are read from ``MEMBERS``."""
     members, found = json.loads(MEMBERS.read_text(encoding="utf-8")), []
     for path in _list_files("recipes"):
         recipes = {name.replace("_", "-"): about for name, about in _list_functions(path, "Recipe")}
