@@ -1,4 +1,4 @@
-"""The Python interface, which ``import lengthwise as lw`` offers. It accepts names, folders and objects."""
+"""The Python interface, used by ``import lengthwise as lw``. Its functions accept names, folders and objects."""
 
 from __future__ import annotations
 
@@ -149,14 +149,15 @@ def train(
     configuration; ``layout``: how rows are written (``NextToken()``); ``lengths``: sizes of training problems, or the
     largest (20); ``loops``: how often the model is applied (``Constant(1)``); ``objective``: the loss (``Final()``);
     ``optimizer`` (``AdamW(1e-3)``, with warm-up and cosine decay); ``steps`` (2,500); ``batch``: rows per step (64);
-    ``seed``: of weights and problems; ``seeds``: how many to train, each with its own initial weights (a module too).
+    ``seed``: of weights and problems; ``seeds``: the number of seeds to train, each with its own initial weights.
 
-    ``folder``: of the run (by default in ``runs/``); ``device``: "auto", "cpu" or "cuda"; ``matmul``: the precision of
+    ``folder``: the run's (by default in ``runs/``); ``device``: "auto", "cpu" or "cuda"; ``matmul``: the precision of
     matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops (GPUs);
     ``graphs``: record steps as CUDA graphs; ``track``: one or several of the trackers "tensorboard", "trackio" and
     "wandb"; ``threads``: CPU threads; ``save_every``: seconds between checkpoints; ``quiet``: show no progress;
     ``wait``: if another process trains this run, wait instead of raising an error. ``parent``: a run or weights to
-    train on up to ``steps``, by its recipe unless another is given; ``keep_state``: keep the optimizer's state for it.
+    continue from up to step ``steps``, with the parent's recipe unless another is given; ``keep_state``: keep the
+    optimizer's state, so that a later run can continue from this one bit for bit.
 
     Raises UsageError for a wrong argument, in one line, and Interrupted at Ctrl-C, after saving.
     """
@@ -241,10 +242,9 @@ def evaluate(
     ``lengths`` is a size or several, by default 1, 1.5, 2, 3 and 5 times the training length; a task of two sizes takes
     pairs, or a number for both.
 
-    These four are only for a module: ``task``, a Task or its name; ``layout``, how problems are written as rows, by
+    Four arguments are only for a module: ``task``, a Task or its name; ``layout``, how problems are written as rows, by
     default ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
-    ``trained_to``, its training length, which figures shade and from which the default lengths follow (20 unless
-    given).
+    ``trained_to``, its training length (20 unless given), which sets the default lengths and is shaded in figures.
 
     ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, sampling ends once the
     length's 95 % interval is within ± 0.01, or after 10,000 problems, or ``samples`` if given. ``stopping`` is a rule
@@ -325,7 +325,7 @@ def compare(
     table with the mean over seeds on uniform problems and the worst family, and the difference between each recipe's
     mean and that of the first, with its 95 % interval over seeds (Welch's t) if both have two seeds or more.
 
-    Otherwise, and for scores that ``evaluate`` returned, ``first`` and one or more ``others`` stand side by side at the
+    Otherwise, and for scores that ``evaluate`` returned, the result shows ``first`` and ``others`` side by side at the
     sizes and on the problems that all were measured on, with the difference between the last and the first and its 95 %
     interval over problems, which is paired if ``evaluate`` returned both for the same problems. The interval does not
     cover the spread between training seeds.

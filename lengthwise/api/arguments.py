@@ -1,4 +1,4 @@
-"""Convert arguments from Python callers to the package's types. Raises UsageError, in one line, for invalid ones."""
+"""Convert arguments from Python callers to the package's types. Invalid arguments raise UsageError, in one line."""
 
 from __future__ import annotations
 
@@ -68,7 +68,8 @@ def build_recipe(model: ModelSpec | nn.Module, task: Task | str, **settings: Any
 
 
 def resolve_task(task: Task | str, changes: Iterable[str] = ()) -> Task:
-    """Return a task, given as an object or as ``catalog.task`` takes it, with ``name=value`` changes to its fields."""
+    """Return a task, given as an object, a name or text such as ``Addition(base=2)``, with ``name=value`` changes to
+    its fields."""
     if isinstance(task, Task | type):
         return fields.override(fields.validate(Task, task, "task"), changes)
     if not isinstance(task, str):
@@ -114,7 +115,7 @@ def resolve_sizes(lengths: object, task: Task) -> list[AnySize]:
         raise UsageError(f"lengths: {quote(lengths)} is neither a size nor a list of sizes, such as [8, 12]")
     sizes: list[AnySize] = []
     for size in islice(listed, MAX_SIZES + 1):
-        parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)  # JSON has pairs as lists
+        parts = tuple(size) if isinstance(size, (tuple, list)) else (size,)  # in JSON, pairs are lists
         # numpy's whole numbers are sizes too.
         are_whole = all(isinstance(part, Integral) and not isinstance(part, bool) for part in parts)
         if not are_whole or not all(0 < int(part) <= 10**6 for part in parts):
@@ -156,11 +157,12 @@ def build_training_recipe(
     parent: Run | str | Path | None,
     settings: dict[str, Any],
 ) -> Recipe:
-    """Return the recipe to train: the named recipe, otherwise the parent's, with ``settings`` and ``changes``."""
-    came_from = parent.folder if isinstance(parent, Run) else parent
-    if came_from is not None and (recipe is None or (isinstance(recipe, str) and "=" in recipe)):
+    """Return the recipe to train: the given recipe or, without one, the parent's; with ``settings``, fields that are
+    not None, and ``changes``."""
+    parent_folder = parent.folder if isinstance(parent, Run) else parent
+    if parent_folder is not None and (recipe is None or (isinstance(recipe, str) and "=" in recipe)):
         changes = (recipe, *changes) if isinstance(recipe, str) else changes
-        recipe = read_recipe(weights_folder(came_from))
+        recipe = read_recipe(weights_folder(parent_folder))
     chosen = resolve_recipe(recipe, task)
     if settings["model"] is not None and isinstance(recipe, (ModelSpec, nn.Module)):
         raise UsageError(f"model: {type(recipe).__name__} is a model already; give only one")
@@ -174,12 +176,12 @@ def build_training_recipe(
             raise UsageError(f"lengths: {quote(lengths)} is neither the longest training length, {advice}")
         settings |= {"lengths": lengths}
     chosen = chosen.change(**{name: value for name, value in settings.items() if value is not None}).change(changes)
-    return chosen if came_from is None else continue_from(came_from, chosen)
+    return chosen if parent_folder is None else continue_from(parent_folder, chosen)
 
 
 def find_run_to_save(weights: object) -> Run:
     """Return the run in whose folder scores are saved. Raises UsageError if these weights are not a run."""
     run = weights if isinstance(weights, Run) else Run.open(weights) if isinstance(weights, (str, Path)) else None
     if run is None or not run.is_run:
-        raise UsageError(f"save: {quote(weights)} is not a run, in whose folder scores are saved: omit save")
+        raise UsageError(f"save: {quote(weights)} is not a run, and scores are saved in a run's folder: omit save")
     return run

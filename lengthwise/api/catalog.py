@@ -1,4 +1,4 @@
-"""Catalog of all tasks, models, objectives, recipes and studies, found in their folders."""
+"""Catalog of all parts, recipes and studies of the package, found in their folders, and of a user's own."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def parts() -> dict[str, dict[str, type[Config]]]:
 
 
 def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
-    """Return public functions without required arguments that are annotated to return ``returns``."""
+    """Return, by name, public functions without required arguments that are annotated to return ``returns``."""
     functions = {}
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
@@ -55,8 +55,8 @@ def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Ca
             except NameError:  # a name that only a type checker imports
                 continue
             parameters = inspect.signature(function).parameters.values()
-            is_callable = all(parameter.default is not parameter.empty for parameter in parameters)
-            if is_callable and returned == returns:
+            has_defaults = all(parameter.default is not parameter.empty for parameter in parameters)
+            if has_defaults and returned == returns:
                 functions[name.replace("_", "-")] = function
     return functions
 
@@ -64,7 +64,7 @@ def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Ca
 def _find_recipes(modules: Iterable[ModuleType]) -> dict[str, Callable[[], Recipe]]:
     modules = list(modules)
     recipes = _find_functions(modules, Recipe)
-    for module in modules:  # one by one: two modules' family functions may share a name, though their recipes do not
+    for module in modules:  # one by one, since family functions of two modules may have the same name
         for family in _find_functions([module], dict[str, Recipe]).values():
             for name, recipe in family().items():
                 recipes[name] = partial(recipe.change)  # a function that returns it
@@ -77,8 +77,8 @@ _OWN_STUDIES: dict[str, Callable[..., Study]] = {}
 
 
 def recipes() -> dict[str, Callable[[], Recipe]]:
-    """Return a function for each recipe, by name. In ``recipes/``, functions return one, or several by name (a
-    family)."""
+    """Return a function that builds each recipe, by the recipe's name. A function in ``recipes/`` returns one recipe,
+    or a family, which is several recipes by name."""
     return _shipped_recipes() | _OWN_RECIPES
 
 
@@ -88,7 +88,7 @@ def _shipped_recipes() -> dict[str, Callable[[], Recipe]]:
 
 
 def studies() -> dict[str, Callable[..., Study]]:
-    """Return a function for each study, by the study's name."""
+    """Return a function that builds each study, by the study's name."""
     return _shipped_studies() | _OWN_STUDIES
 
 
@@ -100,7 +100,7 @@ def _shipped_studies() -> dict[str, Callable[..., Study]]:
 def add_module(module: ModuleType) -> None:
     """Register the recipes and studies of a user's own module; its classes are registered by the import itself. Raises
     UsageError if a name is taken."""
-    parts()  # raises for names of the package's parts
+    parts()  # raises UsageError for names of the package's parts
     for base in PARTS.values():
         defined = {cls for cls in dataclass_subclasses(base) if cls.__module__ == module.__name__}
         for other in {*dataclass_subclasses(base)} - defined:
@@ -131,8 +131,8 @@ def find_definitions(
 
 
 def find_undecorated(module: ModuleType) -> list[str]:
-    """Return the names of a module's classes that are no parts only because they are no dataclasses. A class with
-    subclasses is a base of parts."""
+    """Return the names of a module's classes that would be parts if they were dataclasses. Classes with subclasses are
+    left out, since they may be bases of parts."""
     classes = [cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == module.__name__]
     leaves = [cls for cls in classes if issubclass(cls, Config) and not cls.__subclasses__()]
     return [cls.__name__ for cls in leaves if not (dataclasses.is_dataclass(cls) or cls.__name__.startswith("_"))]
@@ -145,7 +145,8 @@ def describe_user_definitions() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def family_members() -> dict[str, dict[str, list[str]]]:
-    """Return the names of the recipes of each family, by file and function: they cannot be read from the source."""
+    """Return the names of the recipes of each family, by file and function; ``sources`` cannot read them from the
+    code."""
     members: dict[str, dict[str, list[str]]] = {}
     for module in import_folder("recipes"):
         families = {function.__name__: function() for function in _find_functions([module], dict[str, Recipe]).values()}

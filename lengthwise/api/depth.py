@@ -1,4 +1,4 @@
-"""Run looped weights for more than T(n) loops: the Python interface."""
+"""The Python interface of ``depth``: run looped weights for more than T(n) loops."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from lengthwise.runs.run import Run, Weights, load
 if TYPE_CHECKING:
     from lengthwise.report.style import Drawing
 
-LATER_LOOPS = (0, 1, 2, 5, 20)  # loops after T(n) in the table, before the last one
-HEADS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER_LOOPS), "last", "moved", "over 2", "fate")
+LATER_LOOPS = (0, 1, 2, 5, 20)  # columns of the table, in loops after T(n); a column for the last loop follows
+COLUMNS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER_LOOPS), "last", "moved", "over 2", "fate")
 
 
 class Fates(PrintedTable, list[Fate]):
-    """The changes of answer and state in loops beyond T(n), for each of several sets of weights."""
+    """What happens to answers and states in the loops after T(n), for each of several sets of weights."""
 
     title_above = False
 
@@ -39,8 +39,8 @@ class Fates(PrintedTable, list[Fate]):
         return fate_figure(self, title or "What more loops do")
 
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
-        """Return ``HEADS``, and a line of cells for each recipe: the smallest and the largest value of its seeds."""
-        return HEADS, [
+        """Return ``COLUMNS``, and a row of cells for each recipe, with the smallest and largest value of its seeds."""
+        return COLUMNS, [
             [seeds_name(seeds), size_text(seeds[0].sizes), f"{seeds[0].planned:.3g}",
              *(_format_span([fate.exact_after(k) for fate in seeds], share_text) if k <= seeds[0].after[-1] else ""
                for k in (*LATER_LOOPS, seeds[0].after[-1])),
@@ -50,13 +50,13 @@ class Fates(PrintedTable, list[Fate]):
         ]  # fmt: skip
 
     def title(self) -> str:
-        """Return a note on the loops in the columns, and on the meaning of each fate."""
+        """Return a note that explains the columns and the fates."""
         last = sorted({fate.after[-1] for fate in self})
         return f"Exact match at T(n), later, and last (T + {', '.join(map(str, last))}); {VERDICT_RULE}"
 
 
 def _format_span(values: Sequence[float | None], format_value: Callable[[float], str]) -> str:
-    """Return the smallest and the largest value of several seeds, or the value that all share."""
+    """Format the smallest and the largest value of several seeds, or one value if they look the same."""
     values_known = [value for value in values if value is not None]
     texts = [format_value(min(values_known)), format_value(max(values_known))] if values_known else ["–"]
     return " to ".join(dict.fromkeys(texts))
@@ -71,8 +71,8 @@ def depth(
     samples: int = 64,
     seed: int = 0,
 ) -> Fates:
-    """Run looped weights for T(n) + ``more`` loops on ``samples`` new problems, drawn by ``seed``, and measure
-    how the answer and the state change.
+    """Run looped weights for T(n) + ``more`` loops on ``samples`` new problems, chosen by ``seed``, and measure
+    how answers and states change.
 
     ``weights`` are one or several, e.g. ``["looped-pairs", "looped-parity"]``; ``size`` is the largest training size
     unless given. The result prints as a table of fates, the seeds of a recipe in one line. ``rows()`` has a row per
@@ -97,6 +97,6 @@ def depth(
 
 
 def check_named_once(names: Sequence[str | Path]) -> None:
-    """Raise UsageError if weights are named twice, which would count as two seeds."""
+    """Raise UsageError if weights are named twice, since they would count as two seeds."""
     if repeated := [name for place, name in enumerate(names) if name in names[:place]]:
         raise UsageError(f"depth: {repeated[0]} is given more than once: list it once")

@@ -1,4 +1,4 @@
-"""Trained weights as a graph for other programs: ONNX, torch.export."""
+"""Export trained weights as a graph for other programs, in the format of ONNX or torch.export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The runs that the Python interface returns, with their scores and figures; several seeds; and comparisons."""
+"""The runs that the Python interface returns, training of several seeds, and comparison of scores."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ class Run(run.Run):
 
 
 def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
-    """Return a copy of a module with new initial weights, which its parts' ``reset_parameters`` draw; or the module
-    that a function builds. Torch's generator is seeded by ``seed``, then restored."""
+    """Return a copy of a module with new initial weights, drawn by its submodules' ``reset_parameters``; or the module
+    that a function builds. Torch's generator is seeded with ``seed``, and restored afterwards."""
     with rng.preserve_generators():
         rng.seed_torch(rng.derive_seed(seed, "weights"))
         if not isinstance(module, nn.Module):
@@ -86,12 +86,12 @@ def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
             fault = f"returns {quote_value(built)}, which is not a torch module"
             raise UsageError(f"the function that builds the module {fault}")
         new = copy.deepcopy(module)
-        for name, part in [*new.named_modules()][::-1]:  # a part that resets its own parts' biases comes after them
-            reset = getattr(part, "reset_parameters", getattr(part, "_reset_parameters", None))
+        for name, submodule in [*new.named_modules()][::-1]:  # inner ones first: an outer one may change their biases
+            reset = getattr(submodule, "reset_parameters", getattr(submodule, "_reset_parameters", None))
             if callable(reset):
                 reset()
-            elif part._parameters:
-                location = f"{name} ({type(part).__name__})" if name else type(part).__name__
+            elif submodule._parameters:
+                location = f"{name} ({type(submodule).__name__})" if name else type(submodule).__name__
                 fault = f"{location} has weights but no reset_parameters method to reinitialize them"
                 raise UsageError(f"seeds: {fault}: add one, or pass a function that builds the module")
     return new
@@ -100,11 +100,11 @@ def build_replicate(module: nn.Module | Factory, seed: int) -> nn.Module:
 def train_seeds(
     train: Callable[..., Any], *, recipe: Any, changes: Sequence[str], seed: int | None, seeds: int | None, **named: Any
 ) -> Any:
-    """Train one or several seeds and return their runs; each seed of a module has other initial weights."""
+    """Train one or several seeds and return the run or the runs. A module gets new initial weights for each seed."""
     if seeds is not None and named["folder"] is not None:
         raise UsageError("folder: each seed has a folder of its own: omit folder or seeds")
     is_own_module = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
-    # Raises if it is not a recipe.
+    # `resolve_recipe` raises UsageError for anything but a recipe.
     default_seed = 0 if is_own_module or recipe is None else resolve_recipe(recipe, named["task"]).seed
     first = default_seed if seed is None else seed
     runs = []
@@ -120,7 +120,7 @@ def train_seeds(
 
 
 def resolve_scores(source: object) -> Scores:
-    """Return the scores for an argument: scores, or a run or its folder, where scores were saved."""
+    """Return the scores that an argument means: scores themselves, or those saved in a run or its folder."""
     if isinstance(source, (str, Path)):
         source = run.Run.open(source)
     scores = Run(source.folder, source.recipe).scores if isinstance(source, run.Run) else source
@@ -135,28 +135,28 @@ def pool_by_recipe(things: Sequence[object]) -> PooledComparison | None:
     """Pool runs, lists of runs and shipped weights by recipe. Return None unless ``things`` contain a list or shipped
     weights, or are runs of which two differ only in their seeds."""
     shipped = {name for name in list_shipped() if not is_folder(runs_folder() / name)}
-    if not any(_is_list(source) or (isinstance(source, str) and source in shipped) for source in things):
+    if not any(_is_sequence(source) or (isinstance(source, str) and source in shipped) for source in things):
         if not all(isinstance(source, run.Run | str | Path) for source in things):
             return None
-        outlines = [_open(source).outline for source in things]
+        outlines = [_open_run(source).outline for source in things]
         recipes = {source.seedless_id for source in outlines}
         if len({(source.seedless_id, source.seed, source.data_seed) for source in outlines}) == len(recipes):
             return None
-    runs = [_open(source) for part in things for source in (part if _is_list(part) else [part])]
+    runs = [_open_run(source) for part in things for source in (part if _is_sequence(part) else [part])]
     scored = [one for one in runs if any(row["stopping"] == one.outline.stopping for row in one.rows("scores"))]
     recipes = {one.outline.seedless_id for one in scored}
-    for one in runs:  # a seed that diverged has no scores, and is named beside its recipe's other seeds
+    for one in runs:  # a diverged seed may lack scores if other seeds of its recipe have some; the table names it
         if one not in scored and not (one.diverged and one.outline.seedless_id in recipes):
             fault = f"{one.folder.name}: no scores yet by its own stopping rule"
             raise UsageError(f"{fault}; lw.evaluate(run, …, save=True) saves them")
     return PooledComparison(runs)
 
 
-def _is_list(thing: object) -> TypeGuard[Sequence[object]]:
+def _is_sequence(thing: object) -> TypeGuard[Sequence[object]]:
     return isinstance(thing, list | tuple) and not isinstance(thing, Scores)
 
 
-def _open(source: object) -> RunFolder:
+def _open_run(source: object) -> RunFolder:
     """Return a run, or open the folder of a run or of shipped weights. Raises UsageError for anything else."""
     if isinstance(source, run.Run):
         return source

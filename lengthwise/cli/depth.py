@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from lengthwise.api.depth import HEADS, Fates, check_named_once, depth
+from lengthwise.api.depth import COLUMNS, Fates, check_named_once, depth
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import VERDICT_RULE
@@ -43,8 +43,8 @@ def run(args: Options) -> int:
             with show_elapsed(f"{name}: T(n) + {args.more} loops"):
                 weights = load(name, choose_device(args.device))
                 fates += depth(weights, sizes[0], more=args.more, samples=args.samples, seed=args.seed or 0)
-    left, optional = ("weights", "fate"), HEADS.index("T+5")
-    table = FittedTable(*HEADS, left_aligned=left, optional_column=optional, caption=VERDICT_RULE)
+    left, optional = ("weights", "fate"), COLUMNS.index("T+5")
+    table = FittedTable(*COLUMNS, left_aligned=left, optional_column=optional, caption=VERDICT_RULE)
     for cells in fates.table()[1]:
         table.add_row(*cells)
     written = []

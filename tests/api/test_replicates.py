@@ -99,7 +99,7 @@ def test_scores_are_saved_once_and_only_for_runs(replicates):
     lw.evaluate(replicates[0], [20, 40], samples=6, save=True, quiet=True)
     assert replicates[0].rows("scores") == rows
     for wrong in (Net(), "looped-parity"):
-        with pytest.raises(lw.UsageError, match=r"save: .* is not a run, in whose folder|there is no such run"):
+        with pytest.raises(lw.UsageError, match=r"save: .* is not a run, and scores|there is no such run"):
             lw.evaluate(wrong, [2], task="parity" if isinstance(wrong, Net) else None, save=True, quiet=True)
 
 
