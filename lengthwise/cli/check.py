@@ -40,8 +40,8 @@ def run(args: Options) -> int:
     with show_elapsed(f"{', '.join(names)}: testing the laws", quiet=args.quiet):
         for name in names:
             findings += check(sys.modules[name])
-    for forgotten in (cls for name in names for cls in catalog.find_undecorated(sys.modules[name])):
-        warn(f"skipped: {forgotten}: not a dataclass (add @dataclass(frozen=True))")
+    for class_name in (cls for name in names for cls in catalog.find_undecorated(sys.modules[name])):
+        warn(f"skipped: {class_name}: not a dataclass (add @dataclass(frozen=True))")
     table = FittedTable("part", "laws")
     for part, law, case in findings.lines():
         cell = Text(f"{law} {case}", "green") if case == "hold" else Text.assemble(law, "\n", (case, "bold red"))

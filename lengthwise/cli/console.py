@@ -1,4 +1,4 @@
-"""Output of the verbs."""
+"""Print the results, warnings and progress of verbs."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ err = Terminal(stderr=True)
 
 @contextmanager
 def show_elapsed(label: str, *, quiet: bool = False) -> Iterator[Progress]:
-    """Show progress with the elapsed time; further lines may be added."""
+    """Show the elapsed time beside a label in a ``with`` block, which may add lines to the progress."""
     with Progress(quiet=quiet, console=err) as progress:
         progress.add_line(label)
         yield progress
 
 
 def print_result(args: OutputOptions, result: Any, *renderables: Any) -> int:
-    """Print the result, as JSON or as text."""
+    """Print the result as JSON, or the renderables as text; return the exit status 0."""
     if args.json:
         print(json_text(result), file=result_stream())
     else:
@@ -50,7 +50,7 @@ def print_result(args: OutputOptions, result: Any, *renderables: Any) -> int:
 
 
 def print_files(args: OutputOptions, files: Sequence[Path], *renderables: Any, **result: Any) -> int:
-    """Print the paths of files that were written, below other results."""
+    """Print other results and, below them, the paths of files that were written; return the exit status 0."""
     return print_result(args, {"files": [*map(str, files)]} | result, *renderables, "\n".join(map(str, files)))
 
 
@@ -60,7 +60,7 @@ def warn(text: str) -> None:
 
 
 def has_code_changed(run: Run, model: nn.Module | None = None) -> bool:
-    """Return whether the user's own code has changed since this run, or its ``model``, was trained; warn of it."""
+    """Return whether the user's own code has changed since a run was trained, and print a warning if it has."""
     if changed := run.changed_code(model):
         advice = "scores are not kept; undo the change, or train again"
         warn(f"{', '.join(changed)} changed since {run.folder.name} was trained: {advice}")
@@ -68,7 +68,7 @@ def has_code_changed(run: Run, model: nn.Module | None = None) -> bool:
 
 
 def save_page(args: OutputOptions, file: str, page: str, **extra: Any) -> int:
-    """Write a page to a file, and report it; ``extra`` is added to the JSON."""
+    """Write a page to a file and print its path and size, with ``extra`` in the JSON; return the exit status 0."""
     from lengthwise.viewer.document import write_page
 
     path, size = write_page(file, page), len(page.encode())
@@ -77,14 +77,15 @@ def save_page(args: OutputOptions, file: str, page: str, **extra: Any) -> int:
 
 
 def announce_duration(description: str, estimate: ResourceEstimate) -> None:
-    """Announce the duration if it is long. Raises UsageError if this machine has too little memory."""
+    """Print an estimate of how long the work takes, if it is long. Raises UsageError if this machine has too little
+    memory for it."""
     estimate.check(description)
     if estimate.seconds > ANNOUNCE_SECONDS:
         err.print(f"{description} takes about {duration_text(estimate.seconds)} of one CPU thread", highlight=False)
 
 
 def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, blank_after: bool = False) -> RenderableType:
-    """Format names with a text beside each, or below each if the names are too long for the terminal."""
+    """Format a heading and, for each name, its text beside it, or below it if names are too long for the terminal."""
     longest_name = max((len(name) for name, _ in rows), default=0)
     lines: list[RenderableType]
     if len(rows) > MAX_TABLE_ROWS:  # a rich table of thousands of rows takes seconds

@@ -15,7 +15,7 @@ from lengthwise.api import Answer, Solver, UsageError, catalog
 from lengthwise.base.progress import Terminal
 from lengthwise.base.ranges import Count, Seed, Size
 from lengthwise.cli.console import print_files
-from lengthwise.cli.options import jobs_or_default
+from lengthwise.cli.options import resolve_jobs
 from lengthwise.cli.shared import OutputOptions, ProgressOptions
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.jobs.pool import JobPool, show_progress
@@ -69,7 +69,7 @@ def run(args: Options) -> int:
         intro = INTRO.format(top=looped.lengths.top, looped=looped.name, standard=standard.name)
         console.print(Text.from_markup(intro), "")
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
-    with JobPool(runs, lambda _: options, jobs=jobs_or_default(args.jobs)) as pool:
+    with JobPool(runs, lambda _: options, jobs=resolve_jobs(args.jobs)) as pool:
         show_progress(pool, runs, console, quiet=args.quiet, extra_display=lambda: plot_progress(runs))
     pool.check()
     files = publish(runs, folder, title=study.title)

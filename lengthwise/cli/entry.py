@@ -1,5 +1,5 @@
-"""The command line, from arguments to an exit status. A verb is a module with ``Options`` and ``run``, imported late so
-that ``--help`` need not wait for torch."""
+"""The command line, from arguments to an exit status. A verb is a module with ``Options`` and ``run``; it is imported
+late, so that ``--help`` need not wait for torch."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, recipe:
 
 
 def _find_field_path(recipe: str, name: str) -> str | None:
-    """Return the path of the field that ``name`` means, of this recipe if it is a shipped one, else of any recipe."""
+    """Return the path of the field that ``name`` means: a field of this recipe if it is shipped, else of any recipe."""
     from lengthwise.registry import sources
 
     path = sources.field_path(name)
@@ -78,8 +78,8 @@ def _find_field_path(recipe: str, name: str) -> str | None:
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
-    """Run a verb and exit: 0 success, 1 some prompts were bad or have no reply, 2 usage error, 130 interrupted, 141 the
-    reader of the output has gone."""
+    """Run a verb and exit with status 0 for success; 1 if some prompts are invalid or have no reply, or if a check
+    failed; 2 for a usage error; 130 if interrupted; 141 if the reader of the output has gone."""
     process.replace_unencodable()
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete  # the extra "complete"
@@ -203,16 +203,16 @@ def _import_module(name: str, prefix: str) -> None:
     try:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add_module(importlib.import_module(name))
-    except BaseException as error:  # Ctrl-C does not get here: see `process.exit_on_stop_signals`
+    except BaseException as error:  # but not Ctrl-C, which ends the process at once: `process.exit_on_stop_signals`
         from lengthwise.experiment.own_code import user_frames
 
-        frames, foreign = traceback.extract_tb(error.__traceback__), user_frames(error)
-        if isinstance(error, errors.UsageError) and not foreign:
+        frames, own_frames = traceback.extract_tb(error.__traceback__), user_frames(error)
+        if isinstance(error, errors.UsageError) and not own_frames:
             raise  # the module names something that does not exist; the message suffices
-        if isinstance(error, ModuleNotFoundError) and not foreign:
+        if isinstance(error, ModuleNotFoundError) and not own_frames:
             location = f"neither in {Path.cwd()} nor among the installed packages"
             raise errors.UsageError(f"{prefix}{name}: there is no module {error.name}, {location}") from None
-        last = [*frames, *foreign][-1]
+        last = [*frames, *own_frames][-1]
         location = f" in {Path(last.filename).name}, line {last.lineno}" * ("importlib" not in last.filename)
         message = f"{prefix}{name}: {type(error).__name__}{location}: {error}"
         raise errors.UsageError(message) from None

@@ -103,7 +103,7 @@ def _measure_and_print(
     maximum number of uniform problems per size."""
     recipe, tops, seed = weights.recipe, weights.recipe.tops, args.seed or 0
     kind = requested_kind(args, recipe.task)
-    samples = args.samples or SAMPLES  # problems for families and error analyses, which have no precision
+    samples = args.samples or SAMPLES  # for families and error analyses, to which --precision does not apply
     options: dict[str, Any] = {"seed": seed, "rows": bool(args.rows)}
     answers: list[Row] = []
     measure = partial(families.scores_with_progress, weights, progress=progress)
@@ -118,7 +118,7 @@ def _measure_and_print(
         return rows
 
     rows: list[Row] = []
-    if run_folder and args.grid and not args.rows and args.precision is None:  # cells that an earlier call has measured
+    if run_folder and args.grid and not args.rows and args.precision is None:  # reuse cells that were measured earlier
         names, cells = {rule.name for rule in rules}, set(sizes)
         for row in select_reported_rows(run_folder.rows("scores")):
             is_same = (row["problems"], row["count"], row.get("seed")) == (kind, samples, seed)
@@ -131,7 +131,7 @@ def _measure_and_print(
         for score in measure(missing_sizes, missing_rules, label=label, **uniform):
             rows += save_scores([score])
     by_rule = group_by(rows, lambda row: row["stopping"]).values() if args.grid else []
-    maps = [map_table(found, tops) for found in by_rule if len(found) > MAX_BLOCKS**2]  # of blocks, if the map is large
+    maps = [map_table(cells, tops) for cells in by_rule if len(cells) > MAX_BLOCKS**2]  # large grids, in blocks
     tables: list[Any] = maps or [detail_table(rows, tops)]
     other = args.uniform_only or args.grid or args.hard or args.natural or args.family
     if args.families or (recipe.task.families and not other):
@@ -157,8 +157,8 @@ def _measure_and_print(
 
 
 def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, all_families: bool) -> list[Table]:
-    """Return for each stopping rule a table of uniform problems and the worst family; with ``all_families``, all
-    too."""
+    """Return for each stopping rule a table of uniform problems and the worst family and, with ``all_families``, a
+    table of all families."""
     tables: list[Table] = []
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:

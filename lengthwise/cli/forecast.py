@@ -14,7 +14,7 @@ from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli.console import announce_duration, print_result
-from lengthwise.cli.options import jobs_or_default, parse_launcher
+from lengthwise.cli.options import parse_launcher, resolve_jobs
 from lengthwise.cli.shared import TrainingOptions
 from lengthwise.experiment.data import check_problems
 from lengthwise.experiment.recipe import Recipe
@@ -27,7 +27,7 @@ from lengthwise.report.sheet import FittedTable
 from lengthwise.runs.run import Run
 from lengthwise.training.cost import gpu_step_seconds, look_up_cost, measure_cost
 
-SOURCES = {  # what the sources of estimates mean
+SOURCES = {  # the sources of costs, each with an explanation
     "measured": "steps were timed on this machine just now; right within a factor of two under a similar load",
     "stored": "steps were timed on another machine for this version; --measure times some here",
     "estimated": "from the sizes of model and rows; right within a small factor",
@@ -37,8 +37,8 @@ SOURCES = {  # what the sources of estimates mean
 def announce_evaluation(
     recipe: Recipe, sizes: Sequence[AnySize], samples: int, rules: Sequence[Stopping], kind: Kind = "uniform"
 ) -> None:
-    """Announce how long an evaluation takes, if it is long. Raises UsageError if memory is too small, or the task has
-    no problems of these sizes and this kind."""
+    """Print an estimate of how long an evaluation takes, if it is long. Raises UsageError if this machine has too
+    little memory, or the task has no problems of these sizes and this kind."""
     description = f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
     estimate = estimate_evaluation(recipe, sizes, samples, rules)
     estimate.check(description)  # first, since drawing a problem of each size may need much memory
@@ -47,8 +47,8 @@ def announce_evaluation(
 
 
 def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
-    """Print the cost of a plan, in which each entry is a recipe with all its seeds: stored costs and estimates or, with
-    ``--measure``, times of some steps. ``rows`` replaces the recipes' batch sizes."""
+    """Print the cost of a plan, in which each entry is a recipe with all its seeds. Costs are stored ones or estimates;
+    with ``--measure``, some steps are timed, on batches of ``rows`` if it is not None."""
     gpu = args.measure and torch.cuda.is_available()
     heads = ("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu)
     table, recipe_rows = FittedTable(*heads, title=title), []
@@ -96,13 +96,14 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
 
 
 def _time_by_launcher(args: TrainingOptions, recipe_rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return how long the plan takes on the CPUs of each available engine: the requested one first, then the others."""
+    """Return how many minutes the plan takes on the CPUs of each engine, the requested one first; None for an engine
+    that is not available."""
     requested, rows = parse_launcher(args), []
     total = sum(row["missing"] * row["minutes_each"] for row in recipe_rows)
     longest = max((row["minutes_each"] for row in recipe_rows if row["missing"]), default=0.0)
     for launcher in (requested, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(requested, kind))):
         try:
-            at_once = launcher.max_parallel(jobs_or_default(args.jobs))
+            at_once = launcher.max_parallel(resolve_jobs(args.jobs))
         except UsageError:
             at_once = 0
         minutes = max(total / at_once, longest) if at_once else None

@@ -41,7 +41,7 @@ def run(args: Options) -> int:
     everything["studies"] = studies
     weights = {name: RunFolder(SHIPPED / name).outline for name in list_shipped()}
     everything["weights"] = {name: f"{outline.task}, trained up to {outline.top}" for name, outline in weights.items()}
-    for title, file, describe in (("runs", "config", _describe_run), ("asked", "asked", _describe_replies)):
+    for title, file, describe in (("runs", "config", _describe_run), ("asked", "asked", _describe_inquiry)):
         folders = sorted((path.parent for path in runs_folder().glob(f"*/{file}.json")), key=lambda path: path.name)
         everything[title] = {folder.name: describe(folder) for folder in folders}
     matching = {title: sources.filter_entries(entries, args.words, title) for title, entries in everything.items()}
@@ -67,7 +67,7 @@ def run(args: Options) -> int:
             rows = [(name, Text(text)) for name, text in entries.items()]
             shown.append(format_columns(head, rows, blank_after=True))
             continue
-        # A line per entry, cut to the terminal's width; of many, those with the same description share a line.
+        # One line per entry, cut to the terminal's width; if there are many, entries with one description share a line.
         lines = _group_entries(entries, 4 if count > 20 else math.inf)
         longest = min(max(len(name) for name, _ in lines), out.width // 2)
         texts = (f"  {name:{longest}}  {sources.first_sentence(text)}" for name, text in lines)
@@ -76,7 +76,7 @@ def run(args: Options) -> int:
 
 
 def _build_overview(systems: Iterable[sources.RecipeFile], sections: Sections) -> Any:
-    """Return all names, recipes by system; shipped weights are marked."""
+    """Return a table of all names, with recipes grouped by system; a star marks recipes with shipped weights."""
     rows: list[tuple[str, Text]] = []
     for system in systems:
         about = Text(system.about.partition(":")[0].rstrip("."), "dim")
@@ -96,7 +96,8 @@ def _build_overview(systems: Iterable[sources.RecipeFile], sections: Sections) -
 
 
 def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, str]]:
-    """Return names with their texts; ``limit`` or more names with one text become the first name and their number."""
+    """Return names with their texts. If ``limit`` or more names have the same text, only the first and their number are
+    given."""
     lines = []
     for text, group in group_by(entries.items(), lambda entry: entry[1]).items():
         names = [name for name, _ in group]
@@ -108,7 +109,7 @@ def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, 
 
 
 def _describe_run(folder: Path) -> str:
-    """Return whether a run is done, or the error if its recipe is damaged."""
+    """Return ``done`` or ``begun``, or the error if the run's recipe is damaged."""
     try:
         if RunFolder(folder).config().get("kind") != "Recipe":
             return "its config.json is not a recipe"
@@ -117,7 +118,7 @@ def _describe_run(folder: Path) -> str:
         return str(error).removeprefix(f"{folder / 'config.json'}: ")
 
 
-def _describe_replies(folder: Path) -> str:
+def _describe_inquiry(folder: Path) -> str:
     try:
         asked = InquiryFolder(folder)
         replies = {row.get("prompt") for row in asked.rows("replies")}

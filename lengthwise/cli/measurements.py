@@ -1,4 +1,4 @@
-"""The measurements that ``train`` makes after training: those without a score on as many problems."""
+"""Plan the measurements that ``train`` makes after training, and run those that the run has no scores for yet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Measurement(NamedTuple):
 
 
 def plan_measurements(args: PlanOptions, recipe: Recipe) -> list[Measurement]:
-    """Return all measurements but those of families. Raises UsageError now, not after hours of training."""
+    """Return all measurements except those of families. Errors are raised here, before hours of training."""
     rules = options.choose_rules(args, recipe)
     sizes = options.parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
     kinds: list[Kind] = ["uniform", *options.requested_extra_kinds(args, recipe.task)]
@@ -43,7 +43,8 @@ def plan_measurements(args: PlanOptions, recipe: Recipe) -> list[Measurement]:
 def run_measurements(
     args: PlanOptions, run: Run, weights: Weights, plan: Sequence[Measurement], progress: Progress
 ) -> None:
-    """Measure only where a run has no scores yet, so that a repeated command resumes where it was interrupted."""
+    """Make the planned measurements for which a run has no scores yet, so that a repeated command resumes where it was
+    interrupted."""
     for missing in _missing_measurements(args, run, plan):
         label = f"{run.recipe.name}: {'families' if missing.families else f'exact match, {missing.kind}'}"
         settings: dict[str, Any] = {"families": True} if missing.families else {"kind": missing.kind}
@@ -55,27 +56,28 @@ def run_measurements(
 
 
 def has_all_results(args: PlanOptions, run: Run) -> bool:
-    """Return whether ``train`` has nothing left to train, measure or clear. False for runs of the user's own code,
-    which may have changed."""
+    """Return whether ``train`` has nothing left to train or measure, and no failure to clear. Return False for runs of
+    the user's own code, which may have changed."""
     if not run.done or (run.folder / CODE_FILE).exists() or run.failure_file.exists():
         return False
     return not any(_missing_measurements(args, run, plan_measurements(args, run.recipe)))
 
 
 def _missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measurement]) -> Iterator[Measurement]:
-    """Yield the measurements without a score on as many problems, looked up one after the other."""
+    """Yield the planned measurements for which a run has no scores on as many problems."""
     for planned in plan:
         # Rules after the first, which may run many more loops, get at most 1000 problems.
         samples, rules = planned.samples, planned.rules
         for count, group in [(samples, rules)] if samples <= 1000 else [(samples, rules[:1]), (1000, rules[1:])]:
-            yield from _without_scores(run, planned._replace(samples=count, rules=group))
+            yield from _select_unmeasured(run, planned._replace(samples=count, rules=group))
     if args.families and args.samples:
-        yield from _without_scores(run, _plan_families(args, run.recipe, plan[0]))
+        yield from _select_unmeasured(run, _plan_families(args, run.recipe, plan[0]))
 
 
 def _plan_families(args: PlanOptions, recipe: Recipe, first: Measurement) -> Measurement:
-    """Return the measurement of families: at the shortest sizes and at requested ones up to twice the training length
-    (with ``far_families``, at all), except on maps of more than eight pairs: beyond, they would dominate the cost."""
+    """Return the measurement of families at the shortest sizes and at the requested sizes up to twice the training
+    length (with ``far_families``, at all requested sizes). More than eight pairs of sizes are left out, since they
+    would dominate the cost."""
     count = families.family_samples(args.samples)
     single_sizes = [size for size in first.sizes if isinstance(size, int)]
     requested = first.sizes if len(first.sizes) - len(single_sizes) <= 8 else single_sizes
@@ -85,7 +87,7 @@ def _plan_families(args: PlanOptions, recipe: Recipe, first: Measurement) -> Mea
     return Measurement([*families.short_sizes(recipe, count), *requested], count, "uniform", rules, families=True)
 
 
-def _without_scores(run: Run, planned: Measurement) -> Iterator[Measurement]:
+def _select_unmeasured(run: Run, planned: Measurement) -> Iterator[Measurement]:
     """Yield the parts of a measurement for which a run has no scores on as many problems."""
     known_scores = set()
     for (sizes, problems, rule), count in run.measured_counts().items():

@@ -37,9 +37,9 @@ from lengthwise.training.arithmetic import Matmul
 
 
 def parse_sizes(text: str) -> list[AnySize]:
-    """Parse ``8,12,16`` · ``1-60`` · ``10-100:10`` (every tenth); for a task of two sizes ``2x15`` · ``1-20x1-40``
-    (every pair); or several of these, separated by commas, without duplicates."""
-    parts: list[list[range]] = []  # of each part of the list, such as 1-20x1-40, a range for each axis
+    """Parse sizes: ``8,12,16``, ``1-60`` or ``10-100:10`` (every tenth); for a task of two sizes ``2x15`` or
+    ``1-20x1-40`` (every pair); or several of these, separated by commas. Duplicates are dropped."""
+    parts: list[list[range]] = []  # for each part of the list, such as 1-20x1-40, the range of each axis
     for part in map(str.strip, text.split(",")):
         spans = []
         for axis in part.split("x"):
@@ -63,7 +63,8 @@ def parse_task_sizes(task: Task, text: str) -> list[tuple[int, ...]]:
 
 
 def parse_grid(text: str) -> list[AnySize]:
-    """Parse ``20x40``: every pair up to 20 and 40. Raises UsageError for invalid sizes, and if ``text`` has no x."""
+    """Parse a grid such as ``20x40``: every pair up to 20 and 40. Raises UsageError for invalid sizes, and if ``text``
+    has no x."""
     if "x" not in text:
         raise UsageError(f"{text[:40]!r} is not a grid: write 20x40 for every pair up to 20 and 40")
     parse_sizes(text)  # refuses wrong sizes as they were typed
@@ -94,7 +95,7 @@ def requested_kind(args: KindOptions, task: Task) -> Kind:
 
 
 def find_recipe(name: str, changes: Sequence[str]) -> Recipe:
-    """Return a recipe, given its name, a run, weights on the Hub, or a JSON or YAML file."""
+    """Return a recipe with ``changes``, given its name, a run, weights on the Hub, or a JSON or YAML file."""
     path = Path(name)
     if name.startswith(PREFIX):
         return read_recipe(weights_folder(name)).change(changes)
@@ -110,7 +111,7 @@ def find_recipe(name: str, changes: Sequence[str]) -> Recipe:
 def find_run_folder(name: str) -> Path | None:
     """Return a run's folder, given its path or its name in the folder of all runs; None if it is neither."""
     folder = find_run(name)
-    is_path = folder == Path(name)  # other folders among the runs, such as results, may have a recipe's name
+    is_path = folder == Path(name)  # in the folder of runs, a folder without a run may have a recipe's name
     return folder if folder and (is_path or (folder / "config.json").is_file()) else None
 
 
@@ -142,13 +143,15 @@ def _read_yaml(path: Path) -> Any:
 
 
 def check_data_seed(recipe: Recipe) -> None:
-    """Raise UsageError if a recipe's ``data_seed`` is not its seed, since each replicate draws its own problems."""
+    """Raise UsageError if a recipe has a ``data_seed`` (0 means none) other than its seed: in training of several
+    seeds, each draws its own problems."""
     if recipe.data_seed not in (0, recipe.seed):
         raise UsageError(f"data_seed={recipe.data_seed}: remove it, since each trained seed draws its own problems")
 
 
 def replicate_recipe(recipe: Recipe, first_seed: int | None, count: int) -> list[Recipe]:
-    """Return ``count`` copies of a recipe with consecutive seeds, for weights and problems."""
+    """Return copies of a recipe with ``count`` consecutive seeds of weights and problems, from ``first_seed`` or, if it
+    is None, from the recipe's own."""
     if first_seed is None and count == 1:
         return [recipe]
     check_data_seed(recipe)
@@ -186,8 +189,8 @@ def parse_rules(texts: Sequence[str]) -> list[Stopping]:
 # Processes
 
 
-def jobs_or_default(jobs: int | None) -> int:
-    """Return the number of concurrent processes: ``jobs``, or by default one per CPU core, at most 2."""
+def resolve_jobs(jobs: int | None) -> int:
+    """Return the number of concurrent processes: ``jobs`` or, if it is None, one per CPU core, at most 2."""
     return min(2, os.cpu_count() or 1) if jobs is None else jobs
 
 
@@ -200,8 +203,8 @@ def parse_launcher(args: TrainingOptions) -> Launcher:
 
 
 def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
-    """Return the device and the precision of matrix products for a trial in this process: the requested ones, or the
-    CPU if other machines train, which may have a GPU that this machine lacks."""
+    """Return the device and the precision of matrix products for a trial in this process. They are the requested ones,
+    or those of the CPU if other machines train, which may have a GPU that this machine lacks."""
     if isinstance(parse_launcher(args), Local):
         return choose_device(args.device), args.matmul
     try:

@@ -1,4 +1,5 @@
-"""The parser of the command line. It reads each verb's ``Options`` from the source: imports would wait for torch."""
+"""The parser of the command line. It reads each verb's ``Options`` from the source, since an import would wait for
+torch."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ VERBS = (
     "demo", "list", "show", "sample", "train", "evaluate", "attack", "depth", "verify", "check", "solve", "push",
     "export", "track", "ask", "rasp", "reproduce", "sweep", "records", "report",
 )  # fmt: skip
-COUNTS = {"Argument": None, "Arguments": "+", "Words": "*"}  # number of words before the options, for argparse
+NARGS = {"Argument": None, "Arguments": "+", "Words": "*"}  # argparse's ``nargs`` of each type of positional argument
 ALIASES = {"methods": ["--mixer"]}
 EXAMPLES = {
     "demo": "train two models on short sums, test them on long ones",
@@ -121,8 +122,8 @@ def _add_option(parser: argparse.ArgumentParser, field: Field) -> None:
     keywords: dict[str, Any] = {"default": default, "help": field.about.replace("%", "%%")}
     if colon and " " not in metavar:
         keywords |= {"metavar": metavar, "help": about.replace("%", "%%")}
-    if kind in COUNTS:
-        count = "?" if field.type.endswith("None") else COUNTS[kind]
+    if kind in NARGS:
+        count = "?" if field.type.endswith("None") else NARGS[kind]
         # Without a default, argparse would list zero or more words as required.
         keywords |= {"nargs": count} if count else {}
         keywords["default"] = [] if count == "*" else default
@@ -138,12 +139,12 @@ def _add_option(parser: argparse.ArgumentParser, field: Field) -> None:
         scale = value_type(field)
         keywords["type"] = get_args(scale)[0] if get_args(scale) else scale
     if name in ALIASES:
-        keywords["action"] = _Joined
+        keywords["action"] = _JoinValues
     parser.add_argument(flag, *ALIASES.get(name, ()), dest=name, required=field.default is None, **keywords)
 
 
-class _Joined(argparse.Action):
-    """Joins the values of an option given several times: ``--mixer A --mixer B`` is ``--mixer A,B``."""
+class _JoinValues(argparse.Action):
+    """An action that joins the values of a repeated option: ``--mixer A --mixer B`` is ``--mixer A,B``."""
 
     def __call__(self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, *given: Any) -> None:
         setattr(namespace, self.dest, ",".join(filter(None, [getattr(namespace, self.dest), given[0]])))

@@ -36,7 +36,7 @@ def run(args: Options) -> int:
         raise UsageError(f"--license: {args.license!r} is not a licence id of the Hub, e.g. apache-2.0 or mit")
     folder = weights_folder(args.weights)
     weights = load(folder)
-    # A prompt beyond the training lengths, if the task has one.
+    # The card shows a prompt longer than in training, if the task has one.
     recipe, task = weights.recipe, weights.recipe.task
     size = task.nearest_size(min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2))
     (example,) = prompt_texts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))

@@ -1,4 +1,4 @@
-"""The command ``report``: tables and figures of runs, or the effect of more loops on them."""
+"""The command ``report``: tables and figures of runs; a page with them; or accuracy and confidence against loops."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Options(OutputOptions, ProgressOptions):
 
 
 def run(args: Options) -> int:
-    """Write tables and figures of runs; with --stopping, the effect of more loops on them."""
+    """Write tables and figures of runs; with --stopping, accuracy and confidence against loops."""
     _figure_options(args)
     args.runs = _skip_other_folders(args.runs)
     folders = [Path(name) for name in args.runs if is_results_folder(Path(name))]
@@ -127,7 +127,7 @@ def _figure_options(args: Options) -> dict[str, Any]:
 
 
 def _skip_other_folders(names: Sequence[str]) -> list[str]:
-    """Leave out, with a warning, sweep folders and the results of ``demo``, which ``runs/*`` includes."""
+    """Return ``names`` without sweep folders and the results of ``demo``, which ``runs/*`` includes; warn of them."""
     runs_path, paths = runs_folder().resolve(), {name: Path(name) for name in names}
     skipped = [name for name, path in paths.items() if (path / "sweep.json").exists()
              or (is_results_folder(path) and path.resolve().parent == runs_path)]  # fmt: skip
@@ -171,8 +171,8 @@ def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[
 
 
 def _operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
-    """Return the operations of a training step of each recipe, by its id without seeds. Unknown ones are measured; a
-    note names recipes that cannot be."""
+    """Return the operations of a training step of each recipe, by its id without seeds. Unknown numbers are measured,
+    and a note names recipes for which that fails."""
     # Grouping raises for runs that cannot be reported together, before any note is printed.
     first_runs = {group[0].outline.seedless_id: group[0] for group in (by_recipe(runs) if runs else {}).values()}
     operations = {key: steps for key, steps in read_operations().items() if key in first_runs}

@@ -89,7 +89,7 @@ def run(args: Options) -> int:
         pending = [run for run in all_runs if run.recipe.seedless_id in recipes]
     shared = options.training_options(args)
     words = {folder: [*shared, *options.option_words(plan, ())] for folder, plan in plans.items()}
-    jobs, launcher = options.jobs_or_default(args.jobs), options.parse_launcher(args)
+    jobs, launcher = options.resolve_jobs(args.jobs), options.parse_launcher(args)
     with JobPool(pending, lambda run: words[run.folder], jobs=jobs, launcher=launcher, stack=args.stack) as pool:
         show_progress(pool, all_runs, err, quiet=args.quiet)
     for group in runs.values():
@@ -158,7 +158,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
         files += publish_overview(trained_panels, folder, title=study.title, highlight=study.highlight)
     claims = dict.fromkeys(claim for panel in study.panels for claim in panel.claims)
     files += publish_parameters(all_runs, list(claims), folder)
-    matrix_runs = [*_read_other_columns(folder, study), *matrix_runs] if study.matrix else matrix_runs
+    matrix_runs = [*_read_runs_of_other_tasks(folder, study), *matrix_runs] if study.matrix else matrix_runs
     cells = matrix_rows(matrix_runs) if study.matrix else []
     files += publish_matrix(cells, folder, title=study.title) if cells else []
     table = summary_table(rows) if rows else matrix_table(cells) if cells else score_table(curves(all_runs))
@@ -169,7 +169,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     return print_files(args, files, table, "", card_table(cards), study.notes, **result)
 
 
-def _read_other_columns(folder: Path, study: Study) -> list[RunFolder]:
+def _read_runs_of_other_tasks(folder: Path, study: Study) -> list[RunFolder]:
     """Return published runs of tasks that this study lacks, so that a matrix keeps their columns."""
     own_folders = {folder / panel.name for panel in study.panels}
     other_folders = filter(is_results_folder, sorted({*folder.glob("*")} - own_folders))
@@ -177,8 +177,8 @@ def _read_other_columns(folder: Path, study: Study) -> list[RunFolder]:
 
 
 def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
-    """Return these runs and the published ones to keep: other recipes, and other seeds of unchanged recipes. Recipes
-    have the folder's order, new ones last; seeds are in order."""
+    """Return ``runs`` and the published runs to keep, which are those of other recipes, and other seeds of unchanged
+    recipes. Recipes are in the folder's order, new ones last; seeds are in ascending order."""
     seeds = {(run.outline.seedless_id, run.outline.seed, run.outline.data_seed) for run in runs}  # ids may have changed
     recipes = {run.outline.name: run.outline.seedless_id for run in runs}
     published = read_published_runs(folder) if is_results_folder(folder) else []
@@ -194,7 +194,8 @@ def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
 def _publish_panel(
     args: Options, panel: Panel, runs: Sequence[RunFolder], folder: Path, operations_per_step: Mapping[str, float]
 ) -> list[Path]:
-    """Write a panel's scores and figures, accuracy against loops of adaptive recipes, and a fixed set's lengths."""
+    """Write a panel's scores and figures, the accuracy of adaptive recipes against loops, and the lengths in a fixed
+    set of problems."""
     files = publish(runs, folder, title=panel.title, operations_per_step=operations_per_step, highlight=panel.highlight)
     rows: dict[str, list[Row]] = defaultdict(list)
     for one in sorted(runs, key=lambda run: run.outline.seed) if panel.further_rules else []:

@@ -19,7 +19,7 @@ from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
 from lengthwise.experiment.resources import estimate_problems
 
-CHUNK = 1000  # problems written at a time
+PROBLEMS_PER_CHUNK = 1000  # problems written at a time
 
 
 @dataclass(kw_only=True)
@@ -39,7 +39,7 @@ class Options(KindOptions, OutputOptions):
 
 def run(args: Options) -> int:
     """Print problems of a task."""
-    if args.size and "=" in args.size:  # a field of the task
+    if args.size and "=" in args.size:  # a change of the task, not a size
         args.size, args.changes = None, [args.size, *args.changes]
     task = catalog.task(args.task, args.changes)
     if args.size and args.lengths:
@@ -54,7 +54,7 @@ def run(args: Options) -> int:
     else:  # the problems that models are measured on
         estimate_problems(count, sizes[0]).check(f"{count} problems of size {args.size}")
         problems = fresh_problems(task, sizes[0], count, seed=seed, kind=requested_kind(args, task))
-        drawn = (problems.take(slice(start, start + CHUNK)) for start in range(0, count, CHUNK))
+        drawn = (problems.take(slice(i, i + PROBLEMS_PER_CHUNK)) for i in range(0, count, PROBLEMS_PER_CHUNK))
     # Write chunks of problems as they are drawn.
     digest, done, out = hashlib.sha256(), 0, process.result_stream()
     # On a terminal the problems themselves show the progress.

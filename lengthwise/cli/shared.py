@@ -1,5 +1,5 @@
-"""Options that several verbs share, read by ``cli.parser`` from the source: a field's type and default say what may be
-typed; the comment beside or above it is its help, with the value's placeholder before a colon."""
+"""Options that several verbs share. ``cli.parser`` reads them from the source: a field's type and default are those of
+the option; the comment beside or above the field is its help, with the value's placeholder before a colon."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Literal
 from lengthwise.base.errors import UsageError
 from lengthwise.base.ranges import Extra, Seeds, Size, Threads
 
-Argument = str  # a word without an option in front
-Arguments = Sequence[str]  # one or more of them
-Words = Sequence[str]  # zero or more of them
+Argument = str  # a positional argument: one word
+Arguments = Sequence[str]  # a positional argument: one or more words
+Words = Sequence[str]  # a positional argument: any number of words, or none
 Texts = Sequence[str]  # an option that may be given several times
 Several = Sequence[str]  # an option that takes one or more words
 
@@ -43,7 +43,7 @@ class RecipeOptions:
 
 @dataclass(kw_only=True)
 class KindOptions:
-    """Kinds of problems that are measured in addition, or instead."""
+    """Options for kinds of problems other than uniform ones."""
 
     hard: bool = False  # use the task's harder set (sums: long carries)
     # use the task's own distribution over sizes, up to each length; above the training length, only sizes beyond it
@@ -65,7 +65,7 @@ class MeasurementOptions(KindOptions):
 
 @dataclass(kw_only=True)
 class PlanOptions(MeasurementOptions):
-    """Options of what to measure after training."""
+    """Options for the measurements after training."""
 
     samples: Extra = 1000  # N: fresh problems per length (default: 1000); 0: do not measure
     curve: str | None = None  # SIZES: further lengths, measured on fewer problems

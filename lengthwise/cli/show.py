@@ -43,7 +43,7 @@ def run(args: Options) -> int:
         raise UsageError("show: --problem needs --html FILE, the page that shows it")
     if re.fullmatch(r"[A-Z]\w*", args.recipe) and not args.changes:
         return _show_part(args)
-    # A path such as ``model.positions``: the classes that have such a field.
+    # For a path such as ``model.positions``, find the classes that have this field.
     *parents, last = args.recipe.split(".")
     owners = [sources.find_class("Recipe")]
     for step in parents:
@@ -145,7 +145,7 @@ def _show_part(args: Options) -> int:
     kinds = [kind for kind, base in sources.BASES.items() if base == part.name]
     result = {"part": part.name, "about": part.about, "fields": [*map(vars, part.fields)], "source": part.location}
     result |= {"kinds": list(sources.declared_parts()[kinds[0]]) if kinds else []}
-    # The docstring, with unwrapped paragraphs and without code marks.
+    # Unwrap the docstring's paragraphs, and remove code marks.
     about = re.sub(r"(?<=[^\n])\n( +|(?=[^\n\s-]))", " ", part.about).replace("``", "")
     renderables: list[RenderableType] = [Text.assemble((part.name, "bold"), f"  {part.location}"), Text(about), ""]
     if part.fields:

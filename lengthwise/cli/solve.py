@@ -66,8 +66,8 @@ def run(args: Options) -> int:
 
 
 def _join_grids(lines: Iterable[str], task: Task) -> Iterator[str]:
-    """Join the lines of each grid, in one of the task's shapes, into one prompt with / between them. Spaces may
-    separate its cells; an empty line or one of another width ends it. Other lines are prompts."""
+    """Join the lines of each grid that has one of the task's shapes into one prompt, with / between lines. Spaces may
+    separate the cells of a grid; an empty line, or a line of another width, ends it. Other lines are prompts."""
     shapes = {task.shape([size] * len(task.axes)) for size in task.list_smallest_sizes(100)} - {None}
     widths, block = {shape[1] for shape in shapes if shape}, list[str]()
     for text in lines:

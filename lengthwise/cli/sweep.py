@@ -63,7 +63,7 @@ def run(args: Options) -> int:
         plan = [options.replicate_recipe(sweep.recipe, sweep.recipe.seed, sweep.seeds * (sweep.trials or 0))]
         return forecast(args, plan, f"at most {sweep.trials} trials, as {sweep.recipe.name}: nothing is trained")
     options.parse_launcher(args).check()
-    # Plain values that identify the sweep; without the number of trials, so that a search can be extended.
+    # These values identify the sweep. The number of trials is left out, so that a search can be extended.
     axes = [vars(axis) | {"values": list(axis.values)} for axis in sweep.axes]
     values = {"recipe": fields.encode(sweep.recipe), "axes": axes, "sizes": [*map(sweep.recipe.sizes, sweep.sizes)]}
     values |= {"samples": sweep.samples, "seeds": sweep.seeds, "search": sweep.trials is not None}
@@ -119,16 +119,18 @@ def _record_sweep(folder: Path, text: str) -> None:
 
 
 def _run_search(args: Options, sweep: Sweep, search: Search, trials: int) -> list[str]:
-    """Run as many trials at a time as there are jobs; one below the median gets no further seed. Return the errors."""
+    """Run a search, with as many trials at a time as there are jobs. A trial below the median gets no further seed.
+    Return the errors."""
     faults: list[str] = []
-    waiting, jobs = search.unfinished_trials(), options.jobs_or_default(args.jobs)
+    waiting, jobs = search.unfinished_trials(), options.resolve_jobs(args.jobs)
     retried = {trial.number for trial in waiting}
     while waiting or search.count_finished() < trials:
         remaining = trials - search.count_finished() - len(waiting)
         active = waiting + [search.ask() for _ in range(min(remaining, max(0, jobs - len(waiting))))]
         new_faults, failed = _run_trials(args, sweep, search, active)
         faults, waiting = faults + new_faults, []
-        # E.g. a full disk, or a run locked by another process: the next call retries such a trial once.
+        # A trial may fail e.g. because the disk is full or another process trains its run. The next call retries it
+        # once.
         for trial in failed:
             if trial.number in retried:
                 search.tell(trial, None)
@@ -175,18 +177,18 @@ def _train_runs(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     missing = list({run.folder: run for run in runs if _mean_exact_match(sweep, run) is None}.values())
     sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     words = [*options.training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
-    jobs, launcher = options.jobs_or_default(args.jobs), options.parse_launcher(args)
+    jobs, launcher = options.resolve_jobs(args.jobs), options.parse_launcher(args)
     with JobPool(missing, lambda _: words, jobs=jobs, launcher=launcher) as pool:
         show_progress(pool, missing, err, quiet=args.quiet)
     return [f"{folder}: {reason}" for folder, reason in pool.failed.items() if not Run.open(folder).diverged]
 
 
 def _mean_exact_match(sweep: Sweep, run: Run) -> float | None:
-    """Return mean exact match over the sizes; 0 for a run that diverged, None for one that is not measured."""
+    """Return a run's exact match, mean over the sizes; 0 if it diverged, None if it is not measured."""
     if run.folder.exists() and run.diverged:
         return 0.0
     all_sizes = {run.recipe.sizes(size) for size in sweep.sizes}
-    rows = [row for row in run.rows("scores") if "sealed" not in row]  # those are never for choosing
+    rows = [row for row in run.rows("scores") if "sealed" not in row]  # sealed scores are not used to choose recipes
     by_size = {}
     for row in select_reported_rows(rows):
         is_own = (row["problems"], row["stopping"]) == ("uniform", run.recipe.stopping.name)
@@ -196,7 +198,7 @@ def _mean_exact_match(sweep: Sweep, run: Run) -> float | None:
 
 
 def _trial_row(sweep: Sweep, point: Point, seeds: int | None = None) -> Row:
-    """Return the mean exact match of a point's first ``seeds`` runs, or of all, and further facts for tables."""
+    """Return a row with the mean exact match of a point's first ``seeds`` runs, or of all, and further facts."""
     try:
         runs = [Run.locate(replicate) for replicate in _list_replicates(sweep, point)][:seeds]
     except UsageError:  # incompatible values
@@ -215,7 +217,7 @@ def _report_trials(args: Options, sweep: Sweep, folder: Path, trials: Sequence[R
     best, parts = rank_trials(trials)[0], compute_importances(trials, list(ranges))
     recipe, earlier = change_recipe(sweep.recipe, best["values"]), sweep.recipe.chosen_on
     sizes = {max(recipe.sizes(size)) for size in sweep.sizes}
-    # It records the sizes it was chosen on, beside those of earlier choices.
+    # The recipe records the sizes it was chosen on, with those of earlier choices.
     chosen = replace(recipe, chosen_on=ChosenOn(tuple(sorted({*earlier.sizes, *sizes})), earlier.problems))
     flat = [row["values"] | {name: value for name, value in row.items() if name != "values"} for row in trials]
     write_csv(folder / "trials.csv", flat)

@@ -20,7 +20,7 @@ class Options(OutputOptions):
 
 
 def run(args: Options) -> int:
-    """Send the trackers the rows of a run that they lack."""
+    """Send to each tracker the rows of a run that it lacks."""
     folder = RunFolder(run_path(args.runs))
     if not (folder.folder / "config.json").exists():
         raise UsageError(f"{folder.folder}: not a run: it has no config.json")

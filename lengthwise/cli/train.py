@@ -89,7 +89,7 @@ def run(args: Options) -> int:
         if stack:
             train_stacked(recipes, progress=progress, wait=args.wait, **_training_arguments(args))
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
-    if not stack and ((len(runs) > 1 and options.jobs_or_default(args.jobs) > 1) or not isinstance(launcher, Local)):
+    if not stack and ((len(runs) > 1 and options.resolve_jobs(args.jobs) > 1) or not isinstance(launcher, Local)):
         return _train_in_processes(args, runs, launcher)
     diverged = [run for run in runs if stack and not run.done]
     for run in [run for run in runs if run not in diverged]:
@@ -110,7 +110,7 @@ def run(args: Options) -> int:
 def _check_before_writing(
     args: Options, recipe: Recipe, plan: Sequence[Measurement], launcher: Launcher, progress: Progress
 ) -> None:
-    """Raise an error, before any file is written, if training or measuring this recipe cannot work."""
+    """Raise UsageError, before any file is written, if this recipe cannot be trained or measured."""
     device, matmul = options.local_device(args)
     try_training(recipe, device, matmul, [size for measurement in plan for size in measurement.sizes])
     if args.compile and isinstance(launcher, Local):
@@ -119,10 +119,10 @@ def _check_before_writing(
 
 
 def _find_recipe(args: Options) -> Recipe:
-    """Return the recipe to train; to continue a run, the run's own recipe, unless another is named."""
+    """Return the recipe to train. With --from, it is the parent's recipe unless another is named."""
     if (parent := args.from_) is None:
         return options.find_recipe(args.recipe, args.changes)
-    if "=" in args.recipe:  # not a name, but a change of the run's own recipe
+    if "=" in args.recipe:  # not a name, but a change of the parent's recipe
         recipe = read_recipe(weights_folder(parent)).change([args.recipe, *args.changes])
     else:
         recipe = options.find_recipe(args.recipe, args.changes)
@@ -142,10 +142,10 @@ def _warn_of_new_run(folder: Path, recipes: Sequence[Recipe]) -> None:
 
 
 def _train_in_processes(args: Options, runs: Sequence[Run], launcher: Launcher) -> int:
-    own_options = {"recipe", "changes", "from_", "seed", "stack", "no_stack"}  # of this command alone
+    own_options = {"recipe", "changes", "from_", "seed", "stack", "no_stack"}  # not for the training processes
     words = options.option_words(args, options.CALL_OPTIONS | own_options)
     pending = [run for run in runs if args.track or not has_all_results(args, run)]
-    with JobPool(pending, lambda _: words, jobs=options.jobs_or_default(args.jobs), launcher=launcher) as pool:
+    with JobPool(pending, lambda _: words, jobs=options.resolve_jobs(args.jobs), launcher=launcher) as pool:
         show_progress(pool, runs, err, quiet=args.quiet)
     finished = [run for run in runs if run.folder not in pool.failed or run.diverged]
     if any(run.done for run in finished) or not pool.failed:

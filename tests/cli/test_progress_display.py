@@ -169,7 +169,7 @@ def test_many_problems_are_written_as_they_are_decoded(more, monkeypatch, capsys
     words = ["sample", "addition", "3", "--count", "7", *more]
     assert entry._run(entry.parse(words)) == 0
     whole = capsys.readouterr().out
-    monkeypatch.setattr("lengthwise.cli.sample.CHUNK", 2)
+    monkeypatch.setattr("lengthwise.cli.sample.PROBLEMS_PER_CHUNK", 2)
     write, written = sys.stdout.write, []
     monkeypatch.setattr(sys.stdout, "write", lambda text: (written.append(text), write(text))[1])
     assert entry._run(entry.parse(words)) == 0

@@ -13,7 +13,7 @@ from reported import recipe, scored
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import fields
-from lengthwise.cli.reproduce import _read_other_columns
+from lengthwise.cli.reproduce import _read_runs_of_other_tasks
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.report.matrix import (
     PAPER_SCORES,
@@ -186,8 +186,8 @@ def test_columns_published_before_stay_in_the_matrix_of_a_study(folders, tmp_pat
     for name in ("Parity", "even-pairs"):
         assert command("report", folders[0], "--out", tmp_path / "formal" / name, "--quiet").returncode == 0
     study = catalog.study("formal", tasks="even-pairs", methods="lstm")
-    assert [run.outline.name for run in _read_other_columns(tmp_path / "formal", study)] == ["lstm-EvenPairs"]
-    assert _read_other_columns(tmp_path / "none", study) == []
+    assert [run.outline.name for run in _read_runs_of_other_tasks(tmp_path / "formal", study)] == ["lstm-EvenPairs"]
+    assert _read_runs_of_other_tasks(tmp_path / "none", study) == []
 
 
 def test_cells_that_are_not_fitted_are_hatched_and_an_empty_matrix_is_refused(folders):

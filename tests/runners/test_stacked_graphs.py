@@ -200,7 +200,7 @@ def test_a_gpu_with_enough_memory_stacks_seeds_by_default(options, memory, count
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, memory))
-    monkeypatch.setattr(train.options, "jobs_or_default", lambda jobs: 1)  # in this process
+    monkeypatch.setattr(train.options, "resolve_jobs", lambda jobs: 1)  # in this process
     done = command(*TRAIN_COMMAND, *options)
     assert (done.returncode, done.stderr) == (0, "")
     about = [Run.open(folder).about() for folder in tmp_path.iterdir()]
