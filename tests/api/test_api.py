@@ -101,7 +101,8 @@ def test_the_training_length_is_shown_only_if_it_is_given():
 
 
 def test_a_module_is_trained_and_holds_the_weights():
-    """Tied weights stay tied in memory and are stored as separate copies, as safetensors requires; frozen ones stay."""
+    """Tied weights stay tied in memory, and are stored as separate copies, as safetensors requires. Frozen weights stay
+    unchanged."""
     module = Gru()
     module.head.weight = module.embedding.weight
     frozen = copy.deepcopy(module)

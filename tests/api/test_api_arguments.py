@@ -1,4 +1,4 @@
-"""Edge cases of scores, sweeps, command options and stored runs."""
+"""Edge cases of validation sets, families, attacks, analyses of errors, failed runs and stacked training."""
 
 from __future__ import annotations
 

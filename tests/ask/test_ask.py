@@ -1,4 +1,4 @@
-"""Asking a language model over HTTP: a local server answers, and misbehaves as real endpoints do."""
+"""Questions to a language model over HTTP: a local server answers, and fails in the ways of real endpoints."""
 
 import asyncio
 import contextlib
@@ -40,7 +40,8 @@ import_parts()
 
 
 class Endpoint(ThreadingHTTPServer):
-    """A server whose n-th answer to a prompt is ``script(prompt, n)``: a reply, or a function of the handler."""
+    """A server whose n-th answer to a prompt is ``script(prompt, n)``: a reply, or a function that the handler
+    calls with itself."""
 
     daemon_threads = True
     request_queue_size = 64  # the default of 5 would refuse requests on a busy machine
@@ -303,7 +304,7 @@ def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer(tmp_path, 
     assert not is_leniently_right(catalog.task("sorting"), "In ascending order: A,B.", "B,A")
 
 
-def test_a_dry_run_sends_nothing_and_makes_nothing(endpoint, runs):
+def test_a_dry_run_sends_nothing_and_creates_no_folder(endpoint, runs):
     server = endpoint(right)
     verb, task, *options = words(server.url, "--lengths", "2,4", "--samples", 10)
     given = [verb, *options, task]  # options may stand anywhere
@@ -311,8 +312,8 @@ def test_a_dry_run_sends_nothing_and_makes_nothing(endpoint, runs):
     assert (plan["requests"], server.asked.total(), runs.exists()) == (20, 0, False)
     assert plan["prompt_tokens"] > 20 * 20 and plan["completion_tokens"] >= 40
     assert cli_json(*given, "--dry-run", "--limit", 5)["requests"] == 5
-    told_of = cli(*given, "--dry-run", "--max-tokens", 7)[1]
-    assert "20 requests, about" in told_of and "at most 140 out" in told_of
+    text = cli(*given, "--dry-run", "--max-tokens", 7)[1]
+    assert "20 requests, about" in text and "at most 140 out" in text
     cli_json(*words(server.url, "--lengths", "2", "--samples", 10))
     assert cli_json(*given, "--dry-run")["requests"] == 10
 
@@ -485,7 +486,7 @@ def test_waits_grow_and_vary(endpoint, monkeypatch):
         assert least <= after - before < least + 1
 
 
-def test_a_dead_endpoint_is_given_up(endpoint):
+def test_requests_to_a_dead_endpoint_end_early(endpoint):
     server = endpoint(lambda *_: TROUBLES["500"])
     status, _, err = cli(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 2))
     assert status == 1 and len(err.splitlines()) == 1 and "50 of 50" in err

@@ -1,4 +1,4 @@
-"""Dataclasses to JSON and back, and changes as text: types are checked, names are suggested, no code is run."""
+"""Dataclasses are converted to JSON and back, and changed by text; types are checked, and no code is run."""
 
 import dataclasses
 import json
@@ -43,8 +43,8 @@ PARTS = ("task", "layout", "lengths", "loops", "model", "objective", "optimizer"
 
 
 def test_recipes_are_restored_from_json_and_from_text():
-    """What ``show`` and a part's repr print is accepted as a change; ids differ exactly if recipes do, and omit
-    defaults, so a field added later leaves ids unchanged."""
+    """Text printed by ``show`` or a part's repr is accepted as a change. Ids differ exactly if recipes do, and do not
+    depend on fields at their defaults, so that a field added later leaves them unchanged."""
     recipes = [lw.find(name) for name in [*lw.list_recipes()][:: 1 if LONG else 8]]
     for recipe in recipes:
         back = lw.Recipe.read(recipe.json())
@@ -60,7 +60,7 @@ def test_recipes_are_restored_from_json_and_from_text():
     assert recipe.change(["model=Transformer", "model.final_norm=none"]).model.final_norm == "none"  # no None
 
 
-def test_ints_are_floats_and_missing_fields_have_their_defaults():
+def test_integers_become_floats_and_missing_fields_get_their_defaults():
     """``clip=2`` and ``clip=2.0`` are equal in Python, so they are one recipe and one run folder."""
     for change in ({"clip": 2}, {"ema": 0}, {"optimizer": lw.AdamW(rate=1)}, {"lengths": lw.Uniform(4, 1, 1)}):
         recipe = replace(RECIPE, **change)

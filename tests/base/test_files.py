@@ -1,4 +1,4 @@
-"""Writing and reading files: no file is written through a link, and files of others stay unchanged."""
+"""Reading and writing files: nothing is written through a link, and files of other programs stay unchanged."""
 
 import json
 import os
@@ -40,29 +40,29 @@ def build_run(folder):
     return run
 
 
-def lock(folder):
+def take_lock(folder):
     with Folder(folder).lock():
         pass
 
 
-def track(folder):
+def write_tracker_ledger(folder):
     """Write a tracker's ledger, and raise the failure that the tracker only notes."""
     notes = []
     Tracker(Run(folder, RECIPE), "tensorboard", notes.append).send_rows("metrics", [{"step": 2, "loss": 0.4}])
     raise lw.UsageError(*notes)
 
 
-def search(folder):
+def write_search_log(folder):
     Search(folder, [Axis("optimizer.rate", (), 0.001, 0.1, True)], 0).ask()
 
 
-def operations(folder):
-    """Write the cache of operations, then raise as other writers do: its own failures are silent."""
+def write_operations(folder):
+    """Write the cache of operations, then raise UsageError as other writers do, since the cache ignores failures."""
     cache_operations({"id": 1.0})
     raise lw.UsageError
 
 
-def report(folder):
+def write_report(folder):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lengthwise.report.publish._draw_figures", lambda *_: {"lengths": Figure(figsize=(1, 1))})
         publish([RunFolder(folder.parent / "run")], folder)
@@ -79,14 +79,14 @@ WRITERS = {
     "about.json": lambda folder: Run(folder, RECIPE).write_about({"parameters": 1}),
     "failed.json": lambda folder: RunFolder(folder).record_failure("reason"),
     "code.json": lambda folder: Run(folder, RECIPE).record_code(torch.nn.Linear(1, 1)),
-    "tracked-tensorboard.json": track,
-    ".lock": lock,
-    ".owner": lock,
-    ".operations.json": operations,
+    "tracked-tensorboard.json": write_tracker_ledger,
+    ".lock": take_lock,
+    ".owner": take_lock,
+    ".operations.json": write_operations,
     "asked.json": lambda folder: InquiryRun.of(Inquiry("http://x/v1", "m", RECIPE.task, "Well?"), folder),
     "sweep.json": lambda folder: _record_sweep(folder, "{}"),
-    "optuna.log": search,
-    **dict.fromkeys(RESULTS, report),
+    "optuna.log": write_search_log,
+    **dict.fromkeys(RESULTS, write_report),
     "distribution.json": lambda folder: publish_distribution({1: 2}, folder / "distribution"),
     "trials.csv": lambda folder: write_csv(folder / "trials.csv", [{"a": 1}]),
     "page.html": lambda folder: write_page(str(folder / "page.html"), "page"),
@@ -118,7 +118,7 @@ def outside_folder(tmp_path):
 @pytest.mark.parametrize("name", WRITERS)
 def test_no_writer_follows_a_link(name, link, outside_folder, tmp_path, monkeypatch):
     folder = build_run(tmp_path / "run").folder
-    if WRITERS[name] is report:
+    if WRITERS[name] is write_report:
         folder = tmp_path / "results"
         folder.mkdir()
     (folder / name).unlink(missing_ok=True)
@@ -164,7 +164,7 @@ def trained(finished_run, tmp_path):
 
 
 def test_only_abandoned_temporary_files_of_this_package_are_removed(tmp_path):
-    """Files of other programs, folders, new files and those of other names are kept."""
+    """Files of other programs, folders, new files, and files that do not begin with a dot are kept."""
     age = time.time() - 2 * files.TEMPORARY_AGE_SECONDS
 
     def create(name, *, old=True):

@@ -1,4 +1,4 @@
-"""Random streams by address: one address gives the same numbers each time, other addresses unrelated ones."""
+"""Random streams by seed and path: the same seed and path give the same numbers each time, others unrelated ones."""
 
 import torch
 from hypothesis import given
@@ -11,15 +11,15 @@ PATHS = st.tuples(st.integers(), st.lists(PARTS, max_size=3))
 
 
 @given(st.lists(PATHS, min_size=2, max_size=8, unique_by=repr))
-def test_addresses_differ_wherever_paths_do(paths):
-    """Also if the parts of paths are equal once joined or converted to text."""
+def test_derived_seeds_differ_if_paths_differ(paths):
+    """Derived seeds differ even if the parts of two paths are equal when joined or converted to text."""
     assert len({derive_seed(seed, *path) for seed, path in paths}) == len(paths)
     alike = [("a", "b"), ("ab",), ("a b",), ("a", "", "b"), (1, 2), (12,), ("1", "2"), (1, "2"), ("[1, 2]",)]
     assert len({derive_seed(0, *path) for path in alike}) == len(alike)
 
 
 @given(PATHS)
-def test_an_address_gives_a_valid_seed_and_a_repeatable_stream(path):
+def test_a_path_gives_a_valid_seed_and_a_repeatable_stream(path):
     seed, parts = path
     assert 0 <= derive_seed(seed, *parts) < 2**63
     before = torch.get_rng_state()
@@ -29,7 +29,7 @@ def test_an_address_gives_a_valid_seed_and_a_repeatable_stream(path):
 
 
 def test_seeds_do_not_change_between_processes_and_versions():
-    """Seeds equal recorded values: a change would give every stored result other data."""
+    """Derived seeds equal recorded values; another hash would give every stored result other data."""
     assert derive_seed(7, "train", 3) == 7079135513121737800
     assert derive_seed(0, "é", 'a"b') == 4019919809146634195
 

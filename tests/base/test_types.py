@@ -46,7 +46,7 @@ def batch(rows, width):
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8))
-def test_take_gives_the_rows_asked_for_in_their_order(rows):
+def test_take_returns_the_requested_rows_in_order(rows):
     whole, some = batch(6, 4), batch(6, 4).take(torch.tensor(rows))
     assert len(some) == len(rows)
     for position, row in enumerate(rows):

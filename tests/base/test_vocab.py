@@ -1,4 +1,4 @@
-"""Symbols to ids and back."""
+"""Vocabularies convert symbols to ids and back."""
 
 import pytest
 import torch

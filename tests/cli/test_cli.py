@@ -1,4 +1,4 @@
-"""Commands run as a user runs them, with good and bad input."""
+"""Commands with valid and invalid input, run as a user runs them."""
 
 import json
 import subprocess
@@ -29,7 +29,8 @@ MEASURED = ["--lengths", "2,3", "--samples", "20", "--quiet"]
 
 
 def check_error(done, *parts, code=2):
-    """Check the exit status, one line on standard error that contains ``parts``, and an empty standard output."""
+    """Check the exit status, and for an empty standard output and one line on standard error that contains
+    ``parts``."""
     lines = done.stderr.strip().splitlines()
     assert (done.returncode, done.stdout, len(lines)) == (code, "", 1), done.stderr
     assert lines[0].startswith("lengthwise") and all(part in lines[0] for part in parts), done.stderr

@@ -1,4 +1,4 @@
-"""The demo, from end to end with a few steps of training, and the plan of a study."""
+"""The command ``demo``, from end to end with a few steps of training."""
 
 import json
 

@@ -70,8 +70,8 @@ def test_every_field_has_its_type_its_default_and_a_comment():
 
 
 def test_list_and_show_import_no_large_package_and_a_list_fits_a_screen(tmp_path):
-    """``list``, also of stored runs, and ``show`` of a part or a field import neither torch, numpy nor matplotlib, in a
-    process of its own, as other tests register parts."""
+    """``list`` and ``show`` of a part or a field import neither torch, numpy nor matplotlib. The commands run in a new
+    process, since other tests register parts."""
     (tmp_path / "a-run").mkdir()
     (tmp_path / "a-run" / "config.json").write_text(catalog.recipe("looped-parity").json())
     code = """

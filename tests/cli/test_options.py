@@ -1,4 +1,4 @@
-"""Options of verbs: declared once, in the verb's file, and passed on to the processes that the verb starts."""
+"""Options of verbs are declared once, in the verb's file, and passed on to the processes that the verb starts."""
 
 import dataclasses
 import importlib

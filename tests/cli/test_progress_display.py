@@ -1,4 +1,4 @@
-"""Progress display: long work shows what it does, how far it is, and when it will end."""
+"""The progress display shows what long work does, how much is done, and when it will end."""
 
 import io
 import itertools

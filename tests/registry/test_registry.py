@@ -28,8 +28,8 @@ from lengthwise.training.trainer import try_training
 RECIPES = catalog.recipes()
 
 
-def test_every_recipe():
-    """It has its catalog name and a docstring, survives JSON, and watches no sizes far beyond training."""
+def test_every_recipe_is_valid():
+    """Every recipe has its catalog name and a docstring, survives JSON, and watches no sizes far beyond training."""
     for name, build in RECIPES.items():
         recipe = build()
         watched_sizes_stay_near_training(recipe)
@@ -67,22 +67,22 @@ def test_every_study_keeps_the_laws(name, law):
 
 
 def test_no_recipe_hides_another():
-    """Families are found whatever their functions' names, and no recipe's name is given twice."""
+    """All families of recipes are found, whatever the names of their functions, and no recipe's name occurs twice."""
     families = [family for file in catalog.family_members().values() for family in file.values()]
     members = [name for family in families for name in family]
     assert len(members) == len(set(members)) and set(members) <= set(RECIPES)
     assert {"paper-abacus-8x2", "paper-ntp-copy", "looped-pairs"} <= set(RECIPES)
 
 
-# These may see other problems: our own models, not among the compared methods, and an ablation of the curriculum.
-ALONE = re.compile(r"looped-(?!pairs).*|abacus-addition|ablation-.*-no-curriculum")
+# Recipes that may see other problems: the package's own models, which are not compared, and a curriculum's ablation.
+NOT_COMPARED = re.compile(r"looped-(?!pairs).*|abacus-addition|ablation-.*-no-curriculum")
 
 
 def test_recipes_that_are_compared_see_the_same_problems():
-    """Their batches are equal; one recipe may take more of them."""
+    """Compared recipes see the same batches; one recipe may train on more of them."""
     for function in catalog.studies().values():
         for panel in function().panels:
-            compared = [recipe for recipe in panel.recipes if not ALONE.fullmatch(recipe.name)]
+            compared = [recipe for recipe in panel.recipes if not NOT_COMPARED.fullmatch(recipe.name)]
             alike = {(r.task, r.lengths, r.hard, r.batch, r.data_seed) for r in compared}
             assert len(alike) <= 1
 
@@ -157,8 +157,8 @@ def test_a_study_names_the_sizes_that_chose_its_recipes():
 
 @pytest.mark.parametrize("name", list_shipped())
 def test_shipped_weights_reach_their_stored_scores(name):
-    """Their files hold the sizes that chose the recipe; all scores are on sealed problems and name these weights, or
-    none."""
+    """Files of shipped weights hold the sizes on which the recipe was chosen. Either all scores are sealed with the
+    digest of these weights, or none is."""
     weights, stored = load(name), Run.open(SHIPPED / name).rows("scores")
     assert weights.recipe.chosen_on == catalog.recipe(name).chosen_on
     assert RunFolder(SHIPPED / name).outline == build_outline(weights.recipe)  # quoted by model cards
@@ -183,7 +183,7 @@ def test_shipped_pairs_answer_long_sums():
 
 
 def test_cost_grows_with_the_model_and_the_lengths():
-    """Mastery is estimated to cost as much as growing lengths."""
+    """Training with the curriculum ``Mastery`` is estimated to cost as much as with growing lengths."""
     small, large = (
         measure_cost(catalog.recipe("looped-parity", [f"model.width={w}", "steps=100"]), 1) for w in (16, 64)
     )
@@ -209,7 +209,7 @@ def test_operations_are_measured_once(runs, monkeypatch):
 
 @pytest.mark.parametrize("loops", ["PerRound", "Constant(count=3)"])
 def test_cost_on_fewer_rows_is_that_of_all(loops):
-    """All rows have one length here, so that each costs the same."""
+    """All rows have the same length, and so the same cost."""
     changes = ["model.width=16", f"loops={loops}", "lengths=Uniform(top=4, bottom=4)", "batch=12", "hard=0"]
     recipe = catalog.recipe("looped-parity", changes)
     whole = measure_cost(recipe, 1)
@@ -220,8 +220,8 @@ def test_cost_on_fewer_rows_is_that_of_all(loops):
 
 
 @given(st.integers(1, 60), st.integers(1, 20), st.data())
-def test_a_bare_size_stands_for_all_axes_but_those_kept_short(size, top, data):
-    """Beyond the training lengths, an axis keeps its limit only if it is below that of the other axis."""
+def test_a_bare_size_applies_to_all_axes_except_limited_ones(size, top, data):
+    """Beyond the training lengths, the limit of an axis applies only if it is below the limit of the other axis."""
     sums = replace(looped_pairs(), task=lw.Addition(), lengths=lw.Uniform(top))
     short = data.draw(st.integers(1, top))
     assert sums.sizes(size) == (size, size)
