@@ -68,8 +68,7 @@ def build_recipe(model: ModelSpec | nn.Module, task: Task | str, **settings: Any
 
 
 def resolve_task(task: Task | str, changes: Iterable[str] = ()) -> Task:
-    """Return a task, given as an object, a name or text such as ``Addition(base=2)``, with ``name=value`` changes to
-    its fields."""
+    """Return a task, given as an object, a name or text (``Addition(base=2)``), with ``name=value`` changes."""
     if isinstance(task, Task | type):
         return fields.override(fields.validate(Task, task, "task"), changes)
     if not isinstance(task, str):

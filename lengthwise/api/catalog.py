@@ -145,8 +145,7 @@ def describe_user_definitions() -> tuple[dict[str, str], dict[str, str]]:
 
 
 def family_members() -> dict[str, dict[str, list[str]]]:
-    """Return the names of the recipes of each family, by file and function; ``sources`` cannot read them from the
-    code."""
+    """Return the names of the recipes of each family, by file and function, since the source does not show them."""
     members: dict[str, dict[str, list[str]]] = {}
     for module in import_folder("recipes"):
         families = {function.__name__: function() for function in _find_functions([module], dict[str, Recipe]).values()}

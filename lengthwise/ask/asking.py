@@ -50,8 +50,7 @@ class Key:
         return Key(name, value)
 
     def redact(self, text: str) -> str:
-        """Replace the key by ``[key]``. Keys of fewer than 4 characters are placeholders for local endpoints, and are
-        not replaced."""
+        """Replace the key by ``[key]``, unless it has fewer than 4 characters: a placeholder for a local endpoint."""
         return text.replace(self.value, "[key]") if len(self.value) >= 4 else text
 
 
@@ -134,8 +133,7 @@ def collect_replies(
     run: InquiryRun, items: Sequence[Item], options: RequestOptions, on_reply: Callable[[int, int], None]
 ) -> CollectionSummary:
     """Send each prompt that has no reply yet, repeated ones once. Each reply is saved before ``on_reply`` is called
-    with the numbers of replies and of requests so far. Raises UsageError for an error that every further request would
-    get, such as a wrong key."""
+    with the numbers of replies and of requests so far. Raises UsageError if every further request would fail too."""
     known_replies = run.replies()
     missing = {item.prompt: item for item in items if item.prompt not in known_replies}
     if not missing:
@@ -186,7 +184,7 @@ class _RequestWorkers:
         return "; ".join(capped + [f"the last error: {self.last_error}"] * bool(self.last_error))
 
     async def run(self, items: Iterable[Item]) -> None:
-        """Send the prompts of all items. Raises UsageError for an error that every further request would get."""
+        """Send the prompts of all items. Raises UsageError if every further request would fail too."""
         queue, options = deque(items), self.options
 
         async def work() -> None:
@@ -248,8 +246,7 @@ class _RequestWorkers:
             self.closed.set()
 
     async def _back_off(self, attempt: int) -> None:
-        """Wait with exponential back-off and jitter, or as long as the endpoint asks; return early if ``closed`` is
-        set."""
+        """Wait with exponential back-off and jitter, or as long as the endpoint asks, until ``closed`` is set."""
         wait = min(MAX_WAIT_SECONDS, self.options.backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1)
         until = time.monotonic() + (wait if attempt else 0.0)
         while not self.closed.is_set() and (left := max(until, self.wait_until) - time.monotonic()) > 0:

@@ -164,8 +164,7 @@ def is_leniently_right(task: Task, reply: str, right: str) -> bool:
 
 
 def _normalize_number(answer: str) -> str:
-    """Return a number without a plus sign and leading zeros. Any other text, such as the word for an error, is returned
-    unchanged."""
+    """Return a number without a plus sign and leading zeros, and any other text unchanged."""
     number = re.fullmatch(r"([+-]?)0*(\d+)", answer)
     return f"{number[1].strip('+')}{number[2]}" if number else answer
 

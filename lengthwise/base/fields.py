@@ -105,8 +105,8 @@ def encode(value: Any, choose_fields: Callable[[Any], Iterable[dataclasses.Field
 
 
 def identity_fields(value: Any) -> Any:
-    """Encode a part for ids: without fields at their defaults, nor fields with the metadata ``identity=False``, which
-    change no results."""
+    """Encode a part for ids, without fields at their defaults or with metadata ``identity=False`` (they change no
+    results)."""
     return encode(value, lambda part: [f for f in _non_default_fields(part) if f.metadata.get("identity", True)])
 
 
@@ -129,8 +129,7 @@ def override(part: T, changes: Iterable[str]) -> T:
 
 
 def build(cls: type[T], changes: Iterable[str]) -> T:
-    """Build a part from its defaults and changes (see ``override``). Raises UsageError if a required field is
-    missing."""
+    """Build a part from its defaults and changes (see ``override``). Raises UsageError if a field is missing."""
     defaults = {f.name: encode(f.default) for f in dataclasses.fields(cast(Any, cls)) if f.default is not MISSING}
     return decode(cls, _apply_changes({"kind": cls.__name__} | defaults, changes))
 

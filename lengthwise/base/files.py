@@ -46,8 +46,7 @@ def write(path: Path, content: bytes, *, make_folder: bool = True) -> None:
 
 
 def append(path: Path, lines: bytes) -> None:
-    """Append all lines to a file, or none if writing fails. An incomplete last line is removed first. Raises OSError if
-    the file is a link."""
+    """Append all lines or, if that fails, none; remove an incomplete last line first. Raises OSError for a link."""
     with open(path, "ab+", buffering=0, opener=_open_without_links) as file:
         size = file.seek(0, os.SEEK_END)
         _check_size(path, size + len(lines), MAX_TEXT_BYTES)
@@ -177,8 +176,7 @@ def error_line(error: BaseException) -> str:
 
 
 def remove_temporary_files(folder: Path, name: str = "*") -> None:
-    """Remove the temporary files that killed processes left in a folder at least ten minutes ago; with ``name``, only
-    those of that file."""
+    """Remove temporary files that killed processes left ten minutes ago or earlier, of all files or of ``name``."""
     for path in folder.glob(f".{name}.lengthwise-{'?' * 16}"):
         with suppress(OSError):
             if path.stat().st_mtime < time.time() - TEMPORARY_AGE_SECONDS:

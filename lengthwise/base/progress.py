@@ -104,8 +104,7 @@ class Progress:
         self.console.print(f"lengthwise: {text}", markup=False, highlight=False, soft_wrap=True)
 
     def add_line(self, label: str, total: float | None = None, done: float = 0.0) -> ProgressLine:
-        """Add a line for work of size ``total``, of which ``done`` is finished already. Without ``total``, no remaining
-        time is shown."""
+        """Add a line for work of size ``total`` (None: unknown), of which ``done`` is finished already."""
         self.lines.append(ProgressLine(label, total, done))
         return self.lines[-1]
 

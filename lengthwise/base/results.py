@@ -131,8 +131,7 @@ def independent_trials(count: int, together: int | None = None) -> float:
 
 
 def counted_problems(row: Mapping[str, Any]) -> int:
-    """Return the number of problems that a row's interval counts. Problems repeated from a fixed set count once, since
-    repetitions add no information."""
+    """Return the number of problems that a row's interval counts: problems repeated from a fixed set count once."""
     return row.get("distinct", row["count"]) if row.get("fixed_set") else row["count"]
 
 

@@ -21,8 +21,7 @@ def zero_after(rows: Int[Tensor, "*b n"], length: Int[Tensor, "*b"]) -> Int[Tens
 
 
 def shift_right(rows: Shaped[Tensor, "b n"], offsets: Int[Tensor, " b"], width: int) -> Shaped[Tensor, "b width"]:
-    """Shift each row right by its offset, from −n to ``width``. The result has ``width`` columns; empty places are
-    0."""
+    """Shift each row right by its offset, from −n to ``width``; the result has ``width`` columns, filled with 0."""
     count, size = rows.shape
     spaced = rows.new_zeros(count + 1, width + size)  # the zeros before a row are also those after the previous row
     spaced[:count, width:] = rows

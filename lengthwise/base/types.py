@@ -202,8 +202,7 @@ class Loss:
 
 
 def validate_loss(objective: object, loss: object) -> Loss:
-    """Return an objective's result. Raises UsageError unless it is a ``Loss`` whose value and logs are tensors of one
-    number each."""
+    """Return an objective's result. Raises UsageError unless it is a ``Loss`` with tensors of one number each."""
     numbers = [loss.value, *loss.logs.values()] if isinstance(loss, Loss) and isinstance(loss.logs, dict) else [None]
     if all(isinstance(number, Tensor) and number.numel() == 1 for number in numbers):
         return loss  # type: ignore[return-value]

@@ -77,8 +77,7 @@ def save_page(args: OutputOptions, file: str, page: str, **extra: Any) -> int:
 
 
 def announce_duration(description: str, estimate: ResourceEstimate) -> None:
-    """Print an estimate of how long the work takes, if it is long. Raises UsageError if this machine has too little
-    memory for it."""
+    """Print how long the work takes, if it is long. Raises UsageError if this machine has too little memory."""
     estimate.check(description)
     if estimate.seconds > ANNOUNCE_SECONDS:
         err.print(f"{description} takes about {duration_text(estimate.seconds)} of one CPU thread", highlight=False)

@@ -157,8 +157,7 @@ def _measure_and_print(
 
 
 def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, all_families: bool) -> list[Table]:
-    """Return for each stopping rule a table of uniform problems and the worst family and, with ``all_families``, a
-    table of all families."""
+    """Return, for each stopping rule, a table of uniform problems and the worst family, or of all families too."""
     tables: list[Table] = []
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:

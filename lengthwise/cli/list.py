@@ -96,8 +96,8 @@ def _build_overview(systems: Iterable[sources.RecipeFile], sections: Sections) -
 
 
 def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, str]]:
-    """Return names with their texts. If ``limit`` or more names have the same text, only the first and their number are
-    given."""
+    """Return names with their texts; ``limit`` or more names with the same text are replaced by the first and their
+    number."""
     lines = []
     for text, group in group_by(entries.items(), lambda entry: entry[1]).items():
         names = [name for name, _ in group]

@@ -43,8 +43,7 @@ def plan_measurements(args: PlanOptions, recipe: Recipe) -> list[Measurement]:
 def run_measurements(
     args: PlanOptions, run: Run, weights: Weights, plan: Sequence[Measurement], progress: Progress
 ) -> None:
-    """Make the planned measurements for which a run has no scores yet, so that a repeated command resumes where it was
-    interrupted."""
+    """Make the planned measurements for which a run has no scores yet, so that a repeated command resumes."""
     for missing in _missing_measurements(args, run, plan):
         label = f"{run.recipe.name}: {'families' if missing.families else f'exact match, {missing.kind}'}"
         settings: dict[str, Any] = {"families": True} if missing.families else {"kind": missing.kind}

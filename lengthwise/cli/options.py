@@ -63,8 +63,7 @@ def parse_task_sizes(task: Task, text: str) -> list[tuple[int, ...]]:
 
 
 def parse_grid(text: str) -> list[AnySize]:
-    """Parse a grid such as ``20x40``: every pair up to 20 and 40. Raises UsageError for invalid sizes, and if ``text``
-    has no x."""
+    """Parse a grid such as ``20x40``: every pair up to 20 and 40. Raises UsageError for any other text."""
     if "x" not in text:
         raise UsageError(f"{text[:40]!r} is not a grid: write 20x40 for every pair up to 20 and 40")
     parse_sizes(text)  # refuses wrong sizes as they were typed
@@ -150,8 +149,7 @@ def check_data_seed(recipe: Recipe) -> None:
 
 
 def replicate_recipe(recipe: Recipe, first_seed: int | None, count: int) -> list[Recipe]:
-    """Return copies of a recipe with ``count`` consecutive seeds of weights and problems, from ``first_seed`` or, if it
-    is None, from the recipe's own."""
+    """Return ``count`` copies of a recipe with consecutive seeds, from ``first_seed`` or else the recipe's own."""
     if first_seed is None and count == 1:
         return [recipe]
     check_data_seed(recipe)

@@ -1,5 +1,4 @@
-"""The parser of the command line. It reads each verb's ``Options`` from the source, since an import would wait for
-torch."""
+"""The parser of the command line, which reads verbs' ``Options`` from the source, since an import would load torch."""
 
 from __future__ import annotations
 

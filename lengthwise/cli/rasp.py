@@ -22,7 +22,7 @@ class Options(OutputOptions):
     """Run an n-RASP-L program, a RASP-L program repeated T(n) times: show the state after each round, which a looped
     model has to learn."""
 
-    task: Argument | None = None  # TASK: e.g. parity; left out: list all programs
+    task: Argument | None = None  # TASK: e.g. parity (default: list all programs)
     prompt: Argument | None = None  # PROMPT: e.g. 10110
     changes: Words = ()  # name=value: the task's fields, e.g. order=least
 

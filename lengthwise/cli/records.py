@@ -23,7 +23,7 @@ RECORDS = Path(__file__).with_name("records.json")
 class Options(OutputOptions):
     """Print the best published length generalization of each task, and ours."""
 
-    group: Argument | None = None  # GROUP: e.g. parity; left out, all groups of tasks
+    group: Argument | None = None  # GROUP: a group of tasks, e.g. parity (default: all groups)
 
 
 def run(args: Options) -> int:

@@ -53,7 +53,7 @@ class Options(OutputOptions, ProgressOptions):
     table: Literal["latex"] | None = None  # print one table of all recipes, seeds pooled, as LaTeX
     # FILE: write one HTML page instead, with all results and models that run in it; missing folders are created
     html: str | None = None
-    matrix: bool = False  # draw architectures × tasks instead, for runs and published results
+    matrix: bool = False  # draw a matrix of architectures and tasks instead, of runs and published results
     stopping: bool = False  # draw accuracy and confidence against loops, a figure per run
     lengths: str | None = None  # SIZES: with --stopping: lengths (default: 1 and 2 times the training length)
     samples: Size | None = None  # N: with --stopping: problems per length (default: 512)

@@ -52,7 +52,7 @@ class Options(TrainingOptions):
     sizes: str | None = None  # A,B: only these of the study's model sizes, or all
     scale: str | None = None  # SCALE: cpu (default), half (of the range), paper, or long (formal only)
     samples: Size | None = None  # N: fresh problems per length (default: the study's)
-    publish: bool = False  # final tables, on problems of a seed that nothing else uses
+    publish: bool = False  # measure final tables, on problems of a seed that nothing else uses
 
 
 def run(args: Options) -> int:
@@ -194,8 +194,7 @@ def _add_published_runs(folder: Path, runs: Sequence[Run]) -> list[RunFolder]:
 def _publish_panel(
     args: Options, panel: Panel, runs: Sequence[RunFolder], folder: Path, operations_per_step: Mapping[str, float]
 ) -> list[Path]:
-    """Write a panel's scores and figures, the accuracy of adaptive recipes against loops, and the lengths in a fixed
-    set of problems."""
+    """Write a panel's scores and figures, adaptive recipes' accuracy against loops, and the lengths in a fixed set."""
     files = publish(runs, folder, title=panel.title, operations_per_step=operations_per_step, highlight=panel.highlight)
     rows: dict[str, list[Row]] = defaultdict(list)
     for one in sorted(runs, key=lambda run: run.outline.seed) if panel.further_rules else []:

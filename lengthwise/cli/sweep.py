@@ -119,8 +119,7 @@ def _record_sweep(folder: Path, text: str) -> None:
 
 
 def _run_search(args: Options, sweep: Sweep, search: Search, trials: int) -> list[str]:
-    """Run a search, with as many trials at a time as there are jobs. A trial below the median gets no further seed.
-    Return the errors."""
+    """Run a search, a trial per job at a time; trials below the median get no further seed. Return the errors."""
     faults: list[str] = []
     waiting, jobs = search.unfinished_trials(), options.resolve_jobs(args.jobs)
     retried = {trial.number for trial in waiting}
@@ -129,8 +128,7 @@ def _run_search(args: Options, sweep: Sweep, search: Search, trials: int) -> lis
         active = waiting + [search.ask() for _ in range(min(remaining, max(0, jobs - len(waiting))))]
         new_faults, failed = _run_trials(args, sweep, search, active)
         faults, waiting = faults + new_faults, []
-        # A trial may fail e.g. because the disk is full or another process trains its run. The next call retries it
-        # once.
+        # A full disk, for example, or a run that another process trains. The next call retries such a trial once.
         for trial in failed:
             if trial.number in retried:
                 search.tell(trial, None)

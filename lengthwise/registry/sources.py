@@ -84,8 +84,7 @@ def first_sentence(text: str) -> str:
 
 
 def filter_entries(entries: Mapping[str, str], words: Iterable[str], title: str = "") -> dict[str, str]:
-    """Return the entries of a mapping from names to sentences for which every word occurs in the name, the sentence or
-    ``title``, ignoring case."""
+    """Return the entries for which every word occurs in the name (key), the sentence (value) or ``title``."""
     wanted = [word.lower() for word in words]
     searched = {name: f"{title} {name} {text}".lower() for name, text in entries.items()}
     return {name: text for name, text in entries.items() if all(word in searched[name] for word in wanted)}
