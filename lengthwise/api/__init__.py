@@ -167,10 +167,9 @@ def train(
         "optimizer": optimizer, "steps": steps, "batch": batch, "seed": seed, "data_seed": seed}  # fmt: skip
     chosen = arguments.build_training_recipe(recipe, changes, task, lengths, parent, values)
     options: dict[str, Any] = {"threads": threads, "save_every": save_every, "wait": wait, "graphs": graphs,
-        "matmul": matmul, "compile": compile, "keep_state": keep_state,
-        "track": arguments.resolve_texts(track, "track")}  # fmt: skip
+        "matmul": matmul, "keep_state": keep_state, "track": arguments.resolve_texts(track, "track")}  # fmt: skip
     with Progress(quiet=quiet) as progress:
-        trained = loop.train(chosen, folder, device=device, progress=progress, **options)
+        trained = loop.train(chosen, folder, device=device, compile=compile, progress=progress, **options)
     run = Run(trained.folder, trained.recipe)
     if isinstance(recipe, nn.Module):
         recipe.load_state_dict((run.model.module if isinstance(run.model, SinglePass) else run.model).state_dict())
