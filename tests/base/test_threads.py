@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from torch import nn
-from trainings import MASTERED, MODEL, PLAIN, outcome
+from trainings import MASTERED, MODEL, PLAIN, read_outcome
 
 import lengthwise as lw
 from lengthwise.runners import cpu
@@ -65,11 +65,11 @@ def in_threads(function, things):
 def test_training_in_threads_equals_training_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(trainer, "git_commit", lambda: "")  # calls git otherwise
     before = torch.get_rng_state(), random.getstate()
-    alone = [outcome(train(recipe, tmp_path / f"alone-{number}")) for number, recipe in enumerate(RECIPES)]
+    alone = [read_outcome(train(recipe, tmp_path / f"alone-{number}")) for number, recipe in enumerate(RECIPES)]
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
 
     def trained(number):
-        return outcome(train(RECIPES[number], tmp_path / f"beside-{number}"))
+        return read_outcome(train(RECIPES[number], tmp_path / f"beside-{number}"))
 
     beside = in_threads(trained, range(len(RECIPES)))
     assert [one == other for one, other in zip(alone, beside, strict=True)] == [True] * len(RECIPES)

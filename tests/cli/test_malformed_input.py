@@ -15,7 +15,7 @@ from typing import Annotated, get_args, get_origin
 import pytest
 import torch
 from conftest import LONG
-from forms import shipped
+from forms import list_parts
 from torture import damage, fuzz
 
 import lengthwise as lw
@@ -80,7 +80,9 @@ FIELD_PATHS = {"positions": "model.positions.0", "mixers": "model.mixer", "tasks
          "sources": "source", "models": "model", "objectives": "objective", "optimizers": "optimizer"}  # fmt: skip
 EXTREME = ("-1", "nan", "1e400", "1" + "0" * 18, "9" * 5000, "word", "(1,2,3)", "'\x1b[31m'")
 FIELDS = [(name, None) for name in ("watch", "schedule", "chosen_on", "")]
-FIELDS += [(name, part) for name in catalog.parts() for part in shipped(name) if not isinstance(part, ExternalModule)]
+FIELDS += [
+    (name, part) for name in catalog.parts() for part in list_parts(name) if not isinstance(part, ExternalModule)
+]
 
 
 @pytest.mark.parametrize(("name", "default"), FIELDS, ids=lambda value: getattr(type(value), "__name__", value))
@@ -110,7 +112,7 @@ def lacks_range(hint):
 
 
 def test_every_number_states_its_range():
-    parts = [type(part) for name in catalog.parts() for part in shipped(name)]
+    parts = [type(part) for name in catalog.parts() for part in list_parts(name)]
     parts += [lw.Recipe, lw.Schedule, lw.Watch, ChosenOn, Inquiry]
     fields = [(part, *field) for part in parts for field in field_types(part).items()]
     assert [f"{part.__name__}.{name}" for part, name, hint in fields if lacks_range(hint)] == []

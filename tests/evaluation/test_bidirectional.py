@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from conftest import LONG
-from forms import shipped
+from forms import list_parts
 from torch import nn
 
 import lengthwise as lw
@@ -30,7 +30,7 @@ class Encoder(nn.Module):
         return self.head(self.layers(x, src_key_padding_mask=~padding_mask))
 
 
-TASKS = [task for task in shipped("tasks") if WHOLE.accepts(task)]
+TASKS = [task for task in list_parts("tasks") if WHOLE.accepts(task)]
 
 
 class NextInputPredictor(nn.Module):

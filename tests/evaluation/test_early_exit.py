@@ -3,7 +3,7 @@
 import pytest
 import torch
 from conftest import LONG
-from forms import EVERY, build_rows, cached_model, choices, close, covering, shipped
+from forms import EVERY, assert_close, build_rows, cached_model, choose_covering, list_features, list_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,14 +22,14 @@ LOOPS = torch.tensor([5, 2, 6])
 RULES = [
     Settled(0.3, most=40), Settled(0.02, period=2, most=40), Settled(1e-6, most=9), Converged(), Converged(1, most=12),
     Halted(), Halted(more=2, most=15),
-    *(rule for rule in shipped("stopping")
+    *(rule for rule in list_parts("stopping")
       if rule.stops and rule.starts == 1 and type(rule) not in (Settled, Converged, Halted)),
 ]  # fmt: skip
 WEIGHTS = ["looped-pairs", "halting-parity"]
 WEIGHTS += ["looped-parity", "looped-multiplication", "looped-unique-set"] * LONG
 
 
-FEW = EVERY if LONG else covering({pair: choices(*pair) for pair in EVERY})
+FEW = EVERY if LONG else choose_covering({pair: list_features(*pair) for pair in EVERY})
 LEAVING = [(movement, *pair) for pair in FEW for movement in (False, True)]
 LEAVING = LEAVING if LONG else [*LEAVING[::4], *LEAVING[3::4]]  # movement for every other model
 LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows leave
@@ -63,7 +63,7 @@ def test_remaining_rows_are_unaffected_by_rows_that_left(movement, spec, causal)
             assert sorted(found) == sorted(wanted)
             for key, pair in wanted.items():
                 for one, two in zip(pair, found[key], strict=True):
-                    close(one.double(), two.double())
+                    assert_close(one.double(), two.double())
 
 
 def build_batch(recipe, sizes, each):
@@ -91,7 +91,7 @@ def test_answers_are_those_of_the_full_trace(name, monkeypatch):
         assert torch.equal(found.symbols, traced.predictions[chosen - 1, row]), rule
         assert torch.equal(found.loops, chosen) and torch.equal(found.stopped, stopped), rule
         assert torch.equal(found.ran, torch.where(stopped, chosen + rule.answer_lag, limit)), rule
-        close(found.confidence, traced.confidence[chosen - 1, row], 1e-6)
+        assert_close(found.confidence, traced.confidence[chosen - 1, row], 1e-6)
         for field in ("symbols", "loops", "stopped", "ran"):
             assert torch.equal(getattr(found, field), getattr(beside, field)), (rule, field)
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from half_trained import MODEL, NEXT, PAIRS, PARITY, SUMS, half_trained
+from half_trained import MODEL, NEXT, PAIRS, PARITY, SUMS, train_briefly
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -88,7 +88,7 @@ def use_problems(monkeypatch, problems):
 def test_answers_and_scores_equal_those_of_rows_run_alone(recipe, stopping, monkeypatch):
     """Rows of mixed sizes, which leave the batch after different loops, get the same answers as alone. Scores count
     these answers, also in batches of 50 tokens, where the last batch is partial."""
-    weights, problems = half_trained(recipe), mixed_problems(recipe, count=13)
+    weights, problems = train_briefly(recipe), mixed_problems(recipe, count=13)
     use_problems(monkeypatch, problems)
     end = recipe.layout.end_id(recipe.task)
     predicted = predict(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
@@ -119,7 +119,7 @@ def test_answers_and_scores_equal_those_of_rows_run_alone(recipe, stopping, monk
 @pytest.mark.parametrize("stopping", [Oracle(), *ANSWER_RULES], ids=repr)
 @pytest.mark.parametrize("recipe", RECIPES[:3], ids=name_of)
 def test_predictions_never_depend_on_the_true_answer(recipe, stopping):
-    problems, weights = mixed_problems(recipe), half_trained(recipe)
+    problems, weights = mixed_problems(recipe), train_briefly(recipe)
     other = replace(problems, answer=1 - problems.answer, answer_length=torch.ones_like(problems.rounds))
     batches = (recipe.layout.write(rows, recipe.task) for rows in (problems, other))
     one, two = (predict(weights.model, recipe, batch, stopping) for batch in batches)
@@ -142,7 +142,7 @@ def test_dropout_is_off_and_gradients_are_not_kept():
 def test_half_trained_models_are_sometimes_right():
     """The half-trained models have some answers right and some wrong, so the counts above can differ."""
     for recipe in RECIPES:
-        (score,) = evaluate(half_trained(recipe), [2], samples=200)
+        (score,) = evaluate(train_briefly(recipe), [2], samples=200)
         assert 0 < score.exact < score.token_accuracy < 1
 
 
@@ -205,7 +205,7 @@ class RowCountRule(OutputRule):
 
 @pytest.mark.parametrize("precision", [None, 0.2])
 def test_batch_wise_rules_see_as_many_rows_beside_other_rules_as_alone(precision):
-    weights, rules = half_trained(PARITY), [MaxConfidence(per="batch"), Oracle(), RowCountRule()]
+    weights, rules = train_briefly(PARITY), [MaxConfidence(per="batch"), Oracle(), RowCountRule()]
     asked = {"samples": 20, "precision": precision}
     beside = list(evaluate(weights, [5, 9], stopping=rules, **asked))
     alone = [evaluate(weights, [5, 9], stopping=rule, samples=beside[0].count) for rule in rules]
@@ -217,7 +217,7 @@ def test_batch_wise_rules_see_as_many_rows_beside_other_rules_as_alone(precision
 @pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=name_of)
 def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
     """A rule sees the same loops beside other rules as alone, although the model runs more loops for those."""
-    weights = half_trained(recipe)
+    weights = train_briefly(recipe)
     for tokens in (evaluation.MAX_POSITIONS, 50):
         monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
         together = list(evaluate(weights, [2, 3], samples=12, stopping=RULES))
@@ -228,7 +228,7 @@ def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
 
 @pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=name_of)
 def test_exact_match_traced_after_each_loop_equals_the_score_of_stopping_there(recipe, monkeypatch):
-    weights = half_trained(recipe)
+    weights = train_briefly(recipe)
     problems = data.fresh_problems(recipe.task, (2,) * len(recipe.task.axes), 25, seed=0)
     batch = recipe.layout.write(problems, recipe.task)
     use_problems(monkeypatch, problems)
@@ -245,7 +245,7 @@ def test_exact_match_traced_after_each_loop_equals_the_score_of_stopping_there(r
 @pytest.mark.parametrize("recipe", [PARITY, SUMS, COPY], ids=name_of)
 @pytest.mark.parametrize("level", [False, True])
 def test_supervising_the_whole_tail_changes_no_score(recipe, level):
-    weights = half_trained(recipe)
+    weights = train_briefly(recipe)
     layout = replace(recipe.layout, whole_tail=True, level=level)
     tail = replace(weights, recipe=replace(recipe, layout=layout))
     one, two = (list(evaluate(each, [2, 3], samples=20, stopping=RULES)) for each in (weights, tail))
@@ -256,13 +256,13 @@ def test_supervising_the_whole_tail_changes_no_score(recipe, level):
 
 
 def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monkeypatch):
-    weights = half_trained(PARITY)
+    weights = train_briefly(PARITY)
     first, again = (list(evaluate(weights, [1, 4], samples=50, seed=3)) for _ in range(2))
     assert first == again
     seen = []
     original = data.evaluation_problems
     monkeypatch.setattr(evaluation, "evaluation_problems", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
-    sums = half_trained(SUMS)
+    sums = train_briefly(SUMS)
     list(evaluate(sums, [9, 10, (9, 10)], samples=5, seed=0))
     list(evaluate(sums, [9], samples=5, seed=1))
     list(evaluate(sums, [9], samples=5, kind="hard"))
@@ -280,13 +280,13 @@ def test_test_problems_are_not_those_of_training():
 
 
 def test_a_score_names_weights_rule_problems_sizes_and_count():
-    weights = half_trained(SUMS)
+    weights = train_briefly(SUMS)
     (one,) = evaluate(weights, [3], samples=7, stopping=After(2))
     (two,) = evaluate(weights, [(1, 4)], samples=7, kind="hard")
     assert (one.task, one.weights, one.stopping) == ("addition", "half", "After(loops=2)")
     assert (one.problems, one.sizes, one.count, one.loops) == ("uniform", (3, 3), 7, 2)
     assert (two.stopping, two.problems, two.sizes, two.loops) == ("Oracle", "hard", (1, 4), 4)
-    other = Weights("half", replace(PARITY, stopping=After(4)), half_trained(PARITY).model)
+    other = Weights("half", replace(PARITY, stopping=After(4)), train_briefly(PARITY).model)
     assert [score.loops for score in evaluate(other, [2], samples=3)] == [4]
 
 
@@ -295,7 +295,7 @@ def test_a_score_names_weights_rule_problems_sizes_and_count():
 def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
     """Sizes measured one by one, some at a time or all at once give equal scores, in the order requested."""
     monkeypatch.setattr("lengthwise.evaluation.scores.MAX_POSITIONS", tokens)
-    weights, sizes = half_trained(recipe), [3, 1, 4, 2, 5]
+    weights, sizes = train_briefly(recipe), [3, 1, 4, 2, 5]
     together = list(evaluate(weights, sizes, samples=8, stopping=[Oracle(), After(2)]))
     alone = [row for size in sizes for row in evaluate(weights, [size], samples=8, stopping=[Oracle(), After(2)])]
     assert together == alone
@@ -305,7 +305,7 @@ def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
 def test_one_loop_for_many_rows_is_chosen_among_rows_of_one_length(monkeypatch):
     """Batch-wise rules see rows of one length only, whatever shares their forward pass."""
     monkeypatch.setattr("lengthwise.experiment.stopping.PUBLISHED_BATCH", 4)
-    weights, rule = half_trained(SUMS), MaxConfidence(extra=3, per="batch")
+    weights, rule = train_briefly(SUMS), MaxConfidence(extra=3, per="batch")
     for tokens in (1, 100_000):
         monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
         found = list(evaluate(weights, [3, 5], samples=8, stopping=[rule, Oracle()]))
@@ -317,7 +317,7 @@ def test_one_loop_for_many_rows_is_chosen_among_rows_of_one_length(monkeypatch):
 
 
 def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
-    weights, passes = half_trained(PARITY), []
+    weights, passes = train_briefly(PARITY), []
     plain = evaluation.predict_by_rules
 
     def counted(model, recipe, batch, rules):
@@ -363,7 +363,7 @@ def greedy(model, recipe, problem):
 @torch.no_grad()
 def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, monkeypatch):
     with torch.enable_grad():
-        weights, total = half_trained(recipe), 0
+        weights, total = train_briefly(recipe), 0
     problems = mixed_problems(recipe, 24)
     for problem in split_rows(problems):
         use_problems(monkeypatch, problem)
@@ -381,7 +381,7 @@ def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, mo
 def test_rules_that_read_answers_are_refused_with_next_token_layouts(stopping):
     message = f"{type(stopping).__name__} looks at the model's own answer.*use Oracle or After"
     with pytest.raises(UsageError, match=message):
-        list(evaluate(half_trained(NEXT), [2], stopping=[Oracle(), stopping]))
+        list(evaluate(train_briefly(NEXT), [2], stopping=[Oracle(), stopping]))
     with pytest.raises(UsageError, match="use Oracle or After"):
         replace(NEXT, stopping=stopping)
 
@@ -390,7 +390,7 @@ def test_rules_that_read_answers_are_refused_with_next_token_layouts(stopping):
 def test_parts_that_need_an_end_symbol_are_refused_where_the_layout_writes_none(changes):
     (part,) = changes.values()
     rows = replace(SUMS, steps=2, **changes)
-    assert list(evaluate(half_trained(rows), [2], samples=3))
+    assert list(evaluate(train_briefly(rows), [2], samples=3))
     message = f"{type(part).__name__} needs an end symbol, which Pairs does not write: use FullOutput"
     with pytest.raises(UsageError, match=message):
         replace(rows, layout=lw.Pairs())
@@ -458,7 +458,7 @@ def test_malformed_sizes_are_refused(text):
 )
 def test_impossible_sizes_and_samples_are_refused(sizes, samples, message):
     with pytest.raises(UsageError, match=message):
-        list(evaluate(half_trained(SUMS), sizes, samples=samples))
+        list(evaluate(train_briefly(SUMS), sizes, samples=samples))
 
 
 def test_default_sizes_start_at_the_training_length_and_end_where_the_task_does():
@@ -518,7 +518,7 @@ def test_scores_count_distinct_problems(precision):
     problems do."""
     fixed, calls = replace(NEXT, batch=8, source=Finite(8)), []
     for recipe, size in ((fixed, 8), (PARITY, 3)):
-        weights = replace(half_trained(PARITY if recipe is PARITY else NEXT), recipe=recipe)
+        weights = replace(train_briefly(PARITY if recipe is PARITY else NEXT), recipe=recipe)
         calls.clear()
         (score,) = evaluate(weights, [size], samples=600, precision=precision, watch=lambda *call: calls.append(call))
         assert len(calls) < 10  # a small set is not measured a few problems at a time
@@ -528,12 +528,12 @@ def test_scores_count_distinct_problems(precision):
         assert score.interval == wilson_interval(score.exact, counted) and effective_trials(score.row()) == counted
         assert ("fixed_set" in score.row()) == (recipe is fixed)
     assert describe_repeats(NEXT.has_fixed_problems, data.evaluation_problems(NEXT, 30, 500, seed=0)) == {}
-    (score,) = evaluate(half_trained(NEXT), [18], samples=4)
+    (score,) = evaluate(train_briefly(NEXT), [18], samples=4)
     assert score.distinct is None and "distinct" not in score.row()
 
 
 def test_a_table_shows_the_number_of_distinct_problems():
-    weights = half_trained(PARITY)
+    weights = train_briefly(PARITY)
     scores = list(evaluate(weights, [2], samples=50))
     table = detail_table([score.row() for score in scores])
     assert [*table.columns[-1].cells][-1].plain == "50 (4)"

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 import torch
 from conftest import LONG, Crash, command
-from half_trained import NEXT, PAIRS, PARITY, SUMS, half_trained
-from reported import recipe, scored
+from half_trained import NEXT, PAIRS, PARITY, SUMS, train_briefly
+from reported import build_run, recipe
 from rich.console import Console
 
 import lengthwise as lw
@@ -50,7 +50,7 @@ def render(table, width=100):
 @pytest.mark.parametrize("trained", [PARITY, SUMS, PAIRS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
 def test_a_family_scores_as_it_does_alone(trained):
     """Answering equal problems once, and measuring all families together, changes no score."""
-    weights = half_trained(trained)
+    weights = train_briefly(trained)
     size = 12 if len(trained.task.axes) == 1 else 9
     found = {score.problems: score for score in evaluate_families(weights, [size], samples=30, seed=3)}
     assert list(found) == [family.name for family in trained.task.families]
@@ -60,7 +60,7 @@ def test_a_family_scores_as_it_does_alone(trained):
 
 
 def test_a_small_size_is_measured_on_all_its_problems():
-    weights = half_trained(PARITY)
+    weights = train_briefly(PARITY)
     (score,) = evaluate_families(weights, [5], samples=7)
     prompts = [f"{number:05b}" for number in range(32)]
     right = sum(lw.Solver(weights).solve(prompt).correct for prompt in prompts)
@@ -77,11 +77,11 @@ def test_a_task_of_few_problems_at_every_size_has_a_longest_short_size(monkeypat
 
 
 def test_only_named_families_are_measured_if_names_are_given():
-    found = list(evaluate_families(half_trained(PARITY), [3, 9], samples=4, names=("palindrome", "runs")))
+    found = list(evaluate_families(train_briefly(PARITY), [3, 9], samples=4, names=("palindrome", "runs")))
     wanted = [(size, name) for size in ((3,), (9,)) for name in ("palindrome", "runs")]
     assert [(score.sizes, score.problems) for score in found] == wanted
     with pytest.raises(lw.UsageError, match="did you mean palindrome"):
-        list(evaluate_families(half_trained(PARITY), [3], names=("palindrom",)))
+        list(evaluate_families(train_briefly(PARITY), [3], names=("palindrom",)))
 
 
 @pytest.mark.parametrize(("task", "name"), [(lw.Addition(), "long-carry"), (BinarySum(), "uniform-count")])
@@ -96,14 +96,14 @@ def test_problems_of_no_known_kind_are_refused_in_one_line():
     with pytest.raises(lw.UsageError, match=message):
         fresh_problems(lw.Parity(), (3,), 5, seed=0, kind="unifrom")
     with pytest.raises(lw.UsageError, match="did you mean runs"):
-        list(evaluate(half_trained(PARITY), [9], kind="run"))
+        list(evaluate(train_briefly(PARITY), [9], kind="run"))
 
 
 def test_families_from_python():
     assert lw.families("parity")["palindrome"] == "Rows that read the same backwards."
     assert set(lw.families("addition", "base=2")) == {family.name for family in lw.Addition(2).families}
     assert lw.families("Addition(base=2)") == lw.families("addition", "base=2")
-    scores = lw.evaluate(half_trained(PARITY), [12], samples=40, families=True)
+    scores = lw.evaluate(train_briefly(PARITY), [12], samples=40, families=True)
     assert [score.count for score in scores] == [40] + [4] * len(lw.Parity().families)
 
 
@@ -173,7 +173,7 @@ def test_a_window_cannot_tell_the_first_of_equal_columns_from_the_next_without_a
 
 @pytest.mark.parametrize(("trained", "size"), [(NEXT, 9), (PAIRS, 12)], ids=["copy", "addition"])
 def test_an_attack_finds_wrong_answers_and_is_reproducible(trained, size):
-    weights = half_trained(trained)
+    weights = train_briefly(trained)
     found = attack(weights, [size], tries=200, seed=1)
     assert found == attack(weights, [size], tries=200, seed=1)
     assert found["tries"] >= 200
@@ -189,7 +189,7 @@ def test_an_attack_finds_wrong_answers_and_is_reproducible(trained, size):
 
 
 def test_an_attack_mutates_problems_that_it_has_tried():
-    found = attack(half_trained(PAIRS), [12], tries=900)
+    found = attack(train_briefly(PAIRS), [12], tries=900)
     origins = {row["origin"]: row["tries"] for row in found["origins"]}
     assert origins["mutation"] > 40
     assert {"uniform", "every", "complement"} <= set(origins)
@@ -199,7 +199,7 @@ def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
     tried = []
     try_problems = attacking._try_problems
     monkeypatch.setattr(attacking, "_try_problems", lambda w, *rest: tried.append(rest[0]) or try_problems(w, *rest))
-    recipe = half_trained(PARITY).recipe.change([], task=lw.Parity())
+    recipe = train_briefly(PARITY).recipe.change([], task=lw.Parity())
     untrained = Weights("untrained", recipe, recipe.build().eval())
     found = attack(untrained, [3], seconds=600)
     rows = [row for problems in tried for row in prompt_texts(recipe.task, problems)]
@@ -224,7 +224,7 @@ def test_an_attack_ends_near_its_limit_however_slow_the_model(monkeypatch):
         return predict_by_rules(model, recipe, batch, rules)
 
     monkeypatch.setattr(attacking, "predict_by_rules", predict_slowly)
-    weights, start = half_trained(PARITY), time.monotonic()
+    weights, start = train_briefly(PARITY), time.monotonic()
     found = attack(weights, [6], seconds=0.4)
     assert 1 <= found["tries"] <= 20 and time.monotonic() - start < 4
 
@@ -234,7 +234,7 @@ def test_an_attack_that_has_no_time_for_one_problem_is_refused_with_an_estimate(
     line = r"lengthwise: one problem of size 2000 takes about \d+ s: allow more than 1 s, or attack shorter problems\n"
     assert done.returncode == 2 and re.fullmatch(line, done.stderr)
     with pytest.raises(lw.UsageError, match="seconds above 0"):
-        attack(half_trained(PARITY), seconds=0)
+        attack(train_briefly(PARITY), seconds=0)
 
 
 # Reports
@@ -250,7 +250,7 @@ def add_family(run, name, *rows):
 
 
 def two_families(**changes):
-    run = scored(recipe(**changes), (8, 1.0, MANY), (16, 1.0, MANY), (24, 1.0, MANY))
+    run = build_run(recipe(**changes), (8, 1.0, MANY), (16, 1.0, MANY), (24, 1.0, MANY))
     add_family(run, "runs", (8, 1.0), (16, 1.0), (24, 0.5))
     return add_family(run, "palindrome", (8, 1.0), (16, 0.995), (24, 1.0), (1, 1.0))
 
@@ -269,20 +269,20 @@ def test_the_longest_length_needs_the_worst_family_too():
     assert (row["longest"], row["longest_uniform"], row["generalise"]) == (["16"], ["24"], 1)
     assert row["worst"] == {"family": "runs", "size": "24", "exact": 0.5}
     assert "runs 0.50 at 24" in " ".join(render(card_table([row]), width=160).split())
-    hole = scored(recipe("hole"), (8, 1.0, MANY), (16, 1.0, MANY), (24, 1.0, MANY))
+    hole = build_run(recipe("hole"), (8, 1.0, MANY), (16, 1.0, MANY), (24, 1.0, MANY))
     assert score_card([add_family(hole, "runs", (8, 1.0), (16, 0.5), (24, 1.0))])[0]["longest"] == ["8"]
-    (bare,) = score_card([scored(recipe("other"), (16, 1.0, MANY))])
+    (bare,) = score_card([build_run(recipe("other"), (16, 1.0, MANY))])
     assert (bare["longest"], bare["longest_uniform"], bare["worst"]) == (["16"], ["16"], None)
     assert "not measured" in render(card_table([bare]), width=160)
 
 
 def test_a_family_measured_by_name_does_not_stand_for_all_families():
     """One family measured by name is not reported as the worst, as other families may be worse."""
-    run = scored(recipe(), (8, 1.0, MANY), (16, 1.0, MANY))
+    run = build_run(recipe(), (8, 1.0, MANY), (16, 1.0, MANY))
     row = run.rows("scores")[0] | {"problems": "runs", "sizes": [8], "family": "alone"}
     run.append("scores", row)
     assert [line.problems for line in curves([run])] == ["uniform", "runs"]
-    first = scored(recipe(seed=1), (8, 1.0, {"problems": "runs", "family": "alone"}), (8, 1.0))
+    first = build_run(recipe(seed=1), (8, 1.0, {"problems": "runs", "family": "alone"}), (8, 1.0))
     assert [line.problems for line in curves([first])] == ["uniform", "runs"]
     (card,) = score_card([run])
     assert (card["longest"], card["worst"]) == (["16"], None)
@@ -294,20 +294,23 @@ def test_a_family_measured_by_name_does_not_stand_for_all_families():
 
 def test_the_longest_solved_length_ends_before_a_failure():
     """The longest solved length ends before a failure, also if families were measured at other lengths."""
-    run = scored(recipe(), (8, 1.0, MANY), (16, 0.3, MANY), (24, 1.0, MANY))
+    run = build_run(recipe(), (8, 1.0, MANY), (16, 0.3, MANY), (24, 1.0, MANY))
     add_family(run, "runs", (8, 1.0), (24, 1.0))
     (card,) = score_card([run])
     assert card["longest"] == card["longest_uniform"] == ["8"]
 
 
 def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere():
-    runs = [scored(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)), scored(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY))]
+    runs = [
+        build_run(recipe(), (8, 0.6, MANY), (16, 0.5, MANY)),
+        build_run(recipe("other"), (8, 1.0, MANY), (16, 0.5, MANY)),
+    ]
     lines, note, cards = curves(runs), "not fitted: 0.600 at 8", score_card(runs)
     assert name_curves(lines) == [f"looped-parity, {note}", "other"] and [card["fit"] for card in cards] == [0.6, 1.0]
     for table in (score_table(lines), summary_table(summary_rows("p", lines, (16,))), card_table(cards)):
         assert note in " ".join(render(table, width=200).split())
     assert any(note in text.get_text() for text in length_figure(lines).axes[0].texts)
-    close = [scored(recipe("c", seed=seed), (8, exact, MANY)) for seed, exact in enumerate((0.98, 0.99, 1.0))]
+    close = [build_run(recipe("c", seed=seed), (8, exact, MANY)) for seed, exact in enumerate((0.98, 0.99, 1.0))]
     assert name_curves(curves(close)) == ["c"]  # a mean of exactly the bound
     assert name_curves(curves(close[:2])) == ["c, not fitted: 0.985 at 8"]
     assert describe_misfit(0.9897, 8) == "not fitted: 0.989 at 8"  # not rounded up to the bound
@@ -334,7 +337,7 @@ def test_the_lengths_a_recipe_was_chosen_on_do_not_change_its_id():
     assert one.id == other.id
     assert type(other).read(other.json()) == other
     assert replace(other, watch=Watch(every=5, sizes=(9,))).looked_at == (8, 9, 10)
-    run = scored(other, (8, 1.0, MANY), (16, 1.0, MANY))
+    run = build_run(other, (8, 1.0, MANY), (16, 1.0, MANY))
     assert "chosen on 8, 10" in render(score_table(curves([run])))
     assert score_card([run])[0]["chosen_on"] == [8, 10]
 
@@ -423,7 +426,7 @@ def test_sealed_problems_are_all_measured_whenever_the_process_dies(written, mon
 
 
 def test_sealed_scores_are_reported_instead_of_others():
-    run = scored(recipe(), (8, 1.0, MANY), (16, 0.9, MANY))
+    run = build_run(recipe(), (8, 1.0, MANY), (16, 0.9, MANY))
     assert "sealed" not in render(score_table(curves([run])))
     run.append("scores", *(row | {"exact": 0.5, "count": 10, "sealed": "0" * 10} for row in run.rows("scores")))
     run.append("scores", run.rows("scores")[0])

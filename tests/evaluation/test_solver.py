@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from forms import shipped
+from forms import list_parts
 
 from lengthwise.api import catalog
 from lengthwise.base.fields import part_text
@@ -85,7 +85,7 @@ CACHED = {
     "recurrent attention, looped": ["model=ReTran(width=8, hidden=6, heads=2)", "loops=Constant(count=2)"],
     "two windows": ["model.positions=(Local(reach=2), LocalHeads(count=1))"],
 }
-FOUND = {part_text(position): position for position in shipped("positions")}
+FOUND = {part_text(position): position for position in list_parts("positions")}
 
 
 @pytest.mark.usefixtures("fast_runners")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from conftest import LONG
-from forms import covering, shipped
+from forms import choose_covering, list_parts
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,16 +39,16 @@ NAMED = [ManySymbols(), lw.Parity(), lw.Copy(), lw.Copy(36), *(lw.Addition(*form
 ROWS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2)]
 ROWS += [NextToken(framed=True), FullOutput(2, framed=True), FullOutput(causal=False)]
 FORMS = [*ROWS, Pairs(), Pairs(carry=False)]
-LAYOUTS = [*FORMS, *(layout for layout in shipped("layouts") if type(layout) not in map(type, FORMS))]
-TASKS = [*NAMED, *(task for task in shipped("tasks") if type(task) not in map(type, NAMED))]
+LAYOUTS = [*FORMS, *(layout for layout in list_parts("layouts") if type(layout) not in map(type, FORMS))]
+TASKS = [*NAMED, *(task for task in list_parts("tasks") if type(task) not in map(type, NAMED))]
 # Every layout on the tasks named here, and its default form on all others.
-FITTING = [(task, layout) for task in TASKS for layout in (LAYOUTS if task in NAMED else shipped("layouts"))]
+FITTING = [(task, layout) for task in TASKS for layout in (LAYOUTS if task in NAMED else list_parts("layouts"))]
 EVERY = [(task, layout) for task, layout in FITTING if layout.accepts(task)]
 KINDS = {
     (task, layout): {repr(task), (repr(layout), task.mirrored, bool(task.signs), task.answers_each_symbol)}
     for task, layout in EVERY
 }
-CHOSEN = EVERY if LONG else covering(KINDS)
+CHOSEN = EVERY if LONG else choose_covering(KINDS)
 every = pytest.mark.parametrize(("task", "layout"), CHOSEN, ids=repr)
 IN_ROWS = [pair for pair in CHOSEN if isinstance(pair[1], (FullOutput, NextToken))]
 
@@ -70,8 +70,8 @@ def test_each_layout_accepts_what_it_can_write():
     assert {type(task) for task, layout in EVERY if isinstance(layout, Pairs)} == {lw.Addition}
     for layout in ROWS:
         assert [task.name for task in TASKS if not layout.accepts(task)] in ([], ["maze"])  # a grid has its own layout
-    assert {type(layout) for _, layout in EVERY} == {type(layout) for layout in shipped("layouts")}
-    assert len({type(task) for task, _ in EVERY}) >= len(shipped("tasks"))
+    assert {type(layout) for _, layout in EVERY} == {type(layout) for layout in list_parts("layouts")}
+    assert len({type(task) for task, _ in EVERY}) >= len(list_parts("tasks"))
 
 
 # Inputs

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import LONG
-from runner_forms import shrunk
+from runner_forms import shrink_spec
 from torch import nn
 
 import lengthwise as lw
@@ -321,7 +321,9 @@ class GradientPenalty(lw.Objective):
 def test_an_objective_with_second_derivatives_trains_only_with_plain_runners(name):
     few = ["steps=1", "batch=2", "watch.every=0", "keep=last", "loops=PerRound", "source=Fresh"]
     recipe = lw.find(name).change(few)
-    recipe = recipe.change(model=shrunk(recipe.model), objective=GradientPenalty(), stopping=lw.Oracle(), name="smooth")
+    recipe = recipe.change(
+        model=shrink_spec(recipe.model), objective=GradientPenalty(), stopping=lw.Oracle(), name="smooth"
+    )
     with pytest.raises(lw.UsageError, match=r"second derivatives.* lw\.plain\(\)"):
         train(recipe)
     if name == "looped-parity" or LONG:

@@ -18,18 +18,18 @@ from forms import (
     SPECS,
     VARIED,
     WRITES,
-    all_close,
+    assert_all_close,
+    assert_close,
     build,
     build_rows,
     cached_model,
-    choices,
-    close,
-    covering,
-    every_loop,
-    logits,
-    names,
-    short,
-    with_gradients,
+    choose_covering,
+    compute_gradients,
+    compute_logits,
+    list_features,
+    list_ids,
+    run_each_loop,
+    spec_id,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -51,16 +51,16 @@ from lengthwise.testing.laws_of_models import (
 
 causal_and_full = pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 MODELS = EVERY if LONG else VARIED
-every_model = pytest.mark.parametrize(("spec", "causal"), MODELS, ids=names(MODELS))
+every_model = pytest.mark.parametrize(("spec", "causal"), MODELS, ids=list_ids(MODELS))
 
 
 # test_laws.py tests these laws for each part of the package by itself.
-KNOWN = set().union(*(choices(spec, True) for spec in FOUND))
-COMBINED = covering({spec: choices(spec, True) - KNOWN for spec in [*SPECS, *RECURRENT]})
+KNOWN = set().union(*(list_features(spec, True) for spec in FOUND))
+COMBINED = choose_covering({spec: list_features(spec, True) - KNOWN for spec in [*SPECS, *RECURRENT]})
 COMBINED = [spec for spec in (SPECS if LONG else COMBINED) if Local(0) not in getattr(spec, "positions", ())]
 
 
-@pytest.mark.parametrize("spec", COMBINED, ids=short)  # without one visible key per head, where a bias has no effect
+@pytest.mark.parametrize("spec", COMBINED, ids=spec_id)  # without one visible key per head, where a bias has no effect
 def test_combined_parts_satisfy_all_laws(spec):
     assert not check_part(spec).broken
 
@@ -179,7 +179,7 @@ def shift_positions(inputs, by):
 @causal_and_full
 def test_relative_positions_do_not_depend_on_the_start_of_a_row(positions, causal, run):
     runner, inputs = run(build(replace(BASE, positions=positions), causal)), build_rows()
-    close(logits(runner, inputs), logits(runner, shift_positions(inputs, 7)), 1e-6)
+    assert_close(compute_logits(runner, inputs), compute_logits(runner, shift_positions(inputs, 7)), 1e-6)
 
 
 @pytest.mark.parametrize("positions", [(RoPE(),), (Learned(40),)], ids=repr)
@@ -187,9 +187,9 @@ def test_order_follows_the_position_index(positions, run):
     runner, inputs = run(build(replace(BASE, positions=positions), False)), build_rows([6])
     turned = replace(inputs, position=inputs.position.flip(1))
     stretched = replace(inputs, position=inputs.position * 2)
-    one = logits(runner, inputs, [1])
-    assert (one - logits(runner, turned, [1])).abs().max() > 1e-3
-    assert (one - logits(runner, stretched, [1])).abs().max() > 1e-3
+    one = compute_logits(runner, inputs, [1])
+    assert (one - compute_logits(runner, turned, [1])).abs().max() > 1e-3
+    assert (one - compute_logits(runner, stretched, [1])).abs().max() > 1e-3
 
 
 def test_sinusoidal_positions_as_published():
@@ -199,7 +199,7 @@ def test_sinusoidal_positions_as_published():
         [math.sin(i / 10_000 ** (k / 4)) for k in range(4)] + [math.cos(i / 10_000 ** (k / 4)) for k in range(4)]
         for i in range(5)
     ]
-    close(added[0], torch.tensor(wanted), 1e-6)
+    assert_close(added[0], torch.tensor(wanted), 1e-6)
 
 
 @pytest.mark.parametrize("length", [4, 9])
@@ -214,7 +214,7 @@ def test_fire_as_published(length):
         for j in range(i + 1):
             x = math.log(c * (i - j) + 1) / (math.log(c * max(i, 6) + 1) + 1e-6)
             hidden = torch.relu(first.weight[:, 0] * x + first.bias)
-            close(bias[:, i, j], second.weight @ hidden + second.bias, 1e-5)
+            assert_close(bias[:, i, j], second.weight @ hidden + second.bias, 1e-5)
 
 
 def test_fire_with_different_positions_per_row():
@@ -224,7 +224,7 @@ def test_fire_with_different_positions_per_row():
     bias = encoding.attention_bias(inputs)
     assert bias.shape == (2, 2, 6, 6)
     for row in (0, 1):
-        close(bias[row], encoding.attention_bias(inputs.take(slice(row, row + 1))), 1e-6)
+        assert_close(bias[row], encoding.attention_bias(inputs.take(slice(row, row + 1))), 1e-6)
     assert (bias[0] - bias[1]).abs().max() > 1e-3
 
 
@@ -287,8 +287,8 @@ def test_coupled_signs_share_a_vector_and_are_offset_with_the_digits():
 def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
     model, inputs = build(replace(BASE, positions=(Abacus(9, at="attention"),)), False), build_rows([6])
     context = model.embed(inputs)
-    close(context.embedded, model.embedding(inputs.tokens))
-    close(context.attention.keys, model.encodings[0].table.weight[inputs.digit_position])
+    assert_close(context.embedded, model.embedding(inputs.tokens))
+    assert_close(context.attention.keys, model.encodings[0].table.weight[inputs.digit_position])
 
 
 def test_randomized_positions_increase_and_cover_the_range():
@@ -329,17 +329,17 @@ def test_a_digit_position_beyond_the_table_is_refused():
 
 def test_a_learned_table_holds_exactly_its_size(run):
     runner = run(build(replace(BASE, positions=(Learned(9),)), True))
-    logits(runner, build_rows([9]), [1])
+    compute_logits(runner, build_rows([9]), [1])
     with pytest.raises(
         lw.UsageError, match="a row of 10 positions does not fit the learned table of 9: use shorter problems"
     ):
-        logits(runner, build_rows([10]), [1])
+        compute_logits(runner, build_rows([10]), [1])
 
 
 @pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), Blank())], ids=repr)
 def test_two_rotary_or_two_blank_encodings_are_refused(positions, run):
     with pytest.raises(lw.UsageError, match="at most one rotary encoding, and at most one encoding with a blank key"):
-        logits(run(build(replace(BASE, positions=positions), True)), build_rows())
+        compute_logits(run(build(replace(BASE, positions=positions), True)), build_rows())
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ INJECTED = {
 }
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=short)
+@pytest.mark.parametrize("spec", SPECS, ids=spec_id)
 @causal_and_full
 def test_looping_follows_its_formula(spec, causal):
     """With injection h_0 = 0 and h ← norm(blocks(inject(h, x))); without, h_0 = x and h ← norm(blocks(h))."""
@@ -428,7 +428,7 @@ def test_looping_follows_its_formula(spec, causal):
             state = plain_block(spec, block, state, x, context)
         if spec.final_norm == "loop":
             state = model.norm(state)
-        close(found[inputs.padding_mask], state[inputs.padding_mask])
+        assert_close(found[inputs.padding_mask], state[inputs.padding_mask])
         assert k <= 3 and rows.tolist() == [0, 1, 2]
 
 
@@ -437,16 +437,16 @@ def test_the_readout_follows_its_formula():
     spec = replace(BASE, final_norm="readout", readout="mlp", gated=True)
     model, state = build(spec, True), torch.randn(1, 5, 8, dtype=torch.double)
     mlp, norm, extra, linear = model.readout
-    close(model.read(state), linear(extra(norm(plain_mlp(mlp, state)))))
+    assert_close(model.read(state), linear(extra(norm(plain_mlp(mlp, state)))))
     plain = build(replace(BASE, final_norm="readout"), True)
-    close(plain.read(state), plain.readout[1](plain.readout[0](state)))
+    assert_close(plain.read(state), plain.readout[1](plain.readout[0](state)))
 
 
 def test_embeddings_can_be_normalized():
     model = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True)
     bare = model.embedding(build_rows([9]).tokens) + model.encodings[0].table.weight[:9]
     weight, bias = model.norm_embedding.weight, model.norm_embedding.bias
-    close(model.embed(build_rows([9])).embedded, nn.functional.layer_norm(bare, (8,), weight, bias))
+    assert_close(model.embed(build_rows([9])).embedded, nn.functional.layer_norm(bare, (8,), weight, bias))
 
 
 def test_loops_start_from_noise_in_training_and_from_zero_in_evaluation():
@@ -468,19 +468,19 @@ def test_concat_and_gate_injection_start_near_addition(injection, share):
     torch.manual_seed(0)
     model = replace(BASE, injection=injection).build(READS, WRITES, causal=True)
     state, x = torch.randn(2, 1, 3, 8)
-    close(model.inject(state, x), state + share * x, 1e-6)
+    assert_close(model.inject(state, x), state + share * x, 1e-6)
 
 
 @pytest.mark.parametrize("positions", [(NoPE(),), (Local(1),)], ids=repr)
 def test_dropout_acts_only_in_training_and_follows_the_seed(positions, run):
     plain, model = (build(replace(BASE, positions=positions, dropout=share), False) for share in (0.0, 0.5))
     inputs = build_rows()
-    assert torch.equal(logits(run(model), inputs), logits(run(plain), inputs))
+    assert torch.equal(compute_logits(run(model), inputs), compute_logits(run(plain), inputs))
     model.train()
 
     def at(seed):
         torch.manual_seed(seed)
-        return logits(run(model), inputs)
+        return compute_logits(run(model), inputs)
 
     assert torch.equal(at(1), at(1))
     assert not torch.equal(at(1), at(2))
@@ -494,7 +494,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean(share, dtype):
     out = dropout(x, share)
     zero = out == 0
     assert out.dtype == dtype and abs(float(zero.double().mean()) - share) < 3e-3
-    close(out[~zero].double(), torch.full_like(out[~zero], 3 / (1 - share), dtype=torch.double), 0.01)
+    assert_close(out[~zero].double(), torch.full_like(out[~zero], 3 / (1 - share), dtype=torch.double), 0.01)
     # Four values are taken from one draw; they must be uncorrelated.
     four = zero.flatten()[:999_000].view(-1, 4).double()
     assert (four.mean(0) - share).abs().max() < 5e-3
@@ -511,7 +511,7 @@ def test_attention_with_negligible_dropout_equals_attention_without(positions, c
     """The code for training with dropout is compared with the code without dropout."""
     spec = replace(BASE, positions=positions)
     plain, model = build(spec, causal), build(replace(spec, dropout=1e-12), causal)
-    close(logits(run(model.train()), build_rows()), logits(Plain(plain), build_rows()))
+    assert_close(compute_logits(run(model.train()), build_rows()), compute_logits(Plain(plain), build_rows()))
 
 
 # Rows stop after their own loops
@@ -585,10 +585,10 @@ def test_rows_that_finish_early_equal_those_of_a_full_batch(spec, causal):
     wanted = [torch.cat([read[row][at[row]] for k, read in enumerate(full_batch(0), 1)
                          for row in (loops >= k).nonzero()[:, 0]])]  # fmt: skip
     wanted += [full_batch(first)[loops - 1, torch.arange(len(loops))][at] for first in (0, 2)]
-    found = [every_loop(Plain(model), inputs, LOOPS, at)]
+    found = [run_each_loop(Plain(model), inputs, LOOPS, at)]
     found += [Plain(model).last(inputs, loops, at, no_grad_loops=first) for first in (0, 2)]
     for ours, theirs in zip(found, wanted, strict=True):
-        all_close(with_gradients(ours, model), with_gradients(theirs, model))
+        assert_all_close(compute_gradients(ours, model), compute_gradients(theirs, model))
 
 
 # A user's own module
@@ -622,7 +622,7 @@ def test_a_module_with_a_padding_mask_parameter_receives_it():
 def test_a_module_of_another_shape_is_refused_in_one_line(run):
     model = SinglePass(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
     with pytest.raises(lw.UsageError, match=r"must map tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
-        logits(run(model), build_rows(), [1] * 3)
+        compute_logits(run(model), build_rows(), [1] * 3)
     with pytest.raises(lw.UsageError, match="must return a torch module, not 'a model'"):
         replace(RECIPE, model=_ModuleSpec(bad=True)).build()
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from forms import all_close, with_gradients
+from forms import assert_all_close, compute_gradients
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -208,10 +208,10 @@ def test_models_equal_those_written_by_hand(spec, kind, by_hand, loops):
         for _ in range(loops):
             xs = by_hand(model, xs)
         states += xs
-    wanted = with_gradients(model.readout(torch.stack(states)), model)
+    wanted = compute_gradients(model.readout(torch.stack(states)), model)
     assert all(part.any() for part in wanted)
     for runner in (Plain(model), kind(model)):
-        for one, two in zip(with_gradients(read_logits(runner, inputs, loops), model), wanted, strict=True):
+        for one, two in zip(compute_gradients(read_logits(runner, inputs, loops), model), wanted, strict=True):
             torch.testing.assert_close(one, two, atol=1e-8, rtol=1e-8)
 
 
@@ -230,7 +230,7 @@ def test_dropout_is_applied_to_the_same_values(spec, kind, monkeypatch):
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, p, training=True, inplace=False: x / 2)
     monkeypatch.setattr(recurrent, "dropout", lambda x, p: x / 2)
     monkeypatch.setattr(recurrent, "dropout_factors", lambda like, p: torch.full_like(like, 0.5))
-    all_close(*(with_gradients(read_logits(runner, inputs), model) for runner in (kind(model), Plain(model))))
+    assert_all_close(*(compute_gradients(read_logits(runner, inputs), model) for runner in (kind(model), Plain(model))))
 
 
 @pytest.mark.parametrize(("spec", "kind"), [(lw.ReTran(), Wave), (lw.LSTM(), PackedLSTM)], ids=repr)

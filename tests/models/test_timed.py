@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from forms import BASE, build_rows, noisy
+from forms import BASE, add_noise, build_rows
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -21,7 +21,7 @@ SPEC = Timed(answers=replace(BASE, layers=2), clock=BASE)
 
 def build_timed(spec=SPEC, reads=READS, writes=WRITES):
     torch.manual_seed(0)
-    return noisy(spec.build(reads, writes, causal=True))
+    return add_noise(spec.build(reads, writes, causal=True))
 
 
 def test_at_the_equals_sign_the_clock_gives_the_end_and_answers_the_rest():
@@ -55,7 +55,7 @@ def test_a_row_that_stops_early_trains_only_the_clock(early):
 def test_a_blind_clock_sees_only_signs_and_lengths(name):
     recipe = catalog.recipe(name, ["model.blind=true"])
     torch.manual_seed(0)
-    model = noisy(recipe.build())
+    model = add_noise(recipe.build())
     sizes = torch.tensor([recipe.sizes(5)]).repeat(6, 1)
     inputs = recipe.layout.write(recipe.task.sample(sizes, lw.stream(0, "rows")), recipe.task).inputs
     assert len({*map(str, inputs.tokens.tolist())}) > 1

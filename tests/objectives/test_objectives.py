@@ -8,7 +8,7 @@ from itertools import takewhile
 import pytest
 import torch
 from conftest import LONG
-from forms import FOUND, accepted, noisy, shipped
+from forms import FOUND, add_noise, can_build, list_parts
 from torch.nn import functional as F
 
 import lengthwise as lw
@@ -25,7 +25,7 @@ SPECS = [
 ]
 SPECS[1] = replace(SPECS[1], injection="once")
 OBJECTIVES = [lw.Final(), lw.Every(), lw.Progressive(), lw.Progressive(weight=0.8, truncated=True)]
-OBJECTIVES += [part for part in shipped("objectives") if not isinstance(part, (lw.Final, lw.Every, lw.Progressive))]
+OBJECTIVES += [part for part in list_parts("objectives") if not isinstance(part, (lw.Final, lw.Every, lw.Progressive))]
 SETTINGS = [(lw.Addition(3), layout) for layout in (lw.FullOutput(), lw.NextToken(1), lw.Pairs())]
 SETTINGS += [(lw.Copy(), lw.FullOutput())]
 LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
@@ -37,7 +37,7 @@ def short(part):
 
 
 def accepted_settings(spec):
-    return [(task, layout) for task, layout in SETTINGS if accepted(spec, layout.causal, *layout.vocabs(task))]
+    return [(task, layout) for task, layout in SETTINGS if can_build(spec, layout.causal, *layout.vocabs(task))]
 
 
 def select_settings(settings, number):
@@ -56,7 +56,7 @@ every_setting = pytest.mark.parametrize(
 def build_model_and_batch(spec, task, layout):
     """Return a model in float64 in which every parameter matters, and a batch of answers of several lengths."""
     torch.manual_seed(0)
-    model = noisy(spec.build(*layout.vocabs(task), causal=layout.causal))
+    model = add_noise(spec.build(*layout.vocabs(task), causal=layout.causal))
     draw = lw.stream(0, "setting")
     sizes = torch.randint(1, 4, (len(LOOPS), len(task.axes)), generator=draw)
     return model, layout.write(task.sample(sizes, draw), task)

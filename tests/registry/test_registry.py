@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from forms import choices, covering
+from forms import choose_covering, list_features
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,10 +44,10 @@ def kinds(one):
     used = {f"{name} {bool(getattr(one, name))}" for name in ("ema", "hard", "families", "patience", "watch", "clip")}
     names = ("task", "layout", "model", "lengths", "loops", "objective", "source", "optimizer", "schedule", "stopping")
     parts = [getattr(one, name) for name in names]
-    return used.union([one.keep, one.accumulate > 1], *(choices(part, type(part)) for part in parts))
+    return used.union([one.keep, one.accumulate > 1], *(list_features(part, type(part)) for part in parts))
 
 
-FORMS = sorted(RECIPES if LONG else covering({name: kinds(build()) for name, build in RECIPES.items()}))
+FORMS = sorted(RECIPES if LONG else choose_covering({name: kinds(build()) for name, build in RECIPES.items()}))
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import command
 from jaxtyping import config
-from reported import TOP, logged, recipe, scored
+from reported import TOP, build_run, log_losses, recipe
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -69,11 +69,11 @@ def test_no_study_repeats_a_colour_and_dash(name):
 
 def test_no_figure_repeats_a_colour_and_dash():
     names = [f"form-{number}" for number in range(8)]
-    runs = [scored(recipe(name), *((n, 0.5, changes) for n in (4, 8) for changes in ({}, HARD))) for name in names]
+    runs = [build_run(recipe(name), *((n, 0.5, changes) for n in (4, 8) for changes in ({}, HARD))) for name in names]
     assert repeated_styles(score_figure(runs)) == []
     alone = [(n, 0.5, {"problems": f"family-{i}", "family": "alone"}) for i in range(7) for n in (8, 12)]
-    assert repeated_styles(score_figure([scored(recipe("many"), (8, 1.0), (12, 0.9), *alone)])) == []
-    runs = [logged(recipe(name), [0.5, 0.1], [(10, {"8": 0.5, "12": 0.1})]) for name in names]
+    assert repeated_styles(score_figure([build_run(recipe("many"), (8, 1.0), (12, 0.9), *alone)])) == []
+    runs = [log_losses(recipe(name), [0.5, 0.1], [(10, {"8": 0.5, "12": 0.1})]) for name in names]
     assert repeated_styles(loss_figure(runs)) == []
     sizes = [{"recipe": name, "model": name, "parameters": 9, "validation_loss": 1.0, "within": 1.0, "beyond": 0.5}
              for name in names]  # fmt: skip
@@ -104,19 +104,19 @@ def test_common_parts_of_labels_are_shown_once(labels, heading, rest):
 @pytest.mark.parametrize("width", ["column", "page"])
 def test_figures_have_the_width_of_a_column_or_a_page_and_hold_all_their_text(width):
     names = [f"a-recipe-{name}" for name in ("of-ours", "of-others", "that-is-long")]
-    runs = [scored(recipe(name), (8, 1.0), (16, 0.5)) for name in names]
+    runs = [build_run(recipe(name), (8, 1.0), (16, 0.5)) for name in names]
     depth = {"sizes": [8], "exact": [0.5, 1.0], "confidence": [-1.0, 0.0],
              "chosen": {rule: {"mean": 2, "low": 2, "high": 2} for rule in ("oracle", "batch", "example")}}  # fmt: skip
     for figure in (score_figure(runs, width=width), depth_figure([depth], "loops", width=width)):
         assert figure.get_figwidth() == WIDTHS[width]
         box = figure.get_tightbbox()
         assert box.x0 >= 0 and box.x1 <= WIDTHS[width]
-    pairs = scored(recipe("sums", task=lw.Addition()), ((8, 4), 1.0), ((4, 8), 0.5))
+    pairs = build_run(recipe("sums", task=lw.Addition()), ((8, 4), 1.0), ((4, 8), 0.5))
     assert score_figure([pairs], width=width).get_figwidth() <= WIDTHS[width]
 
 
 def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
-    run = scored(recipe("mine"), (8, 1.0), (16, 0.5), (8, 0.25, HARD), (16, 0.0, HARD))
+    run = build_run(recipe("mine"), (8, 1.0), (16, 0.5), (8, 0.25, HARD), (16, 0.0, HARD))
     figure = score_figure([run])
     (axes,) = figure.axes
     assert [*lines_of(axes)] == ["mine", "mine, worst family"]
@@ -129,7 +129,7 @@ def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
 
 
 def test_the_highlighted_recipe_has_a_wider_line():
-    runs = [scored(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
+    runs = [build_run(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
     (axes,) = length_figure(curves(runs), highlight="some-ours").axes
     assert lines_of(axes)["ours"].get_linewidth() > lines_of(axes)["other"].get_linewidth()
 
@@ -159,17 +159,17 @@ def test_smoothing_is_centred_keeps_to_the_losses_at_the_start_and_smooths_the_r
 
 
 def test_the_lines_of_a_loss_figure_and_the_bands_of_a_length_figure_are_explained():
-    runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.2, 0.6))]
+    runs = [build_run(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.2, 0.6))]
     assert "bands: worst to best seed" in length_figure(curves(runs)).axes[0].get_xlabel()
-    texts = [text.get_text() for text in loss_figure([logged(recipe(), [0.5, 0.1])]).axes[0].texts]
+    texts = [text.get_text() for text in loss_figure([log_losses(recipe(), [0.5, 0.1])]).axes[0].texts]
     assert "bold: running geometric mean; thin: as logged" in texts
 
 
 def test_published_figures_can_be_redrawn(tmp_path):
-    run = scored(recipe(), (8, 1.0), (16, 0.5), (8, 0.25, {"problems": "a-family"}))
+    run = build_run(recipe(), (8, 1.0), (16, 0.5), (8, 0.25, {"problems": "a-family"}))
     rows = [{"step": step, "loss": 1 / step, "exact": {"8": 0.5}} for step in (10, 20)]
     run.append("metrics", *rows)
-    other = scored(recipe("other", seed=1), (8, 0.5), (16, 0.25))
+    other = build_run(recipe("other", seed=1), (8, 0.5), (16, 0.25))
     publish([run, other], tmp_path / "first", highlight="other")
     done = command("report", tmp_path / "first", "--out", tmp_path / "again", "--json")
     again = [Path(name) for name in json.loads(done.stdout)["files"]]
@@ -185,12 +185,12 @@ def publish_task(task, folder):
     """Publish a study of one task: two methods with a second rule and a family, and one without scores."""
     later = {"stopping": "Converged"}
     runs = [
-        scored(recipe(f"half-{name}-{task}"), (8, share), (16, share / 2), (16, 0.9, later), (16, 0.8, HARD))
+        build_run(recipe(f"half-{name}-{task}"), (8, share), (16, share / 2), (16, 0.9, later), (16, 0.8, HARD))
         for name, share in (("ntp", 0.5), ("loop", 1.0))
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lengthwise.report.publish._draw_figures", lambda *_: {})
-        publish([*runs, logged(recipe(f"half-none-{task}"), [1.0])], folder / task)
+        publish([*runs, log_losses(recipe(f"half-none-{task}"), [1.0])], folder / task)
 
 
 @pytest.mark.usefixtures("blank_figures")
@@ -221,9 +221,9 @@ def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path):
 
 
 def test_all_panels_label_methods_alike(tmp_path):
-    full = [scored(recipe(f"half-{name}-parity"), (8, 1.0), (16, 0.5)) for name in ("ntp", "loop", "loop-wo")]
+    full = [build_run(recipe(f"half-{name}-parity"), (8, 1.0), (16, 0.5)) for name in ("ntp", "loop", "loop-wo")]
     for few in (["loop"], ["loop", "loop-wo"]):
-        runs = [scored(recipe(f"half-{name}-unique-set"), (8, 1.0), (16, 0.25)) for name in few]
+        runs = [build_run(recipe(f"half-{name}-unique-set"), (8, 1.0), (16, 0.25)) for name in few]
         axes = overview_figure({"Parity": full, "Unique set": runs}).axes[1]
         assert [*lines_of(axes)] == few
 
@@ -234,7 +234,7 @@ def test_an_overview_shows_scores_by_the_recipe_s_own_rule(tmp_path):
     exact = {"Oracle": 0.5, "Converged": 0.25}
     for name, order in (("first", [*exact]), ("last", [*exact][::-1])):
         of = [(size, exact[rule], {"stopping": rule}) for rule in order for size in (8, 16)]
-        publish([scored(recipe("half-loop-parity"), *of, folder=tmp_path / name)], tmp_path / "out" / name)
+        publish([build_run(recipe("half-loop-parity"), *of, folder=tmp_path / name)], tmp_path / "out" / name)
     groups = {name: read_published_runs(tmp_path / "out" / name) for name in ("first", "last")}
     for axes in overview_figure(groups).axes:
         assert [0.5, 0.5] in [[*line.get_ydata()] for line in axes.lines]
@@ -244,7 +244,7 @@ def test_a_map_is_of_one_recipe():
     """A heat map of several recipes, which would average them, is refused."""
     part = replace(recipe("one"), task=lw.Addition(10, "least"))
     exact = {"right": 1.0, "wrong": 0.0}
-    runs = [scored(replace(part, name=name), ((4, 8), share), ((2, 6), share)) for name, share in exact.items()]
+    runs = [build_run(replace(part, name=name), ((4, 8), share), ((2, 6), share)) for name, share in exact.items()]
     assert score_figure(runs[:1])
     with pytest.raises(lw.UsageError, match="a heat map of a single recipe: draw recipes separately"):
         score_figure(runs)

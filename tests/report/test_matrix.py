@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from conftest import command
-from reported import recipe, scored
+from reported import build_run, recipe
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -67,9 +67,9 @@ def test_a_seed_that_diverged_or_misses_a_size_is_not_counted_and_a_diverged_one
         return {row["sizes"]: (row["seeds"], row["uniform"], row["fitted"]) for row in matrix_rows(runs)}
 
     short, full, failed = (
-        scored(recipe(), (8, 1.0)),
-        scored(recipe(seed=1), (8, 1.0), (26, 0.5)),
-        scored(recipe(seed=2)),
+        build_run(recipe(), (8, 1.0)),
+        build_run(recipe(seed=1), (8, 1.0), (26, 0.5)),
+        build_run(recipe(seed=2)),
     )
     assert cells_by_size(short, full, failed) == {(8,): (2, 1.0, True), (26,): (1, 0.5, True)}
     failed.record_failure("not finite", DIVERGED)

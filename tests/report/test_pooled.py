@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from reported import recipe, scored
+from reported import build_run, recipe
 
 import lengthwise as lw
 from lengthwise.base.results import student_quantile, welch_interval
@@ -13,7 +13,7 @@ from lengthwise.tasks.arithmetic import Multiplication
 
 
 def seeds(name, *shares, size=16, first=0):
-    return [scored(recipe(name, seed=first + seed), (size, share)) for seed, share in enumerate(shares)]
+    return [build_run(recipe(name, seed=first + seed), (size, share)) for seed, share in enumerate(shares)]
 
 
 @pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (2, 4.303), (4, 2.776), (10, 2.228), (100, 1.984)])
@@ -78,30 +78,30 @@ def test_an_interval_stays_within_minus_one_and_one():
 def test_a_recipe_is_pooled_by_its_own_stopping_rule():
     rule = lw.MaxConfidence()
     by_both = (16, 0.5), (16, 0.9, {"stopping": rule.name})
-    runs = [scored(recipe("one", seed=seed), *by_both) for seed in range(2)]
-    further = scored(recipe("two", stopping=rule), (16, 0.7, {"stopping": rule.name}))
+    runs = [build_run(recipe("one", seed=seed), *by_both) for seed in range(2)]
+    further = build_run(recipe("two", stopping=rule), (16, 0.7, {"stopping": rule.name}))
     assert [row["exact"] for row in lw.compare(runs, [further]).rows()] == [0.5, 0.7]
 
 
 def test_a_recipe_s_number_of_seeds_is_a_range_if_sizes_have_different_numbers():
     first, *others = seeds("one", 0.5, 0.9, 0.7)
-    scored(first.recipe, (24, 0.9))
+    build_run(first.recipe, (24, 0.9))
     assert [row[2] for row in lw.compare([first, *others]).table()[1]] == ["1–3"]
 
 
 def test_a_pair_of_sizes_is_marked_as_trained_only_if_both_are():
     task, lengths = Multiplication(), lw.Curriculum(11, 1, most=(2, 11))
-    run = scored(recipe("products", task=task, lengths=lengths), ((2, 11), 1.0), ((11, 11), 0.0))
+    run = build_run(recipe("products", task=task, lengths=lengths), ((2, 11), 1.0), ((11, 11), 0.0))
     assert lw.compare([run]).table()[0][3:] == ["2x11▪", "11x11"]
 
 
 def test_a_seed_that_diverged_is_named_and_a_recipe_without_scores_refused():
-    measured, failed = seeds("one", 0.5, 0.9), scored(recipe("one", seed=2))
+    measured, failed = seeds("one", 0.5, 0.9), build_run(recipe("one", seed=2))
     with pytest.raises(lw.UsageError, match="no scores yet by its own stopping rule"):
         lw.compare([*measured, failed])
     failed.record_failure("not finite", DIVERGED)
     assert "one, 1 seed diverged" in str(lw.compare([*measured, failed]))
-    lone = scored(recipe("two"))
+    lone = build_run(recipe("two"))
     lone.record_failure("not finite", DIVERGED)
     with pytest.raises(lw.UsageError, match=r"two-.*: no scores yet"):
         lw.compare(measured, [lone])

@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 import pytest
 from conftest import command
-from reported import TOP, logged, recipe, scored
+from reported import TOP, build_run, log_losses, recipe
 from rich.console import Console
 
 from lengthwise.ask.inquiry import Inquiry, InquiryRun
@@ -58,21 +58,21 @@ def print_to_text(renderable, width=80):
 
 
 def test_runs_that_differ_only_in_seed_are_one_curve():
-    runs = [scored(recipe(seed=seed), (8, 1.0)) for seed in range(3)] + [scored(recipe("other"), (8, 0.5))]
+    runs = [build_run(recipe(seed=seed), (8, 1.0)) for seed in range(3)] + [build_run(recipe("other"), (8, 0.5))]
     found = [(curve.label, len(curve.rows_by_seed), curve.top) for curve in curves(runs)]
     assert found == [("looped-parity", 3, TOP), ("other", 1, TOP)]
 
 
 def test_each_problem_set_and_stopping_rule_has_its_own_named_curve():
-    run = scored(recipe(), (8, 1.0), (8, 0.9, {"problems": "hard"}))
+    run = build_run(recipe(), (8, 1.0), (8, 0.9, {"problems": "hard"}))
     assert name_curves(curves([run])) == ["looped-parity", "looped-parity, hard"]
-    run = scored(recipe("other"), (8, 1.0), (8, 0.9, {"stopping": "After(loops=2)"}))
+    run = build_run(recipe("other"), (8, 1.0), (8, 0.9, {"stopping": "After(loops=2)"}))
     assert name_curves(curves([run])) == ["other, Oracle", "other, after 2 loops"]
     assert name_curves(curves([run])[:1]) == ["other"]
 
 
 def test_the_last_measurement_of_a_size_counts():
-    run = scored(recipe(), (8, 0.1), (12, 0.3), (8, 0.7))
+    run = build_run(recipe(), (8, 0.1), (12, 0.3), (8, 0.7))
     assert [(point.sizes, point.mean) for point in curves([run])[0].points()] == [((8,), 0.7), ((12,), 0.3)]
     rows = two_axes({(4, 4): 0.0}).rows("scores") + two_axes({(4, 4): 0.5}).rows("scores")[-1:]
     rows += two_axes({(4, 4): 1.0}, name="other").rows("scores")
@@ -81,8 +81,8 @@ def test_the_last_measurement_of_a_size_counts():
 
 
 def test_a_band_spans_the_seeds_that_were_measured_or_the_interval_of_one():
-    runs = [scored(recipe(seed=seed), (16, share)) for seed, share in enumerate((0.5, 0.9, 0.7))]
-    scored(runs[0].recipe, (24, 0.9))
+    runs = [build_run(recipe(seed=seed), (16, share)) for seed, share in enumerate((0.5, 0.9, 0.7))]
+    build_run(runs[0].recipe, (24, 0.9))
     point, single = curves(runs)[0].points()
     assert (point.low, point.high, point.seeds, point.count) == (0.5, 0.9, 3, 100)
     assert (point.mean, point.error) == pytest.approx((0.7, 0.2 / math.sqrt(3)))
@@ -96,15 +96,15 @@ def test_runs_without_scores_are_refused(runs):
     empty = Run.of(recipe())
     with pytest.raises(UsageError, match=f"{empty.folder.name}: no scores yet"):
         curves([empty])
-    assert len(curves([empty, scored(recipe("other"), (8, 1.0))])) == 1
+    assert len(curves([empty, build_run(recipe("other"), (8, 1.0))])) == 1
 
 
 # Tables
 
 
 def test_score_table_fits_a_terminal_and_marks_what_was_trained():
-    runs = [scored(recipe(seed=seed), *((n, 1 - n / 200) for n in range(1, 61))) for seed in range(2)]
-    runs.append(scored(recipe("standard-parity-with-a-long-name"), (8, 1.0), (60, 0.0)))
+    runs = [build_run(recipe(seed=seed), *((n, 1 - n / 200) for n in range(1, 61))) for seed in range(2)]
+    runs.append(build_run(recipe("standard-parity-with-a-long-name"), (8, 1.0), (60, 0.0)))
     text = print_to_text(score_table(curves(runs)))
     assert max(map(len, text.splitlines())) <= 80 and "…" not in text and "1 to 2 seeds" in text
     sizes = [int(word) for word in text.splitlines()[0].split() if word.isdecimal()]
@@ -114,15 +114,15 @@ def test_score_table_fits_a_terminal_and_marks_what_was_trained():
 
 
 def test_score_table_shows_the_band_and_never_narrows_it():
-    text = print_to_text(score_table(curves([scored(recipe(), (8, 0.9))])))
+    text = print_to_text(score_table(curves([build_run(recipe(), (8, 0.9))])))
     assert "▪0.90 .82–.95" in text  # Wilson: 0.8256 to 0.9448
     assert "100 problems per size, 1 seed; beside exact match: 95 % interval" in " ".join(text.split())
 
 
 def test_score_table_has_a_column_where_rows_were_trained_differently():
-    runs = [scored(recipe(name, lengths=Uniform(top)), (8, 1.0), (16, 0.5)) for name, top in (("a", 8), ("b", 16))]
+    runs = [build_run(recipe(name, lengths=Uniform(top)), (8, 1.0), (16, 0.5)) for name, top in (("a", 8), ("b", 16))]
     short = recipe("products", task=Multiplication(), lengths=Curriculum(11, 1, most=(2, 11)))
-    lines = print_to_text(score_table(curves([*runs, scored(short, ((2, 11), 1.0))])), 120).splitlines()
+    lines = print_to_text(score_table(curves([*runs, build_run(short, ((2, 11), 1.0))])), 120).splitlines()
     for line, top, trained in zip(lines[2:5], ("8", "16", "2x11"), (1, 2, 1), strict=True):
         assert f" {top} " in line and line.count("▪") == trained
 
@@ -136,7 +136,7 @@ def test_a_share_is_never_rounded_to_a_clean_0_or_1(share, text):
 
 
 def test_detail_table_shows_every_field_of_a_score():
-    run = scored(recipe(), (8, 0.9), (16, 0.001, {"count": 1000, "problems": "hard"}))
+    run = build_run(recipe(), (8, 0.9), (16, 0.001, {"count": 1000, "problems": "hard"}))
     lines = print_to_text(detail_table(run.rows("scores"), (TOP,)), 120).splitlines()
     trained, beyond = (next(line for line in lines if word in line) for word in ("uniform", "hard"))
     assert "▪8" in trained
@@ -151,7 +151,7 @@ def test_a_large_map_is_summarized_in_blocks():
     side, share = range(1, 21), {True: 1.0, False: 0.9}
     known = {(20, 20): 0.5, (8, 8): 0.68}
     cells = [((i, j), known.get((i, j), share[max(i, j) <= 8])) for i in side for j in side]
-    run = scored(recipe("sums", task=Addition()), *cells)
+    run = build_run(recipe("sums", task=Addition()), *cells)
     text = print_to_text(map_table(run.rows("scores"), (8, 8)), 80)
     lines = [line.split() for line in text.splitlines()]
     assert lines[0] == ["1–3", "4–6", "7–9", "10–12", "13–15", "16–18", "19–20"]
@@ -181,21 +181,21 @@ MANY = {"count": 1000}
     ],
 )
 def test_the_longest_size_solved_with_confidence(scores, longest):
-    (row,) = score_card([scored(recipe(), *scores)])
+    (row,) = score_card([build_run(recipe(), *scores)])
     assert row["longest"] == [longest]
     assert row["generalise"] == (longest in ("16", "24"))
 
 
 def test_a_card_counts_seeds_that_were_measured_by_their_own_rule_and_did_not_diverge():
     right, wrong = (8, 1.0, MANY), (8, 0.0, MANY)
-    lost = [scored(recipe(seed=seed), *scores) for seed, scores in ((3, [wrong]), (4, []))]
+    lost = [build_run(recipe(seed=seed), *scores) for seed, scores in ((3, [wrong]), (4, []))]
     for run in lost:
         run.record_failure("at step 1", DIVERGED)
     others = [
-        scored(recipe(seed=1), (16, 1.0, MANY | {"problems": "hard"})),
-        scored(recipe(seed=2), (16, 1.0, MANY | {"stopping": "Converged"})),
+        build_run(recipe(seed=1), (16, 1.0, MANY | {"problems": "hard"})),
+        build_run(recipe(seed=2), (16, 1.0, MANY | {"stopping": "Converged"})),
     ]
-    (row,) = score_card([scored(recipe(), right, (16, 1.0, MANY)), *others, *lost])
+    (row,) = score_card([build_run(recipe(), right, (16, 1.0, MANY)), *others, *lost])
     assert (row["seeds"], row["generalise"]) == (3, 1)
     assert row["longest"] == ["16", DIVERGED, DIVERGED]
     assert row["fit"] == 1.0
@@ -204,11 +204,11 @@ def test_a_card_counts_seeds_that_were_measured_by_their_own_rule_and_did_not_di
 
 
 def test_a_card_has_a_row_per_recipe_over_its_seeds():
-    runs = [scored(recipe(seed=seed), (16, share, MANY)) for seed, share in enumerate((1.0, 0.4, 1.0))]
+    runs = [build_run(recipe(seed=seed), (16, share, MANY)) for seed, share in enumerate((1.0, 0.4, 1.0))]
     for run, seconds in zip(runs, (30.0, 90.0, 60.0), strict=True):
         run.write_about({"parameters": 1234, "cpu_s": seconds, "wall_s": seconds})
     runs.append(Run.of(recipe(seed=4)))  # without scores, it is not counted
-    bare = scored(recipe("looped-parity", task=Addition(), steps=10), ((8, 8), 1.0, MANY))
+    bare = build_run(recipe("looped-parity", task=Addition(), steps=10), ((8, 8), 1.0, MANY))
     per_step = {runs[0].outline.seedless_id: 2e9, bare.outline.seedless_id: 1e9}
     first, second = score_card([*runs, bare], per_step)
     longest = ["16", None, "16"]
@@ -229,8 +229,8 @@ CLAIMS = (Claim("Somebody's model", 16, "near-perfect", "text of a paper"),)
 def build_summary():
     """Return a summary of two recipes at size 16: one with two seeds, one with a single seed and two rules."""
     late = {"stopping": "MaxConfidence", "count": 50}
-    runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.99, 0.39))]
-    runs.append(scored(recipe("other"), (16, 0.123456), (16, 0.25, late), (24, 0.1)))
+    runs = [build_run(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.99, 0.39))]
+    runs.append(build_run(recipe("other"), (16, 0.123456), (16, 0.25, late), (24, 0.1)))
     return summary_rows("A panel", curves(runs), [16], CLAIMS)
 
 
@@ -274,8 +274,8 @@ def test_row_table_shows_rows_as_they_are():
 
 
 def test_a_rule_measured_at_one_size_is_in_the_csv_but_not_in_the_figure(tmp_path):
-    run = scored(recipe(), (8, 1.0), (16, 0.5), (16, 0.25, {"stopping": "Converged"}))
-    alone = scored(recipe("other"), (16, 0.25, {"stopping": "Converged"}))  # without lines, points are drawn
+    run = build_run(recipe(), (8, 1.0), (16, 0.5), (16, 0.25, {"stopping": "Converged"}))
+    alone = build_run(recipe("other"), (16, 0.25, {"stopping": "Converged"}))  # without lines, points are drawn
     names = {"runs.json", "scores.csv", "card.json", "figures.json", "lengths.png", "lengths.svg"}
     for number, one in enumerate((run, alone)):
         paths = publish([one], tmp_path / str(number), title="Parity & more", formats=("png", "svg"))
@@ -330,7 +330,7 @@ def test_a_table_with_a_cell_that_csv_cannot_hold_is_refused(tmp_path):
 
 
 def test_the_formats_of_figures_are_chosen_or_refused(tmp_path):
-    run = scored(recipe(), (8, 1.0), (16, 0.5))
+    run = build_run(recipe(), (8, 1.0), (16, 0.5))
     assert command("report", run.folder, "--formats", "svg,pdf", "--out", tmp_path / "new").returncode == 0
     assert {path.suffix for path in (tmp_path / "new").glob("lengths.*")} == {".svg", ".pdf"}
     done = command("report", run.folder, "--formats", "gif", "--out", tmp_path / "other")
@@ -378,11 +378,11 @@ def saved_bytes(figure, folder):
 
 def two_axes(shares, name="sums", **changes):
     part = recipe(name, task=Addition())
-    return scored(part, *((sizes, share, changes) for sizes, share in shares.items()))
+    return build_run(part, *((sizes, share, changes) for sizes, share in shares.items()))
 
 
 def test_the_same_rows_give_the_same_bytes(tmp_path):
-    runs = [scored(recipe(seed=seed), (8, 1.0), (16, 0.5 + seed / 10)) for seed in range(2)]
+    runs = [build_run(recipe(seed=seed), (8, 1.0), (16, 0.5 + seed / 10)) for seed in range(2)]
     first = length_figure(curves(runs), "Parity")
     bytes_first = saved_bytes(first, tmp_path)
     assert saved_bytes(first, tmp_path) == bytes_first
@@ -394,7 +394,7 @@ def test_the_same_rows_give_the_same_bytes(tmp_path):
 
 def test_saving_writes_png_and_on_request_svg_which_keeps_text(tmp_path):
     before = dict(matplotlib.rcParams.copy())
-    figure = length_figure(curves([scored(recipe(), (8, 1.0))]), "Parity & more")
+    figure = length_figure(curves([build_run(recipe(), (8, 1.0))]), "Parity & more")
     assert [path.name for path in save(figure, tmp_path / "alone" / "v1.5")] == ["v1.5.png"]
     png, svg = save(figure, tmp_path / "new" / "v1.5", ("png", "svg"))
     assert sorted(png.parent.iterdir()) == [png, svg] and (png.name, svg.name) == ("v1.5.png", "v1.5.svg")
@@ -407,7 +407,7 @@ def test_saving_writes_png_and_on_request_svg_which_keeps_text(tmp_path):
 
 
 def test_length_figure_draws_means_bands_and_the_training_range():
-    runs = [scored(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.2, 0.6))]
+    runs = [build_run(recipe(seed=seed), (8, 1.0), (16, share)) for seed, share in enumerate((0.2, 0.6))]
     (axes,) = length_figure(curves(runs)).axes
     edge, line = (line for line in axes.lines if len(line.get_xdata()) == 2)  # the legend's have 3
     assert edge.get_xdata()[0] == TOP
@@ -422,14 +422,14 @@ def test_length_figure_draws_means_bands_and_the_training_range():
 
 def test_only_lines_of_several_seeds_have_bands():
     kinds = itertools.product(range(8), (0, 1))
-    runs = [scored(recipe(f"r{n}", seed=seed), (8, 1.0), (16, 0.1 * n + 0.1 * seed)) for n, seed in kinds]
-    (axes,) = length_figure(curves([*runs, scored(recipe("one"), (8, 1.0), (16, 0.5))])).axes
+    runs = [build_run(recipe(f"r{n}", seed=seed), (8, 1.0), (16, 0.1 * n + 0.1 * seed)) for n, seed in kinds]
+    (axes,) = length_figure(curves([*runs, build_run(recipe("one"), (8, 1.0), (16, 0.5))])).axes
     assert len(axes.collections) == 8
     assert axes.get_xlabel() == "length\nlines: mean over seeds\nbands: worst to best seed"
 
 
 def test_labels_do_not_overlap_and_stay_inside_the_figure():
-    runs = [scored(recipe(f"a-recipe-with-quite-a-long-name-{i:02}"), (8, 1.0), (100, 0.0)) for i in range(14)]
+    runs = [build_run(recipe(f"a-recipe-with-quite-a-long-name-{i:02}"), (8, 1.0), (100, 0.0)) for i in range(14)]
     figure = length_figure(curves(runs))
     boxes = [text.get_window_extent() for text in figure.axes[0].texts if text.get_text().isdecimal()]
     assert len(boxes) == 14
@@ -458,7 +458,7 @@ def test_maps_count_runs_whose_folders_have_one_name(tmp_path):
     cells = {(4, 4): 1.0, (4, 12): 1.0, (8, 4): 1.0}
     for seed, share in enumerate((1.0, 0.0)):
         part = recipe("sums", task=Addition(), seed=seed)
-        scored(part, *((sizes, share) for sizes in cells), folder=tmp_path / f"seed{seed}" / "run")
+        build_run(part, *((sizes, share) for sizes in cells), folder=tmp_path / f"seed{seed}" / "run")
     runs = [Run.open(tmp_path / f"seed{seed}" / "run") for seed in range(2)]
     values = heat_map(label_scores(runs), (TOP, TOP)).axes[0].collections[0].get_array().compressed()
     assert set(values.tolist()) == {0.5}
@@ -466,7 +466,7 @@ def test_maps_count_runs_whose_folders_have_one_name(tmp_path):
 
 def test_an_axis_that_training_keeps_short_ends_the_training_range():
     part = recipe("products", task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
-    run = scored(part, ((2, 8), 1.0), ((8, 2), 1.0), ((8, 8), 1.0))
+    run = build_run(part, ((2, 8), 1.0), ((8, 2), 1.0), ((8, 8), 1.0))
     lines = print_to_text(detail_table(run.rows("scores"), part.lengths.tops(2)), 120).splitlines()
     assert [word for line in lines for word in line.split() if word.startswith("▪")][:-1] == ["▪2x8"]
     assert "up to 2x8" in "".join(lines)
@@ -478,7 +478,7 @@ def test_an_axis_that_training_keeps_short_ends_the_training_range():
         "turned": [((8, 2), 1.0, MANY)],
         "failing": [((8, 2), 0.0), ((2, 12), 1.0, MANY)],  # a shorter size beyond the range is not solved
     }.items():
-        (cards[name],) = score_card([scored(replace(part, name=name), *scores)])
+        (cards[name],) = score_card([build_run(replace(part, name=name), *scores)])
     assert [card["longest"] for card in cards.values()] == [["2x8"], ["8x2"], [None]]
     assert [card["generalise"] for card in cards.values()] == [0, 1, 0]
 
@@ -492,7 +492,7 @@ def test_heat_map_has_a_panel_per_rule_that_was_measured_beyond_the_diagonal(siz
 
 def test_runs_of_one_axis_and_of_two_share_a_table_and_equal_sizes_are_drawn():
     pairs = two_axes({(4, 4): 0.5, (4, 12): 0.25, (12, 12): 0.25})
-    text = print_to_text(score_table(curves([scored(recipe(), (8, 1.0)), pairs])), 120)
+    text = print_to_text(score_table(curves([build_run(recipe(), (8, 1.0)), pairs])), 120)
     assert "4x12" in text and "1.00 .96–1" in text
     (axes,) = length_figure(curves([pairs])).axes
     assert axes.lines[1].get_xydata().tolist() == [[4, 0.5], [12, 0.25]]
@@ -501,7 +501,7 @@ def test_runs_of_one_axis_and_of_two_share_a_table_and_equal_sizes_are_drawn():
 
 def test_a_figure_with_one_short_axis_runs_along_the_other():
     part = recipe(task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
-    run = scored(part, ((1, 1), 1.0), ((2, 2), 0.9), ((2, 8), 0.8), ((2, 16), 0.7), ((1, 16), 0.6))
+    run = build_run(part, ((1, 1), 1.0), ((2, 2), 0.9), ((2, 8), 0.8), ((2, 16), 0.7), ((1, 16), 0.6))
     (curve,) = curves([run])
     assert [(point.length, point.mean) for point in curve.diagonal()] == [(1, 1.0), (2, 0.9), (8, 0.8), (16, 0.7)]
     axes = length_figure([curve]).axes[0]
@@ -510,13 +510,16 @@ def test_a_figure_with_one_short_axis_runs_along_the_other():
     assert list(line.get_xdata()) == [1, 2, 8, 16]
     head = print_to_text(score_table([curve])).splitlines()[0]
     assert "2x16" in head and "1x16" in head  # there is room for all
-    scored(part, *(((1, size), 0.6) for size in (3, 4, 5, 6)))
+    build_run(part, *(((1, size), 0.6) for size in (3, 4, 5, 6)))
     head = print_to_text(score_table(curves([Run.of(part)]))).splitlines()[0]
     assert "2x16" in head and "1x16" not in head
 
 
 def test_loss_figure():
-    runs = [logged(recipe(), [0.5] * 30, [(100, {"8": 0.5}), (200, {"8": 1.0})]), logged(recipe("b"), [NAN, 0.0, 0.1])]
+    runs = [
+        log_losses(recipe(), [0.5] * 30, [(100, {"8": 0.5}), (200, {"8": 1.0})]),
+        log_losses(recipe("b"), [NAN, 0.0, 0.1]),
+    ]
     loss, exact = loss_figure(runs).axes
     assert loss.get_yscale() == "log"
     raw, smooth, short = loss.lines[0], loss.lines[1], loss.lines[2]
@@ -528,7 +531,7 @@ def test_loss_figure():
 
 
 def test_figures_without_data_are_refused():
-    run, broken = scored(recipe(), (8, 1.0)), logged(recipe("broken"), [NAN, math.inf, 0.0])
+    run, broken = build_run(recipe(), (8, 1.0)), log_losses(recipe("broken"), [NAN, math.inf, 0.0])
     for make, what in (
         (lambda: length_figure([]), "no scores to plot"),
         (lambda: length_figure(curves([two_axes({(4, 12): 1.0})])), "heat map"),
@@ -543,7 +546,7 @@ def test_figures_without_data_are_refused():
 
 
 def test_tables_need_no_matplotlib_and_figures_no_pyplot(tmp_path):
-    run = scored(recipe(), (8, 1.0))
+    run = build_run(recipe(), (8, 1.0))
     program = """
 import json, sys
 import lengthwise.report.tables, lengthwise.report.terminal
@@ -573,7 +576,7 @@ def inquiry(*scores, kind="uniform", **changes):
 
 
 def test_language_models_stand_beside_models(tmp_path):
-    run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), inquiry((8, 0.7), (12, 0.2))
+    run, asked = build_run(recipe(), (8, 1.0), (12, 0.9)), inquiry((8, 0.7), (12, 0.2))
     lines = curves([run]) + language_model_curves([asked])
     assert name_curves(lines) == ["looped-parity", "org/model"]
     text = print_to_text(score_table(lines))
@@ -614,7 +617,7 @@ def test_a_model_asked_in_several_ways_has_distinct_labels():
 
 
 def test_a_report_takes_runs_and_language_models_together(tmp_path):
-    run, asked = scored(recipe(), (8, 1.0), (12, 0.9)), inquiry((8, 0.7), (12, 0.2))
+    run, asked = build_run(recipe(), (8, 1.0), (12, 0.9)), inquiry((8, 0.7), (12, 0.2))
     done = command("report", run.folder, asked.folder.name, "--out", tmp_path, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert [row["exact"] for row in json.loads(done.stdout)["scores"]] == [1.0, 0.9, 0.7, 0.2]
@@ -639,7 +642,7 @@ def loss_run(name, seed, parameters, losses, within=None, beyond=None, **changes
     part = recipe(name, seed=seed, **changes)
     sizes = [(TOP // 2, within and within / 2), (TOP, within), (2 * TOP, beyond)]  # the last of each range counts
     natural = [(size, share, {"problems": "natural"}) for size, share in sizes if share is not None]
-    run = scored(part, (TOP, 0.1), *natural)
+    run = build_run(part, (TOP, 0.1), *natural)
     run.append("metrics", *({"step": 10 * i, "validation_loss": loss} for i, loss in enumerate(losses, 1)))
     run.write_about({"parameters": parameters, "cpu_s": 60.0, "wall_s": 70.0})
     return run
@@ -649,7 +652,7 @@ def test_parameter_rows_are_those_of_runs_with_a_validation_loss():
     runs = [
         loss_run("a", 0, 100, [0.5, 0.2, 0.3], 0.9, 0.4),
         loss_run("b", 1, 900, [0.1]),
-        scored(recipe("c"), (8, 1.0)),
+        build_run(recipe("c"), (8, 1.0)),
     ]
     first, second = parameter_rows(runs)
     assert (first["validation_loss"], first["within"], first["beyond"]) == (0.2, 0.9, 0.4)
@@ -671,7 +674,7 @@ def test_the_parameter_figure_joins_the_means_over_seeds():
 
 
 def test_a_folder_that_is_named_twice_is_published_once(tmp_path):
-    run, asked = scored(recipe(), (8, 1.0)), inquiry((8, 0.7), (12, 0.2))
+    run, asked = build_run(recipe(), (8, 1.0)), inquiry((8, 0.7), (12, 0.2))
     publish([run, RunFolder(run.folder)], tmp_path, inquiries=[asked, InquiryRun.open(asked.folder)])
     assert [len(read_published_runs(tmp_path)), len(read_csv(tmp_path / "scores.csv"))] == [1, 3]
 
@@ -679,7 +682,7 @@ def test_a_folder_that_is_named_twice_is_published_once(tmp_path):
 @pytest.mark.usefixtures("blank_figures")
 def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_path):
     run, alike = loss_run("a", 0, 100, [0.2], 0.4, 0.1), loss_run("b", 0, 100, [0.3], 0.8)
-    scored(alike.recipe, (2 * TOP, 0.9, {"problems": "natural", "stopping": "After(loops=1)"}))
+    build_run(alike.recipe, (2 * TOP, 0.9, {"problems": "natural", "stopping": "After(loops=1)"}))
 
     def drawn(*runs):
         publish_parameters(runs, (), tmp_path)
@@ -706,8 +709,8 @@ def test_the_distribution_has_a_bar_per_length():
 
 def test_the_worst_family_is_not_one_that_every_seed_solves():
     right, wrong = (8, 1.0, {"problems": "all-highest"}), (8, 0.5, {"problems": "hard"})
-    runs = [scored(recipe(seed=seed), (8, 1.0), right) for seed in range(2)]
-    runs.append(scored(recipe(seed=2), (8, 1.0), right, wrong))
+    runs = [build_run(recipe(seed=seed), (8, 1.0), right) for seed in range(2)]
+    runs.append(build_run(recipe(seed=2), (8, 1.0), right, wrong))
     for number, family in ((3, "hard"), (2, "all-highest")):
         (worst,) = [curve for curve in curves(runs[:number]) if curve.problems == WORST_FAMILY]
         assert worst.points()[0].families == (family,)
@@ -716,7 +719,7 @@ def test_the_worst_family_is_not_one_that_every_seed_solves():
 
 @pytest.mark.usefixtures("blank_figures")
 def test_publishing_removes_files_of_earlier_runs(tmp_path):
-    before, now = scored(recipe(), (8, 1.0), (12, 0.9)), scored(recipe(steps=200), (8, 1.0))
+    before, now = build_run(recipe(), (8, 1.0), (12, 0.9)), build_run(recipe(steps=200), (8, 1.0))
     anatomy = {"task": "parity", "weights": "w", "seed": 0, "sizes": [8], "problems": "uniform", "stopping": "Oracle"}
     anatomy |= {"count": 10, "exact": 0.9, "ends": {"early": 0, "late": 0, "right": 1}, "first_wrong": {"1": 1}}
     before.append("anatomy", anatomy | {"by": {}})
@@ -740,7 +743,7 @@ def test_a_map_of_any_sizes_has_ticks(sizes):
 
 
 def test_no_table_and_no_map_rounds_to_one():
-    run = scored(recipe(), (8, 1.0), (8, 0.9975, {"problems": "runs"}))
+    run = build_run(recipe(), (8, 1.0), (8, 0.9975, {"problems": "runs"}))
     assert card_cells(score_card([run])[0])["worst family"] == "runs >.99 at 8"
     rows = [row | {"exact": 0.9997, "high": 0.9999, "token_accuracy": 0.9999} for row in run.rows("scores")]
     text = print_to_text(detail_table(rows, (8,)))
@@ -783,7 +786,7 @@ def test_shares_are_written_by_one_function(folder):
 @pytest.mark.parametrize("published_already", [False, True], ids=["run", "results"])
 @pytest.mark.usefixtures("blank_figures")
 def test_options_that_would_do_nothing_are_refused(words, named, published_already, tmp_path, monkeypatch):
-    run = scored(recipe(), (8, 1.0), (12, 0.9))
+    run = build_run(recipe(), (8, 1.0), (12, 0.9))
     if published_already:
         publish([run], tmp_path / "results")
     monkeypatch.chdir(tmp_path)
@@ -794,7 +797,7 @@ def test_options_that_would_do_nothing_are_refused(words, named, published_alrea
 
 def test_scores_of_all_problems_decide_the_fit_and_are_not_a_family():
     every, two_odd = {"problems": "every"}, {"problems": "two-odd"}
-    run = scored(recipe(), (8, 0.7), (16, 0.5), (7, 0.9, every), (8, 0.719, every), (16, 0.25, two_odd))
+    run = build_run(recipe(), (8, 0.7), (16, 0.5), (7, 0.9, every), (8, 0.719, every), (16, 0.25, two_odd))
     text = " ".join(print_to_text(score_table(curves([run]))).split())
     assert name_curves(curves([run]))[0] == "looped-parity, not fitted: 0.719 at 8 (all problems)"
     assert "worst family two-odd at 16; all problems measured, some wrong, at 7, 8" in text

@@ -10,11 +10,11 @@ from functools import partial
 import pytest
 import torch
 from conftest import LONG, command
-from devices import FEW, Reads, on_meta, small
-from forms import BASE, EVERY, READS, WRITES, all_close, build_rows, cached_model, names, with_gradients
-from runner_forms import FORMS, LOOPS, RECIPE, all_outputs, plain_outputs
+from devices import FEW, MetaReadCounter, build_meta_trainer, small
+from forms import BASE, EVERY, READS, WRITES, assert_all_close, build_rows, cached_model, compute_gradients, list_ids
+from runner_forms import FORMS, LOOPS, RECIPE, run_all, run_plain
 from runner_forms import LENGTHS as ROWS
-from trainings import PLAIN, outcome, stop_at
+from trainings import PLAIN, read_outcome, stop_at
 
 import lengthwise as lw
 from lengthwise.cli import entry
@@ -66,11 +66,11 @@ FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
 
 
 @pytest.mark.usefixtures("no_compilation")
-@pytest.mark.parametrize(("spec", "causal"), FORMS_HERE, ids=names(FORMS_HERE))
+@pytest.mark.parametrize(("spec", "causal"), FORMS_HERE, ids=list_ids(FORMS_HERE))
 def test_values_and_gradients_equal_the_plain_runner(spec, causal):
     model, inputs = cached_model(spec, causal), build_rows(ROWS, width=12)
-    found = all_outputs(Compiled(model), inputs, LOOPS)
-    all_close(with_gradients(found, model), plain_outputs(spec, causal))
+    found = run_all(Compiled(model), inputs, LOOPS)
+    assert_all_close(compute_gradients(found, model), run_plain(spec, causal))
 
 
 @pytest.mark.usefixtures("no_compilation")
@@ -83,7 +83,7 @@ def test_padding_does_not_exceed_the_table_of_positions(length):
             ask()
     else:
         plain = Plain(model).last(inputs, torch.tensor([1, 2]), inputs.padding_mask)
-        all_close(with_gradients(ask(), model), with_gradients(plain, model))
+        assert_all_close(compute_gradients(ask(), model), compute_gradients(plain, model))
 
 
 @unwarned
@@ -95,21 +95,21 @@ def test_one_graph_is_compiled_per_bucket_of_lengths(traced_graphs):
     def step(runner, lengths, loops, no_grad_loops=0):
         inputs = build_rows(lengths)
         read = runner.last(inputs, torch.tensor(loops), inputs.padding_mask, no_grad_loops=no_grad_loops)
-        return with_gradients(read, model)
+        return compute_gradients(read, model)
 
     asked_of = [([3, 1, 2], [2, 5, 1]), ([16, 9, 4], [1, 1, 1]), ([17, 3, 2], [2, 2, 3]), ([9, 2, 2], [4, 4, 1], 2)]
     for more, asked in [*zip([1, 0, 1, 1], asked_of, strict=True)][: 4 if LONG else 3]:
         before = len(traced_graphs)
-        all_close(step(Compiled(model), *asked), step(Plain(model), *asked))
+        assert_all_close(step(Compiled(model), *asked), step(Plain(model), *asked))
         assert len(traced_graphs) == before + more
 
 
 @pytest.mark.usefixtures("no_compilation", "no_type_checks")
 @pytest.mark.parametrize("name", FEW if LONG else ["halting-parity"])
 def test_a_step_reads_nothing_from_the_device(name):
-    trainee = on_meta(small(name))
+    trainee = build_meta_trainer(small(name))
     trainee.runner = lambda: Compiled(trainee.model)
-    with Reads() as reads:
+    with MetaReadCounter() as reads:
         trainee.advance()
         trainee.advance()
     assert not reads.found
@@ -160,7 +160,7 @@ def test_a_compiled_run_is_close_to_an_uncompiled_one_and_resumes_to_the_bit(tra
     with pytest.raises(Interrupted):
         train(recipe, compile=True)
     again = train(recipe, compile=True)
-    assert outcome(again) == outcome(run) and "resumed" not in again.about()
+    assert read_outcome(again) == read_outcome(run) and "resumed" not in again.about()
 
 
 TRAIN_COMMAND = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)",
@@ -208,9 +208,9 @@ def test_stack_and_compile_exclude_each_other(runs):
 @long
 @slow
 @unwarned
-@pytest.mark.parametrize(("spec", "causal"), TRANSFORMERS[::12], ids=names(TRANSFORMERS[::12]))
+@pytest.mark.parametrize(("spec", "causal"), TRANSFORMERS[::12], ids=list_ids(TRANSFORMERS[::12]))
 def test_the_real_compilers_result_equals_the_plain_runner(spec, causal, inductor):
     model, inputs = cached_model(spec, causal), build_rows(ROWS, width=12)
-    found = with_gradients(all_outputs(Compiled(model), inputs, LOOPS), model)
-    for one, two in zip(found, plain_outputs(spec, causal), strict=True):
+    found = compute_gradients(run_all(Compiled(model), inputs, LOOPS), model)
+    for one, two in zip(found, run_plain(spec, causal), strict=True):
         torch.testing.assert_close(one, two, atol=1e-10 * max(1.0, float(two.abs().max())), rtol=0)

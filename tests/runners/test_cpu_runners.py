@@ -15,20 +15,20 @@ from forms import (
     READS,
     SPECS,
     WRITES,
-    all_close,
+    add_noise,
+    assert_all_close,
     build,
     build_rows,
     cached_model,
-    choices,
-    covering,
-    names,
-    noisy,
-    with_gradients,
+    choose_covering,
+    compute_gradients,
+    list_features,
+    list_ids,
 )  # fmt: skip
 from hypothesis import given
 from hypothesis import strategies as st
-from runner_changes import CHANGES, patched
-from runner_forms import FEW, FORMS, LENGTHS, LOOPS, RECIPE, all_outputs, plain_outputs
+from runner_changes import CHANGES, wrap_method
+from runner_forms import FEW, FORMS, LENGTHS, LOOPS, RECIPE, run_all, run_plain
 from torch import nn
 
 import lengthwise
@@ -62,8 +62,8 @@ def fast_paths(request):
 
 TRAINED = FORMS if LONG else FEW
 CASES = [(*pair, fast_paths) for pair in TRAINED for fast_paths in (True, False)]
-KNOWN = set().union(*(choices(*pair) for pair in TRAINED))
-OTHERS = [*EVERY] if LONG else covering({pair: choices(*pair) - KNOWN for pair in EVERY})
+KNOWN = set().union(*(list_features(*pair) for pair in TRAINED))
+OTHERS = [*EVERY] if LONG else choose_covering({pair: list_features(*pair) - KNOWN for pair in EVERY})
 OTHERS += [(spec, number % 2 == 0) for number, spec in enumerate(SPECS)]
 CASES += [(*pair, True) for pair in dict.fromkeys(OTHERS)]
 
@@ -71,14 +71,14 @@ CASES += [(*pair, True) for pair in dict.fromkeys(OTHERS)]
 @pytest.mark.parametrize(
     ("spec", "causal", "fast_paths"),
     CASES,
-    ids=[FORMS.get(case[:2]) or names([case[:2]])[0] for case in CASES],
+    ids=[FORMS.get(case[:2]) or list_ids([case[:2]])[0] for case in CASES],
     indirect=["fast_paths"],
 )
 def test_every_supporting_runner_equals_the_plain_one(spec, causal, fast_paths):
     model, inputs = cached_model(spec, causal), build_rows(LENGTHS, width=12)
     for runner in supporting_runners(model):
-        found = all_outputs(runner, inputs, LOOPS)
-        all_close(with_gradients(found, model), plain_outputs(spec, causal))
+        found = run_all(runner, inputs, LOOPS)
+        assert_all_close(compute_gradients(found, model), run_plain(spec, causal))
 
 
 # Only the plain runner supports convolutions, scans, the mixers for formal languages and torch's own LSTM.
@@ -120,13 +120,13 @@ def test_logits_of_any_rows_equal_the_plain_runner(fast_paths, rows, spec, causa
     model, inputs = cached_model(spec, causal or not isinstance(spec, Transformer)), build_rows(lengths, seed=seed)
     asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=lw.stream(seed, "asked")) < 0.4)
     found = [runner.last(inputs, torch.tensor(loops), asked) for runner in (cpu.choose_runner(model), Plain(model))]
-    all_close(*(with_gradients(read, model) for read in found))
+    assert_all_close(*(compute_gradients(read, model) for read in found))
 
 
 def test_gradients_of_frozen_and_shared_weights_equal_the_plain_runner(fast_paths):
     inputs, loops = build_rows(LENGTHS), torch.tensor(LOOPS)
     for change in ("embedding.weight", "blocks.0.mlp.widen.weight", "norm.weight", "shared"):
-        model = noisy(BASE.build(READS, READS, causal=True))
+        model = add_noise(BASE.build(READS, READS, causal=True))
         if change == "shared":
             model.readout.weight = model.embedding.weight
         else:
@@ -197,7 +197,7 @@ def test_a_changed_model_runs_plainly(change):
 def test_a_patched_class_is_noticed_until_it_is_restored(spec, kind, method):
     model = cached_model(spec, True)
     with contextlib.ExitStack() as stack:
-        patched(kind, method)(model, stack)
+        wrap_method(kind, method)(model, stack)
         assert cpu.describe_choice(model).startswith("Plain: ")
     assert not cpu.describe_choice(model).startswith("Plain")
 
@@ -252,7 +252,7 @@ MODIFIED_FORMS = [
 MISFIT_ERRORS = RuntimeError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError
 
 
-@pytest.mark.parametrize(("spec", "causal"), MODIFIED_FORMS, ids=names(MODIFIED_FORMS))
+@pytest.mark.parametrize(("spec", "causal"), MODIFIED_FORMS, ids=list_ids(MODIFIED_FORMS))
 def test_a_model_with_a_replaced_part_is_computed_as_it_stands(spec, causal, monkeypatch):
     """Every part and setting is changed in turn. If the plain runner raises an error, so does the chosen runner."""
     force_fast_paths(monkeypatch)
@@ -267,13 +267,13 @@ def test_a_model_with_a_replaced_part_is_computed_as_it_stands(spec, causal, mon
                 with pytest.raises(MISFIT_ERRORS):
                     logits_and_gradients(runner, inputs)
             else:
-                all_close(logits_and_gradients(runner, inputs), plain)
+                assert_all_close(logits_and_gradients(runner, inputs), plain)
     assert chosen_types[Plain] > 50 and len(chosen_types) > 1
 
 
 def logits_and_gradients(runner, inputs):
     read = runner.last(inputs, torch.tensor([2, 1, 3]), inputs.padding_mask)
-    return with_gradients(read, runner.model)
+    return compute_gradients(read, runner.model)
 
 
 class OwnBias(type(Abacus().build(4, 1))):
@@ -323,7 +323,9 @@ def test_rows_with_little_padding_equal_the_plain_runner(position):
     inputs = layout.write(problems, task).inputs
     assert 0.9 < float(inputs.padding_mask.double().mean()) < 1
     torch.manual_seed(0)
-    model = noisy(Transformer(width=8, heads=2, positions=(position,)).build(*layout.vocabs(task), causal=True)).eval()
+    model = add_noise(
+        Transformer(width=8, heads=2, positions=(position,)).build(*layout.vocabs(task), causal=True)
+    ).eval()
     loops, at = torch.full((4,), 2), inputs.padding_mask
     (runner,) = supporting_runners(model)
     torch.testing.assert_close(runner.last(inputs, loops, at), Plain(model).last(inputs, loops, at))

@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 import torch
 from conftest import LONG, command
-from forms import BASE, build_rows, cached_model, close, noisy
+from forms import BASE, add_noise, assert_close, build_rows, cached_model
 from torch import nn
 from torch.nn import functional as F
 
@@ -100,7 +100,7 @@ def test_the_traced_module_equals_the_model(name):
     recipe = lw.find(name)
     if name not in ONE_LOOP:
         recipe = recipe.change([f"model.width={2 * getattr(recipe.model, 'heads', 4)}"])
-    weights = lw.Weights(name, recipe, noisy(recipe.build()).eval())
+    weights = lw.Weights(name, recipe, add_noise(recipe.build()).eval())
     module = ExportedModule(weights.model)
     with torch.no_grad():  # in one size, as the module is compiled for each
         assert_equal_logits(weights, lambda given: module(*given.values()), sizes=[(13, 2, 3)])
@@ -114,7 +114,7 @@ def test_explicit_attention_equals_torch_s(spec):
     model, inputs, loops = cached_model(spec, True), build_rows([7, 7]), torch.tensor([3, 2])
     expected = Plain(model).last(inputs, loops, inputs.padding_mask)
     with exported._explicit_attention():
-        close(Plain(model).last(inputs, loops, inputs.padding_mask), expected)
+        assert_close(Plain(model).last(inputs, loops, inputs.padding_mask), expected)
 
 
 @pytest.mark.parametrize("arguments", [(), (None, 0.0, True), (torch.ones(5, 5).tril() > 0,), (torch.eye(5).double(),)])
@@ -123,7 +123,7 @@ def test_explicit_attention_takes_torch_s_arguments(arguments):
     states = torch.randn(3, 2, 1, 5, 4, generator=lw.stream(0, "states")).double()
     expected = F.scaled_dot_product_attention(*states, *arguments, scale=None)
     with exported._explicit_attention():
-        close(F.scaled_dot_product_attention(*states, *arguments, scale=None), expected)
+        assert_close(F.scaled_dot_product_attention(*states, *arguments, scale=None), expected)
 
 
 class Recurrent(nn.Module):

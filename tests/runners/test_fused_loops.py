@@ -5,7 +5,7 @@ from dataclasses import replace
 import forms
 import pytest
 import torch
-from forms import with_gradients
+from forms import compute_gradients
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -35,9 +35,9 @@ def compare_with_plain(model, inputs, loops, positions=None, **given):
         found.append(PackedTransformer(model).last(inputs, loops, positions, **given))
         patch.setattr(transformer, "_run_fused", lambda *args: None)
         found.append(PackedTransformer(model).last(inputs, loops, positions, **given))
-    plain = with_gradients(Plain(model).last(inputs, loops, positions, **given), model)
+    plain = compute_gradients(Plain(model).last(inputs, loops, positions, **given), model)
     for read in found:
-        for one, two in zip(with_gradients(read, model), plain, strict=True):
+        for one, two in zip(compute_gradients(read, model), plain, strict=True):
             torch.testing.assert_close(one, two, atol=1e-9, rtol=1e-8)
     return runs
 

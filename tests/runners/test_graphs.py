@@ -11,9 +11,19 @@ from functools import partial
 import pytest
 import torch
 from conftest import LONG
-from devices import gradient_of, parts_of, small
-from forms import BASE, EVERY, VARIED, all_close, build_rows, cached_model, close, covering, names
-from runner_forms import FEW, FORMS, LENGTHS, LOOPS, all_outputs
+from devices import compute_gradient, list_part_kinds, small
+from forms import (
+    BASE,
+    EVERY,
+    VARIED,
+    assert_all_close,
+    assert_close,
+    build_rows,
+    cached_model,
+    choose_covering,
+    list_ids,
+)
+from runner_forms import FEW, FORMS, LENGTHS, LOOPS, run_all
 from torch import nn
 from trainings import stop_at
 
@@ -53,26 +63,26 @@ def gradients_by(runner, model, inputs, loops):
         weight.grad = None
     if isinstance(runner, Graphs):
         runner.begin_step()
-    read = all_outputs(runner, inputs, loops)
+    read = run_all(runner, inputs, loops)
     weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
     ((read * weights).sum() + read.square().sum()).backward()
     zero = [torch.zeros_like(one) if one.grad is None else one.grad.clone() for one in model.parameters()]
     return [read.detach(), *zero]
 
 
-@pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
+@pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or list_ids([pair])[0] for pair in ALL])
 def test_recorded_passes_equal_the_plain_runner(spec, causal):
     """Values and gradients are equal in the first step, which records, and in a step that reuses its recordings."""
     model, inputs = build_deterministic_model(spec, causal), build_rows(LENGTHS, width=12)
     runner = Graphs(Plain(model))
     gradients_by(runner, model, build_rows(LENGTHS[::-1], width=12, seed=1), LOOPS[::-1])
     assert len(recorded := [*runner.recordings]) == (4 if runner.is_deterministic else 5)
-    all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
+    assert_all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
     assert runner.reason is None and {*runner.recordings} == {*recorded}
 
 
 @pytest.mark.usefixtures("no_type_checks")
-@pytest.mark.parametrize("name", NAMES if LONG else covering({name: parts_of(name) for name in NAMES}))
+@pytest.mark.parametrize("name", NAMES if LONG else choose_covering({name: list_part_kinds(name) for name in NAMES}))
 def test_many_steps_give_the_same_weights(name):
     recipe, many = replace(small(name), steps=20, clip=0.5), 20 if LONG else 6
     with torch.random.fork_rng([]):
@@ -99,7 +109,7 @@ def test_rows_with_other_positions_have_another_recording():
     shifted = replace(inputs, position=inputs.position * (1 + torch.arange(len(inputs))[:, None] % 3))
     runner = Graphs(Plain(model))
     for rows in (inputs, shifted, inputs):
-        all_close(*(gradients_by(one, model, rows, LOOPS) for one in (runner, Plain(model))))
+        assert_all_close(*(gradients_by(one, model, rows, LOOPS) for one in (runner, Plain(model))))
     assert len(runner.recordings) == 8
 
 
@@ -154,7 +164,7 @@ def test_a_model_with_batch_dependent_control_flow_is_not_recorded():
     model = build_deterministic_model(BASE, True)
     model.__class__ = BatchDependent
     runner, inputs = Graphs(Plain(model)), build_rows(LENGTHS)
-    all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
+    assert_all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
     assert "its control flow depends on values of its inputs" in runner.reason and not runner.recordings
 
 
@@ -187,7 +197,7 @@ def test_bf16_gradients_are_close_to_those_in_float32(name):
     model = recipe.build().train()
     graphs, (rows, _) = Graphs(Bf16(Plain(model)), bf16=True), draw_batch(recipe, 0)
     graphs.begin_step()
-    (loss, found), (exact, near) = gradient_of(graphs, recipe), gradient_of(Plain(model), recipe)
+    (loss, found), (exact, near) = compute_gradient(graphs, recipe), compute_gradient(Plain(model), recipe)
     assert graphs.reason is None and loss != exact and found.dtype == torch.float32
     assert abs(loss - exact) < 0.02 * exact and torch.cosine_similarity(found, near, 0) > 0.99
     graphs.begin_step()
@@ -208,7 +218,7 @@ def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
     runner = Graphs(plain, bf16=bf16)
     runner.compiles = True
     runner.begin_step()
-    found = [gradient_of(one, recipe)[1] for one in (runner, plain)]
+    found = [compute_gradient(one, recipe)[1] for one in (runner, plain)]
     assert runner.compiles and runner.reason is None
     torch.testing.assert_close(*found, rtol=0, atol=(0.02 if bf16 else 1e-6) * float(found[1].abs().max()))
     torch._dynamo.reset()
@@ -303,7 +313,7 @@ def embed_tokens(model):
 @pytest.mark.usefixtures("halving_dropout")
 def test_dropout_is_applied_to_the_same_values(model):
     x = embed_tokens(model)
-    close(waves.advance(model, x), model.advance(x, x))
+    assert_close(waves.advance(model, x), model.advance(x, x))
 
 
 def test_dropout_draws_new_numbers_for_each_wave_and_call(model):
@@ -324,7 +334,7 @@ def test_a_step_compiles_once_for_all_waves(model):
         steps.append(compile_function(step, "eager"))
         return steps[-1]
 
-    close(waves.advance(model, x, compile_once), model.advance(x, x))
+    assert_close(waves.advance(model, x, compile_once), model.advance(x, x))
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     waves.advance(model, x, compile_once)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before and steps[0] is steps[1]

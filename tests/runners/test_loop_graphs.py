@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from forms import BASE, EVERY, VARIED, all_close, build_rows, cached_model, close, names
+from forms import BASE, EVERY, VARIED, assert_all_close, assert_close, build_rows, cached_model, list_ids
 from torch.utils._pytree import tree_leaves
 
 import lengthwise as lw
@@ -62,11 +62,11 @@ def run_all_ways(runner, inputs, *, movement=False):
         stay = STOP_AFTER[rows] > loop
 
 
-@pytest.mark.parametrize(("spec", "causal"), FORMS, ids=names(FORMS))
+@pytest.mark.parametrize(("spec", "causal"), FORMS, ids=list_ids(FORMS))
 @torch.no_grad()
 def test_recorded_loops_equal_the_plain_runner(spec, causal, recordings):
     model, inputs = cached_model(spec, causal).eval(), build_rows([4, 11, 1, 11, 7, 11], width=12)
-    all_close(*(run_all_ways(runner, inputs, movement=True) for runner in (LoopGraphs(model), Plain(model))))
+    assert_all_close(*(run_all_ways(runner, inputs, movement=True) for runner in (LoopGraphs(model), Plain(model))))
     assert recordings and all(done for _, done in recordings)
 
 
@@ -84,7 +84,7 @@ def test_carried_states_are_continued():
     for runner in (LoopGraphs(model), Plain(model)):
         _, state = runner.carry(inputs, LOOPS, positions)
         found.append([*runner.carry(inputs, LOOPS + 1, positions, state)])
-    all_close(*found)
+    assert_all_close(*found)
 
 
 class Unrepeatable(lw.Model):
@@ -116,7 +116,7 @@ class Unrepeatable(lw.Model):
 @torch.no_grad()
 def test_a_loop_that_cannot_be_replayed_runs_plainly(kind, recordings):
     model, inputs = Unrepeatable(kind).double().eval(), build_rows([4, 11, 1, 11, 7, 11])
-    all_close(*(run_all_ways(runner, inputs) for runner in (LoopGraphs(model), Plain(model))))
+    assert_all_close(*(run_all_ways(runner, inputs) for runner in (LoopGraphs(model), Plain(model))))
     assert recordings and not any(done for _, done in recordings)
 
 
@@ -154,7 +154,7 @@ def movement_and_logits(runner, inputs, positions):
 MODELS = EVERY if LONG else VARIED
 
 
-@pytest.mark.parametrize(("spec", "causal"), MODELS, ids=names(MODELS))
+@pytest.mark.parametrize(("spec", "causal"), MODELS, ids=list_ids(MODELS))
 @torch.no_grad()
 def test_movement_follows_the_formula_in_every_runner(spec, causal):
     model, inputs = cached_model(spec, causal).eval(), build_rows(width=10)
@@ -165,14 +165,14 @@ def test_movement_follows_the_formula_in_every_runner(spec, causal):
         state, states = model.start(context), []
         for loop in range(1, count + 1):
             far, logits = plainly[loop, row]
-            close(far, chosen[loop, row][0])
-            close(logits, chosen[loop, row][1])
+            assert_close(far, chosen[loop, row][0])
+            assert_close(logits, chosen[loop, row][1])
             assert (far[length:] == 0).all() and (far[:, 1].isinf() == (positions[row] & (loop < 3))).all()
             state = model.advance(state, context)
             states.append(model.answer_state(state))
             for period in range(1, min(3, loop)):
                 now, before = states[-1], states[-1 - period]
-                close(far[:length, period - 1], (now - before).norm(dim=-1)[0] / now.norm(dim=-1)[0])
+                assert_close(far[:length, period - 1], (now - before).norm(dim=-1)[0] / now.norm(dim=-1)[0])
 
 
 def test_parts_of_a_state_are_concatenated_and_those_without_positions_count_at_each():
@@ -180,7 +180,7 @@ def test_parts_of_a_state_are_concatenated_and_those_without_positions_count_at_
     now = (torch.full((2, 3, 2), 2.0), (torch.tensor([[6.0], [0.0]]), torch.tensor([1, 2])))
     before = (torch.full((2, 3, 2), 2.0), (torch.tensor([[0.0], [0.0]]), torch.tensor([1, 1])))
     over_one, over_two = relative_movement(now, [before], real).unbind(-1)
-    close(over_one, torch.tensor([[6 / 44**0.5] * 2 + [0.0], [0.0] * 3]), 1e-6)
+    assert_close(over_one, torch.tensor([[6 / 44**0.5] * 2 + [0.0], [0.0] * 3]), 1e-6)
     assert over_two.isinf().tolist() == real.tolist()
 
 

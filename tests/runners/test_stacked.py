@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from conftest import LONG, command, run_through_crashes
-from devices import Reads, on_meta
+from devices import MetaReadCounter, build_meta_trainer
 from devices import small as small_form
-from forms import EVERY, READS, SPECS, WRITES, all_close, build_rows, every_loop, names, noisy
+from forms import EVERY, READS, SPECS, WRITES, add_noise, assert_all_close, build_rows, list_ids, run_each_loop
 from torch import nn
-from trainings import LARGE, ODD, PLAIN, RECIPES, RICH, SEGMENTED, outcome, seeds, stop_stack_after
+from trainings import LARGE, ODD, PLAIN, RECIPES, RICH, SEGMENTED, read_outcome, stop_stack_after, vary_seeds
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -45,7 +45,7 @@ def gradients(read, model):
     return [read.detach(), *found]
 
 
-@pytest.mark.parametrize(("spec", "causal"), FORMS, ids=names(FORMS))
+@pytest.mark.parametrize(("spec", "causal"), FORMS, ids=list_ids(FORMS))
 def test_answers_of_a_stack_equal_those_of_each_model(spec, causal):
     """Rows and loops differ between the models; values and gradients are equal after the last loop and after every
     loop."""
@@ -53,7 +53,7 @@ def test_answers_of_a_stack_equal_those_of_each_model(spec, causal):
     models = []
     for seed in range(3):
         torch.manual_seed(seed)
-        models.append(noisy(spec.build(READS, WRITES, causal=causal)).train())
+        models.append(add_noise(spec.build(READS, WRITES, causal=causal)).train())
     for each, no_grad_loops in [(False, [0, 2, 1]), (False, [1, 1, 1]), (True, [0, 0, 0])]:
         questions = [Query(rows, torch.tensor(loops), rows.padding_mask, first, each)
                      for rows, loops, first in zip(ROWS, LOOPS, no_grad_loops, strict=True)]  # fmt: skip
@@ -62,11 +62,11 @@ def test_answers_of_a_stack_equal_those_of_each_model(spec, causal):
             replay = Replayer(model, [question], [answer])
             rows, at = question.inputs, question.positions
             if each:
-                both = [every_loop(runner, rows, loops, at) for runner in (replay, Plain(model))]
+                both = [run_each_loop(runner, rows, loops, at) for runner in (replay, Plain(model))]
             else:
                 given = rows, torch.tensor(loops), at
                 both = [runner.last(*given, no_grad_loops=question.no_grad_loops) for runner in (replay, Plain(model))]
-            all_close(*(gradients(read, model) for read in both))
+            assert_all_close(*(gradients(read, model) for read in both))
 
 
 class Growing(lw.Model):
@@ -105,7 +105,7 @@ RECIPES = {name: recipe for name, (recipe, _) in RECIPES.items() if not recipe.o
 
 def assert_stacked_equals_alone(recipe, steps, batch=None):
     recipe = replace(recipe, batch=batch or recipe.batch)
-    alone, together = ([Trainer(one, CPU) for one in seeds(recipe, 3)] for _ in range(2))
+    alone, together = ([Trainer(one, CPU) for one in vary_seeds(recipe, 3)] for _ in range(2))
     for one in [*alone, *together]:
         one.model.double()
         if one.average:
@@ -150,9 +150,9 @@ def test_an_objective_that_runs_the_model_itself_is_stacked():
 def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
     """A recorded step reads nothing either."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # no meta device
-    together = [on_meta(recipe) for recipe in seeds(small_form("looped-parity"), 2)]
+    together = [build_meta_trainer(recipe) for recipe in vary_seeds(small_form("looped-parity"), 2)]
     recorded = RecordedSteps(together)
-    with Reads() as reads:
+    with MetaReadCounter() as reads:
         advance_together(together)
         for _ in range(3):
             advance_together(together, recorded)
@@ -164,11 +164,11 @@ def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
 
 def test_a_stack_that_crashed_at_any_write_resumes_to_the_bit(monkeypatch, tmp_path):
     """After a crash, seeds may have checkpoints of different steps, and only some may be finished."""
-    runs, crashes = run_through_crashes(lambda: train_stacked(seeds(FEW, 2), save_every=0), monkeypatch, least=8)
+    runs, crashes = run_through_crashes(lambda: train_stacked(vary_seeds(FEW, 2), save_every=0), monkeypatch, least=8)
     assert crashes > 2
     monkeypatch.undo()
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "uninterrupted"))
-    assert [outcome(run) for run in runs] == [outcome(run) for run in train_stacked(seeds(FEW, 2))]
+    assert [read_outcome(run) for run in runs] == [read_outcome(run) for run in train_stacked(vary_seeds(FEW, 2))]
 
 
 TRAIN_COMMAND = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)",
@@ -209,11 +209,11 @@ def test_a_study_stacks_its_seeds_and_resumes_to_the_bit(monkeypatch, tmp_path):
     assert stopped.returncode == 2 and "2 runs failed" in stopped.stderr and "stopped at step 2" in stopped.stderr
     again = command(*REPRODUCE_COMMAND, "--seeds", 2)
     assert (again.returncode, again.stderr) == (0, "")
-    runs = [Run.locate(one) for one in seeds(recipe, 2)]
+    runs = [Run.locate(one) for one in vary_seeds(recipe, 2)]
     assert all(run.about()["stacked"] == 2 and run.rows("scores") for run in runs)
-    ended = [outcome(run) for run in runs]
+    ended = [read_outcome(run) for run in runs]
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "uninterrupted"))
-    assert [outcome(run) for run in train_stacked(seeds(recipe, 2))] == ended
+    assert [read_outcome(run) for run in train_stacked(vary_seeds(recipe, 2))] == ended
 
 
 @pytest.mark.parametrize("lost", [[1], [0, 1]])
@@ -256,11 +256,11 @@ class LogitDependent(lw.Final):
 
 
 REFUSED = [
-    (seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
-    (seeds(replace(PLAIN, model=CountingSpec()), 2), "changes its buffers"),
-    (seeds(replace(PLAIN, objective=IgnoresRunner(), model=CountingSpec()), 2), "runs the model itself, which"),
-    (seeds(replace(PLAIN, objective=LogitDependent()), 2), "calls of its runner depend on earlier logits"),
-    (seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which --stack does not support"),
+    (vary_seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
+    (vary_seeds(replace(PLAIN, model=CountingSpec()), 2), "changes its buffers"),
+    (vary_seeds(replace(PLAIN, objective=IgnoresRunner(), model=CountingSpec()), 2), "runs the model itself, which"),
+    (vary_seeds(replace(PLAIN, objective=LogitDependent()), 2), "calls of its runner depend on earlier logits"),
+    (vary_seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which --stack does not support"),
     ([PLAIN], "two or more different seeds"),
     ([PLAIN, PLAIN], "more different seeds"),
     ([PLAIN, replace(PLAIN, seed=1, batch=5)], "differ only in seed"),
@@ -277,7 +277,7 @@ def test_seeds_that_cannot_be_stacked_are_refused_before_anything_is_written(rec
 def test_a_stack_that_exceeds_the_memory_is_refused(runs, monkeypatch):
     monkeypatch.setattr(resources, "available_memory", lambda: 1.5 * resources.estimate_training(PLAIN).memory)
     with pytest.raises(UsageError, match="plain: training 2 seeds at once takes about"):
-        train_stacked(seeds(PLAIN, 2))
+        train_stacked(vary_seeds(PLAIN, 2))
     assert not runs.exists()
 
 
@@ -303,5 +303,5 @@ def test_a_stack_is_one_process(runs, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(UsageError, match="torchrun"):
-        train_stacked(seeds(ODD, 2))
+        train_stacked(vary_seeds(ODD, 2))
     assert not runs.exists()

@@ -10,9 +10,9 @@ import pytest
 import torch
 from conftest import LONG, command
 from devices import small
-from forms import EVERY, all_close, build_rows, every_loop, names
+from forms import EVERY, assert_all_close, build_rows, list_ids, run_each_loop
 from runner_forms import FEW, FORMS
-from trainings import LARGE, MASTERED, PLAIN, RICH, outcome, seeds, stop_stack_after
+from trainings import LARGE, MASTERED, PLAIN, RICH, read_outcome, stop_stack_after, vary_seeds
 
 import lengthwise as lw
 from lengthwise.base.progress import Progress
@@ -58,7 +58,7 @@ def gradients_by(models, answer, asked):
         runner = Replayer(model, [query], [reply])
         own = torch.cat(reply) if query.depths else reply
         if query.each:
-            own = every_loop(runner, query.inputs, query.loops.tolist(), query.positions)
+            own = run_each_loop(runner, query.inputs, query.loops.tolist(), query.positions)
         read.append((own * torch.linspace(-1, 1, own.numel()).view_as(own)).sum() + own.square().sum())
     sum(read).backward()
     weights = [weight for model in models for weight in model.parameters()]
@@ -77,7 +77,7 @@ OPTIONS = [{"no_grad_loops": (0, 2, 1)}, {}, {"no_grad_loops": (1, 1, 1)}, {"eac
            {"depths": ((3, 2), (2, 1), (5, 1))}]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or names([pair])[0] for pair in ALL])
+@pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or list_ids([pair])[0] for pair in ALL])
 def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
     """Answers are equal in a step that reuses its recording, also if seeds differ in loops without gradients. Other
     queries are tested on one model, since all models' answers are selected from the logits in the same way."""
@@ -92,7 +92,7 @@ def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
         asked, count = queries(**options), len(runner.recordings)
         found = gradients_by(models, partial(answer_recorded, runner), asked)
         assert runner.reason is None and len(runner.recordings) == count
-        all_close(found, gradients_by(models, partial(compute_answers, models), asked))
+        assert_all_close(found, gradients_by(models, partial(compute_answers, models), asked))
     assert all(shape.same_positions for shape in runner.recordings)  # although some seeds' rows are narrower
 
 
@@ -105,7 +105,7 @@ RECIPES = [*map(small, NAMES), DETERMINISTIC, LARGE, MASTERED]
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_many_steps_give_the_same_weights(recipe):
     recipe = replace(recipe, steps=STEPS, clip=0.5, ema=0.9, ema_start=3)
-    stacks = [[Trainer(one, CPU) for one in seeds(recipe, 3)] for _ in range(2)]
+    stacks = [[Trainer(one, CPU) for one in vary_seeds(recipe, 3)] for _ in range(2)]
     steps = RecordedSteps(stacks[0])
     for _ in range(STEPS):
         for one in advance_together(stacks[0], steps) + advance_together(stacks[1]):
@@ -126,8 +126,8 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
     monkeypatch.setattr(stacked_graphs, "BACKEND", "aot_eager")
     torch._dynamo.reset()
     recipe = small("looped-parity")
-    models = [one.build().train() for one in seeds(recipe, 2)]
-    batches = [draw_batch(one, 0) for one in seeds(recipe, 2)]
+    models = [one.build().train() for one in vary_seeds(recipe, 2)]
+    batches = [draw_batch(one, 0) for one in vary_seeds(recipe, 2)]
     runner = StackedGraphs(models, bf16=bf16)
     runner.compiles = True
     for skipped, each in [((0, 2), False), ((0, 0), True)][: 1 if bf16 else 2]:
@@ -143,7 +143,7 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
 def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
     """A CPU stands in for the GPU. A checkpoint holds the weights of one seed only."""
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
-    recipes = seeds(replace(DETERMINISTIC, steps=5, ema_start=0), 2)
+    recipes = vary_seeds(replace(DETERMINISTIC, steps=5, ema_start=0), 2)
     whole = train_stacked(recipes)
     assert [run.about()["runner"] for run in whole] == ["StackedGraphs"] * 2
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "parts"))
@@ -152,14 +152,14 @@ def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
         train_stacked(recipes)
     model = Run.locate(recipes[0]).load_state()["model"]
     assert all(weight.untyped_storage().nbytes() == weight.nbytes for weight in model.values())
-    assert [outcome(run) for run in train_stacked(recipes)] == [outcome(run) for run in whole]
+    assert [read_outcome(run) for run in train_stacked(recipes)] == [read_outcome(run) for run in whole]
 
 
 def test_a_stack_is_recorded_again_after_a_seed_leaves(monkeypatch):
     """A stack is also recorded again after weights were moved in memory. Its weights equal those of unrecorded
     steps."""
     monkeypatch.setattr(Trainer, "log", lambda self, run: [])
-    stacks = [[Trainer(one, CPU) for one in seeds(replace(PLAIN, clip=0.5), 3)] for _ in range(2)]
+    stacks = [[Trainer(one, CPU) for one in vary_seeds(replace(PLAIN, clip=0.5), 3)] for _ in range(2)]
     stack = Stack([Member(None, one) for one in stacks[0]], Progress(quiet=True), graphs=True)
     for step in range(9):
         if step == 3:
@@ -180,7 +180,7 @@ def test_a_stack_that_cannot_be_recorded_trains_unrecorded_with_a_note(monkeypat
     monkeypatch.setattr(Recording, "_run_passes", lambda self, times: 1 / 0)
     notes = []
     monkeypatch.setattr(Progress, "note", lambda self, text: notes.append(text))
-    runs = train_stacked(seeds(replace(PLAIN, steps=3), 2), progress=Progress(quiet=True))
+    runs = train_stacked(vary_seeds(replace(PLAIN, steps=3), 2), progress=Progress(quiet=True))
     assert notes == ["plain: runs without CUDA graphs: its step cannot be recorded (division by zero)"]
     assert [run.about()["runner"] for run in runs] == ["Stacked"] * 2
 

@@ -1,4 +1,4 @@
-"""User-defined tasks that lack some sizes."""
+"""User-defined tasks that have only some sizes."""
 
 from dataclasses import dataclass
 
@@ -19,11 +19,11 @@ class Blocks(lw.SequenceTask):
         return lw.Problems(sizes, rows, sizes[:, 0], answer, sizes[:, 0], rounds=sizes[:, 0])
 
     def reference(self, prompt):
-        return "".join("".join(sorted(prompt[at : at + 3])) for at in range(0, len(prompt), 3))
+        return "".join("".join(sorted(prompt[start : start + 3])) for start in range(0, len(prompt), 3))
 
 
 @dataclass(frozen=True)
 class FewBlocks(Blocks):
-    """Sort the digits of each block of three; there are three sizes."""
+    """Sort the digits of each block of three, in rows of 3, 12 or 24 digits."""
 
     listed_sizes = (3, 12, 24)

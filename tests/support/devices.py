@@ -1,4 +1,4 @@
-"""Training on torch's meta device, and a counter of reads from it."""
+"""Helpers that train on torch's meta device, and count the reads from it that would make a host wait for a GPU."""
 
 import json
 import re
@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 import torch
-from forms import covering
-from runner_forms import FORMS, shrunk
+from forms import choose_covering
+from runner_forms import FORMS, shrink_spec
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lengthwise as lw
@@ -22,8 +22,8 @@ META = torch.device("meta")
 aten = torch.ops.aten
 
 
-class Reads(TorchDispatchMode):
-    """Counts reads from the meta device; copies from it to the CPU are zeros."""
+class MetaReadCounter(TorchDispatchMode):
+    """A counter of reads from the meta device. Copies from it to the CPU become zeros."""
 
     def __init__(self):
         super().__init__()
@@ -39,13 +39,13 @@ class Reads(TorchDispatchMode):
                 return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
             if masks or operation in (aten._local_scalar_dense.default, aten.nonzero.default, aten.equal.default):
                 self.found[str(operation)] += 1
-        if sends(operation, args, kwargs):
+        if makes_host_wait(operation, args, kwargs):
             self.found["waits"] += 1
         return operation(*args, **kwargs)
 
 
-def sends(operation, args, kwargs):
-    """Return whether the operation copies to the meta device and makes the host wait."""
+def makes_host_wait(operation, args, kwargs):
+    """Return whether an operation is a blocking copy from the host to the meta device."""
     if operation is aten.copy_.default:  # arguments: target, source, non_blocking
         return args[0].is_meta and not args[1].is_meta and args[2:] != (True,)
     to = operation is aten._to_copy.default and kwargs.get("device") == META and not args[0].is_meta
@@ -57,18 +57,19 @@ def is_mask(index):
 
 
 def small(name):
-    """Return a shipped recipe with its kind of model and its objective, but small, and with short problems."""
+    """Return a small version of a shipped recipe, with the same kind of model and objective, and with short
+    problems."""
     recipe = catalog.recipe(name)
     bottom = max(recipe.task.smallest, min(recipe.lengths.bottom, 4))
     lengths = lw.Uniform(top=bottom + 1, bottom=bottom)
-    model = shrunk(recipe.model)
+    model = shrink_spec(recipe.model)
     model = replace(model, layers=1) if hasattr(model, "layers") else model
     loops = recipe.loops if recipe.loops.adapts else lw.Constant(2)
     return replace(recipe, model=model, lengths=lengths, loops=loops, batch=2, source=lw.Fresh(), families=0.0,
                    hard=0.0, ema=0.9, ema_start=0, watch=lw.Watch(), keep="last")  # fmt: skip
 
 
-def on_meta(recipe):
+def build_meta_trainer(recipe):
     trainee = Trainer(recipe, torch.device("cpu"))
     trainee.model.to(META)
     trainee.average.module.to(META)
@@ -76,8 +77,8 @@ def on_meta(recipe):
     return trainee
 
 
-def parts_of(name):
-    """Return the kinds of parts that may read from the device: those of the model, objective and layout."""
+def list_part_kinds(name):
+    """Return the kinds of the parts in a recipe's model, objective and layout, which may read from the device."""
     recipe = catalog.recipe(name)
     text = json.dumps([fields.encode(part) for part in (recipe.model, recipe.objective, recipe.layout)])
     return {*re.findall(r'"kind": "(\w+)"', text)}
@@ -86,17 +87,17 @@ def parts_of(name):
 NAMES = sorted(FORMS.values())
 
 
-# Left out: mixers of formal languages, which take many small operations and whose states grow in 16 bits; Sudoku, whose
-# batches take several steps.
+# Recipes of formal languages are left out because their mixers take many small operations and their states grow in
+# 16 bits; Sudoku is left out because its batches take several steps.
 ATTENDING = [
     name
     for name in NAMES
     if isinstance(catalog.recipe(name).model, lw.Transformer) and not re.search("formal|exact-parity|sudoku", name)
 ]
-FEW = covering({name: parts_of(name) for name in ATTENDING})
+FEW = choose_covering({name: list_part_kinds(name) for name in ATTENDING})
 
 
-def gradient_of(runner, recipe):
+def compute_gradient(runner, recipe):
     rows, loops = draw_batch(recipe, 0)
     runner.model.zero_grad()
     loss = recipe.objective(runner, rows, loops, lw.stream(0, "objective"))

@@ -1,4 +1,4 @@
-"""Every kind of model, found in the registry, small and in float64; and rows for them."""
+"""Small models in float64 of every kind in the registry, and helpers of tests that run them."""
 
 import dataclasses
 import functools
@@ -16,14 +16,14 @@ from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, R
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
 from lengthwise.testing import laws_of_models
 
-BASE, build_rows, logits = laws_of_models.SMALL, laws_of_models.build_rows, laws_of_models.compute_logits
+BASE, build_rows, compute_logits = laws_of_models.SMALL, laws_of_models.build_rows, laws_of_models.compute_logits
 READS, WRITES = laws_of_models.READS, laws_of_models.WRITES
 LENGTHS, LOOPS = list(laws_of_models.LENGTHS), list(laws_of_models.LOOPS)
-MADE = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # for fields without a default
+FIELD_VALUES = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # for fields without a default
 
 
-def shipped(kind):
-    """Return the package's own classes of a kind, as ``catalog.parts`` names it, each with its defaults."""
+def list_parts(kind):
+    """Return a part of each of the package's classes of a kind (a key of ``catalog.parts()``), with default fields."""
     known = [cls for cls in catalog.parts()[kind].values() if cls.__module__.startswith("lengthwise.")]
     return [build_default(cls) for cls in known if cls is not lw.File]  # File has its own tests
 
@@ -32,7 +32,7 @@ def build_default(cls):
     """Build an instance of a class, with a value for each field that has no default."""
     hints = typing.get_type_hints(cls)
     needed = [field.name for field in dataclasses.fields(cls) if field.init and _bare(field)]
-    return cls(**{name: MADE[hints[name]] for name in needed})
+    return cls(**{name: FIELD_VALUES[hints[name]] for name in needed})
 
 
 def _bare(field):
@@ -40,13 +40,13 @@ def _bare(field):
 
 
 def small(spec):
-    """Replace each model within a spec by a small one."""
+    """Replace each model inside a model specification by ``BASE``."""
     parts = [field.name for field in dataclasses.fields(spec) if isinstance(getattr(spec, field.name), lw.ModelSpec)]
     return replace(spec, **dict.fromkeys(parts, BASE))
 
 
-def accepted(spec, causal, reads=None, writes=WRITES):
-    """Return whether this spec can be built in this direction and for these symbols."""
+def can_build(spec, causal, reads=None, writes=WRITES):
+    """Return whether a model of this specification can be built, causal or not, for these symbols."""
     try:
         spec.build(reads or laws_of_models.choose_input_vocab(spec), writes, causal=causal)
     except lw.UsageError:  # a causal-only model, or one for another layout
@@ -86,20 +86,20 @@ SPECS = [
 ]
 RECURRENT = [lw.ReTran(4, 6, 1, 2), lw.ReTran(8, 5, 2, 2), lw.LSTM(8, 6, 1), lw.LSTM(8, 5, 2)]
 FOUND = [
-    *(replace(BASE, positions=(position,)) for position in shipped("positions")),
-    *(replace(BASE, positions=(), mixer=mixer) for mixer in shipped("mixers")),
-    *(small(spec) for spec in shipped("models") if not isinstance(spec, (lw.Transformer, lw.LSTM, lw.ReTran))),
+    *(replace(BASE, positions=(position,)) for position in list_parts("positions")),
+    *(replace(BASE, positions=(), mixer=mixer) for mixer in list_parts("mixers")),
+    *(small(spec) for spec in list_parts("models") if not isinstance(spec, (lw.Transformer, lw.LSTM, lw.ReTran))),
 ]
-FOUND = [spec for spec in FOUND if accepted(spec, True) or accepted(spec, False)]  # without user modules
+FOUND = [spec for spec in FOUND if can_build(spec, True) or can_build(spec, False)]  # without user modules
 EVERY = [
     (spec, causal)
     for spec, causal in itertools.product(dict.fromkeys([*SPECS, *RECURRENT, *FOUND]), [False, True])
-    if accepted(spec, causal)
+    if can_build(spec, causal)
 ]
 
 
-def short(spec):
-    """Return a spec as a short text, for test ids."""
+def spec_id(spec):
+    """Return a model specification as a short text, for test ids."""
     if not isinstance(spec, lw.ModelSpec):
         return part_text(spec)
     return f"{type(spec).__name__}-" + "-".join(
@@ -109,21 +109,21 @@ def short(spec):
     )
 
 
-def names(pairs):
-    return [f"{short(spec)}-{'causal' if causal else 'full'}" for spec, causal in pairs]
+def list_ids(pairs):
+    return [f"{spec_id(spec)}-{'causal' if causal else 'full'}" for spec, causal in pairs]
 
 
-def covering(kinds):
-    """Choose a few of these items, each given with a set of kinds, that together have all of the kinds."""
-    left, chosen = dict(kinds), []
+def choose_covering(features):
+    """Choose a few of the keys, each given with a set of features, that together have all features."""
+    left, chosen = dict(features), []
     while any(left.values()):
         chosen.append(max(left, key=lambda one: len(left[one])))
         left = {other: known - left[chosen[-1]] for other, known in left.items()}
     return chosen
 
 
-def choices(spec, causal):
-    """Return the choices that another configuration may lack: kinds of parts, strings and flags, but not numbers."""
+def list_features(spec, causal):
+    """Return a specification's features: its kinds of parts, strings and flags, but not its numbers, and ``causal``."""
 
     def leaves(tree, path):
         if isinstance(tree, dict):
@@ -135,31 +135,30 @@ def choices(spec, causal):
     return {causal, *leaves(encode(spec), type(spec))}
 
 
-VARIED = covering({pair: choices(*pair) for pair in EVERY})  # few models that together have all of these
+VARIED = choose_covering({pair: list_features(*pair) for pair in EVERY})  # few models that together have all of these
 
 
 @functools.cache
 def cached_model(spec, causal):
-    """Return one model, shared by all tests that do not change it."""
+    """Return a model that all tests share which do not change it."""
     return build(spec, causal)
 
 
 def build(spec, causal, writes=WRITES):
-    """Build a model in float64 whose every parameter has an effect: initial weights are small, and initial biases
-    zero."""
+    """Build a model in float64, with noise on its weights, so that every parameter has an effect."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = spec.build(laws_of_models.choose_input_vocab(spec), writes, causal=causal)
-    return noisy(model.double())
+    return add_noise(model.double())
 
 
-def noisy(model):
-    """Return the model in float64, with noise on parameters that may be zero."""
+def add_noise(model):
+    """Return the model in float64, with noise added to its weights, some of which may be zero."""
     return laws_of_models.add_noise(model.double())
 
 
-def every_loop(runner, inputs, loops, positions):
-    """Return the logits after each loop, sorted by loop and row whatever the runner's order is."""
+def run_each_loop(runner, inputs, loops, positions):
+    """Return the logits after each loop, sorted by loop and row in whatever order the runner yields them."""
     found = {}
     for k, rows, read in runner.each(inputs, torch.tensor(loops), positions):
         parts = read.split(positions[rows].sum(1).tolist())
@@ -168,8 +167,8 @@ def every_loop(runner, inputs, loops, positions):
     return torch.cat([found[key] for key in sorted(found)])
 
 
-def with_gradients(read, model):
-    """Return the values, and the gradient of a sum over them for each of the model's parameters."""
+def compute_gradients(read, model):
+    """Return the values, and the gradient of a weighted sum of them with respect to each of the model's parameters."""
     weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
     value = (read * weights).sum() + read.square().sum()
     parameters = list(model.parameters())
@@ -178,12 +177,12 @@ def with_gradients(read, model):
     return [read.detach(), *torch.autograd.grad(value, parameters, materialize_grads=True)]
 
 
-def close(one, two, tolerance=1e-9):
+def assert_close(one, two, tolerance=1e-9):
     torch.testing.assert_close(one, two, atol=tolerance, rtol=0)
 
 
-def all_close(ones, twos):
-    """Assert that values and gradients are within 1e-6 of the largest, and closer where they are small."""
+def assert_all_close(ones, twos):
+    """Assert that tensors are equal up to 1e-6 of their largest value, pair by pair."""
     assert len(ones) == len(twos)
     for one, two in zip(ones, twos, strict=True):
         assert one.shape == two.shape

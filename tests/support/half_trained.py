@@ -1,4 +1,4 @@
-"""Weights that answer some problems right and others wrong."""
+"""Recipes, and a function that trains weights which answer some problems right and others wrong."""
 
 from dataclasses import replace
 from functools import cache
@@ -21,8 +21,8 @@ NEXT = replace(PARITY, task=lw.Copy(), layout=lw.NextToken(), loops=lw.Constant(
 
 
 @cache
-def half_trained(recipe):
-    """Train weights in float64 so briefly that some answers are right and some wrong."""
+def train_briefly(recipe):
+    """Train weights of a recipe so briefly that some answers are right and some wrong; return them in float64."""
     model = recipe.build()
     optimizer = torch.optim.Adam(model.parameters(), 1e-2)
     for step in range(recipe.steps):

@@ -1,4 +1,4 @@
-"""Runs with made-up rows, for tests of reports."""
+"""Builders of runs with made-up rows, for tests of reports."""
 
 from dataclasses import replace
 
@@ -14,8 +14,8 @@ def recipe(name="looped-parity", seed=0, task=None, **changes):
     return replace(lw.Recipe(name, task or lw.Parity(), *parts, steps=100, seed=seed, data_seed=seed), **changes)
 
 
-def scored(part, *scores, folder=None):
-    """Build a run with a row per (sizes, exact) or (sizes, exact, changes)."""
+def build_run(part, *scores, folder=None):
+    """Build a run of the recipe ``part`` with a score row per (sizes, exact) or (sizes, exact, changes)."""
     run = Run.of(part, folder)
     for sizes, exact, *changes in scores:
         sizes = sizes if isinstance(sizes, tuple) else (sizes,)
@@ -26,7 +26,7 @@ def scored(part, *scores, folder=None):
     return run
 
 
-def logged(part, losses, exact=()):
+def log_losses(part, losses, exact=()):
     run = Run.of(part)
     rows = [{"step": 10 * i, "loss": loss} for i, loss in enumerate(losses, 1)]
     rows += [{"step": step, "exact": shares} for step, shares in exact]

@@ -35,35 +35,36 @@ class OwnModel(TransformerModel):
         return -super().advance(state, context)
 
 
-def named(name, change):
+def set_name(name, change):
     change.__name__ = name
     return change
 
 
 def replace_class(kind):
-    """Return a change that gives the model's parts this subclass of their class."""
+    """Return a change that replaces the class of the model's modules by its subclass ``kind``."""
 
     def change(model, patch):
         for module in model.modules():
             if type(module) in kind.__mro__[1:2]:
                 module.__class__ = kind
 
-    return named(kind.__name__, change)
+    return set_name(kind.__name__, change)
 
 
-def hooked(register):
-    """Return a change that registers a hook: of every module, or of one of the model."""
+def register_hook(register):
+    """Return a change that registers a hook, by the function or method called ``register``, on all modules or on
+    one."""
 
     def change(model, patch):
         registrar = hooks if hasattr(hooks, register) else model.blocks[0].mlp.narrow
         handle = getattr(registrar, register)(lambda *_: None)
         patch.callback(handle.remove)
 
-    return named(register, change)
+    return set_name(register, change)
 
 
-def patched(owner, name):
-    """Return a change that wraps a method of a class, for all of its instances, or of the part at a path."""
+def wrap_method(owner, name):
+    """Return a change that wraps a method of a class, or of the submodule at the path ``owner``."""
 
     def change(model, patch):
         part = model.get_submodule(owner) if isinstance(owner, str) else owner
@@ -71,7 +72,7 @@ def patched(owner, name):
         setattr(part, name, lambda *given, **named: before(*given, **named))
         patch.callback(lambda: setattr(part, name, before))
 
-    return named(f"{getattr(owner, '__name__', owner)}.{name}", change)
+    return set_name(f"{getattr(owner, '__name__', owner)}.{name}", change)
 
 
 def parametrized(model, patch):
@@ -96,11 +97,11 @@ def autocast(model, patch):
 
 CHANGES = [
     *map(replace_class, [DoubledBlock, OwnAttention, OwnMLP, OwnModel]),
-    *map(hooked, ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
+    *map(register_hook, ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
                   "register_full_backward_pre_hook", "register_module_forward_hook",
                   "register_module_forward_pre_hook", "register_module_full_backward_hook",
                   "register_module_full_backward_pre_hook"]),
-    *(patched(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "attend"),
+    *(wrap_method(*part) for part in [(Block, "forward"), (SoftmaxAttention, "forward"), (SoftmaxAttention, "attend"),
                                   (MLP, "forward"), (nn.LayerNorm, "forward"), (TransformerModel, "advance"),
                                   (TransformerModel, "embed"), (TransformerModel, "init_state"),
                                   (InputInjection, "forward"), (LocalEncoding, "attention_bias"), (Encoding, "keys"),
@@ -108,5 +109,5 @@ CHANGES = [
                                   ("", "advance"), ("", "read"), ("", "embed_tokens"),
                                   ("encodings.0", "attention_bias")]),
     parametrized, weight_normed, another_activation, another_readout, autocast,
-    named("half", lambda model, patch: model.half()), named("bfloat", lambda model, patch: model.bfloat16()),
+    set_name("half", lambda model, patch: model.half()), set_name("bfloat", lambda model, patch: model.bfloat16()),
 ]  # fmt: skip

@@ -5,7 +5,7 @@ from dataclasses import fields, replace
 from functools import cache
 
 import torch
-from forms import WRITES, build_rows, cached_model, choices, covering, every_loop, with_gradients
+from forms import WRITES, build_rows, cached_model, choose_covering, compute_gradients, list_features, run_each_loop
 
 from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
@@ -15,8 +15,8 @@ from lengthwise.testing.laws_of_models import choose_input_vocab
 NO_MATTER = {"init_std", "init", "embedding_std", "eps"}  # initialization does not change what is computed
 
 
-def shrunk(spec):
-    """Return the same configuration in a small size, without dropout and noise."""
+def shrink_spec(spec):
+    """Return a small model specification with the same features, without dropout and noise."""
     has = {field.name: field for field in fields(spec)}
     changes = {name: has[name].default for name in NO_MATTER & has.keys()}
     changes |= {name: 0.0 for name in ("dropout", "noise") if name in has}
@@ -32,41 +32,43 @@ def shrunk(spec):
     return spec
 
 
-def shipped_forms():
-    """Return each model configuration that a shipped recipe trains, with its layout's direction, and one such
-    recipe."""
+def list_forms():
+    """Return the shipped recipes' distinct pairs of a shrunk model specification and ``causal``, each with the name of
+    one such recipe."""
     models, found = {}, {}
     for name, make in catalog.recipes().items():
         recipe = make()
         models.setdefault((recipe.model, recipe.layout.causal), name)
     for (model, causal), name in models.items():
-        found.setdefault((shrunk(model), causal), name)
+        found.setdefault((shrink_spec(model), causal), name)
     return found
 
 
-FORMS = shipped_forms()
-FEW = covering({pair: choices(*pair) for pair in FORMS})  # these cover all kinds of parts, strings and flags
+FORMS = list_forms()
+FEW = choose_covering(
+    {pair: list_features(*pair) for pair in FORMS}
+)  # these cover all kinds of parts, strings and flags
 
 
 LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 2, 2]
 
 
-def all_outputs(runner, inputs, loops):
-    """Return logits after the last loops, after each loop, after the last loops with one of them without gradients, and
-    at two depths; at some positions only, as a loss would ask for them."""
+def run_all(runner, inputs, loops):
+    """Return logits after the last loops, after each loop, after the last loops if one runs without gradients, and at
+    two depths; each at some positions only, as a loss reads them."""
     position = torch.arange(inputs.tokens.shape[1])
     late, some_ = (inputs.padding_mask & asked for asked in (position % 3 != 1, position % 4 == 0))
     last = runner.last(inputs, torch.tensor(loops), late)
     no_grad_loops = runner.last(inputs, torch.tensor(loops), some_, no_grad_loops=1)
     depths = runner.at_depths(inputs, torch.tensor(loops), (max(loops), 2), late)
-    return torch.cat([last, no_grad_loops, every_loop(runner, inputs, loops, some_), *depths])
+    return torch.cat([last, no_grad_loops, run_each_loop(runner, inputs, loops, some_), *depths])
 
 
 @cache
-def plain_outputs(spec, causal):
+def run_plain(spec, causal):
     """Return the plain runner's outputs and gradients."""
     model = cached_model(spec, causal)
-    return with_gradients(all_outputs(Plain(model), build_rows(LENGTHS, width=12), LOOPS), model)
+    return compute_gradients(run_all(Plain(model), build_rows(LENGTHS, width=12), LOOPS), model)
 
 
 RECIPE = catalog.recipe("looped-parity", ["batch=6", "model.width=8", "model.heads=2", "lengths.top=5"])

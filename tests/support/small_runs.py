@@ -1,4 +1,4 @@
-"""A recipe that trains in seconds, and the points that trackers log of its run."""
+"""A recipe that trains in seconds, and a function that lists what trackers log of its runs."""
 
 import lengthwise as lw
 from lengthwise.runs import tracking
@@ -10,6 +10,6 @@ SMALL = lw.Recipe(
 
 
 def tracked_points(run):
-    """Return the points that trackers log of a run's rows."""
+    """Return the points (axis, value on it, metrics) that trackers log from a run's rows."""
     metrics = [("step", row["step"], dict(tracking._flatten_numbers(row))) for row in run.rows("metrics")]
     return metrics + [("size", max(row["sizes"]), tracking._name_score(row, run)) for row in run.rows("scores")]

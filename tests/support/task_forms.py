@@ -33,7 +33,7 @@ FORMS = TASKS if LONG else [task for task in TASKS if task in FEW or task not in
 
 
 def shrink_sizes(task, monkeypatch):
-    """Make the laws try few sizes, and few and small problems of tasks that draw by rejection."""
+    """Make the laws try fewer sizes, and fewer and smaller problems of tasks that are slow to draw or parse."""
     if LONG:
         monkeypatch.setattr(laws_of_tasks, "SIZES_BETWEEN", 200)
     elif isinstance(task, (Maze, BracketedArithmetic, SolveEquation, Sudoku)):
@@ -43,7 +43,8 @@ def shrink_sizes(task, monkeypatch):
 
 
 def assert_laws(task, monkeypatch):
-    """Check a task against all laws, on problems that are drawn once. A fourth of the prompts are parsed (slow)."""
+    """Check a task against all laws, on problems that are drawn once. Only a fourth of the prompts are parsed, which is
+    slow."""
     shrink_sizes(task, monkeypatch)
     draws = list(laws_of_tasks._draw_all(task))
     parsed = [(name, problems.take(slice(None, None, 1 if LONG else 4))) for name, problems in draws]
@@ -60,7 +61,7 @@ def sample(task, sizes, hard=False, seed=0):
 
 
 def every_size(task, count=5, repeats=8):
-    """Return every small size, each several times."""
+    """Return the ``count`` smallest sizes (for two axes, all pairs of them), each ``repeats`` times."""
     return laws_of_tasks.draw_small_sizes(task, count, repeats).tolist()
 
 

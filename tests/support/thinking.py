@@ -1,4 +1,4 @@
-"""Reference values for the viewer's pages: PyTorch's answers, and the states of the task's RASP program."""
+"""Reference values for the viewer's pages: PyTorch's answers, and the states of a task's RASP-L program."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ CLEAR = 1e-4  # log probabilities this far apart are ordered alike in every impl
 
 
 def typed(recipe, count, longest, seed=0):
-    """Return problems as typed text: of growing sizes, uniform ones and those of each family in turn."""
+    """Return ``count`` prompts as typed text, of growing sizes, from uniform problems and each family in turn."""
     draw = lw.stream(seed, "thinking", recipe.task.name)
     kinds = ["uniform", *(family.name for family in recipe.task.families)]
     found = []
@@ -30,7 +30,7 @@ def typed(recipe, count, longest, seed=0):
 
 @torch.no_grad()
 def reference(weights, prompt):
-    """Return what PyTorch and Python compute for one problem, which a page must reproduce."""
+    """Return what PyTorch and Python compute for one prompt, which a page must reproduce."""
     model, recipe = weights.model, weights.recipe
     problems = recipe.task.parse(prompt)
     answer = lw.Solver(weights).solve(prompt)
@@ -48,8 +48,8 @@ def reference(weights, prompt):
 
 
 def _stops(model, recipe, batch):
-    """Return the loops at which each rule may stop: one, or several where rounding decides; an empty dict for models
-    that stopping rules do not apply to."""
+    """Return, for each rule in ``RULES``, the loops at which it may stop: one, or several if rounding decides. The dict
+    is empty for models that stopping rules do not apply to."""
     if recipe.layout.decodes or not recipe.loops.adapts:
         return {}
     answers = zip(RULES, predict_by_rules(model, recipe, batch, RULES), strict=True)
@@ -60,7 +60,7 @@ def _stops(model, recipe, batch):
 
 
 def _states(task, problems):
-    """Return the states of the task's program as symbols, or None if it has no program."""
+    """Return the states of the task's RASP-L program as symbols, or None if the task has no program."""
     try:
         return ran(execute(find_program(task), problems))["states"]
     except lw.UsageError:
@@ -68,7 +68,7 @@ def _states(task, problems):
 
 
 def ran(execution):
-    """Return a program's states and output as symbols."""
+    """Return the states and the output of a program's run as symbols."""
     states = [{name: symbols(part) for name, part in state.items()} for state in execution.states]
     return {"states": states, "said": symbols(execution.output)}
 

@@ -1,4 +1,4 @@
-"""Small recipes that cover all kinds of training, their outcomes, and a way to stop them at a step."""
+"""Small recipes that cover all kinds of training, and functions that compare their outcomes and stop them at a step."""
 
 import itertools
 import os
@@ -37,34 +37,35 @@ SEGMENTED = replace(
 MASTERED = replace(PLAIN, name="mastered", lengths=lw.Mastery(4, every=3, least=0.0, count=4))
 
 
-def outcome(run):
-    """Return what must not depend on how training was carried out: the weights file, and the metrics without times."""
+def read_outcome(run):
+    """Return a run's weights file and its metrics without times, which must not depend on how training was carried
+    out."""
     rows = [{k: v for k, v in row.items() if not k.endswith("_s")} for row in run.rows("metrics")]
     return (run.folder / "model.safetensors").read_bytes(), rows
 
 
 @cache
-def unbroken(recipe):
-    """Return the outcome of an uninterrupted run."""
+def train_uninterrupted(recipe):
+    """Train a recipe without interruption, and return ``read_outcome`` of the run."""
     with tempfile.TemporaryDirectory() as folder:
-        return outcome(train(recipe, folder))
+        return read_outcome(train(recipe, folder))
 
 
-def stop_at(monkeypatch, steps, how):
-    """Call ``how`` after each of these steps, once per step."""
+def stop_at(monkeypatch, steps, stop):
+    """Make training call ``stop`` after each of these steps, once per step."""
     steps, advance = set(steps), training.Trainer.advance
 
     def advance_and_stop(trainee):
         advance(trainee)
         if trainee.step in steps and trainee.recipe.batch > TRIAL_ROWS:
             steps.discard(trainee.step)
-            how()
+            stop()
 
     monkeypatch.setattr(training.Trainer, "advance", advance_and_stop)
 
 
 def stop_stack_after(monkeypatch, *steps):
-    """Send SIGTERM to this process after each of these training steps of a stack."""
+    """Make the training of a stack send SIGTERM to this process after each of these steps."""
     step, taken = stacked.advance_together, itertools.count(1)
 
     def advance_and_stop(trainers, recording=None):
@@ -89,5 +90,5 @@ RECIPES = {
 }
 
 
-def seeds(recipe, count):
+def vary_seeds(recipe, count):
     return [replace(recipe, seed=seed, data_seed=seed) for seed in range(count)]

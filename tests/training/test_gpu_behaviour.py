@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from devices import FEW, META, NAMES, Reads, gradient_of, on_meta, small
+from devices import FEW, META, NAMES, MetaReadCounter, build_meta_trainer, compute_gradient, small
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -241,14 +241,14 @@ for_shipped_recipes = pytest.mark.parametrize("name", NAMES if LONG else FEW)
 @for_shipped_recipes
 def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
     recipe = small(name)
-    trainee = on_meta(recipe)
-    with Reads() as reads:
+    trainee = build_meta_trainer(recipe)
+    with MetaReadCounter() as reads:
         trainee.advance()
         trainee.advance()  # in the first step, the moving average starts
     assert not reads.found
     rows, _ = draw_batch(recipe, 0)
     for asked in [[lw.Oracle()]] + [[lw.MaxConfidence(1), lw.After(1)]] * (not recipe.layout.decodes):
-        with Reads() as reads:
+        with MetaReadCounter() as reads:
             predict_by_rules(trainee.model, recipe, rows, asked)
         assert reads.found == {"copy": 1}
 
@@ -258,10 +258,10 @@ def test_reads_and_copies_that_wait_are_counted():
     waits = [lambda: here.to(META), lambda: there.copy_(here)]
     for read in (there.tolist, there.sum().item, lambda: bool(there.any()), there.nonzero, lambda: there[there > 0],
                  lambda: there.where(there > 0, 1).cpu(), lambda: there[mask], *waits):  # fmt: skip
-        with Reads() as reads, contextlib.suppress(RuntimeError, NotImplementedError):
+        with MetaReadCounter() as reads, contextlib.suppress(RuntimeError, NotImplementedError):
             read()
         assert [*reads.found.values()] == [1] and ("waits" in reads.found) == (read in waits)
-    with Reads() as reads:
+    with MetaReadCounter() as reads:
         to_device(here, META)
     assert not reads.found
 
@@ -322,7 +322,7 @@ def test_a_layer_takes_few_operations(name):
 def test_bf16_gives_nearly_the_same_loss_and_gradient(name):
     recipe = small(name)
     model = recipe.build()
-    (loss, exact), (lower, near) = gradient_of(Plain(model), recipe), gradient_of(Bf16(Plain(model)), recipe)
+    (loss, exact), (lower, near) = compute_gradient(Plain(model), recipe), compute_gradient(Bf16(Plain(model)), recipe)
     assert lower.dtype == near.dtype == torch.float32
     assert loss != lower
     assert abs(loss - lower) < 0.02 * loss

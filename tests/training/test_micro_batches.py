@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import LONG
 from torch.autograd.graph import saved_tensors_hooks
-from trainings import PLAIN, RECIPES, outcome, stop_at
+from trainings import PLAIN, RECIPES, read_outcome, stop_at
 
 from lengthwise.api import catalog
 from lengthwise.base.progress import Progress
@@ -112,7 +112,7 @@ def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
     with pytest.raises(Interrupted):
         train(recipe, progress=Progress())
     stopped = train(recipe, progress=Progress())
-    assert outcome(stopped) == outcome(whole) and stopped.about()["parts"] == 4
+    assert read_outcome(stopped) == read_outcome(whole) and stopped.about()["parts"] == 4
     note = "plain: memory does not hold a batch: from step 1 on, 6 rows run in 4 parts"
     assert capsys.readouterr().err.count(note) == 1
     monkeypatch.undo()

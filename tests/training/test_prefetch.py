@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import LONG, Crash
-from trainings import MASTERED, PLAIN, RICH, outcome, stop_at, unbroken
+from trainings import MASTERED, PLAIN, RICH, read_outcome, stop_at, train_uninterrupted
 
 from lengthwise.base.errors import Interrupted, UsageError
 from lengthwise.experiment import data
@@ -53,7 +53,7 @@ def test_all_but_the_first_are_drawn_by_one_thread(draws):
     others = {thread: [step for step, _, by in draws if by == thread] for _, _, thread in draws if thread != mine}
     assert alone == [0, PLAIN.steps - 1, 0]  # two of them by try_training
     assert [*others.values()] == [[*range(1, PLAIN.steps)]]
-    assert outcome(run) == unbroken(PLAIN)
+    assert read_outcome(run) == train_uninterrupted(PLAIN)
 
 
 @pytest.mark.parametrize("recipe", [MASTERED, RICH] if LONG else [MASTERED], ids=lambda recipe: recipe.name)
@@ -62,7 +62,7 @@ def test_stopped_and_resumed_equals_unbroken_to_the_bit(recipe, monkeypatch, dra
     for _ in range(2):
         with pytest.raises(Interrupted):
             train(recipe, save_every=1e9)
-    assert outcome(train(recipe)) == unbroken(recipe)
+    assert read_outcome(train(recipe)) == train_uninterrupted(recipe)
 
 
 def test_a_batch_from_before_an_exam_is_never_used(draws):
@@ -94,7 +94,7 @@ def test_an_error_while_drawing_is_raised_where_the_batch_is_needed(monkeypatch,
         train(PLAIN)
     assert taken[2:] == [1, 2, 3, 4]  # after two of try_training
     monkeypatch.setattr(data, "draw_batch", draw)
-    assert outcome(train(PLAIN)) == unbroken(PLAIN)
+    assert read_outcome(train(PLAIN)) == train_uninterrupted(PLAIN)
 
 
 @pytest.mark.parametrize("end", [Crash, KeyboardInterrupt])

@@ -21,7 +21,7 @@ import torch
 from conftest import run_through_crashes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainings import LARGE, MASTERED, MODEL, PLAIN, RICH, SEGMENTED, outcome, stop_at, unbroken
+from trainings import LARGE, MASTERED, MODEL, PLAIN, RICH, SEGMENTED, read_outcome, stop_at, train_uninterrupted
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -40,7 +40,7 @@ from lengthwise.training.trainer import try_training
 def write_finished_run(recipe):
     """Write a finished run's folder, with weights from ``unbroken``, and return the folder."""
     folder = Run.of(recipe).folder
-    (folder / "model.safetensors").write_bytes(unbroken(recipe)[0])
+    (folder / "model.safetensors").write_bytes(train_uninterrupted(recipe)[0])
     return folder
 
 
@@ -172,7 +172,7 @@ def test_digit_positions_beyond_the_table_are_refused_before_training(kind):
 
 def test_a_moving_average_that_has_not_started_is_not_used():
     late = replace(PLAIN, ema=0.9, ema_start=PLAIN.steps)
-    assert outcome(train(late))[0] == unbroken(PLAIN)[0]
+    assert read_outcome(train(late))[0] == train_uninterrupted(PLAIN)[0]
 
 
 def test_watching_measures_the_weights_that_are_kept():
@@ -216,11 +216,11 @@ def test_the_best_weights_are_those_of_the_first_best_watched_step(monkeypatch):
     run = train(recipe)
     assert [row["exact"] for row in run.rows("metrics") if "exact" in row] == [{"1": e, "2": e} for e in exact.values()]
     assert run.about()["kept_step"] == 8
-    assert outcome(run)[0] == outcome(until)[0]
+    assert read_outcome(run)[0] == read_outcome(until)[0]
 
 
 def test_watching_changes_no_weight():
-    assert outcome(train(replace(PLAIN, watch=lw.Watch(3, (2,), 5))))[0] == unbroken(PLAIN)[0]
+    assert read_outcome(train(replace(PLAIN, watch=lw.Watch(3, (2,), 5))))[0] == train_uninterrupted(PLAIN)[0]
 
 
 def test_probes_are_watched():
@@ -235,9 +235,9 @@ def test_probes_are_watched():
 
 
 def test_seeds_give_other_runs_and_the_same_seed_the_same_to_the_bit(tmp_path):
-    assert outcome(train(PLAIN, tmp_path / "again")) == unbroken(PLAIN)
+    assert read_outcome(train(PLAIN, tmp_path / "again")) == train_uninterrupted(PLAIN)
     for other in (replace(PLAIN, seed=1), replace(PLAIN, data_seed=1)):
-        assert outcome(train(other))[0] != unbroken(PLAIN)[0]
+        assert read_outcome(train(other))[0] != train_uninterrupted(PLAIN)[0]
 
 
 def test_a_finished_run_is_not_trained_again(monkeypatch):
@@ -274,7 +274,7 @@ def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeyp
     for stop in stops:
         with pytest.raises(Interrupted, match=f"stopped at step {stop};"):
             train(recipe, save_every=1e9)
-    assert outcome(train(recipe)) == unbroken(recipe)
+    assert read_outcome(train(recipe)) == train_uninterrupted(recipe)
 
 
 def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(monkeypatch):
@@ -289,7 +289,7 @@ def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(monkeypatch):
 
     with pytest.raises(KeyboardInterrupt, match="stopped at step 3; the hold_same_batch command continues from there"):
         loop()
-    assert begun == [0] and outcome(train(PLAIN)) == unbroken(PLAIN)
+    assert begun == [0] and read_outcome(train(PLAIN)) == train_uninterrupted(PLAIN)
 
 
 @pytest.mark.parametrize(("right", "reached"), [(0.9, [3, 4]), (0.89, [1, 1])])
@@ -308,17 +308,17 @@ def test_the_checkpoint_of_a_process_that_was_killed_at_its_very_end_is_removed(
     (folder / "state.pt").write_bytes(b"")
     again(PLAIN)
     assert not (folder / "state.pt").exists()
-    assert (folder / "model.safetensors").read_bytes() == unbroken(PLAIN)[0]
+    assert (folder / "model.safetensors").read_bytes() == train_uninterrupted(PLAIN)[0]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
     """Each session crashes right before or after it writes its fourth, fifth or sixth file; .owner is the first."""
     recipe = replace(RICH, steps=6)
-    expected = unbroken(recipe)
+    expected = train_uninterrupted(recipe)
     run, crashes = run_through_crashes(lambda: train(recipe, save_every=0), monkeypatch, 4, moment)
     assert crashes > 2
-    assert outcome(run) == expected
+    assert read_outcome(run) == expected
 
 
 def test_training_does_not_import_torch_s_compiler():
@@ -444,7 +444,7 @@ def test_weights_that_are_cut_short_or_do_not_fit_are_refused(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(lw.UsageError, match="not a whole safetensors file"):
         load(folder)
-    path.write_bytes(unbroken(WIDER)[0])
+    path.write_bytes(train_uninterrupted(WIDER)[0])
     with pytest.raises(lw.UsageError, match=r"beside them: .*of another shape:"):
         load(folder)
     path.unlink()
@@ -485,7 +485,7 @@ def test_a_full_disk_gives_one_line_and_no_partial_file(operation, monkeypatch):
             files = {path.name: path.read_bytes() for path in Run.of(recipe).folder.iterdir()}
             assert files.keys() <= {".lock", "config.json", "metrics.jsonl", "state.pt"}
             assert "state.pt" not in files or Run.of(recipe).load_state()
-    assert outcome(train(recipe)) == unbroken(recipe)
+    assert read_outcome(train(recipe)) == train_uninterrupted(recipe)
 
 
 def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path):

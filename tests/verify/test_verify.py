@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG, command
-from half_trained import NEXT, PAIRS, half_trained
+from half_trained import NEXT, PAIRS, train_briefly
 from torch import nn
 
 import lengthwise as lw
@@ -73,7 +73,7 @@ def test_shipped_weights_pass(name, monkeypatch):
 
 
 def test_a_partly_trained_model_is_not_exposed(monkeypatch):
-    weights, notes = half_trained(PAIRS), []
+    weights, notes = train_briefly(PAIRS), []
     monkeypatch.setattr(ProgressLine, "update", lambda line, done, note="": notes.append(note))
     found = verify(weights, None, [4], seed=3, samples=10, seconds=0.001)
     steps = [note.removesuffix("x4") for note in notes]  # both operands have 4 digits
@@ -86,7 +86,7 @@ def test_a_partly_trained_model_is_not_exposed(monkeypatch):
 
 def test_a_model_is_verified_without_an_attack_if_there_can_be_none():
     """Weights are not attacked if their rule needs a batch of problems, or if their table of positions is short."""
-    weights = half_trained(PAIRS)
+    weights = train_briefly(PAIRS)
     many = replace(weights.recipe, stopping=lw.MaxConfidence(per="batch"))
     short = replace(SPOKEN, model=lw.Transformer(width=8, heads=1, positions=(lw.Learned(10),)), lengths=lw.Uniform(6))
     for found, why in (
@@ -197,7 +197,7 @@ def test_a_lookup_table_is_exposed_beyond_its_length():
 
 
 def test_parameters_without_an_effect_are_exposed():
-    weights = half_trained(replace(NEXT, steps=1))
+    weights = train_briefly(replace(NEXT, steps=1))
     whole = replace(weights, model=weights.recipe.build())
     assert "uses its parameters" not in exposed_checks(whole)
     whole.model.register_parameter("idle", nn.Parameter(torch.ones(1000)))
@@ -251,7 +251,7 @@ def test_the_score_needs_every_family_and_every_smaller_size():
 
 
 def test_a_size_that_takes_too_long_is_left_out():
-    found = verify(half_trained(PAIRS), None, [4, 900], seed=1, samples=10, seconds=0.001, minutes=0.1)
+    found = verify(train_briefly(PAIRS), None, [4, 900], seed=1, samples=10, seconds=0.001, minutes=0.1)
     assert found["left_out"] == ["900x900"] and max(row["sizes"][0] for row in found["scores"]) < 900
 
 
@@ -320,7 +320,7 @@ def test_each_call_draws_new_problems(trained, tmp_path):
 
 def test_halves_of_a_batch_with_different_widths_are_compared():
     """Two halves of a batch of ragged answers, answered separately, may have different widths."""
-    weights = half_trained(PAIRS)
+    weights = train_briefly(PAIRS)
     task = weights.recipe.task
     rows = [task.parse(text) for text in ("1+1", "1+0", "10101+11011", "11111+1")]
     again, reverse = count_changed_answers(weights, lw.Problems.join(rows))
@@ -328,7 +328,7 @@ def test_halves_of_a_batch_with_different_widths_are_compared():
 
 
 def test_global_generators_are_left_as_they_were():
-    weights = half_trained(PAIRS)
+    weights = train_briefly(PAIRS)
     before = torch.get_rng_state(), random.getstate()
     count_changed_answers(weights, weights.recipe.task.parse("1+1"))
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
