@@ -177,7 +177,7 @@ POSITIONS: dict[str, tuple[Position, ...]] = {
 
 
 def positions() -> dict[str, Recipe]:
-    """Addition of up to 5 digits with one of ten positional encodings (compared as in McLeish et al. 2024), at a budget
+    """Sums of up to 5 digits with one of ten positional encodings (compared as in McLeish et al. 2024), at a budget
     that also suffices for encodings without digit positions. See results/abacus."""
     return recipes_by_name(
         _comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL_MODEL, positions=chosen))
@@ -186,7 +186,7 @@ def positions() -> dict[str, Recipe]:
 
 
 def splits() -> dict[str, Recipe]:
-    """Addition of up to 6 digits by sixteen effective layers of width 64, split into layers and loops as published.
+    """Sums of up to 6 digits by sixteen effective layers of width 64, split into layers and loops as published.
     ``-once`` adds the input only before the first loop; ``-progressive`` adds a loss after a random number of loops.
     See results/abacus."""
     recipes = []

@@ -25,7 +25,7 @@ BASE = replace(lw.find("looped-parity"), model=MODEL, lengths=lw.Uniform(top=6),
 
 def have_equal_weights(first, second):
     pairs = zip(first.state_dict().values(), second.state_dict().values(), strict=True)
-    return all(torch.have_equal_weights(one, other) for one, other in pairs)
+    return all(torch.equal(one, other) for one, other in pairs)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_the_schedule_restarts():
 def test_impossible_continuations_are_refused_in_one_line(tmp_path):
     parent = train(BASE, device="cpu", keep_state=True)
     for changes, message in [
-        (["steps=7"], "includes the 7 steps .* write steps=14"),
+        (["steps=7"], "must include the 7 steps .* write steps=14"),
         (["steps=20", "model.width=16"], "do not fit this recipe's model"),
     ]:
         with pytest.raises(lw.UsageError, match=message):

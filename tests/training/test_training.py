@@ -287,7 +287,7 @@ def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(monkeypatch):
             with suppress(Exception):
                 train(replace(PLAIN, seed=seed))
 
-    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; the hold_same_batch command continues from there"):
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 3; the same command continues from there"):
         loop()
     assert begun == [0] and read_outcome(train(PLAIN)) == train_uninterrupted(PLAIN)
 
