@@ -30,17 +30,17 @@ FEW = {"steps": 3, "batch": 4, "lengths": 3, "quiet": True}
 class Gru(nn.Module):
     """A user's module."""
 
-    def __init__(self, reads=4, writes=4, wrapped=False):
+    def __init__(self, input_count=4, output_count=4, returns_dict=False):
         super().__init__()
-        self.embedding, self.cell = nn.Embedding(reads, 8), nn.GRU(8, 8, batch_first=True)
-        self.head, self.wrapped = nn.Linear(8, writes), wrapped
+        self.embedding, self.cell = nn.Embedding(input_count, 8), nn.GRU(8, 8, batch_first=True)
+        self.head, self.returns_dict = nn.Linear(8, output_count), returns_dict
 
     def forward(self, tokens):
         logits = self.head(self.cell(self.embedding(tokens))[0])
-        return {"scores": logits} if self.wrapped else logits
+        return {"scores": logits} if self.returns_dict else logits
 
 
-class NotFrozen(lw.ModelSpec):
+class UnfrozenSpec(lw.ModelSpec):
     """A configuration that is not a frozen dataclass."""
 
     def build(self, reads, writes, *, causal):
@@ -100,7 +100,7 @@ def test_the_training_length_is_shown_only_if_it_is_given():
     assert "trained" not in str(lw.evaluate(Gru(), [2, 5], task="parity", samples=3, quiet=True))
 
 
-def test_a_module_is_trained_and_holds_the_weights():
+def test_a_trained_module_holds_the_trained_weights():
     """Tied weights stay tied in memory, and are stored as separate copies, as safetensors requires. Frozen weights stay
     unchanged."""
     module = Gru()
@@ -123,7 +123,7 @@ def test_a_module_is_trained_and_holds_the_weights():
     assert lw.models.external.ExternalModule.from_module(module) != run.recipe.model  # other weights are another model
 
 
-def test_a_module_of_another_process_cannot_be_built_but_is_reported(folder, monkeypatch):
+def test_a_run_of_another_process_s_module_is_reported_though_it_cannot_be_built(folder, monkeypatch):
     run = lw.train(Gru(), task="parity", **FEW)
     monkeypatch.setattr("lengthwise.models.external._MODULES", {})
     done = command("report", run.folder, "--out", folder / "out", "--quiet")
@@ -141,7 +141,7 @@ def test_a_module_of_another_process_cannot_be_built_but_is_reported(folder, mon
     assert longer.recipe.parent.step == 3
 
 
-def test_scores_do_not_depend_on_the_default_type_of_numbers():
+def test_scores_do_not_depend_on_torch_s_default_dtype():
     rules = ["Oracle", "MaxConfidence", "Converged", "Settled"]
     expected = lw.evaluate("looped-parity", [3, 5], samples=9, stopping=rules, quiet=True)
     torch.set_default_dtype(torch.float64)
@@ -153,7 +153,7 @@ def test_scores_do_not_depend_on_the_default_type_of_numbers():
         torch.set_default_dtype(torch.float32)
 
 
-def test_fields_of_a_recipe_are_keywords():
+def test_fields_of_a_recipe_may_be_given_as_keywords():
     own = lw.Transformer(width=8, heads=2)
     run = lw.train("looped-parity", "watch.every=0", model=own, **FEW, seed=5)
     assert run.recipe == run.recipe.change(steps=3, batch=4, seed=5, data_seed=5, lengths=lw.Uniform(top=3), model=own)
@@ -163,7 +163,7 @@ def test_fields_of_a_recipe_are_keywords():
     assert lw.train(Spec(), task=lw.Copy, **FEW).recipe.name == "spec-copy"
 
 
-def test_every_argument_is_explained():
+def test_docstrings_explain_every_public_argument():
     for name in dir(lw):
         function = getattr(lw, name)
         if inspect.isfunction(function) and function.__module__ == "lengthwise.api":
@@ -225,7 +225,7 @@ def test_scores_are_compared(run, tmp_path):
         lw.compare(run, 3)
 
 
-def test_scores_by_several_rules_name_the_rules():
+def test_scores_by_several_rules_are_shown_with_the_rules():
     """Two scores of one recipe by different stopping rules have separate names and lines."""
     rules = ["After(loops=1)", "Oracle"]
     both = lw.evaluate("looped-parity", [8], samples=20, stopping=rules, quiet=True)
@@ -254,8 +254,8 @@ def test_a_run_prefers_scores_by_its_own_rule():
 def test_the_difference_has_newcombe_s_interval():
     """Newcombe (1998), Statistics in Medicine 17, 873–890, table II, method 10, gives this for 56/70 − 48/80."""
 
-    def score(share, count):
-        return lw.Score("", "", "", "", (1,), count, share, share, share, 1.0)
+    def score(exact, count):
+        return lw.Score("", "", "", "", (1,), count, exact, exact, exact, 1.0)
 
     assert newcombe_interval(score(48 / 80, 80), score(56 / 70, 70)) == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 
@@ -274,7 +274,7 @@ def test_a_recipe_prints_as_a_block(run):
     assert repr(run.recipe) == str(run.recipe)
 
 
-def test_lists_have_a_sentence_each_and_are_filtered():
+def test_lists_have_a_sentence_for_each_entry_and_can_be_filtered():
     for found, known in ((lw.list_recipes(), catalog.recipes()), (lw.list_models(), catalog.parts()["models"])):
         assert set(found) == set(known) and all(found.values())
     assert list(lw.list_tasks("ones", "binary")) == ["binary-sum"]
@@ -326,9 +326,9 @@ WRONG = [
     (lambda: lw.evaluate(7, 8), "evaluate takes a run, weights, a name, a folder or a torch module, not 7"),
     (lambda: lw.evaluate(Gru(), 2), "Gru: name the task"),
     (lambda: lw.evaluate(Gru(), 2, task=3), "task: 3 is neither a task nor the name of one"),
-    (lambda: lw.evaluate(Gru(wrapped=True), 2, task="parity"), "but Gru gave dict"),
-    (lambda: lw.evaluate(Gru(reads=3), 2, task="parity"), "Gru has too few embeddings for the 4 symbols of parity"),
-    (lambda: lw.evaluate(Gru(writes=3), 2, task="parity"), "3 logits per position, but .* writes 4 symbols: 0 1 = "),
+    (lambda: lw.evaluate(Gru(returns_dict=True), 2, task="parity"), "but Gru gave dict"),
+    (lambda: lw.evaluate(Gru(input_count=3), 2, task="parity"), "Gru has too few embeddings for the 4 symbols"),
+    (lambda: lw.evaluate(Gru(output_count=3), 2, task="parity"), "3 logits per position, but .* writes 4 symbols: 0 "),
     (lambda: lw.evaluate(Gru().to("meta"), 2, task="parity"), "Gru has weights on the meta device"),
     (lambda: lw.evaluate("looped-parity", 3, samples=2, quiet=True).compare("x"), "compare takes scores, not 'x'; lw."),
     (lambda: lw.depth([]), "depth: name weights"),
@@ -338,7 +338,7 @@ WRONG = [
     (lambda: lw.problems("parity", 4, 3).batches(2, "NextTokn"), "layout: .*did you mean NextToken"),
     (lambda: lw.File.of([("10", "1")], "x.jsonl"), "rows are dictionaries with prompt and answer, as frame.to_dict"),
     (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track must be a string or a list of strings"),
-    (lambda: lw.train(NotFrozen(), task="parity"), "NotFrozen is not a frozen dataclass"),
+    (lambda: lw.train(UnfrozenSpec(), task="parity"), "UnfrozenSpec is not a frozen dataclass"),
     (lambda: lw.train(Spec()), "Spec: name the task"),
     (lambda: lw.train("looped-parity", lengths=[4, 8]), r"^lengths: \[4, 8\] is neither the longest training length"),
     (lambda: lw.train(Spec(), task="parity", model=Spec()), "^model: Spec is a model already; give only one$"),
@@ -392,5 +392,5 @@ def test_a_misspelt_keyword_fails_in_a_type_checker(tmp_path):
         assert ("quite" in done.stdout) == bool(wrong)
 
 
-def test_families_of_a_task_take_changes():
+def test_families_accepts_changes_of_the_task():
     assert lw.families(lw.Addition(), "base=2").keys() == lw.families("addition", "base=2").keys()

@@ -21,7 +21,7 @@ from lengthwise.training.stacked import train_stacked
 from lengthwise.training.validation import Validator
 
 
-def test_validation_sets_are_drawn_as_training_and_tests_are():
+def test_validation_problems_have_the_distribution_of_training_problems():
     for name in ("looped-parity", "half-fop-loop-adaptive-copy", "gpt-small"):
         recipe = catalog.recipe(name)
         assert int(data.validation_problems(recipe, 300).sizes.max()) == recipe.lengths.top
@@ -88,7 +88,7 @@ def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatc
     assert (run.folder / "failed.json").exists()
 
 
-def test_the_last_unfinished_run_still_trains_stacked(runs):
+def test_a_single_unfinished_run_is_trained_by_the_stacked_runner(runs):
     recipe = catalog.recipe("looped-parity", ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"])
     train(recipe.with_seed(0))
     lone = train_stacked([recipe.with_seed(0), recipe.with_seed(1)])[1]

@@ -26,23 +26,23 @@ class Net(nn.Module):
         return self.read(self.gru(self.embed(tokens))[0])
 
 
-class WithBareParameter(Net):
+class NetWithBareParameter(Net):
     def __init__(self):
         super().__init__()
         self.scale = nn.Parameter(torch.ones(8))
 
 
-def equal_weights(first, second):
+def have_equal_weights(first, second):
     return all(torch.equal(a, b) for a, b in zip(first.parameters(), second.parameters(), strict=True))
 
 
-def test_each_seed_has_weights_and_problems_of_its_own_and_one_recipe():
+def test_seeds_of_a_recipe_have_different_weights_and_problems():
     net = Net()
     runs = lw.train(net, task="parity", seeds=3, seed=4, **FEW)
     assert [run.recipe.seed for run in runs] == [run.recipe.data_seed for run in runs] == [4, 5, 6]
     assert len({run.recipe.id for run in runs}) == 3 and len({run.recipe.seedless_id for run in runs}) == 1
     assert [len(group) for group in by_recipe(runs).values()] == [3]
-    assert equal_weights(net, runs[0].model.module) and not equal_weights(net, runs[1].model.module)
+    assert have_equal_weights(net, runs[0].model.module) and not have_equal_weights(net, runs[1].model.module)
     spec = runs[0].recipe.model
     assert replace(spec, form="").spec_without_seed == replace(spec, form="")  # an earlier version: not pooled
     assert spec.spec_without_seed.digest == spec.form
@@ -53,7 +53,7 @@ def test_each_seed_has_weights_and_problems_of_its_own_and_one_recipe():
 def test_replicates_use_the_initialization_of_their_class():
     for module in (nn.GRU(4, 5), nn.MultiheadAttention(8, 2), nn.TransformerEncoderLayer(8, 2, 16)):
         first, again, other = (build_replicate(module, seed) for seed in (1, 1, 2))
-        assert equal_weights(first, again) and not equal_weights(first, other)
+        assert have_equal_weights(first, again) and not have_equal_weights(first, other)
         for name, value in first.named_parameters():
             if name.endswith("bias") and value.dim() == 1 and "attn" in name:
                 assert value.abs().max() == 0  # as nn.MultiheadAttention begins
@@ -69,16 +69,16 @@ def test_a_class_or_a_function_builds_the_module_of_each_seed():
 
 
 @pytest.mark.parametrize(
-    ("thing", "told"),
+    ("module_or_function", "message"),
     [
-        (WithBareParameter(), "WithBareParameter has weights but no reset_parameters"),
+        (NetWithBareParameter(), "NetWithBareParameter has weights but no reset_parameters"),
         (lambda: 1 / 0, "the function that builds the module: ZeroDivisionError"),
         (lambda: "net", "which is not a torch module"),
     ],
 )
-def test_a_module_that_cannot_be_reinitialized_is_refused(thing, told):
-    with pytest.raises(lw.UsageError, match=told):
-        lw.train(thing, task="parity", seeds=2, **FEW)
+def test_a_module_that_cannot_be_reinitialized_is_refused(module_or_function, message):
+    with pytest.raises(lw.UsageError, match=message):
+        lw.train(module_or_function, task="parity", seeds=2, **FEW)
     with pytest.raises(lw.UsageError, match="a folder of its own"):
         lw.train(Net(), task="parity", seeds=2, folder="somewhere", **FEW)
 

@@ -85,10 +85,10 @@ class Handler(BaseHTTPRequestHandler):
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
         self.send(200, json.dumps({"model": "served-1", "choices": [choice], "usage": usage} | more))
 
-    def send(self, status, text, kind="application/json", **headers):
+    def send(self, status, text, content_type="application/json", **headers):
         body = text.encode()
         self.send_response(status)
-        for name, value in {"Content-Type": kind, "Content-Length": str(len(body)), **headers}.items():
+        for name, value in {"Content-Type": content_type, "Content-Length": str(len(body)), **headers}.items():
             self.send_header(name.replace("_", "-"), value)
         self.end_headers()
         self.wfile.write(body)
@@ -123,7 +123,7 @@ def endpoint(monkeypatch, tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def key(monkeypatch):
+def set_test_key(monkeypatch):
     """Set a test key, and hide the user's own keys, which must not be sent anywhere."""
     for name in [name for name in os.environ if name.startswith("OPENAI_")]:
         monkeypatch.delenv(name)
@@ -131,40 +131,40 @@ def key(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
 
 
-def sum_of(prompt):
+def compute_sum(prompt):
     return str(sum(map(int, prompt.split("+"))))
 
 
-def right(prompt, _):
-    return sum_of(prompt)
+def answer_correctly(prompt, _):
+    return compute_sum(prompt)
 
 
-def words(url, *more, task="addition"):
+def build_words(url, *more, task="addition"):
     return ["ask", task, "--endpoint", url, "--model", "org/a model", "--backoff", "0.01", *map(str, more)]
 
 
-def cli(*given):
+def run_cli(*given):
     """Run a command; return its exit status, stdout and stderr."""
     done = command(*given)
     return done.returncode, done.stdout, done.stderr
 
 
-def cli_json(*given, code=0):
+def run_cli_json(*given, code=0):
     """Run a command with --json, check its exit status and stderr, and return the parsed stdout."""
-    status, out, err = cli(*given, "--json")
+    status, out, err = run_cli(*given, "--json")
     assert (status, len(err.splitlines())) == (code, code != 0), err
     return json.loads(out)
 
 
-def error_line(*given):
+def run_failing(*given):
     """Run a command that must fail without any output, and return its one line on standard error."""
-    status, out, err = cli(*given)
+    status, out, err = run_cli(*given)
     assert (status, out, len(err.splitlines())) == (2, "", 1), (status, out, err)
     assert err.startswith("lengthwise: ")
     return err
 
 
-def prompts_of(task, problems):
+def format_prompts(task, problems):
     lengths = problems.prompt_length.tolist()
     return [task.to_text(prompt[:length]) for prompt, length in zip(problems.prompt, lengths, strict=True)]
 
@@ -177,14 +177,16 @@ def read_replies(result):
 # Prompts and scores
 
 
-def test_rows_are_scores_on_the_problems_that_evaluate_takes(endpoint, runs):
-    replies = {1: lambda _: "0", 2: lambda _: "1", 3: lambda prompt: f"The answer is **{sum_of(prompt)}**."}
-    server = endpoint(lambda prompt, _: replies.get(len(server.asked), sum_of)(prompt))
-    result = cli_json(*words(server.url, "--lengths", "3,5", "--samples", 20, "--seed", 7, "--concurrency", 1))
+def test_ask_scores_a_model_on_the_problems_of_evaluate(endpoint, runs):
+    replies = {1: lambda _: "0", 2: lambda _: "1", 3: lambda prompt: f"The answer is **{compute_sum(prompt)}**."}
+    server = endpoint(lambda prompt, _: replies.get(len(server.asked), compute_sum)(prompt))
+    result = run_cli_json(
+        *build_words(server.url, "--lengths", "3,5", "--samples", 20, "--seed", 7, "--concurrency", 1)
+    )
     assert [row["sizes"] for row in result["scores"]] == [[3, 3], [5, 5]]
     task = catalog.task("addition")
     for row in result["scores"]:
-        prompts = prompts_of(task, fresh_problems(task, row["sizes"], 20, seed=7))
+        prompts = format_prompts(task, fresh_problems(task, row["sizes"], 20, seed=7))
         assert all(server.asked[prompt] == 1 for prompt in prompts)
     assert sum(server.asked.values()) == 40 == result["requests"]
     first, second = result["scores"]
@@ -213,17 +215,19 @@ def test_problems_of_a_recipe_can_be_asked(endpoint, tmp_path):
     recipe = catalog.recipe("fop-parity", changes)
     path.write_text(recipe.json())
     server = endpoint(lambda prompt, _: str(math.prod(map(int, prompt.split("*")))))
-    given = words(server.url, "--like", path, "--samples", 12, "--natural", task="multiplication")
-    rows = cli_json(*given, "--lengths", "3,7")["scores"]
+    given = build_words(server.url, "--like", path, "--samples", 12, "--natural", task="multiplication")
+    rows = run_cli_json(*given, "--lengths", "3,7")["scores"]
     found = [(row["sizes"], row["problems"], row["exact"]) for row in rows]
     assert found == [([3, 3], "natural", 1), ([7, 7], "natural", 1)]
-    typed = [prompts_of(recipe.task, evaluation_problems(recipe, size, 12, seed=0, kind="natural")) for size in (3, 7)]
+    typed = [
+        format_prompts(recipe.task, evaluation_problems(recipe, size, 12, seed=0, kind="natural")) for size in (3, 7)
+    ]
     assert set(server.asked) == {*typed[0], *typed[1]} and min(len(prompt) for prompt in typed[1]) >= 5 + 1 + 5
-    assert [row["sizes"] for row in cli_json(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
+    assert [row["sizes"] for row in run_cli_json(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
     for other in (["addition"], ["multiplication", "base=10"]):
-        line = error_line(*words(server.url, "--like", path, *other[1:], task=other[0]))
+        line = run_failing(*build_words(server.url, "--like", path, *other[1:], task=other[0]))
         assert "give multiplication, without changes" in line
-    assert "not both" in error_line(*given, "--hard")
+    assert "not both" in run_failing(*given, "--hard")
 
 
 @pytest.mark.parametrize(
@@ -238,13 +242,13 @@ def test_replies_in_the_usual_notation_are_judged_right_for_every_task(name):
         problems = task.parse(item.prompt)
         answer = task.format(problems.answer[0, : int(problems.answer_length)])
         assert judge_reply(task, answer, item.right)["correct"]
-        assert "addition" not in name or item.right == sum_of(item.prompt)
+        assert "addition" not in name or item.right == compute_sum(item.prompt)
 
 
-def test_a_task_alone_is_asked_at_lengths_that_it_has(endpoint):
+def test_without_a_recipe_a_task_is_asked_at_lengths_that_exist(endpoint):
     task = catalog.task("expression")
     server = endpoint(lambda prompt, _: task.reference(prompt))
-    result = cli_json("ask", "--endpoint", server.url, "--model", "m", "--samples", 8, "expression")
+    result = run_cli_json("ask", "--endpoint", server.url, "--model", "m", "--samples", 8, "expression")
     assert [(row["sizes"], row["exact"]) for row in result["scores"]] == [([4], 1), ([8], 1), ([16], 1)]
     rows = read_replies(result)
     assert any(row["right"].startswith("-") for row in rows) and all(row["answer"] == row["right"] for row in rows)
@@ -258,7 +262,7 @@ def test_a_file_of_long_prompts_and_empty_answers_is_asked(endpoint, tmp_path):
         rows += [] if answer else [{"prompt": "1", "answer": "1"}]
         path.write_text("".join(json.dumps(row) + "\n" for row in rows))
         given = ["ask", "file", f"path={path}", "--endpoint", server.url, "--model", "m", "--samples", 8, *sizes]
-        (row,) = cli_json(*given)["scores"]
+        (row,) = run_cli_json(*given)["scores"]
         assert row["sizes"] == [20] and row["exact"] == row["token_accuracy"] == (answer == "")
 
 
@@ -289,7 +293,7 @@ LENIENT = {
 WRONG = ["First 137, or rather 138", "The answer is 13.7", "I cannot add.", "", "137, no: 136", "1,37"]
 
 
-def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer(tmp_path, monkeypatch):
+def test_a_lenient_score_takes_the_last_possible_answer_of_a_reply(tmp_path, monkeypatch):
     """The lenient score takes the last possible answer of a reply, in any common notation."""
     monkeypatch.chdir(tmp_path)
     Path("words.jsonl").write_text('{"prompt": "cat dog", "answer": "dog cat"}\n', encoding="utf-8")
@@ -305,24 +309,24 @@ def test_a_lenient_score_takes_the_last_thing_that_could_be_an_answer(tmp_path, 
 
 
 def test_a_dry_run_sends_nothing_and_creates_no_folder(endpoint, runs):
-    server = endpoint(right)
-    verb, task, *options = words(server.url, "--lengths", "2,4", "--samples", 10)
+    server = endpoint(answer_correctly)
+    verb, task, *options = build_words(server.url, "--lengths", "2,4", "--samples", 10)
     given = [verb, *options, task]  # options may stand anywhere
-    plan = cli_json(*given, "--dry-run")
+    plan = run_cli_json(*given, "--dry-run")
     assert (plan["requests"], server.asked.total(), runs.exists()) == (20, 0, False)
     assert plan["prompt_tokens"] > 20 * 20 and plan["completion_tokens"] >= 40
-    assert cli_json(*given, "--dry-run", "--limit", 5)["requests"] == 5
-    text = cli(*given, "--dry-run", "--max-tokens", 7)[1]
+    assert run_cli_json(*given, "--dry-run", "--limit", 5)["requests"] == 5
+    text = run_cli(*given, "--dry-run", "--max-tokens", 7)[1]
     assert "20 requests, about" in text and "at most 140 out" in text
-    cli_json(*words(server.url, "--lengths", "2", "--samples", 10))
-    assert cli_json(*given, "--dry-run")["requests"] == 10
+    run_cli_json(*build_words(server.url, "--lengths", "2", "--samples", 10))
+    assert run_cli_json(*given, "--dry-run")["requests"] == 10
 
 
 def test_requests_follow_the_options(endpoint):
-    server = endpoint(right)
+    server = endpoint(answer_correctly)
     one = ["--lengths", "2", "--samples", 1]
     for options in ([], ["--no-temperature", "--max-tokens", 9], ["--examples", 2]):
-        cli_json(*words(server.url, *one, *options))
+        run_cli_json(*build_words(server.url, *one, *options))
     plain, free, shown = server.bodies
     (prompt,) = server.asked
     assert plain["messages"] == [{"role": "user", "content": f"Answer the math question. {ANSWER_ONLY}\n\n{prompt}"}]
@@ -332,15 +336,15 @@ def test_requests_follow_the_options(endpoint):
     *turns, last = shown["messages"]
     assert [message["role"] for message in turns] == ["user", "assistant"] * 2 and [last] == plain["messages"]
     for question, answer in zip(turns[::2], turns[1::2], strict=True):
-        assert sum_of(question["content"].split("\n\n")[-1]) == answer["content"]
-    assert "--max-tokens must be 1 or more" in error_line(*words(server.url, "--max-tokens", 0))
-    assert "--examples must be 0 to 100" in error_line(*words(server.url, "--examples", 101))
+        assert compute_sum(question["content"].split("\n\n")[-1]) == answer["content"]
+    assert "--max-tokens must be 1 or more" in run_failing(*build_words(server.url, "--max-tokens", 0))
+    assert "--examples must be 0 to 100" in run_failing(*build_words(server.url, "--examples", 101))
 
 
 def test_an_empty_reply_is_wrong(endpoint):
     silent = '{"choices": [{"message": {"role": "assistant"}, "finish_reason": "length"}]}'
     server = endpoint(lambda *_: (lambda handler: handler.send(200, silent)) if len(server.asked) == 1 else None)
-    result = cli_json(*words(server.url, "--lengths", "2", "--samples", 3, "--concurrency", 1))
+    result = run_cli_json(*build_words(server.url, "--lengths", "2", "--samples", 3, "--concurrency", 1))
     assert [row["finish"] for row in read_replies(result)] == ["length", "stop", "stop"]
     assert (result["scores"][0]["exact"], result["scores"][0]["chatter"]) == (0, 3)
     assert [row["said"] for row in read_replies(result)] == [""] * 3
@@ -348,15 +352,15 @@ def test_an_empty_reply_is_wrong(endpoint):
 
 def test_a_prompt_that_occurs_twice_is_asked_once_and_counts_twice(endpoint):
     server = endpoint(lambda prompt, _: "1" if prompt == "01" else "x")
-    result = cli_json(*words(server.url, "--lengths", "2", "--samples", 50, task="parity"))
+    result = run_cli_json(*build_words(server.url, "--lengths", "2", "--samples", 50, task="parity"))
     assert server.asked == dict.fromkeys(["00", "01", "10", "11"], 1)
     problems = fresh_problems(catalog.task("parity"), [2], 50, seed=0)
     assert result["scores"][0]["exact"] == problems.prompt.tolist().count([0, 1]) / 50
 
 
 def test_the_default_output_is_a_table(endpoint):
-    server = endpoint(lambda prompt, n: sum_of(prompt) if prompt[0] < "5" else "hm")
-    status, out, err = cli(*words(server.url, "--lengths", "2,3", "--samples", 10))
+    server = endpoint(lambda prompt, n: compute_sum(prompt) if prompt[0] < "5" else "hm")
+    status, out, err = run_cli(*build_words(server.url, "--lengths", "2,3", "--samples", 10))
     assert (status, err) == (0, "")
     for part in ("95 % interval", "2x2", "3x3", "chatter", "20 requests", "600 + 40", "org/a model, addition", "ask-"):
         assert part in out
@@ -365,7 +369,7 @@ def test_the_default_output_is_a_table(endpoint):
 # Temporary failures
 
 
-def reply_late(handler):
+def reply_after_the_timeout(handler):
     handler.server.gone.wait(1.5)
     handler.reply("late")
 
@@ -387,7 +391,7 @@ def hang_up(handler):
     handler.connection.shutdown(2)
 
 
-def send_half(handler):
+def send_half_of_a_reply(handler):
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
     handler.end_headers()
@@ -395,14 +399,14 @@ def send_half(handler):
     handler.close_connection = True
 
 
-TROUBLES = {
+FAULTS = {
     "500": lambda handler: handler.fail(500),
     "503, a page": lambda handler: handler.send(503, "<html>busy</html>", "text/html"),
     "429": lambda handler: handler.fail(429, Retry_After=f"Mon, 01 Jan 2020 00:00:00 +{10**20}"),
-    "slow": reply_late,
+    "slow": reply_after_the_timeout,
     "slower": reply_byte_by_byte,
     "hung up": hang_up,
-    "cut short": send_half,
+    "cut short": send_half_of_a_reply,
     "garbage": lambda handler: handler.send(200, '{"choices": [{"mess'),
     "a page": lambda handler: handler.send(200, "<html>hello</html>", "text/html; charset=idna"),
     "a list": lambda handler: handler.send(200, "[1]"),
@@ -414,11 +418,11 @@ TROUBLES = {
 }
 
 
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_request_that_fails_once_is_repeated(endpoint, trouble):
-    server = endpoint(lambda prompt, n: TROUBLES[trouble] if n == 1 else sum_of(prompt))
-    late = trouble in {"slow", "slower"}
-    result = cli_json(*words(server.url, "--lengths", "3", "--samples", 3, "--timeout", 0.5 if late else 30))
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_request_that_fails_once_is_repeated(endpoint, fault):
+    server = endpoint(lambda prompt, n: FAULTS[fault] if n == 1 else compute_sum(prompt))
+    late = fault in {"slow", "slower"}
+    result = run_cli_json(*build_words(server.url, "--lengths", "3", "--samples", 3, "--timeout", 0.5 if late else 30))
     assert result["scores"][0]["exact"] == 1
     tries = [row["tries"] for row in read_replies(result)]
     # On a busy machine a reply may be late for another reason, and is asked for once more.
@@ -426,10 +430,10 @@ def test_a_request_that_fails_once_is_repeated(endpoint, trouble):
     assert sorted(server.asked.values()) == sorted(tries) and result["requests"] == sum(tries)
 
 
-def test_an_endpoint_says_how_long_to_wait(endpoint):
+def test_a_request_is_repeated_after_the_wait_that_the_endpoint_asks_for(endpoint):
     later = lambda handler: handler.fail(429, Retry_After="1")  # noqa: E731
-    server = endpoint(lambda prompt, n: later if n == 1 else sum_of(prompt))
-    cli_json(*words(server.url, "--lengths", "3", "--samples", 1))
+    server = endpoint(lambda prompt, n: later if n == 1 else compute_sum(prompt))
+    run_cli_json(*build_words(server.url, "--lengths", "3", "--samples", 1))
     first, second = server.times
     assert 0.85 < second - first < 10
 
@@ -442,10 +446,10 @@ def test_a_rate_limit_delays_all_requests(endpoint):
             first.append(prompt)
             return lambda handler: handler.fail(429, Retry_After="0.6")
         time.sleep(0.1)
-        return sum_of(prompt)
+        return compute_sum(prompt)
 
     server = endpoint(script)
-    cli_json(*words(server.url, "--lengths", "3", "--samples", 4, "--concurrency", 2))
+    run_cli_json(*build_words(server.url, "--lengths", "3", "--samples", 4, "--concurrency", 2))
     assert sum(moment - server.times[0] < 0.55 for moment in server.times) == 2
 
 
@@ -455,9 +459,9 @@ def test_a_rate_limit_delays_all_requests(endpoint):
 def test_unanswered_prompts_are_reported_and_asked_again(endpoint):
     healed = False
     bad = lambda prompt: prompt[0] in "123" and not healed  # noqa: E731
-    server = endpoint(lambda prompt, _: TROUBLES["500"] if bad(prompt) else sum_of(prompt))
-    given = words(server.url, "--lengths", "3", "--samples", 20, "--concurrency", 20)
-    status, out, err = cli(*given)
+    server = endpoint(lambda prompt, _: FAULTS["500"] if bad(prompt) else compute_sum(prompt))
+    given = build_words(server.url, "--lengths", "3", "--samples", 20, "--concurrency", 20)
+    status, out, err = run_cli(*given)
     left = sum(bad(prompt) for prompt in server.asked)
     assert status == 1 and 0 < left < 20
     assert re.fullmatch(
@@ -468,33 +472,33 @@ def test_unanswered_prompts_are_reported_and_asked_again(endpoint):
     assert not (folder / "scores.jsonl").exists()  # half measured
     before, healed = Counter(server.asked), True
     assert set((before - Counter(dict.fromkeys(before, 1))).values()) == {asking.MAX_TRIES - 1}
-    result = cli_json(*given)
+    result = run_cli_json(*given)
     assert result["requests"] == left and result["scores"][0]["exact"] == 1
     assert sum((server.asked - before).values()) == left
-    again = cli_json(*given)
+    again = run_cli_json(*given)
     assert again["requests"] == 0 and again["scores"] == result["scores"]
     assert len((folder / "scores.jsonl").read_text().splitlines()) == 1
 
 
-def test_waits_grow_and_vary(endpoint, monkeypatch):
+def test_waits_between_attempts_grow_and_vary_at_random(endpoint, monkeypatch):
     drawn = []
     monkeypatch.setattr(asking.random, "uniform", lambda *ends: drawn.append(ends) or 2.0)
-    server = endpoint(lambda prompt, n: TROUBLES["500"] if n < 5 else sum_of(prompt))
-    cli_json(*words(server.url, "--lengths", "3", "--samples", 1, "--backoff", 0.02))
+    server = endpoint(lambda prompt, n: FAULTS["500"] if n < 5 else compute_sum(prompt))
+    run_cli_json(*build_words(server.url, "--lengths", "3", "--samples", 1, "--backoff", 0.02))
     assert set(drawn) == {(0.5, 1)}
     for (before, after), least in zip(pairwise(server.times), (0.04, 0.08, 0.16, 0.32), strict=True):
         assert least <= after - before < least + 1
 
 
 def test_requests_to_a_dead_endpoint_end_early(endpoint):
-    server = endpoint(lambda *_: TROUBLES["500"])
-    status, _, err = cli(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 2))
+    server = endpoint(lambda *_: FAULTS["500"])
+    status, _, err = run_cli(*build_words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 2))
     assert status == 1 and len(err.splitlines()) == 1 and "50 of 50" in err
     assert sum(server.asked.values()) <= 4 * asking.MAX_TRIES
     url = server.url
     server.shutdown()
     server.server_close()
-    status, out, err = cli(*words(url, "--lengths", "4", "--samples", 50, "--json"))
+    status, out, err = run_cli(*build_words(url, "--lengths", "4", "--samples", 50, "--json"))
     assert status == 1 and len(err.splitlines()) == 1 and "onnect" in err
     assert json.loads(out)["requests"] < 3 * 8  # eight at a time: two of each in vain, others under way
 
@@ -502,12 +506,12 @@ def test_requests_to_a_dead_endpoint_end_early(endpoint):
 QUOTA = {"insufficient_quota": "the quota is used up (429: pay)", "x": "pay; it asks to wait 7200 s"}
 
 
-@pytest.mark.parametrize(("kind", "message"), QUOTA.items())
-def test_a_quota_that_is_used_up_or_a_wait_of_hours_ends_the_command(endpoint, kind, message):
-    body = json.dumps({"error": {"message": "pay", "type": kind, "code": kind}})
+@pytest.mark.parametrize(("error_type", "message"), QUOTA.items())
+def test_a_quota_that_is_used_up_or_a_wait_of_hours_ends_the_command(endpoint, error_type, message):
+    body = json.dumps({"error": {"message": "pay", "type": error_type, "code": error_type}})
     server = endpoint(lambda *_: lambda handler: handler.send(429, body, Retry_After="7200"))
-    status, _, err = cli(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
-    assert status == (2 if kind == "insufficient_quota" else 1) and message in err and len(err.splitlines()) == 1
+    status, _, err = run_cli(*build_words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1))
+    assert status == (2 if error_type == "insufficient_quota" else 1) and message in err and len(err.splitlines()) == 1
     assert sum(server.asked.values()) == 1
 
 
@@ -523,10 +527,10 @@ PERMANENT = {
 
 @pytest.mark.parametrize("status", PERMANENT)
 def test_permanent_errors_stop_at_once(endpoint, status):
-    elsewhere = endpoint(right)
+    elsewhere = endpoint(answer_correctly)
     fail = lambda handler: handler.fail(status, "no temperature, please", Location=f"{elsewhere.url}/x")  # noqa: E731
     server = endpoint(lambda *_: fail)
-    line = error_line(*words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
+    line = run_failing(*build_words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
     assert PERMANENT[status] in line and str(status) in line
     assert sum(server.asked.values()) <= 4 and not elsewhere.asked
     assert not any(runs_folder().glob("*"))
@@ -534,90 +538,92 @@ def test_permanent_errors_stop_at_once(endpoint, status):
 
 def test_a_refused_prompt_does_not_affect_others(endpoint):
     refuse = lambda handler: handler.fail(400, "filtered")  # noqa: E731
-    server = endpoint(lambda prompt, _: refuse if len(server.asked) in (3, 4, 5, 6) else sum_of(prompt))
-    result = cli_json(*words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1), code=1)
+    server = endpoint(lambda prompt, _: refuse if len(server.asked) in (3, 4, 5, 6) else compute_sum(prompt))
+    result = run_cli_json(*build_words(server.url, "--lengths", "4", "--samples", 20, "--concurrency", 1), code=1)
     assert (result["unfinished"], result["requests"]) == (4, 20)
 
 
 def test_the_key_comes_from_a_variable_and_a_local_endpoint_needs_none(endpoint, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY")
-    server = endpoint(right)
-    given = words(server.url, "--lengths", "3", "--samples", 1)
-    assert "no variable of that name" in error_line(*given, "--key-variable", "MINE")
+    server = endpoint(answer_correctly)
+    given = build_words(server.url, "--lengths", "3", "--samples", 1)
+    assert "no variable of that name" in run_failing(*given, "--key-variable", "MINE")
     monkeypatch.setenv("MINE", "mine-0123456789\n")
-    cli_json(*given, "--key-variable", "MINE")
-    cli_json(*given, "--seed", 1)
+    run_cli_json(*given, "--key-variable", "MINE")
+    run_cli_json(*given, "--seed", 1)
     sent = [headers["Authorization"] for headers in server.headers]
     assert sent == ["Bearer mine-0123456789", "Bearer none"]
     server.script = lambda *_: lambda handler: handler.fail(401)
-    assert "set OPENAI_API_KEY, or name another" in error_line(*given, "--seed", 2)
+    assert "set OPENAI_API_KEY, or name another" in run_failing(*given, "--seed", 2)
 
 
 # Invalid arguments
 
 
 def test_invalid_arguments_are_refused_before_anything_is_sent(endpoint, monkeypatch, runs):
-    server = endpoint(right)
+    server = endpoint(answer_correctly)
 
-    def refusal(*more, task="addition"):
-        line = error_line(*words(server.url, *more, task=task))
+    def read_refusal(*more, task="addition"):
+        line = run_failing(*build_words(server.url, *more, task=task))
         assert not server.asked and not runs.exists()
         return line
 
-    assert "did you mean addition" in refusal(task="additon")
-    assert "bass" in refusal("bass=2")
+    assert "did you mean addition" in read_refusal(task="additon")
+    assert "bass" in read_refusal("bass=2")
     wrong = {"--limit": -1, "--concurrency": 0, "--timeout": "nan", "--backoff": "inf", "--samples": 0, "--model": " "}
     for option, value in wrong.items():
-        assert option in refusal(option, value)
-    assert "sizes" in refusal("--lengths", "none")
-    assert "axis" in refusal("--lengths", "2x2", task="parity")
-    assert "omit --hard" in refusal("--hard", task="parity")
+        assert option in read_refusal(option, value)
+    assert "sizes" in read_refusal("--lengths", "none")
+    assert "axis" in read_refusal("--lengths", "2x2", task="parity")
+    assert "omit --hard" in read_refusal("--hard", task="parity")
     hosts = "localhost:8000", "ftp://x/v1", "http://", "http://x:port/v1", "https://me:pass@x/v1", "http://x/?key=pass"
     for url in (*hosts, "http://x:99999/v1", "http://[x]/v1", "http://x\x07/v1"):
-        line = refusal("--endpoint", url)
+        line = read_refusal("--endpoint", url)
         assert "--endpoint: an address such as http://localhost:8000/v1" in line and "=pass" not in line
         assert "pass@" not in line
     assert Inquiry.of("HTTP://[2001:DB8::1]:80/v1/@x", "m", catalog.task("parity")).endpoint.endswith("/@x")
     for name in ("sk-proj-abc123", "gsk_9aB8cD7eF6", "AKIA0123456789ABCDEF"):
-        assert name not in (line := refusal("--key-variable", name)) and "the variable's name, not the key" in line
+        assert name not in (line := read_refusal("--key-variable", name)) and "the variable's name, not the key" in line
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "openai", None)
-        assert "pip install" in refusal()
-    assert "--endpoint: " in error_line(*words("http://999.1.1.1/v1"))  # which the client's library refuses
+        assert "pip install" in read_refusal()
+    assert "--endpoint: " in run_failing(*build_words("http://999.1.1.1/v1"))  # which the client's library refuses
 
 
 def test_a_folder_holds_one_inquiry(endpoint, tmp_path):
-    server = endpoint(right)
+    server = endpoint(answer_correctly)
     position = tmp_path / "place"
     given = ["--lengths", "3", "--samples", "3"]
-    assert cli_json(*words(server.url, *given, "--out", position))["run"] == str(position)
-    other = words(server.url, *given, "--out", position, "--seed", 1, "--dry-run")
-    assert "an inquiry with other settings" in error_line(*other)
+    assert run_cli_json(*build_words(server.url, *given, "--out", position))["run"] == str(position)
+    other = build_words(server.url, *given, "--out", position, "--seed", 1, "--dry-run")
+    assert "an inquiry with other settings" in run_failing(*other)
     for change in (["--seed", 1], ["--model", "other"], ["base=3"], ["--question", "Well?"], ["--hard"]):
-        assert "inquiry with other settings" in error_line(*words(server.url, *given, "--out", position, *change))
-        assert cli_json(*words(server.url, *given, *change))["requests"] == 3  # in a folder of its own
+        assert "inquiry with other settings" in run_failing(
+            *build_words(server.url, *given, "--out", position, *change)
+        )
+        assert run_cli_json(*build_words(server.url, *given, *change))["requests"] == 3  # in a folder of its own
     run = tmp_path / "run"
     run.mkdir()
     (run / "config.json").write_text("{}")
-    assert "other files" in error_line(*words(server.url, *given, "--out", run))
+    assert "other files" in run_failing(*build_words(server.url, *given, "--out", run))
     assert [path.name for path in run.iterdir()] == ["config.json"]
 
 
-def test_a_call_that_finds_its_new_inquiry_locked_leaves_the_folder(endpoint, runs, monkeypatch):
+def test_a_call_does_not_remove_a_new_inquiry_that_another_call_has_locked(endpoint, runs, monkeypatch):
     """Another call has created the folder meanwhile, and has no reply yet."""
 
-    def refuse(*_, **__):
+    def refuse_lock(*_, **__):
         raise UsageError("process 1 works on this inquiry")
 
-    monkeypatch.setattr(InquiryRun, "lock", refuse)
-    given = words(endpoint(right).url, "--lengths", "3", "--samples", 3)
-    assert "works on this inquiry" in error_line(*given) and [*runs.glob("*/asked.json")]
+    monkeypatch.setattr(InquiryRun, "lock", refuse_lock)
+    given = build_words(endpoint(answer_correctly).url, "--lengths", "3", "--samples", 3)
+    assert "works on this inquiry" in run_failing(*given) and [*runs.glob("*/asked.json")]
 
 
-def test_further_lengths_and_problems_join_the_folder(endpoint):
-    server = endpoint(right)
-    first = cli_json(*words(server.url, "--lengths", "3", "--samples", 3))
-    second = cli_json(*words(server.url + "/", "--lengths", "3,4", "--samples", 3))
+def test_further_lengths_and_problems_are_added_to_the_same_folder(endpoint):
+    server = endpoint(answer_correctly)
+    first = run_cli_json(*build_words(server.url, "--lengths", "3", "--samples", 3))
+    second = run_cli_json(*build_words(server.url + "/", "--lengths", "3,4", "--samples", 3))
     assert first["run"] == second["run"] and second["requests"] == 3
     assert second["tokens"] == {"prompt_tokens": 180, "completion_tokens": 12}
     assert second["tokens_of_this_call"] == {"prompt_tokens": 90, "completion_tokens": 6}
@@ -627,24 +633,26 @@ def test_further_lengths_and_problems_join_the_folder(endpoint):
 
 
 def test_no_more_requests_are_sent_than_allowed(endpoint):
-    server = endpoint(lambda prompt, n: TROUBLES["500"] if n == 1 else sum_of(prompt))
-    given = words(server.url, "--lengths", "4", "--samples", 20)
-    result = cli_json(*given, "--limit", 0, code=1)
+    server = endpoint(lambda prompt, n: FAULTS["500"] if n == 1 else compute_sum(prompt))
+    given = build_words(server.url, "--lengths", "4", "--samples", 20)
+    result = run_cli_json(*given, "--limit", 0, code=1)
     assert (result["requests"], result["unfinished"], result["scores"]) == (0, 20, [])
-    result = cli_json(*given, "--limit", 7, code=1)
+    result = run_cli_json(*given, "--limit", 7, code=1)
     assert sum(server.asked.values()) == 7 == result["requests"]
     assert result["unfinished"] == 20 - len(read_replies(result))
-    status, _, err = cli(*given, "--limit", 9)
+    status, _, err = run_cli(*given, "--limit", 9)
     assert status == 1 and "--limit 9 is reached" in err and "of 20 prompts have no reply" in err
     assert sum(server.asked.values()) == 16
-    result = cli_json(*given, "--limit", 100)
+    result = run_cli_json(*given, "--limit", 100)
     assert result["unfinished"] == 0 and result["scores"][0]["exact"] == 1
 
 
-def test_as_many_requests_run_at_a_time_as_allowed(endpoint):
+def test_requests_run_concurrently_up_to_the_allowed_number(endpoint):
     meeting = threading.Barrier(5, timeout=5)  # opens when five requests wait
-    server = endpoint(lambda prompt, _: (meeting.wait(), sum_of(prompt))[1])
-    result = cli_json(*words(server.url, "--lengths", "3,4x5-6", "--samples", 5, "--concurrency", 5, "--hard"))
+    server = endpoint(lambda prompt, _: (meeting.wait(), compute_sum(prompt))[1])
+    result = run_cli_json(
+        *build_words(server.url, "--lengths", "3,4x5-6", "--samples", 5, "--concurrency", 5, "--hard")
+    )
     assert [(row["sizes"], row["exact"]) for row in result["scores"]] == [([3, 3], 1), ([4, 5], 1), ([4, 6], 1)]
     assert server.most == 5
 
@@ -652,7 +660,7 @@ def test_as_many_requests_run_at_a_time_as_allowed(endpoint):
 # Resuming
 
 
-def lengthwise(*given):
+def start_command(*given):
     command = [sys.executable, "-m", "lengthwise", *map(str, given)]
     environment = {**os.environ, "OPENAI_LOG": "debug"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -666,11 +674,11 @@ def test_a_killed_command_resumes_without_repeating_requests(endpoint, runs):
         if len(server.asked) > 12:
             reached.set()
             gate.wait(10)
-        return sum_of(prompt)
+        return compute_sum(prompt)
 
     server = endpoint(script)
-    given = words(server.url, "--lengths", "5", "--samples", 30, "--concurrency", 4, "--quiet")
-    process = lengthwise(*given)
+    given = build_words(server.url, "--lengths", "5", "--samples", 30, "--concurrency", 4, "--quiet")
+    process = start_command(*given)
     try:
         assert reached.wait(60)
         replies = wait_for_lines(runs, 12)
@@ -679,14 +687,14 @@ def test_a_killed_command_resumes_without_repeating_requests(endpoint, runs):
     finally:
         process.kill()
     assert process.returncode == -signal.SIGKILL
-    assert "DEBUG" in err and KEY not in err + out and not files_with_key(runs)
+    assert "DEBUG" in err and KEY not in err + out and not find_files_with_key(runs)
     finished = {row["prompt"]: row for row in map(json.loads, replies.read_text().splitlines())}
     under_way = set(server.asked) - set(finished)
     assert len(finished) == 12 and 1 <= len(under_way) <= 4
     with replies.open("ab") as file:
         file.write(b'{"sizes": [5, 5], "prompt": "1+')  # as a kill within a line leaves it
     gate.set()
-    result = cli_json(*given)
+    result = run_cli_json(*given)
     rows = read_replies(result)
     assert [row for row in rows if row["prompt"] in finished] == list(finished.values())
     assert len(rows) == 30 and result["requests"] == 18 and result["scores"][0]["exact"] == 1
@@ -703,26 +711,26 @@ def wait_for_lines(runs, count):
     raise AssertionError("no replies were kept")
 
 
-def test_damaged_scores_and_inquiries_are_an_error_before_anything_is_paid(endpoint):
-    server = endpoint(right)
-    given = words(server.url, "--lengths", "3", "--samples", 3)
-    folder = Path(cli_json(*given)["run"])
+def test_damaged_files_are_reported_before_any_request_is_paid(endpoint):
+    server = endpoint(answer_correctly)
+    given = build_words(server.url, "--lengths", "3", "--samples", 3)
+    folder = Path(run_cli_json(*given)["run"])
     for name in ("scores", "replies"):
         kept = (folder / f"{name}.jsonl").read_text()
         (folder / f"{name}.jsonl").write_text(kept + "{\n")
-        assert f"{name}.jsonl: line {kept.count(chr(10)) + 1}: not JSON" in error_line(*given, "--samples", 4)
+        assert f"{name}.jsonl: line {kept.count(chr(10)) + 1}: not JSON" in run_failing(*given, "--samples", 4)
         (folder / f"{name}.jsonl").write_text(kept)
     (folder / "asked.json").write_text("{")
-    assert "asked.json" in error_line(*given, "--samples", 4)
+    assert "asked.json" in run_failing(*given, "--samples", 4)
     assert sum(server.asked.values()) == 3
 
 
 @pytest.mark.parametrize("count", [10**99, -1, 2.5, "many", True])
 def test_an_implausible_token_count_counts_as_none(endpoint, count):
     usage = {"usage": {"prompt_tokens": count, "completion_tokens": 10**9}}
-    server = endpoint(lambda prompt, _: lambda handler: handler.reply(sum_of(prompt), **usage))
-    given = words(server.url, "--lengths", "3", "--samples", 1)
-    result = cli_json(*given)
+    server = endpoint(lambda prompt, _: lambda handler: handler.reply(compute_sum(prompt), **usage))
+    given = build_words(server.url, "--lengths", "3", "--samples", 1)
+    result = run_cli_json(*given)
     (row,) = read_replies(result)
     assert (row["prompt_tokens"], row["completion_tokens"]) == (0, 10**9)
 
@@ -730,7 +738,7 @@ def test_an_implausible_token_count_counts_as_none(endpoint, count):
 # The key
 
 
-def files_with_key(folder):
+def find_files_with_key(folder):
     return [path for path in folder.rglob("*") if path.is_file() and KEY[8:20].encode() in path.read_bytes()]
 
 
@@ -748,33 +756,33 @@ def echo_key(status):
 @pytest.mark.parametrize("status", [400, 401, 404, 429, "page", "long", "detail"])
 def test_an_echoed_key_is_neither_printed_nor_stored(endpoint, runs, status):
     server = endpoint(lambda *_: echo_key(status))
-    code, out, err = cli(*words(server.url, "--lengths", "4", "--samples", 2))
+    code, out, err = run_cli(*build_words(server.url, "--lengths", "4", "--samples", 2))
     assert code in (1, 2) and len(err.splitlines()) == 1
     assert not any(KEY[i : i + 12] in out + err for i in range(len(KEY) - 12))
-    assert not files_with_key(runs)
+    assert not find_files_with_key(runs)
     assert "bad key [key]" in err or status not in (400, 404)
 
 
 def test_a_key_in_a_reply_is_masked(endpoint, runs):
     server = endpoint(lambda *_: lambda handler: handler.reply(f"Your key is {KEY}!", model=KEY))
-    result = cli_json(*words(server.url, "--lengths", "4", "--samples", 2))
+    result = run_cli_json(*build_words(server.url, "--lengths", "4", "--samples", 2))
     assert [row["said"] for row in read_replies(result)] == ["Your key is [key]!"] * 2
-    assert not files_with_key(runs) and KEY not in json.dumps(result)
+    assert not find_files_with_key(runs) and KEY not in json.dumps(result)
 
 
 def test_a_malformed_key_is_not_printed(endpoint, runs, monkeypatch):
-    server = endpoint(right)
+    server = endpoint(answer_correctly)
     assert KEY not in repr(Key.read(None))
     for value in (f"{KEY}\nX-More: 1", f"{KEY} {KEY}", f"{KEY}é"):
         monkeypatch.setenv("OPENAI_API_KEY", value)
-        assert KEY not in error_line(*words(server.url))
+        assert KEY not in run_failing(*build_words(server.url))
     assert not runs.exists() and not server.asked
 
 
 @pytest.mark.parametrize("value", ["", "0", "no", "-"])
 def test_a_placeholder_for_a_key_masks_nothing(endpoint, monkeypatch, value):
     monkeypatch.setenv("OPENAI_API_KEY", value)
-    result = cli_json(*words(endpoint(lambda *_: "100 no - 0").url, "--lengths", "3", "--samples", 1))
+    result = run_cli_json(*build_words(endpoint(lambda *_: "100 no - 0").url, "--lengths", "3", "--samples", 1))
     assert read_replies(result)[0]["said"] == "100 no - 0"
 
 
@@ -791,27 +799,27 @@ def test_an_inquiry_is_read_back(tmp_path):
 
 
 def test_list_shows_inquiries(endpoint):
-    server = endpoint(right)
-    folder = Path(cli_json(*words(server.url, "--lengths", "3", "--samples", 2))["run"])
+    server = endpoint(answer_correctly)
+    folder = Path(run_cli_json(*build_words(server.url, "--lengths", "3", "--samples", 2))["run"])
     spoiled = folder.with_name("ask-spoiled")
     spoiled.mkdir()
     (spoiled / "asked.json").write_text("{}")
-    found = json.loads(cli("list", "--json")[1])["asked"]
+    found = json.loads(run_cli("list", "--json")[1])["asked"]
     assert found[folder.name] == "org/a model on addition, 2 replies"
     assert set(found) == {folder.name, spoiled.name} and "asked.json" not in found[spoiled.name]
 
 
-@pytest.mark.parametrize("number", process.STOP_SIGNALS)
-def test_a_signal_ends_the_event_loop_without_an_error(number, capsys):
-    async def work():
-        os.kill(os.getpid(), number)
+@pytest.mark.parametrize("signal_number", process.STOP_SIGNALS)
+def test_a_stop_signal_ends_the_event_loop_without_an_error(signal_number, capsys):
+    async def stop_and_sleep():
+        os.kill(os.getpid(), signal_number)
         await asyncio.sleep(20)
 
-    before = signal.signal(number, signal.default_int_handler)  # nohup has the tests ignore SIGHUP
+    before = signal.signal(signal_number, signal.default_int_handler)  # nohup has the tests ignore SIGHUP
     try:
-        assert asyncio.run(asking._run_until_signal(work()))
+        assert asyncio.run(asking._run_until_signal(stop_and_sleep()))
     finally:
-        signal.signal(number, before)
+        signal.signal(signal_number, before)
     assert not asyncio.run(asking._run_until_signal(asyncio.sleep(0)))
     assert capsys.readouterr() == ("", "")
 
@@ -820,12 +828,12 @@ def test_an_inquiry_is_locked_and_repeated_replies_count_their_tokens(endpoint, 
     held = []
 
     @contextlib.contextmanager
-    def locked(folder, **how):
+    def record_lock(folder, **how):
         held.append((folder.folder.name, how["folder_kind"]))
         yield
 
-    monkeypatch.setattr(InquiryRun, "lock", locked)
-    found = cli_json(*words(endpoint(right).url, "--lengths", "1", "--samples", "2"))
+    monkeypatch.setattr(InquiryRun, "lock", record_lock)
+    found = run_cli_json(*build_words(endpoint(answer_correctly).url, "--lengths", "1", "--samples", "2"))
     assert held == [(Path(found["run"]).name, "inquiry")]
     folder = InquiryRun.open(Path(found["run"]))
     before = folder.tokens_spent()
