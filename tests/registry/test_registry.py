@@ -39,20 +39,20 @@ def test_every_recipe_is_valid():
         assert again == recipe and again.id == recipe.id, name
 
 
-def kinds(one):
-    """Return a recipe's kinds of parts, the options of these that are not numbers, and which features it uses."""
-    used = {f"{name} {bool(getattr(one, name))}" for name in ("ema", "hard", "families", "patience", "watch", "clip")}
+def list_part_kinds(recipe):
+    """Return the kinds of a recipe's parts, their options that are not numbers, and the features that it uses."""
+    features = ("ema", "hard", "families", "patience", "watch", "clip")
+    kinds = {recipe.keep, recipe.accumulate > 1, *(f"{name} {bool(getattr(recipe, name))}" for name in features)}
     names = ("task", "layout", "model", "lengths", "loops", "objective", "source", "optimizer", "schedule", "stopping")
-    parts = [getattr(one, name) for name in names]
-    return used.union([one.keep, one.accumulate > 1], *(list_features(part, type(part)) for part in parts))
+    return kinds.union(*(list_features(part, type(part)) for part in (getattr(recipe, name) for name in names)))
 
 
-FORMS = sorted(RECIPES if LONG else choose_covering({name: kinds(build()) for name, build in RECIPES.items()}))
+FORMS = sorted(RECIPES if LONG else choose_covering({name: list_part_kinds(b()) for name, b in RECIPES.items()}))
 
 
 @pytest.mark.parametrize("name", FORMS)
 def test_every_form_of_recipe_trains_and_is_measured(name):
-    """``try_training`` runs the first and the last step, the watched sizes and the longest problems."""
+    """``try_training`` runs the first and the last step, and measures the watched sizes and the longest problems."""
     recipe = RECIPES[name]()
     small = ["batch=2", "source=Fresh"]
     small += ["model.layers=2"] * (getattr(recipe.model, "layers", 0) > 2)
@@ -62,11 +62,11 @@ def test_every_form_of_recipe_trains_and_is_measured(name):
 
 @pytest.mark.parametrize("law", list_laws(lw.Study), ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", sorted(catalog.studies()))
-def test_every_study_keeps_the_laws(name, law):
+def test_every_study_satisfies_its_laws(name, law):
     law(catalog.study(name))
 
 
-def test_no_recipe_hides_another():
+def test_all_families_are_found_and_recipe_names_are_unique():
     """All families of recipes are found, whatever the names of their functions, and no recipe's name occurs twice."""
     families = [family for file in catalog.family_members().values() for family in file.values()]
     members = [name for family in families for name in family]
@@ -78,8 +78,8 @@ def test_no_recipe_hides_another():
 NOT_COMPARED = re.compile(r"looped-(?!pairs).*|abacus-addition|ablation-.*-no-curriculum")
 
 
-def test_recipes_that_are_compared_see_the_same_problems():
-    """Compared recipes see the same batches; one recipe may train on more of them."""
+def test_compared_recipes_train_on_the_same_problems():
+    """Compared recipes train on the same batches; some recipes train on more of them than others."""
     for function in catalog.studies().values():
         for panel in function().panels:
             compared = [recipe for recipe in panel.recipes if not NOT_COMPARED.fullmatch(recipe.name)]
@@ -87,7 +87,7 @@ def test_recipes_that_are_compared_see_the_same_problems():
             assert len(alike) <= 1
 
 
-def test_unknown_names_and_choices_are_refused_with_known_ones():
+def test_unknown_names_and_options_are_refused_and_the_known_ones_listed():
     for find, error in (
         (lambda: catalog.study("pairs", tasks="parity"), r"^the study pairs has no --tasks$"),
         (
@@ -124,7 +124,7 @@ def takes(count: int) -> dict[str, Recipe]:
 '''
 
 
-def test_a_family_s_members_are_recipes_by_name(tmp_path, monkeypatch):
+def test_members_of_a_family_are_found_as_recipes_by_their_names(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(catalog, "_OWN_RECIPES", {})
     (tmp_path / "a_family_of_ours.py").write_text(FAMILY)
@@ -140,13 +140,13 @@ def test_a_family_s_members_are_recipes_by_name(tmp_path, monkeypatch):
         catalog.add_module(importlib.import_module(name))
 
 
-def test_ids_differ_wherever_the_recipe_does():
+def test_recipes_that_differ_have_different_ids():
     recipe = catalog.recipe("looped-parity")
     changes = ["steps=7", "seed=1", "data_seed=1", "model.width=32", "ema=0.5", "optimizer.rate=0.1", "name=other"]
     assert len({recipe.id, *(recipe.change([change]).id for change in changes)}) == len(changes) + 1
 
 
-def test_a_study_names_the_sizes_that_chose_its_recipes():
+def test_a_study_lists_the_sizes_on_which_its_recipes_were_chosen():
     notes = catalog.study("pairs").notes
     assert notes == "Chosen: looped-pairs, standard-pairs on 8, 12, 16, 24; other sizes are only reported."
     assert catalog.study("controls").notes.startswith("Nothing was chosen by these figures.")
@@ -174,7 +174,7 @@ def test_shipped_weights_reach_their_stored_scores(name):
     assert lw.Solver(weights)
 
 
-def test_shipped_pairs_answer_long_sums():
+def test_the_shipped_looped_pairs_model_answers_long_sums():
     solver = lw.Solver(load("looped-pairs"))
     assert solver.solve("4821973650128839+9178026349871162").text == "14000000000000001"
     assert solver.solve("7+123456").text == "123463"
@@ -183,18 +183,18 @@ def test_shipped_pairs_answer_long_sums():
 
 
 def test_cost_grows_with_the_model_and_the_lengths():
-    """Training with the curriculum ``Mastery`` is estimated to cost as much as with growing lengths."""
+    """The cost with the curriculum ``Mastery`` is estimated as if lengths grew evenly during training."""
     small, large = (
         measure_cost(catalog.recipe("looped-parity", [f"model.width={w}", "steps=100"]), 1) for w in (16, 64)
     )
     assert small.parameters < large.parameters and small.operations < large.operations and large.minutes > 0
     recipe = catalog.recipe("looped-parity", ["model.width=16", "steps=100"])
-    kinds = lw.Uniform(1), lw.Mastery(20), lw.Uniform(20, bottom=20)
-    short, grown, long = (count_operations(replace(recipe, lengths=lengths)) for lengths in kinds)
+    list_part_kinds = lw.Uniform(1), lw.Mastery(20), lw.Uniform(20, bottom=20)
+    short, grown, long = (count_operations(replace(recipe, lengths=lengths)) for lengths in list_part_kinds)
     assert 3 * short < grown < 0.7 * long
 
 
-def test_operations_are_measured_once(runs, monkeypatch):
+def test_operations_of_a_recipe_are_measured_once_and_stored(runs, monkeypatch):
     recipe, measured = catalog.recipe("looped-parity"), []
     runs.mkdir()
     monkeypatch.setattr(costs, "count_operations", lambda one: measured.append(one) or 2.0)
@@ -208,7 +208,7 @@ def test_operations_are_measured_once(runs, monkeypatch):
 
 
 @pytest.mark.parametrize("loops", ["PerRound", "Constant(count=3)"])
-def test_cost_on_fewer_rows_is_that_of_all(loops):
+def test_cost_measured_on_fewer_rows_equals_the_cost_on_all_rows(loops):
     """All rows have the same length, and so the same cost."""
     changes = ["model.width=16", f"loops={loops}", "lengths=Uniform(top=4, bottom=4)", "batch=12", "hard=0"]
     recipe = catalog.recipe("looped-parity", changes)

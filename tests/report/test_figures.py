@@ -24,7 +24,7 @@ from lengthwise.report.style import WIDTHS, new_figure, save
 from lengthwise.runs.folder import SHIPPED
 
 
-def study_curves(panel):
+def build_study_curves(panel):
     """Return the curves of a study's panel: every recipe with each of its stopping rules, on uniform problems and on
     the worst family."""
     kinds = product(panel.recipes, ("uniform", WORST_FAMILY))
@@ -39,8 +39,8 @@ def study_curves(panel):
 HARD = {"problems": "a-family"}
 
 
-def repeated_styles(figure):
-    """Return the axes' title and the names of lines of the same axes that share colour and dash."""
+def find_repeated_styles(figure):
+    """Return, for all lines of the same axes with equal colour and dash, the title of the axes and the lines' names."""
     found = []
     for axes in figure.axes:
         seen = {}
@@ -51,33 +51,33 @@ def repeated_styles(figure):
     return found
 
 
-def lines_of(axes):
-    """Return the lines of axes that have a name, by name."""
+def find_named_lines(axes):
+    """Return the named lines of the axes, by name."""
     return {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
 
 
 @pytest.mark.parametrize("name", sorted(catalog.studies()))
-def test_no_study_repeats_a_colour_and_dash(name):
+def test_curves_of_a_study_differ_in_colour_or_dash(name):
     study = catalog.study(name, **({"tasks": "all"} if name in ("looped", "controls") else {}))
     for panel in study.panels:
         assert panel.highlight in ("", *(one.name for one in panel.recipes))
-        for part in split_panels(study_curves(panel), panel.highlight)[0]:
+        for part in split_panels(build_study_curves(panel), panel.highlight)[0]:
             pairs = [(one.colour, str(one.dash)) for one in part.styles]
             assert len(set(pairs)) == len(pairs), f"{panel.title}: {part.title}"
             assert len({one.name for one in part.styles}) == len(pairs)
 
 
-def test_no_figure_repeats_a_colour_and_dash():
+def test_lines_of_a_figure_differ_in_colour_or_dash():
     names = [f"form-{number}" for number in range(8)]
     runs = [build_run(recipe(name), *((n, 0.5, changes) for n in (4, 8) for changes in ({}, HARD))) for name in names]
-    assert repeated_styles(score_figure(runs)) == []
+    assert find_repeated_styles(score_figure(runs)) == []
     alone = [(n, 0.5, {"problems": f"family-{i}", "family": "alone"}) for i in range(7) for n in (8, 12)]
-    assert repeated_styles(score_figure([build_run(recipe("many"), (8, 1.0), (12, 0.9), *alone)])) == []
+    assert find_repeated_styles(score_figure([build_run(recipe("many"), (8, 1.0), (12, 0.9), *alone)])) == []
     runs = [log_losses(recipe(name), [0.5, 0.1], [(10, {"8": 0.5, "12": 0.1})]) for name in names]
-    assert repeated_styles(loss_figure(runs)) == []
+    assert find_repeated_styles(loss_figure(runs)) == []
     sizes = [{"recipe": name, "model": name, "parameters": 9, "validation_loss": 1.0, "within": 1.0, "beyond": 0.5}
              for name in names]  # fmt: skip
-    assert repeated_styles(parameter_figure(sizes)) == []
+    assert find_repeated_styles(parameter_figure(sizes)) == []
 
 
 def test_line_styles_never_repeat():
@@ -88,7 +88,7 @@ def test_line_styles_never_repeat():
 
 
 @pytest.mark.parametrize(
-    ("labels", "heading", "rest"),
+    ("labels", "heading", "short_labels"),
     [
         (["ablation-parity-ours", "ablation-parity-once"], "full names: ablation-parity-…", ["ours", "once"]),
         (["ntp-parity", "fop-parity", "fop-loop-parity"], "full names: …-parity", ["ntp", "fop", "fop-loop"]),
@@ -97,8 +97,8 @@ def test_line_styles_never_repeat():
         (["looped", "standard"], "", ["looped", "standard"]),
     ],
 )
-def test_common_parts_of_labels_are_shown_once(labels, heading, rest):
-    assert shorten_labels(labels) == (heading, rest)
+def test_common_parts_of_labels_are_shown_once(labels, heading, short_labels):
+    assert shorten_labels(labels) == (heading, short_labels)
 
 
 @pytest.mark.parametrize("width", ["column", "page"])
@@ -119,8 +119,8 @@ def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
     run = build_run(recipe("mine"), (8, 1.0), (16, 0.5), (8, 0.25, HARD), (16, 0.0, HARD))
     figure = score_figure([run])
     (axes,) = figure.axes
-    assert [*lines_of(axes)] == ["mine", "mine, worst family"]
-    uniform, worst = lines_of(axes).values()
+    assert [*find_named_lines(axes)] == ["mine", "mine, worst family"]
+    uniform, worst = find_named_lines(axes).values()
     assert (uniform.get_ydata().tolist(), worst.get_ydata().tolist()) == ([1.0, 0.5], [0.25, 0.0])
     assert uniform.get_color() == worst.get_color() and worst.is_dashed() and not uniform.is_dashed()
     assert axes.get_title(loc="left") == "Parity, trained on up to 8"
@@ -131,16 +131,16 @@ def test_the_figure_of_a_run_shows_uniform_problems_beside_the_worst_family():
 def test_the_highlighted_recipe_has_a_wider_line():
     runs = [build_run(recipe(name), (8, 1.0), (TOP * 2, 0.5)) for name in ("some-other", "some-ours")]
     (axes,) = length_figure(curves(runs), highlight="some-ours").axes
-    assert lines_of(axes)["ours"].get_linewidth() > lines_of(axes)["other"].get_linewidth()
+    assert find_named_lines(axes)["ours"].get_linewidth() > find_named_lines(axes)["other"].get_linewidth()
 
 
-def test_the_style_works_for_figures_of_users(tmp_path):
+def test_users_can_draw_figures_in_the_package_s_style(tmp_path):
     with lw.style("column"):
         figure = new_figure("column", 2)
         axes = figure.add_subplot()
         for height in range(35):
             axes.plot([0, 1], [height, height], label=str(height))
-    assert repeated_styles(figure) == []
+    assert find_repeated_styles(figure) == []
     (path,) = save(new_figure("column", 1), tmp_path / "mine", ("pdf",))
     assert path.read_bytes().startswith(b"%PDF")
     config.update("jaxtyping_disable", True)  # without type checks, as for users
@@ -148,8 +148,8 @@ def test_the_style_works_for_figures_of_users(tmp_path):
         pass
 
 
-def test_smoothing_is_centred_keeps_to_the_losses_at_the_start_and_smooths_the_rest():
-    """The loss drops a thousandfold within the first hundredth of the steps, then stays, with noise."""
+def test_the_running_mean_is_centred_and_follows_a_steep_fall_at_the_start():
+    """The loss drops a thousandfold within the first hundredth of the steps, then varies little."""
     fall = [2.0**-step for step in range(200)]
     assert running_mean(fall)[:190] == pytest.approx(fall[:190], rel=1e-3)  # a trailing mean would lag
     losses = [2.0 * 10 ** (-step / 3) if step < 10 else 1e-3 * (1 + step % 2) for step in range(1000)]
@@ -194,20 +194,20 @@ def publish_task(task, folder):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_an_overview_has_a_panel_per_task_and_a_look_per_method(tmp_path):
+def test_an_overview_has_a_panel_per_task_and_a_line_style_per_method(tmp_path):
     for task in ("parity", "binary-sum"):
         publish_task(task, tmp_path)
     groups = {name: read_published_runs(tmp_path / name) for name in ("parity", "binary-sum")}
     first, second = overview_figure(groups, highlight="loop").axes
     assert [axes.get_title(loc="left") for axes in (first, second)] == ["parity", "binary-sum"]
     for axes in (first, second):
-        lines = lines_of(axes)
+        lines = find_named_lines(axes)
         assert [lines[name].get_ydata().tolist() for name in ("ntp", "loop")] == [[0.5, 0.25], [1.0, 0.5]]
         assert lines["loop"].get_linewidth() > lines["ntp"].get_linewidth()
-        assert lines["loop"].get_color() == lines_of(first)["loop"].get_color() != lines["ntp"].get_color()
+        assert lines["loop"].get_color() == find_named_lines(first)["loop"].get_color() != lines["ntp"].get_color()
 
 
-def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path):
+def test_an_overview_keeps_its_earlier_panels_and_can_be_redrawn(tmp_path):
     for task in ("parity", "copy"):
         publish_task(task, tmp_path / "first")
     (alone,) = publish_overview(["parity"], tmp_path / "first", title="Study", highlight="loop")
@@ -220,17 +220,17 @@ def test_an_overview_keeps_the_panels_it_had_and_is_drawn_again(tmp_path):
         overview_figure({"none": []})
 
 
-def test_all_panels_label_methods_alike(tmp_path):
+def test_all_panels_use_the_same_labels_for_methods(tmp_path):
     full = [build_run(recipe(f"half-{name}-parity"), (8, 1.0), (16, 0.5)) for name in ("ntp", "loop", "loop-wo")]
     for few in (["loop"], ["loop", "loop-wo"]):
         runs = [build_run(recipe(f"half-{name}-unique-set"), (8, 1.0), (16, 0.25)) for name in few]
         axes = overview_figure({"Parity": full, "Unique set": runs}).axes[1]
-        assert [*lines_of(axes)] == few
+        assert [*find_named_lines(axes)] == few
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_an_overview_shows_scores_by_the_recipe_s_own_rule(tmp_path):
-    """The recipe's own rule is shown, whether it was measured first or last."""
+def test_an_overview_shows_scores_by_the_recipe_s_own_stopping_rule(tmp_path):
+    """Its scores are shown whether this rule was measured first or last."""
     exact = {"Oracle": 0.5, "Converged": 0.25}
     for name, order in (("first", [*exact]), ("last", [*exact][::-1])):
         of = [(size, exact[rule], {"stopping": rule}) for rule in order for size in (8, 16)]
@@ -240,7 +240,7 @@ def test_an_overview_shows_scores_by_the_recipe_s_own_rule(tmp_path):
         assert [0.5, 0.5] in [[*line.get_ydata()] for line in axes.lines]
 
 
-def test_a_map_is_of_one_recipe():
+def test_a_heat_map_of_several_recipes_is_refused():
     """A heat map of several recipes, which would average them, is refused."""
     part = replace(recipe("one"), task=lw.Addition(10, "least"))
     exact = {"right": 1.0, "wrong": 0.0}

@@ -1,4 +1,4 @@
-"""Architectures × tasks: the runs of a cell, its text, and the figure."""
+"""The matrix of architectures × tasks: the runs in a cell, the cell's text, and the figure."""
 
 import json
 import re
@@ -32,7 +32,7 @@ MODELS = {"lstm": "model=TorchLSTM(width=4,layers=1)", "mix": "model=Transformer
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """Train two architectures on two tasks, one pair with two seeds, measured at 5, 16 and 32; return the folders."""
+    """Train two architectures on two tasks (one pair with two seeds), measure at 5, 16 and 32; return the folders."""
     base = tmp_path_factory.mktemp("matrix")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENGTHWISE_RUNS", str(base))
@@ -45,7 +45,7 @@ def folders(tmp_path_factory):
         return sorted(path for path in base.iterdir() if (path / "scores.jsonl").exists())
 
 
-def test_a_cell_is_the_mean_over_seeds_of_uniform_problems_and_worst_families(folders):
+def test_a_cell_has_the_means_over_seeds_for_uniform_problems_and_the_worst_family(folders):
     runs = [RunFolder(folder) for folder in folders]
     rows = matrix_rows(runs)
     assert len(rows) == 2 * 2 * 3 and {row["times"] for row in rows} == {1.0, 3.2, 6.4}
@@ -62,7 +62,7 @@ def test_a_cell_is_the_mean_over_seeds_of_uniform_problems_and_worst_families(fo
     assert not row["fitted"] and row["parameters"] and row["cpu_s"] is not None and row["scaled"] is not None
 
 
-def test_a_seed_that_diverged_or_misses_a_size_is_not_counted_and_a_diverged_one_is_not_fitted():
+def test_seeds_without_a_score_are_not_counted_and_a_diverged_seed_marks_cells_as_not_fitted():
     def cells_by_size(*runs):
         return {row["sizes"]: (row["seeds"], row["uniform"], row["fitted"]) for row in matrix_rows(runs)}
 
@@ -78,7 +78,7 @@ def test_a_seed_that_diverged_or_misses_a_size_is_not_counted_and_a_diverged_one
         matrix_rows([failed])
 
 
-def test_an_architecture_is_called_by_its_mixers_and_positions():
+def test_an_architecture_is_named_after_its_mixers_and_positions():
     delta = {"kind": "DeltaNet", "negative": False, "taps": 4}
     attention = {"kind": "Attention"}
     positions = [{"kind": "RoPE"}, {"kind": "NoPE"}]
@@ -103,13 +103,13 @@ def test_parts_are_labelled_by_the_fields_that_differ():
     assert label_differing_fields(counted[:1]) == ["CountedBlocks"]
 
 
-def config(mixer, task, **changes):
+def build_config(mixer, task, **changes):
     model, loops = {"kind": "Transformer", "mixer": mixer}, {"kind": "Constant", "count": 1}
     return {"model": model, "task": task, "layout": {"kind": "Labelled"}, "loops": loops} | changes
 
 
 @pytest.mark.parametrize(
-    ("mixer", "task", "changes", "published"),
+    ("mixer", "task", "changes", "paper_score"),
     [
         ({"kind": "DeltaNet", "negative": True}, {"kind": "Parity"}, {}, 1.0),
         ({"kind": "DeltaNet", "negative": False}, {"kind": "ModularArithmetic", "modulus": 5}, {}, 0.314),
@@ -123,8 +123,8 @@ def config(mixer, task, **changes):
     ],
     ids=str,
 )
-def test_a_published_score_is_shown_only_for_the_same_configuration(mixer, task, changes, published):
-    assert find_paper_score(config(mixer, task, **changes))["published"] == published
+def test_a_published_score_is_shown_only_for_the_same_configuration(mixer, task, changes, paper_score):
+    assert find_paper_score(build_config(mixer, task, **changes))["published"] == paper_score
 
 
 def test_published_scores_are_complete_and_unique_per_cell():
@@ -141,7 +141,7 @@ def test_published_scores_are_complete_and_unique_per_cell():
     assert len(set(cells)) == len(cells) and papers["tasks"].keys() <= fields.part_classes(lw.Task).keys()
 
 
-def test_a_cell_shows_the_published_score_and_the_seconds(folders):
+def test_a_cell_shows_the_published_score_and_the_cpu_seconds(folders):
     rows = matrix_rows(RunFolder(folder) for folder in folders)
     published = {(row["architecture"], row["task"]): format_cell_foot(row)[0] for row in rows}
     assert published == {
@@ -182,7 +182,7 @@ def test_the_command_draws_runs_and_published_results_together(folders, tmp_path
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_columns_published_before_stay_in_the_matrix_of_a_study(folders, tmp_path):
+def test_the_matrix_of_a_study_keeps_columns_that_were_published_earlier(folders, tmp_path):
     for name in ("Parity", "even-pairs"):
         assert command("report", folders[0], "--out", tmp_path / "formal" / name, "--quiet").returncode == 0
     study = catalog.study("formal", tasks="even-pairs", methods="lstm")

@@ -12,25 +12,25 @@ from lengthwise.runs.folder import DIVERGED
 from lengthwise.tasks.arithmetic import Multiplication
 
 
-def seeds(name, *shares, size=16, first=0):
-    return [build_run(recipe(name, seed=first + seed), (size, share)) for seed, share in enumerate(shares)]
+def build_seeds(name, *scores, size=16, first_seed=0):
+    return [build_run(recipe(name, seed=first_seed + seed), (size, exact)) for seed, exact in enumerate(scores)]
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (2, 4.303), (4, 2.776), (10, 2.228), (100, 1.984)])
-def test_student_s_quantile_is_that_of_tables(freedom, quantile):
-    assert student_quantile(freedom) == pytest.approx(quantile, abs=1e-3)
+@pytest.mark.parametrize(("degrees", "quantile"), [(1, 12.706), (2, 4.303), (4, 2.776), (10, 2.228), (100, 1.984)])
+def test_student_quantiles_equal_those_in_tables(degrees, quantile):
+    assert student_quantile(degrees) == pytest.approx(quantile, abs=1e-3)
 
 
-def test_welch_s_interval_is_that_of_a_textbook():
-    """Student's (1908) sleep data gives the interval of R's ``t.test(extra ~ group, sleep)``."""
+def test_welch_s_interval_equals_the_one_that_r_computes():
+    """The data are Student's (1908) on sleep, the interval is that of R's ``t.test(extra ~ group, sleep)``."""
     errors = 1.789010 / 10**0.5, 2.002249 / 10**0.5
     assert welch_interval(0.75 - 2.33, errors, (10, 10)) == pytest.approx((-3.36548, 0.20548), abs=1e-3)
     with pytest.raises(ValueError, match="values that differ"):
         welch_interval(0.5, (0.0, 0.0), (2, 2))
 
 
-def test_runs_of_one_recipe_are_pooled_as_objects_folders_and_lists():
-    first, second = seeds("one", 0.5, 0.9), seeds("two", 0.2, 0.4)
+def test_runs_of_a_recipe_are_pooled_whether_given_as_objects_folders_or_lists():
+    first, second = build_seeds("one", 0.5, 0.9), build_seeds("two", 0.2, 0.4)
     asked = [[*first, *second], [run.folder for run in (*first, *second)], [first, second], [*first, second[0]]]
     for things in asked:
         found = lw.compare(*things)
@@ -39,8 +39,8 @@ def test_runs_of_one_recipe_are_pooled_as_objects_folders_and_lists():
     assert isinstance(lw.compare(*first), PooledComparison)
 
 
-def test_one_run_of_each_recipe_and_scores_stand_side_by_side(tmp_path):
-    one, two, other = *seeds("one", 0.5, 0.9), *seeds("two", 0.2)
+def test_single_runs_and_scores_are_compared_side_by_side(tmp_path):
+    one, two, other = *build_seeds("one", 0.5, 0.9), *build_seeds("two", 0.2)
     for found in (lw.compare(one, other), lw.compare(one, one), lw.compare(one, lw.Run(two.folder, two.recipe).scores)):
         assert isinstance(found, lw.Comparison)
     assert found.savefig(tmp_path / "x.svg").read_text().startswith("<?xml")
@@ -49,7 +49,7 @@ def test_one_run_of_each_recipe_and_scores_stand_side_by_side(tmp_path):
 
 
 def test_each_recipe_has_its_difference_from_the_first_with_an_interval_over_seeds():
-    found = lw.compare(seeds("one", 0.5, 0.7, 0.9), seeds("two", 0.1, 0.2), seeds("three", 0.4))
+    found = lw.compare(build_seeds("one", 0.5, 0.7, 0.9), build_seeds("two", 0.1, 0.2), build_seeds("three", 0.4))
     rows = {row["recipe"]: row for row in found.rows()}
     assert rows["one"]["difference"] is None and rows["one"]["difference_note"] == ""
     low, high = welch_interval(-0.55, (0.2 / 3**0.5, 0.05), (3, 2))
@@ -66,16 +66,16 @@ def test_each_recipe_has_its_difference_from_the_first_with_an_interval_over_see
 
 
 def test_seeds_with_equal_scores_give_no_interval():
-    found = lw.compare(seeds("one", 1.0, 1.0), seeds("two", 0.5, 0.5))
+    found = lw.compare(build_seeds("one", 1.0, 1.0), build_seeds("two", 0.5, 0.5))
     assert found.rows()[1]["difference_note"] == "no spread" and "−0.500 (no spread)" in str(found)
 
 
 def test_an_interval_stays_within_minus_one_and_one():
-    found = lw.compare(seeds("one", 0.0, 0.9), seeds("two", 0.1, 1.0))
+    found = lw.compare(build_seeds("one", 0.0, 0.9), build_seeds("two", 0.1, 1.0))
     assert (found.rows()[1]["difference_low"], found.rows()[1]["difference_high"]) == (-1.0, 1.0)
 
 
-def test_a_recipe_is_pooled_by_its_own_stopping_rule():
+def test_scores_are_pooled_by_the_recipe_s_own_stopping_rule():
     rule = lw.MaxConfidence()
     by_both = (16, 0.5), (16, 0.9, {"stopping": rule.name})
     runs = [build_run(recipe("one", seed=seed), *by_both) for seed in range(2)]
@@ -83,20 +83,20 @@ def test_a_recipe_is_pooled_by_its_own_stopping_rule():
     assert [row["exact"] for row in lw.compare(runs, [further]).rows()] == [0.5, 0.7]
 
 
-def test_a_recipe_s_number_of_seeds_is_a_range_if_sizes_have_different_numbers():
-    first, *others = seeds("one", 0.5, 0.9, 0.7)
+def test_the_number_of_seeds_is_shown_as_a_range_if_it_differs_between_sizes():
+    first, *others = build_seeds("one", 0.5, 0.9, 0.7)
     build_run(first.recipe, (24, 0.9))
     assert [row[2] for row in lw.compare([first, *others]).table()[1]] == ["1–3"]
 
 
-def test_a_pair_of_sizes_is_marked_as_trained_only_if_both_are():
+def test_a_pair_of_sizes_is_marked_as_trained_only_if_both_were_trained():
     task, lengths = Multiplication(), lw.Curriculum(11, 1, most=(2, 11))
     run = build_run(recipe("products", task=task, lengths=lengths), ((2, 11), 1.0), ((11, 11), 0.0))
     assert lw.compare([run]).table()[0][3:] == ["2x11▪", "11x11"]
 
 
-def test_a_seed_that_diverged_is_named_and_a_recipe_without_scores_refused():
-    measured, failed = seeds("one", 0.5, 0.9), build_run(recipe("one", seed=2))
+def test_diverged_seeds_are_counted_and_recipes_without_scores_are_refused():
+    measured, failed = build_seeds("one", 0.5, 0.9), build_run(recipe("one", seed=2))
     with pytest.raises(lw.UsageError, match="no scores yet by its own stopping rule"):
         lw.compare([*measured, failed])
     failed.record_failure("not finite", DIVERGED)

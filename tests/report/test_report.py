@@ -57,7 +57,7 @@ def print_to_text(renderable, width=80):
 # Curves
 
 
-def test_runs_that_differ_only_in_seed_are_one_curve():
+def test_runs_that_differ_only_in_seed_form_one_curve():
     runs = [build_run(recipe(seed=seed), (8, 1.0)) for seed in range(3)] + [build_run(recipe("other"), (8, 0.5))]
     found = [(curve.label, len(curve.rows_by_seed), curve.top) for curve in curves(runs)]
     assert found == [("looped-parity", 3, TOP), ("other", 1, TOP)]
@@ -71,16 +71,16 @@ def test_each_problem_set_and_stopping_rule_has_its_own_named_curve():
     assert name_curves(curves([run])[:1]) == ["other"]
 
 
-def test_the_last_measurement_of_a_size_counts():
+def test_only_the_last_measurement_of_a_size_is_used():
     run = build_run(recipe(), (8, 0.1), (12, 0.3), (8, 0.7))
     assert [(point.sizes, point.mean) for point in curves([run])[0].points()] == [((8,), 0.7), ((12,), 0.3)]
-    rows = two_axes({(4, 4): 0.0}).rows("scores") + two_axes({(4, 4): 0.5}).rows("scores")[-1:]
-    rows += two_axes({(4, 4): 1.0}, name="other").rows("scores")
+    rows = build_two_axis_run({(4, 4): 0.0}).rows("scores") + build_two_axis_run({(4, 4): 0.5}).rows("scores")[-1:]
+    rows += build_two_axis_run({(4, 4): 1.0}, name="other").rows("scores")
     values = heat_map(rows, (TOP, TOP)).axes[0].collections[0].get_array()
     assert values.tolist() == [[0.75]]  # the mean over weights
 
 
-def test_a_band_spans_the_seeds_that_were_measured_or_the_interval_of_one():
+def test_a_band_spans_the_measured_seeds_or_a_single_seed_s_interval():
     runs = [build_run(recipe(seed=seed), (16, share)) for seed, share in enumerate((0.5, 0.9, 0.7))]
     build_run(runs[0].recipe, (24, 0.9))
     point, single = curves(runs)[0].points()
@@ -102,7 +102,7 @@ def test_runs_without_scores_are_refused(runs):
 # Tables
 
 
-def test_score_table_fits_a_terminal_and_marks_what_was_trained():
+def test_score_table_fits_a_terminal_and_marks_trained_sizes():
     runs = [build_run(recipe(seed=seed), *((n, 1 - n / 200) for n in range(1, 61))) for seed in range(2)]
     runs.append(build_run(recipe("standard-parity-with-a-long-name"), (8, 1.0), (60, 0.0)))
     text = print_to_text(score_table(curves(runs)))
@@ -113,13 +113,13 @@ def test_score_table_fits_a_terminal_and_marks_what_was_trained():
     assert row.count("▪") == sum(size <= TOP for size in sizes)
 
 
-def test_score_table_shows_the_band_and_never_narrows_it():
+def test_score_table_shows_the_band_rounded_outwards():
     text = print_to_text(score_table(curves([build_run(recipe(), (8, 0.9))])))
     assert "▪0.90 .82–.95" in text  # Wilson: 0.8256 to 0.9448
     assert "100 problems per size, 1 seed; beside exact match: 95 % interval" in " ".join(text.split())
 
 
-def test_score_table_has_a_column_where_rows_were_trained_differently():
+def test_score_table_shows_the_training_range_per_row_if_ranges_differ():
     runs = [build_run(recipe(name, lengths=Uniform(top)), (8, 1.0), (16, 0.5)) for name, top in (("a", 8), ("b", 16))]
     short = recipe("products", task=Multiplication(), lengths=Curriculum(11, 1, most=(2, 11)))
     lines = print_to_text(score_table(curves([*runs, build_run(short, ((2, 11), 1.0))])), 120).splitlines()
@@ -128,11 +128,11 @@ def test_score_table_has_a_column_where_rows_were_trained_differently():
 
 
 @pytest.mark.parametrize(
-    ("share", "text"),
+    ("fraction", "text"),
     [(0.0, "0.00"), (0.001, "<.01"), (0.005, "0.01"), (0.994, "0.99"), (0.9951, ">.99"), (0.9999, ">.99"), (1, "1.00")],
 )
-def test_a_share_is_never_rounded_to_a_clean_0_or_1(share, text):
-    assert share_text(share) == text
+def test_a_fraction_between_0_and_1_is_never_rounded_to_0_or_1(fraction, text):
+    assert share_text(fraction) == text
 
 
 def test_detail_table_shows_every_field_of_a_score():
@@ -168,7 +168,7 @@ MANY = {"count": 1000}
 
 
 @pytest.mark.parametrize(
-    ("scores", "longest"),
+    ("scores", "longest_size"),
     [
         ([(8, 1.0, MANY), (16, 1.0, MANY), (24, 0.5, MANY)], "16"),
         ([(8, 1.0, MANY), (16, 0.99, MANY)], "8"),  # the interval's lower end is below 0.99
@@ -180,13 +180,13 @@ MANY = {"count": 1000}
         ([(16, 0.5), (16, 1.0, MANY)], "16"),  # the measurement with more problems counts
     ],
 )
-def test_the_longest_size_solved_with_confidence(scores, longest):
+def test_a_card_states_the_longest_size_that_is_solved_with_confidence(scores, longest_size):
     (row,) = score_card([build_run(recipe(), *scores)])
-    assert row["longest"] == [longest]
-    assert row["generalise"] == (longest in ("16", "24"))
+    assert row["longest"] == [longest_size]
+    assert row["generalise"] == (longest_size in ("16", "24"))
 
 
-def test_a_card_counts_seeds_that_were_measured_by_their_own_rule_and_did_not_diverge():
+def test_a_card_counts_diverged_seeds_and_seeds_with_uniform_scores_by_their_own_rule():
     right, wrong = (8, 1.0, MANY), (8, 0.0, MANY)
     lost = [build_run(recipe(seed=seed), *scores) for seed, scores in ((3, [wrong]), (4, []))]
     for run in lost:
@@ -203,7 +203,7 @@ def test_a_card_counts_seeds_that_were_measured_by_their_own_rule_and_did_not_di
     assert [*card_cells(none).values()][3:7] == ["–", "–", "not measured", "–"]
 
 
-def test_a_card_has_a_row_per_recipe_over_its_seeds():
+def test_a_card_has_a_row_per_recipe_that_summarizes_its_seeds():
     runs = [build_run(recipe(seed=seed), (16, share, MANY)) for seed, share in enumerate((1.0, 0.4, 1.0))]
     for run, seconds in zip(runs, (30.0, 90.0, 60.0), strict=True):
         run.write_about({"parameters": 1234, "cpu_s": seconds, "wall_s": seconds})
@@ -248,8 +248,8 @@ def test_a_summary_has_a_row_per_curve_and_reported_size_and_one_per_claim():
     json.dumps(build_summary())
 
 
-def test_a_summary_takes_sizes_of_two_axes_by_the_larger():
-    rows = summary_rows("Sums", curves([two_axes({(2, 16): 0.5, (16, 4): 0.25, (8, 8): 1.0})]), [16])
+def test_a_summary_selects_pairs_of_sizes_by_the_larger_size():
+    rows = summary_rows("Sums", curves([build_two_axis_run({(2, 16): 0.5, (16, 4): 0.25, (8, 8): 1.0})]), [16])
     assert [(row["size"], row["exact"]) for row in rows] == [("2x16", 0.5), ("16x4", 0.25)]
 
 
@@ -266,7 +266,7 @@ def test_summary_table_shows_every_field_and_names_each_panel_once():
     ]
 
 
-def test_row_table_shows_rows_as_they_are():
+def test_row_table_shows_all_columns_and_rows_in_order():
     rows = [{"size": "8", "exact": 0.12345, "T": 8}, {"size": "12", "exact": 1.0, "two_words": "x"}]
     head, _, first, second = print_to_text(row_table(rows)).splitlines()
     assert head.split() == ["size", "exact", "T", "two", "words"]
@@ -286,7 +286,7 @@ def test_a_rule_measured_at_one_size_is_in_the_csv_but_not_in_the_figure(tmp_pat
     assert [row["stopping"] for row in rows] == ["Oracle", "Oracle", "Converged"]
 
 
-def test_csv_round_trip(tmp_path):
+def test_rows_written_to_csv_are_read_back(tmp_path):
     rows = [
         {"sizes": [20, 40], "exact": 0.1, "note": 'a, "b"\nc', "none": None},
         {"sizes": [8], "later": 3, "exact": 1 / 3, "watched": {"8": 0.5, "12": 0.25}},
@@ -329,7 +329,7 @@ def test_a_table_with_a_cell_that_csv_cannot_hold_is_refused(tmp_path):
         read_csv(tmp_path / "wide.csv")
 
 
-def test_the_formats_of_figures_are_chosen_or_refused(tmp_path):
+def test_figure_formats_can_be_chosen_and_unknown_formats_are_refused(tmp_path):
     run = build_run(recipe(), (8, 1.0), (16, 0.5))
     assert command("report", run.folder, "--formats", "svg,pdf", "--out", tmp_path / "new").returncode == 0
     assert {path.suffix for path in (tmp_path / "new").glob("lengths.*")} == {".svg", ".pdf"}
@@ -372,27 +372,28 @@ def test_a_plot_in_the_terminal_has_marks_where_the_values_are():
 # Figures
 
 
-def saved_bytes(figure, folder):
+def save_and_read(figure, folder):
     return [path.read_bytes() for path in save(figure, folder / "figure", ("png", "svg"))]
 
 
-def two_axes(shares, name="sums", **changes):
+def build_two_axis_run(fractions, name="sums", **changes):
     part = recipe(name, task=Addition())
-    return build_run(part, *((sizes, share, changes) for sizes, share in shares.items()))
+    return build_run(part, *((sizes, fraction, changes) for sizes, fraction in fractions.items()))
 
 
-def test_the_same_rows_give_the_same_bytes(tmp_path):
+def test_figures_of_the_same_rows_are_equal_byte_for_byte(tmp_path):
     runs = [build_run(recipe(seed=seed), (8, 1.0), (16, 0.5 + seed / 10)) for seed in range(2)]
     first = length_figure(curves(runs), "Parity")
-    bytes_first = saved_bytes(first, tmp_path)
-    assert saved_bytes(first, tmp_path) == bytes_first
+    bytes_first = save_and_read(first, tmp_path)
+    assert save_and_read(first, tmp_path) == bytes_first
     with matplotlib.rc_context({"lines.linewidth": 9, "svg.fonttype": "path", "font.size": 20, "savefig.dpi": 30}):
-        assert saved_bytes(length_figure(curves(runs), "Parity"), tmp_path) == bytes_first
-    squares = two_axes({(4, 4): 1.0, (4, 12): 0.5}).rows("scores")
-    assert saved_bytes(heat_map(squares, (TOP, TOP)), tmp_path) == saved_bytes(heat_map(squares, (TOP, TOP)), tmp_path)
+        assert save_and_read(length_figure(curves(runs), "Parity"), tmp_path) == bytes_first
+    squares = build_two_axis_run({(4, 4): 1.0, (4, 12): 0.5}).rows("scores")
+    first, second = (save_and_read(heat_map(squares, (TOP, TOP)), tmp_path) for _ in range(2))
+    assert first == second
 
 
-def test_saving_writes_png_and_on_request_svg_which_keeps_text(tmp_path):
+def test_figures_are_saved_as_png_and_on_request_as_svg_with_text(tmp_path):
     before = dict(matplotlib.rcParams.copy())
     figure = length_figure(curves([build_run(recipe(), (8, 1.0))]), "Parity & more")
     assert [path.name for path in save(figure, tmp_path / "alone" / "v1.5")] == ["v1.5.png"]
@@ -440,7 +441,7 @@ def test_labels_do_not_overlap_and_stay_inside_the_figure():
 
 
 def test_heat_map_has_each_value_in_its_cell():
-    run = two_axes({(4, 4): 1.0, (4, 12): 0.5, (8, 4): 0.75, (8, 12): 0.25, (20, 4): 0.0, (99, 99): 0.0})
+    run = build_two_axis_run({(4, 4): 1.0, (4, 12): 0.5, (8, 4): 0.75, (8, 12): 0.25, (20, 4): 0.0, (99, 99): 0.0})
     figure = heat_map(run.rows("scores"), (TOP, TOP), "sums")
     axes = figure.axes[0]
     values = axes.collections[0].get_array().filled(NAN)
@@ -454,7 +455,7 @@ def test_heat_map_has_each_value_in_its_cell():
     assert {text.get_text() for text in axes.texts} == {"1.00", "0.50", "0.75", "0.25", "0.00", told}
 
 
-def test_maps_count_runs_whose_folders_have_one_name(tmp_path):
+def test_heat_maps_average_over_runs_in_folders_of_the_same_name(tmp_path):
     cells = {(4, 4): 1.0, (4, 12): 1.0, (8, 4): 1.0}
     for seed, share in enumerate((1.0, 0.0)):
         part = recipe("sums", task=Addition(), seed=seed)
@@ -464,7 +465,7 @@ def test_maps_count_runs_whose_folders_have_one_name(tmp_path):
     assert set(values.tolist()) == {0.5}
 
 
-def test_an_axis_that_training_keeps_short_ends_the_training_range():
+def test_the_training_range_ends_at_the_limit_of_each_axis():
     part = recipe("products", task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
     run = build_run(part, ((2, 8), 1.0), ((8, 2), 1.0), ((8, 8), 1.0))
     lines = print_to_text(detail_table(run.rows("scores"), part.lengths.tops(2)), 120).splitlines()
@@ -485,13 +486,13 @@ def test_an_axis_that_training_keeps_short_ends_the_training_range():
 
 @pytest.mark.parametrize(("sizes", "panels"), [((4, 12), ["Oracle", "after 1 loop"]), ((16, 16), ["Oracle"])])
 def test_heat_map_has_a_panel_per_rule_that_was_measured_beyond_the_diagonal(sizes, panels):
-    two_axes({(4, 4): 1.0, (4, 12): 0.5, (12, 4): 0.5})
-    run = two_axes({sizes: 0.5}, stopping="After(loops=1)")
+    build_two_axis_run({(4, 4): 1.0, (4, 12): 0.5, (12, 4): 0.5})
+    run = build_two_axis_run({sizes: 0.5}, stopping="After(loops=1)")
     assert [axes.get_title(loc="left") for axes in heat_map(run.rows("scores"), (TOP, TOP)).axes[:-1]] == panels
 
 
-def test_runs_of_one_axis_and_of_two_share_a_table_and_equal_sizes_are_drawn():
-    pairs = two_axes({(4, 4): 0.5, (4, 12): 0.25, (12, 12): 0.25})
+def test_runs_of_one_and_two_axes_share_a_table_and_figures_show_only_equal_sizes():
+    pairs = build_two_axis_run({(4, 4): 0.5, (4, 12): 0.25, (12, 12): 0.25})
     text = print_to_text(score_table(curves([build_run(recipe(), (8, 1.0)), pairs])), 120)
     assert "4x12" in text and "1.00 .96–1" in text
     (axes,) = length_figure(curves([pairs])).axes
@@ -499,7 +500,7 @@ def test_runs_of_one_axis_and_of_two_share_a_table_and_equal_sizes_are_drawn():
     assert axes.get_xlabel().startswith("digits per operand\n")
 
 
-def test_a_figure_with_one_short_axis_runs_along_the_other():
+def test_if_one_axis_is_limited_scores_are_drawn_along_the_other():
     part = recipe(task=Multiplication(), lengths=Curriculum(TOP, 1, most=(2, TOP)))
     run = build_run(part, ((1, 1), 1.0), ((2, 2), 0.9), ((2, 8), 0.8), ((2, 16), 0.7), ((1, 16), 0.6))
     (curve,) = curves([run])
@@ -515,7 +516,7 @@ def test_a_figure_with_one_short_axis_runs_along_the_other():
     assert "2x16" in head and "1x16" not in head
 
 
-def test_loss_figure():
+def test_loss_figure_shows_losses_their_running_mean_and_watched_sizes():
     runs = [
         log_losses(recipe(), [0.5] * 30, [(100, {"8": 0.5}), (200, {"8": 1.0})]),
         log_losses(recipe("b"), [NAN, 0.0, 0.1]),
@@ -534,7 +535,7 @@ def test_figures_without_data_are_refused():
     run, broken = build_run(recipe(), (8, 1.0)), log_losses(recipe("broken"), [NAN, math.inf, 0.0])
     for make, what in (
         (lambda: length_figure([]), "no scores to plot"),
-        (lambda: length_figure(curves([two_axes({(4, 12): 1.0})])), "heat map"),
+        (lambda: length_figure(curves([build_two_axis_run({(4, 12): 1.0})])), "heat map"),
         (lambda: heat_map(run.rows("scores"), (TOP, TOP)), "no scores at pairs of sizes"),
         (lambda: loss_figure([]), "name at least one run"),
         (lambda: loss_figure([run, broken]), "no loss to draw"),
@@ -566,17 +567,17 @@ print(json.dumps([early, "matplotlib.pyplot" in sys.modules]))
 # Language models
 
 
-def inquiry(*scores, kind="uniform", **changes):
-    """Return the folder of a language model's answers, with a row per (size, exact)."""
-    asked = InquiryRun.of(Inquiry("http://x/v1", "org/model", Parity(), "Well?", problems=kind, **changes))
+def build_inquiry(*scores, problems="uniform", **changes):
+    """Return the results of a language model, with a row per pair of a size and its exact match."""
+    run = InquiryRun.of(Inquiry("http://x/v1", "org/model", Parity(), "Well?", problems=problems, **changes))
     for size, exact in scores:
-        score = Score("parity", "org/model", "", kind, (size,), 100, exact, exact, exact, 0.0)
-        asked.append("scores", score.row() | {"seed": 0, "asked": 100, "chatter": 0})
-    return asked
+        score = Score("parity", "org/model", "", problems, (size,), 100, exact, exact, exact, 0.0)
+        run.append("scores", score.row() | {"seed": 0, "asked": 100, "chatter": 0})
+    return run
 
 
-def test_language_models_stand_beside_models(tmp_path):
-    run, asked = build_run(recipe(), (8, 1.0), (12, 0.9)), inquiry((8, 0.7), (12, 0.2))
+def test_reports_show_language_models_beside_trained_models(tmp_path):
+    run, asked = build_run(recipe(), (8, 1.0), (12, 0.9)), build_inquiry((8, 0.7), (12, 0.2))
     lines = curves([run]) + language_model_curves([asked])
     assert name_curves(lines) == ["looped-parity", "org/model"]
     text = print_to_text(score_table(lines))
@@ -588,36 +589,37 @@ def test_language_models_stand_beside_models(tmp_path):
     rows = [(row["recipe_name"], row["sizes"], row["exact"]) for row in read_csv(tmp_path / "scores.csv")]
     assert rows[2:] == [("org/model", [8], 0.7), ("org/model", [12], 0.2)]
     assert [row["recipe"] for row in json.loads((tmp_path / "card.json").read_text())] == ["looped-parity"]
-    (told,) = json.loads((tmp_path / "inquiries.json").read_text())
-    assert (told["model"], told["endpoint"], told["id"]) == ("org/model", "http://x/v1", asked.inquiry.id)
+    (record,) = json.loads((tmp_path / "inquiries.json").read_text())
+    assert (record["model"], record["endpoint"], record["id"]) == ("org/model", "http://x/v1", asked.inquiry.id)
     assert [one.rows("scores") for one in read_published_runs(tmp_path)] == [run.rows("scores")]
     redraw(tmp_path, tmp_path / "again")
     assert (tmp_path / "again" / "lengths.png").read_bytes() == (tmp_path / "lengths.png").read_bytes()
-    del told["outline"]
-    (tmp_path / "inquiries.json").write_text(json.dumps([told]))
+    del record["outline"]
+    (tmp_path / "inquiries.json").write_text(json.dumps([record]))
     with pytest.raises(UsageError, match=r"inquiries\.json: .* has no outline"):
         redraw(tmp_path, tmp_path / "again")
 
 
-def test_reports_of_language_models_only_do_not_mention_training(tmp_path):
-    lines = language_model_curves([inquiry((8, 0.7), (12, 0.2))])
+def test_a_report_of_only_language_models_does_not_mention_training(tmp_path):
+    lines = language_model_curves([build_inquiry((8, 0.7), (12, 0.2))])
     assert "train" not in print_to_text(score_table(lines))
     assert not any("train" in note.get_text() for note in length_figure(lines).axes[0].texts)
-    files = publish([], tmp_path, inquiries=[inquiry((8, 0.7), (12, 0.2)), inquiry(seed=1)])
+    files = publish([], tmp_path, inquiries=[build_inquiry((8, 0.7), (12, 0.2)), build_inquiry(seed=1)])
     names = {"figures.json", "inquiries.json", "lengths.png", "runs.json", "scores.csv"}
     assert {path.name for path in files} == names
 
 
 def test_a_model_asked_in_several_ways_has_distinct_labels():
-    first, other, hard = inquiry((8, 0.7)), inquiry((8, 0.6), seed=1), inquiry((8, 0.1), kind="hard")
+    first, hard = build_inquiry((8, 0.7)), build_inquiry((8, 0.1), problems="hard")
     assert name_curves(language_model_curves([first, hard])) == ["org/model", "org/model, hard"]
+    other = build_inquiry((8, 0.6), seed=1)
     found = name_curves(language_model_curves([first, hard, other]))
     assert found == [first.folder.name, "org/model, hard", other.folder.name]
-    assert language_model_curves([inquiry(seed=2)]) == []
+    assert language_model_curves([build_inquiry(seed=2)]) == []
 
 
-def test_a_report_takes_runs_and_language_models_together(tmp_path):
-    run, asked = build_run(recipe(), (8, 1.0), (12, 0.9)), inquiry((8, 0.7), (12, 0.2))
+def test_the_report_command_accepts_runs_and_language_models_together(tmp_path):
+    run, asked = build_run(recipe(), (8, 1.0), (12, 0.9)), build_inquiry((8, 0.7), (12, 0.2))
     done = command("report", run.folder, asked.folder.name, "--out", tmp_path, "--json")
     assert (done.returncode, done.stderr) == (0, "")
     assert [row["exact"] for row in json.loads(done.stdout)["scores"]] == [1.0, 0.9, 0.7, 0.2]
@@ -638,9 +640,9 @@ def test_a_report_takes_runs_and_language_models_together(tmp_path):
 # Against parameters
 
 
-def loss_run(name, seed, parameters, losses, within=None, beyond=None, **changes):
+def build_loss_run(name, seed, parameters, losses, exact_within=None, exact_beyond=None, **changes):
     part = recipe(name, seed=seed, **changes)
-    sizes = [(TOP // 2, within and within / 2), (TOP, within), (2 * TOP, beyond)]  # the last of each range counts
+    sizes = [(TOP // 2, exact_within and 0.0), (TOP, exact_within), (2 * TOP, exact_beyond)]  # the last counts
     natural = [(size, share, {"problems": "natural"}) for size, share in sizes if share is not None]
     run = build_run(part, (TOP, 0.1), *natural)
     run.append("metrics", *({"step": 10 * i, "validation_loss": loss} for i, loss in enumerate(losses, 1)))
@@ -648,10 +650,10 @@ def loss_run(name, seed, parameters, losses, within=None, beyond=None, **changes
     return run
 
 
-def test_parameter_rows_are_those_of_runs_with_a_validation_loss():
+def test_only_runs_with_a_validation_loss_have_a_parameter_row():
     runs = [
-        loss_run("a", 0, 100, [0.5, 0.2, 0.3], 0.9, 0.4),
-        loss_run("b", 1, 900, [0.1]),
+        build_loss_run("a", 0, 100, [0.5, 0.2, 0.3], 0.9, 0.4),
+        build_loss_run("b", 1, 900, [0.1]),
         build_run(recipe("c"), (8, 1.0)),
     ]
     first, second = parameter_rows(runs)
@@ -660,9 +662,9 @@ def test_parameter_rows_are_those_of_runs_with_a_validation_loss():
     assert first["model"] == "Transformer"
 
 
-def test_the_parameter_figure_joins_the_means_over_seeds():
-    runs = [loss_run("a", seed, 100, [0.2], share, 0.1) for seed, share in enumerate((0.4, 0.8))]
-    rows = parameter_rows([*runs, loss_run("b", 0, 900, [0.1], 0.9, 0.3)])
+def test_the_parameter_figure_draws_lines_through_the_means_over_seeds():
+    runs = [build_loss_run("a", seed, 100, [0.2], share, 0.1) for seed, share in enumerate((0.4, 0.8))]
+    rows = parameter_rows([*runs, build_loss_run("b", 0, 900, [0.1], 0.9, 0.3)])
     claims = (Claim("Somebody", 8, "0.55", "text", 0.55), Claim("Another", 8, "near-perfect", "text"))
     left, right = parameter_figure(rows, claims).axes
     lines = [line.get_xydata().tolist() for line in left.lines]
@@ -674,28 +676,29 @@ def test_the_parameter_figure_joins_the_means_over_seeds():
 
 
 def test_a_folder_that_is_named_twice_is_published_once(tmp_path):
-    run, asked = build_run(recipe(), (8, 1.0)), inquiry((8, 0.7), (12, 0.2))
+    run, asked = build_run(recipe(), (8, 1.0)), build_inquiry((8, 0.7), (12, 0.2))
     publish([run, RunFolder(run.folder)], tmp_path, inquiries=[asked, InquiryRun.open(asked.folder)])
     assert [len(read_published_runs(tmp_path)), len(read_csv(tmp_path / "scores.csv"))] == [1, 3]
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_a_point_of_the_parameter_figure_is_of_one_recipe_by_its_own_rule(tmp_path):
-    run, alike = loss_run("a", 0, 100, [0.2], 0.4, 0.1), loss_run("b", 0, 100, [0.3], 0.8)
+def test_points_of_the_parameter_figure_average_one_recipe_by_its_own_stopping_rule(tmp_path):
+    run, alike = build_loss_run("a", 0, 100, [0.2], 0.4, 0.1), build_loss_run("b", 0, 100, [0.3], 0.8)
     build_run(alike.recipe, (2 * TOP, 0.9, {"problems": "natural", "stopping": "After(loops=1)"}))
 
-    def drawn(*runs):
+    def publish_and_draw(*runs):
         publish_parameters(runs, (), tmp_path)
         rows = read_table(tmp_path / "parameters.csv", ParameterRow)
         return [line.get_xydata().tolist() for line in parameter_figure(rows).axes[0].lines]
 
-    first = drawn(run, alike)
+    first = publish_and_draw(run, alike)
     assert [[100, 0.4], [100, 0.8]] in first and [[100, 0.1]] in first
-    assert [[100, 0.6], [100, 0.8]] in drawn(loss_run("a", 1, 100, [0.2], 0.6, 0.1, steps=200))  # a changed recipe
+    changed = build_loss_run("a", 1, 100, [0.2], 0.6, 0.1, steps=200)
+    assert [[100, 0.6], [100, 0.8]] in publish_and_draw(changed)
     path = tmp_path / "parameters.csv"
     rows = read_table(path, ParameterRow)
     write_csv(path, [{name: row[name] for name in row if name != "id"} for row in rows])  # of an earlier version
-    assert [[100, 0.6], [100, 0.8], [900, 0.9]] in drawn(loss_run("a", 2, 900, [0.1], 0.9, steps=200))
+    assert [[100, 0.6], [100, 0.8], [900, 0.9]] in publish_and_draw(build_loss_run("a", 2, 900, [0.1], 0.9, steps=200))
 
 
 def test_the_distribution_has_a_bar_per_length():
@@ -707,7 +710,7 @@ def test_the_distribution_has_a_bar_per_length():
 # What a report must not claim
 
 
-def test_the_worst_family_is_not_one_that_every_seed_solves():
+def test_the_worst_family_is_an_unsolved_one_even_if_only_one_seed_measured_it():
     right, wrong = (8, 1.0, {"problems": "all-highest"}), (8, 0.5, {"problems": "hard"})
     runs = [build_run(recipe(seed=seed), (8, 1.0), right) for seed in range(2)]
     runs.append(build_run(recipe(seed=2), (8, 1.0), right, wrong))
@@ -723,7 +726,7 @@ def test_publishing_removes_files_of_earlier_runs(tmp_path):
     anatomy = {"task": "parity", "weights": "w", "seed": 0, "sizes": [8], "problems": "uniform", "stopping": "Oracle"}
     anatomy |= {"count": 10, "exact": 0.9, "ends": {"early": 0, "late": 0, "right": 1}, "first_wrong": {"1": 1}}
     before.append("anatomy", anatomy | {"by": {}})
-    publish([before], tmp_path / "both", inquiries=[inquiry((8, 0.7), (12, 0.1))])
+    publish([before], tmp_path / "both", inquiries=[build_inquiry((8, 0.7), (12, 0.1))])
     assert (tmp_path / "both" / "anatomy-looped-parity.json").exists()
     own = ["lengths.tex", "map-notes.md", "notes.json", "scores"]
     for name in own[:-1]:
@@ -737,12 +740,12 @@ def test_publishing_removes_files_of_earlier_runs(tmp_path):
 
 @pytest.mark.parametrize("sizes", [range(1, 22, 2), range(101, 126, 2)], ids=str)
 def test_a_map_of_any_sizes_has_ticks(sizes):
-    run = two_axes({(i, j): 0.5 for i in sizes for j in sizes})
+    run = build_two_axis_run({(i, j): 0.5 for i in sizes for j in sizes})
     axes = heat_map(label_scores([run]), (TOP, TOP)).axes[0]
     assert 4 <= len(axes.get_xticklabels()) <= 10 and 4 <= len(axes.get_yticklabels()) <= 10
 
 
-def test_no_table_and_no_map_rounds_to_one():
+def test_no_table_or_map_rounds_a_fraction_to_one():
     run = build_run(recipe(), (8, 1.0), (8, 0.9975, {"problems": "runs"}))
     assert card_cells(score_card([run])[0])["worst family"] == "runs >.99 at 8"
     rows = [row | {"exact": 0.9997, "high": 0.9999, "token_accuracy": 0.9999} for row in run.rows("scores")]
@@ -750,14 +753,14 @@ def test_no_table_and_no_map_rounds_to_one():
     assert ">.999" in text and "1.000" not in text
     assert share_text(0.9996, 3) == ">.999" and share_text(0.0004, 3) == "<.001" and share_text(1.0, 3) == "1.000"
     shares = {(i, j): 0.996 for i in range(1, 4) for j in range(1, 4)}
-    texts = [text.get_text() for text in heat_map(label_scores([two_axes(shares)]), (TOP, TOP)).axes[0].texts]
+    texts = [text.get_text() for text in heat_map(label_scores([build_two_axis_run(shares)]), (TOP, TOP)).axes[0].texts]
     assert any("worst >.99" in text for text in texts) and not any("1.00" in text for text in texts)
     assert "0.9995 " not in print_to_text(worst_table(run.rows("scores"), (8,)))
 
 
 @pytest.mark.parametrize("folder", ["lengthwise", "docs"])
-def test_shares_are_written_by_one_function(folder):
-    """No other code formats exact match or its interval, as it would round .9997 to 1.000."""
+def test_fractions_are_formatted_by_one_function(folder):
+    """No other code formats exact match or its interval: it would round .9997 to 1.000."""
     rounds = re.compile(r"((exact|accuracy|low|high|lenient|confidence)[\w\"')\]]*|mean\([^}]*\)):\.\d[f%]\}")
     root = Path(__file__).parents[2] / folder
     files = [path for kind in ("py", "js") for path in root.rglob(f"*.{kind}") if "vendor" not in path.parts]
@@ -771,7 +774,7 @@ def test_shares_are_written_by_one_function(folder):
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("words", "message"),
     [
         (["--lengths", "8"], "--lengths: only with --stopping"),
         (["--samples", "3"], "--samples: only with --stopping"),
@@ -783,19 +786,19 @@ def test_shares_are_written_by_one_function(folder):
     ],
     ids=lambda part: " ".join(part) if isinstance(part, list) else "",
 )
-@pytest.mark.parametrize("published_already", [False, True], ids=["run", "results"])
+@pytest.mark.parametrize("is_published", [False, True], ids=["run", "results"])
 @pytest.mark.usefixtures("blank_figures")
-def test_options_that_would_do_nothing_are_refused(words, named, published_already, tmp_path, monkeypatch):
+def test_options_that_would_do_nothing_are_refused(words, message, is_published, tmp_path, monkeypatch):
     run = build_run(recipe(), (8, 1.0), (12, 0.9))
-    if published_already:
+    if is_published:
         publish([run], tmp_path / "results")
     monkeypatch.chdir(tmp_path)
-    done = command("report", tmp_path / "results" if published_already else run.folder, *words)
-    assert done.returncode == 2 and named in done.stderr and len(done.stderr.splitlines()) == 1
+    done = command("report", tmp_path / "results" if is_published else run.folder, *words)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1
     assert {path.name for path in tmp_path.iterdir()} <= {"results", "runs"}
 
 
-def test_scores_of_all_problems_decide_the_fit_and_are_not_a_family():
+def test_scores_over_all_problems_decide_the_fit_and_do_not_count_as_a_family():
     every, two_odd = {"problems": "every"}, {"problems": "two-odd"}
     run = build_run(recipe(), (8, 0.7), (16, 0.5), (7, 0.9, every), (8, 0.719, every), (16, 0.25, two_odd))
     text = " ".join(print_to_text(score_table(curves([run]))).split())

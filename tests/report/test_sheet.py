@@ -1,4 +1,4 @@
-"""Tables at any width split neither numbers nor words."""
+"""Tables of any width are printed without splitting numbers or words."""
 
 import io
 
@@ -22,13 +22,13 @@ from lengthwise.report.tables import (
 WIDTHS = (60, 80, 200)
 
 
-def printed(table, width):
+def print_table(table, width):
     console = Console(file=io.StringIO(), width=width)
     console.print(table)
     return console.file.getvalue()
 
 
-def score(size, exact, problems="uniform", **more):
+def build_score_row(size, exact, problems="uniform", **more):
     low, high = wilson_interval(exact, 1000)
     row = {"sizes": [size], "problems": problems, "stopping": "MaxConfidence(extra=20, per=batch)", "exact": exact}
     return row | {"low": low, "high": high, "token_accuracy": 0.98765, "loops": 123.4, "count": 1000} | more
@@ -41,13 +41,13 @@ CARD = {"recipe": "fop-loop-adaptive-wo-unique-set", "task": "unique-set", "trai
 SUMMARY = {"panel": "unique-set", "who": "fop-loop-adaptive-wo-unique-set", "stopping": "MaxConfidence(per=batch)",
            "problems": "uniform", "size": "100x100", "exact": 0.98765, "error": 0.01234, "solved": 3, "seeds": 5,
            "count": 1000, "fit": 0.5, "trained_to": 20}  # fmt: skip
-ROWS = [score(size, share) for size, share in ((8, 1.0), (1000, 0.123))]
-STRUCTURED = [score(size, 0.25, "every-column-carries") for size in (8, 16, 32, 64, 128, 256, 512, 1000)]
+ROWS = [build_score_row(size, share) for size, share in ((8, 1.0), (1000, 0.123))]
+STRUCTURED = [build_score_row(size, 0.25, "every-column-carries") for size in (8, 16, 32, 64, 128, 256, 512, 1000)]
 REPLIED = {"weights": "org/model", "task": "addition", "chatter": 998, "asked": 1000, "lenient": 0.9}
 GROUP = {"low": 1, "high": 1000, "count": 1000, "exact": 0.394}
 ANATOMY = {"sizes": [1000], "ends": {"early": 101, "late": 202, "right": 303}, "first_wrong": {"1": 500, "999": 106},
            "exact": 0.394, "by": {"longest-carry": [GROUP]}}  # fmt: skip
-PAIRS = [score(1, 0.5) | {"sizes": [i, j]} for i in range(1, 101, 10) for j in range(1, 101, 10)]
+PAIRS = [build_score_row(1, 0.5) | {"sizes": [i, j]} for i in range(1, 101, 10) for j in range(1, 101, 10)]
 
 TABLES = {
     "card": card_table([CARD]),
@@ -62,37 +62,36 @@ TABLES = {
 }
 
 
-def words_of(table):
+def list_words(table):
     cells = [cell for column in table.columns for cell in (column.header, *column.cells)]
     return {word for cell in cells for word in str(cell).split()}
 
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", TABLES)
-def test_no_number_is_cut_and_no_word_split(name, width):
-    text = printed(TABLES[name], width)
+def test_no_number_is_cut_and_no_word_is_split(name, width):
+    text = print_table(TABLES[name], width)
     assert max(map(len, text.splitlines())) <= width
     assert "…" not in text.replace(" … ", "")
     found = set(text.split())
-    for word in words_of(TABLES[name]):
+    for word in list_words(TABLES[name]):
         assert is_printed(word, found), word
 
 
-def is_printed(word, found):
-    """Return whether a word is printed, maybe broken after hyphens; bars may be missing."""
-    pieces = {part for part in found if part.endswith("-") and word.startswith(part)}
-    return (
-        word in found or set(word) <= set("█▏▎▍▌▋▊▉·") or any(is_printed(word[len(part) :], found) for part in pieces)
-    )
+def is_printed(word, words):
+    """Return whether a word is printed, whole or broken after hyphens; a bar may be missing."""
+    pieces = {part for part in words if part.endswith("-") and word.startswith(part)}
+    in_pieces = any(is_printed(word[len(part) :], words) for part in pieces)
+    return word in words or set(word) <= set("█▏▎▍▌▋▊▉·") or in_pieces
 
 
 def test_a_table_that_does_not_fit_is_wrapped_or_stacked():
     table = FittedTable("name", "share")
     table.add_row("a-long-name", "0.123")
-    assert "[red]" in printed(FittedTable("[red]", "[/x]"), 60)  # text, no markup
-    assert len(printed(table, 60).splitlines()) == 3  # heading, rule, row
-    assert printed(table, 16).split() == ["name", "share", "─" * 15, "a-long-", "0.123", "name"]
-    assert printed(table, 12).split() == ["name", "a-long-name", "share", "0.123"]
+    assert "[red]" in print_table(FittedTable("[red]", "[/x]"), 60)  # text, no markup
+    assert len(print_table(table, 60).splitlines()) == 3  # heading, rule, row
+    assert print_table(table, 16).split() == ["name", "share", "─" * 15, "a-long-", "0.123", "name"]
+    assert print_table(table, 12).split() == ["name", "a-long-name", "share", "0.123"]
 
 
 def test_the_summary_explains_its_spread():
@@ -100,15 +99,16 @@ def test_the_summary_explains_its_spread():
     assert summary_table([SUMMARY | {"error": None}]).caption is None
 
 
-def test_several_rules_are_grouped_by_size_and_each_limit_is_named():
+def test_rows_of_several_rules_are_grouped_by_size_and_limits_are_listed_per_rule():
     rules = "Converged(patience=4, extra=20)", "MaxConfidence(extra=20, per=batch)"
     limits = {(8, rules[0]): 0.24, (8, rules[1]): 0.73, (16, rules[1]): 0.5}
     pairs = [(size, rule) for size in (8, 16) for rule in rules]
-    rows = [score(size, 0.5, stopping=rule, at_limit=limits.get((size, rule), 0.0)) for size, rule in pairs]
-    text = printed(detail_table(rows, (8,)), 80)
+    rows = [build_score_row(size, 0.5, stopping=rule, at_limit=limits.get((size, rule), 0.0)) for size, rule in pairs]
+    text = print_table(detail_table(rows, (8,)), 80)
     heads = [line.strip() for line in text.splitlines() if not line.startswith("  ")]
     assert heads[:2] == ["size ▪8", "size 16"] and text.count(f"stopping {rules[0]}") == 2
     caption = " ".join(text.split())
     assert f"fraction stopped by the limit of {rules[0]}: 0.24 at 8" in caption
     assert f"fraction stopped by the limit of {rules[1]}: 0.73 at 8, 0.50 at 16" in caption
-    assert "fraction stopped by the rule's limit: 0.24 at 8" in " ".join(printed(detail_table(rows[:1]), 80).split())
+    text = " ".join(print_table(detail_table(rows[:1]), 80).split())
+    assert "fraction stopped by the rule's limit: 0.24 at 8" in text
