@@ -44,7 +44,8 @@ class _Opaque:
     on data or length."""
 
     def _refuse(self, *_: Any) -> NoReturn:
-        raise Forbidden(f"RASP-L has no arithmetic, tests or indexing on {type(self).__name__}: use the operations")
+        name = type(self).__name__
+        raise Forbidden(f"RASP-L has no arithmetic, conditions or indexing on {name}: use lengthwise.rasp.language")
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __mod__ = __floordiv__ = __truediv__ = _refuse
     __neg__ = __invert__ = __and__ = __or__ = __xor__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
@@ -61,7 +62,7 @@ class SymbolSequence(_Opaque):
 
 @dataclass(frozen=True, eq=False)
 class Places(_Opaque):
-    """A row of positions or counts; −1 stands for none."""
+    """A row of positions or counts; −1 means that there is no position."""
 
     numbers: Int[Tensor, "b t"] | None
 
@@ -70,14 +71,14 @@ class Places(_Opaque):
 class Selector(_Opaque):
     """A mask [b, q, k] that is True if position q selects position k, as in an attention pattern."""
 
-    chosen: Bool[Tensor, "b t t"] | None
+    mask: Bool[Tensor, "b t t"] | None
 
 
 class Call(NamedTuple):
     """An executed operation: its name, inputs and result."""
 
     name: str
-    reads: tuple[SymbolSequence | Places | Selector, ...]
+    inputs: tuple[SymbolSequence | Places | Selector, ...]
     result: Any
     facts: dict[str, Any]  # the operation's tables, alphabets, relation and defaults, as JSON-compatible values
 
@@ -102,16 +103,16 @@ def _operation(function: Callable[Arguments, Recorded[Result]]) -> Callable[Argu
     the call is recorded."""
 
     @functools.wraps(function)
-    def recorded(*inputs: Arguments.args, **options: Arguments.kwargs) -> Result:
+    def run_and_record(*inputs: Arguments.args, **options: Arguments.kwargs) -> Result:
         result, facts = function(*inputs, **options)
         if _records:
             result = copy.copy(result)
-        reads = tuple(value for value in inputs if isinstance(value, (SymbolSequence, Places, Selector)))
+        call_inputs = tuple(value for value in inputs if isinstance(value, (SymbolSequence, Places, Selector)))
         for calls in _records:
-            calls.append(Call(function.__name__, reads, result, facts))
+            calls.append(Call(function.__name__, call_inputs, result, facts))
         return result
 
-    return recorded
+    return run_and_record
 
 
 # Core
@@ -128,7 +129,7 @@ def each(function: Callable[..., Symbol], *rows: SymbolSequence) -> Recorded[Sym
     combinations = list(product(*(row.alphabet for row in rows)))
     if len(combinations) > MAX_COMBINATIONS:
         raise Forbidden(
-            f"a map has {len(combinations)} combinations of symbols; at most {MAX_COMBINATIONS} are allowed"
+            f"`each` got {len(combinations)} combinations of symbols; at most {MAX_COMBINATIONS} are allowed"
         )
     results = [function(*symbols) for symbols in combinations]
     alphabet = tuple(sorted(set(results), key=lambda symbol: (str(type(symbol)), symbol)))  # type: ignore[type-var]
@@ -196,22 +197,22 @@ def select(
         facts = {"keys": keys.alphabet, "queries": queries.alphabet, "table": table}
         if keys.ids is None or queries.ids is None:
             return Selector(None), facts
-        chosen = torch.tensor(table, dtype=torch.bool)[queries.ids[:, :, None], keys.ids[:, None, :]]
+        mask = torch.tensor(table, dtype=torch.bool)[queries.ids[:, :, None], keys.ids[:, None, :]]
     elif isinstance(keys, Places) and isinstance(queries, Places):
         compared, facts = _get_comparison(relation), {"relation": relation}
         if keys.numbers is None or queries.numbers is None:
             return Selector(None), facts
-        chosen = compared(keys.numbers[:, None, :], queries.numbers[:, :, None])
+        mask = compared(keys.numbers[:, None, :], queries.numbers[:, :, None])
     else:
         raise Forbidden("symbols can be compared only with symbols, and places only with places")
-    return Selector(chosen & torch.ones(chosen.shape[1:], dtype=torch.bool).tril()), facts  # causal
+    return Selector(mask & torch.ones(mask.shape[1:], dtype=torch.bool).tril()), facts  # causal
 
 
 @_operation
 def both(*selectors: Selector) -> Recorded[Selector]:
     """Return the selector of the positions that all of these selectors select."""
-    chosen = [selector.chosen for selector in selectors if selector.chosen is not None]
-    return Selector(torch.stack(chosen).all(0) if len(chosen) == len(selectors) else None), {}
+    masks = [selector.mask for selector in selectors if selector.mask is not None]
+    return Selector(torch.stack(masks).all(0) if len(masks) == len(selectors) else None), {}
 
 
 @_operation
@@ -219,7 +220,7 @@ def aggregate(
     selector: Selector, values: SymbolSequence | Places, default: Symbol = None, how: Literal["max", "min"] = "max"
 ) -> Recorded[Any]:
     """Return, for each position, the largest or smallest value at the positions that it selects. Symbols are ordered as
-    in their alphabet. A position that selects none gets the default symbol or, for ``Places``, −1."""
+    in their alphabet. A position that selects nothing gets the default symbol or, for ``Places``, −1."""
     facts: dict[str, Any] = {"default": default, "how": how}
     if isinstance(values, SymbolSequence):
         values = _extend_alphabet(values, default)
@@ -228,20 +229,20 @@ def aggregate(
         fallback = values.alphabet.index(default)
     else:
         result, data, fallback = Places, values.numbers, -1
-    if selector.chosen is None or data is None:
+    if selector.mask is None or data is None:
         return result(None), facts
     none = -1 if how == "max" else torch.iinfo(torch.long).max
-    spread = torch.where(selector.chosen, data[:, None, :], none)
+    spread = torch.where(selector.mask, data[:, None, :], none)
     # Ids are ordered like the alphabet, so comparing ids compares symbols.
     best = spread.amax(2) if how == "max" else spread.amin(2)
-    return result(torch.where(selector.chosen.any(2), best, fallback)), facts
+    return result(torch.where(selector.mask.any(2), best, fallback)), facts
 
 
 @_operation
 def count(selector: Selector) -> Recorded[Places]:
     """Return, for each position, the number of positions that it selects, as RASP-L's ``sel_width`` does. (In Zhou et
     al., counts have 8 bits; here they are unlimited, as programs must run at any length.)"""
-    return Places(None if selector.chosen is None else selector.chosen.sum(2)), {}
+    return Places(None if selector.mask is None else selector.mask.sum(2)), {}
 
 
 # Library
@@ -260,7 +261,7 @@ def shift(row: SymbolSequence, default: Symbol) -> Recorded[SymbolSequence]:
 
 @_operation
 def seen(marks: SymbolSequence) -> Recorded[SymbolSequence]:
-    """Return a row that is True from the first True in ``marks``, a row of True and False, on. The definition is
+    """Return a row that is True at and after the first True in ``marks``, a row of True and False. The definition is
     ``aggregate(select(marks, marks, lambda key, _: True), marks)``."""
     marks = _to_booleans(marks)
     return marks if marks.ids is None else SymbolSequence(marks.alphabet, marks.ids.cummax(1).values), {}

@@ -90,8 +90,8 @@ def check_program(program: Program) -> None:
     """Raise Forbidden, with a one-line message, if a program does something that n-RASP-L does not allow.
 
     The program runs on abstract rows, so it cannot read data or length. Every step must execute the same operations,
-    and the alphabets of its state must stop growing after ``MAX_GROWING_STEPS`` steps. On rows of symbols of two
-    lengths, the program must execute the same operations again.
+    and the alphabets of its state must stop growing after ``MAX_GROWING_STEPS`` steps. The program must execute
+    the same operations on rows with symbols, of two lengths.
     """
     alphabet = input_alphabet(program.task)
     try:
@@ -99,16 +99,17 @@ def check_program(program: Program) -> None:
         for length in (2, 9):
             row = SymbolSequence(alphabet, torch.arange(length)[None] % len(alphabet))
             if _record_run(program, row, MAX_GROWING_STEPS) != (names, operations[: MAX_GROWING_STEPS + 2]):
-                raise Forbidden("its operations differ between rows: they may depend on neither data nor length")
+                raise Forbidden("operations differ between rows, but they may depend on neither data nor length")
     except Forbidden as error:
         raise Forbidden(f"{type(program).__name__}: {error}") from None
     except (AttributeError, TypeError) as error:
         # An abstract row has no data: a program that reads it gets None.
-        raise Forbidden(f"{type(program).__name__}: it reads the data of rows ({error}): use the operations") from None
+        name = type(program).__name__
+        raise Forbidden(f"{name}: it reads the data of rows ({error}): use lengthwise.rasp.language") from None
 
 
 def _record_run(program: Program, row: SymbolSequence, steps: int) -> tuple[list[str], list[list[Operation]]]:
-    """Run a program; return the names in its state, and the operations of ``prepare``, ``finish`` and each step."""
+    """Return the names of the state's parts, and the operations of ``prepare``, ``finish`` and each step."""
     with record() as prepared:
         state = _validate_state(program.prepare(row))
     step_operations: list[list[Operation]] = []
@@ -118,7 +119,7 @@ def _record_run(program: Program, row: SymbolSequence, steps: int) -> tuple[list
             following = _validate_state(program.step(state, row))
         operations = _list_operations(calls)
         if following.keys() != state.keys():
-            raise Forbidden(f"the state changes its parts: {', '.join(state)} became {', '.join(following)}")
+            raise Forbidden(f"the state's parts may not change: {', '.join(state)} became {', '.join(following)}")
         grows = _list_alphabets(following) != _list_alphabets(state)
         if grows and number >= MAX_GROWING_STEPS:
             raise Forbidden(f"the state's alphabet is still growing after {number} steps")
@@ -126,7 +127,7 @@ def _record_run(program: Program, row: SymbolSequence, steps: int) -> tuple[list
         # Tables depend on alphabets, so they may change while alphabets grow.
         compared = [[name if has_grown else (name, *facts) for name, *facts in part] for part in (operations, previous)]
         if compared[0] != compared[1]:
-            raise Forbidden("the step's operations differ between rounds: it may not count its rounds")
+            raise Forbidden("the operations of `step` differ between rounds: a step may not count rounds")
         step_operations.append(operations)
         has_grown, state = grows, following
     with record() as finished:
@@ -136,7 +137,7 @@ def _record_run(program: Program, row: SymbolSequence, steps: int) -> tuple[list
 
 
 def _list_operations(calls: Sequence[Call]) -> list[Operation]:
-    return [(call.name, len(call.reads), call.facts) for call in calls]
+    return [(call.name, len(call.inputs), call.facts) for call in calls]
 
 
 def _validate_state(state: State) -> State:
@@ -202,6 +203,6 @@ def _export_part(calls: list[Call], inputs: Mapping[str, Any], outputs: State) -
     references: dict[int, int | str] = {id(value): name for name, value in inputs.items()}
     nodes = []
     for call in calls:
-        nodes.append({"op": call.name, "of": [references[id(value)] for value in call.reads]} | call.facts)
+        nodes.append({"op": call.name, "of": [references[id(value)] for value in call.inputs]} | call.facts)
         references[id(call.result)] = len(nodes) - 1
     return {"nodes": nodes, "out": {name: references[id(value)] for name, value in outputs.items()}}

@@ -45,11 +45,11 @@ class ParityProgram(Program):
     def step(self, state: State, row: SymbolSequence) -> State:
         bits = shift(state["bits"], None)
 
-        def fold(symbol: str, bit: str | None, answer: str | None) -> str | None:
+        def update_answer(symbol: str, bit: str | None, answer: str | None) -> str | None:
             flips = symbol == EQUALS and bit == "1"
             return answer if not flips else "1" if answer == "0" else "0"
 
-        return {"bits": bits, "answer": each(fold, row, bits, state["answer"])}
+        return {"bits": bits, "answer": each(update_answer, row, bits, state["answer"])}
 
     def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
         return each(lambda answer: answer or END, state["answer"])
@@ -97,17 +97,17 @@ class AdditionProgram(Program):
         # This position gets a digit 0 above the highest digit, for the last carry.
         zero = "+" if is_most_first else EQUALS
 
-        def total(symbol: str, partner_digit: str | None) -> int | None:
+        def add_digits(symbol: str, partner_digit: str | None) -> int | None:
             return int(symbol) + int(partner_digit) if _is_digit(symbol) and _is_digit(partner_digit) else None
 
-        def digit(symbol: str, total: int | None) -> str | None:
+        def write_digit(symbol: str, total: int | None) -> str | None:
             if total is not None:
                 return str(total % base)
             return "0" if symbol == zero else END if symbol in (EQUALS, END) else None
 
-        totals = each(total, row, partner_digit)
+        totals = each(add_digits, row, partner_digit)
         return {
-            "digits": each(digit, row, totals),
+            "digits": each(write_digit, row, totals),
             "carries": each(lambda total: total is not None and total >= base, totals),
         }
 
@@ -116,11 +116,11 @@ class AdditionProgram(Program):
         if self.task.order == "least":
             carries = shift(shift(carries, False), False)
 
-        def add(digit: str | None, carry: bool) -> str | None:
+        def add_carry(digit: str | None, carry: bool) -> str | None:
             return str((int(digit) + 1) % base) if carry and _is_digit(digit) else digit
 
         return {
-            "digits": each(add, digits, carries),
+            "digits": each(add_carry, digits, carries),
             "carries": each(lambda digit, carry: carry and digit == str(base - 1), digits, carries),
         }
 
@@ -186,21 +186,21 @@ class MultiplicationProgram(Program):
         }
 
     def step(self, state: State, row: SymbolSequence) -> State:
-        def add(mark: bool, low: bool, high: bool, bit: bool, lower: bool, carry: bool) -> int:
-            return mark * (low * bit + high * lower + carry)
+        def add_column(mark: bool, low_bit: bool, high_bit: bool, bit: bool, lower_bit: bool, carry: bool) -> int:
+            return mark * (low_bit * bit + high_bit * lower_bit + carry)
 
-        def write(mark: bool, column: int, digit: str) -> str:
-            return str(column % 2) if mark else digit
+        def write_digit(mark: bool, column_sum: int, digit: str) -> str:
+            return str(column_sum % 2) if mark else digit
 
         passing, carry = shift(state["second"], False), shift(state["carry"], False)
-        columns = each(add, state["mark"], state["low"], state["high"], passing, state["second"], carry)
+        column_sums = each(add_column, state["mark"], state["low"], state["high"], passing, state["second"], carry)
         return {
             "second": shift(passing, False),
             "low": state["low"],
             "high": state["high"],
             "mark": shift(state["mark"], False),
-            "carry": each(lambda column: column >= 2, columns),
-            "product": each(write, state["mark"], columns, state["product"]),
+            "carry": each(lambda column_sum: column_sum >= 2, column_sums),
+            "product": each(write_digit, state["mark"], column_sums, state["product"]),
         }
 
     def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
@@ -266,5 +266,5 @@ def find_program(task: Task) -> Program:
     """Return a task's program. Raises UsageError if the task has none."""
     if type(task) not in PROGRAMS:
         known_tasks = ", ".join(to_kebab_case(kind.__name__) for kind in PROGRAMS)
-        raise UsageError(f"{task.name} has no n-RASP-L program; these have: {known_tasks}")
+        raise UsageError(f"{task.name} has no n-RASP-L program; these tasks have one: {known_tasks}")
     return PROGRAMS[type(task)](task)
