@@ -184,7 +184,7 @@ def fast_runners():
 
 
 @pytest.fixture(scope="module", params=["plain", "fast"])
-def run(request):
+def build_runner(request):
     """Return a function from a model to its runner: the plain one, or the fast one with all its fast paths forced."""
     from lengthwise.runners import cpu
     from lengthwise.runners.plain import Plain

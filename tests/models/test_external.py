@@ -1,4 +1,4 @@
-"""Torch modules passed in from Python: their identity, their training and their refusal."""
+"""Torch modules passed in from Python: which count as equal, how they are trained, and which are refused."""
 
 import contextlib
 import copy
@@ -33,11 +33,11 @@ SYMBOLS = 4  # of parity in rows
 class SmallAttention(nn.Module):
     """Causal attention whose weights are of the same shape for any number of heads, with dropout."""
 
-    def __init__(self, heads=1, *, drop=0.0, logits=SYMBOLS, extra=None):
+    def __init__(self, heads=1, *, dropout=0.0, logit_count=SYMBOLS, extra_state=None):
         super().__init__()
-        self.heads, self.extra = heads, extra
-        self.embedding, self.mix, self.head = nn.Embedding(SYMBOLS, 8), nn.Linear(8, 8), nn.Linear(8, logits)
-        self.dropout = nn.Dropout(drop)
+        self.heads, self.extra_state = heads, extra_state
+        self.embedding, self.mix, self.head = nn.Embedding(SYMBOLS, 8), nn.Linear(8, 8), nn.Linear(8, logit_count)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens):
         x = self.embedding(tokens)
@@ -46,12 +46,12 @@ class SmallAttention(nn.Module):
         return self.head(self.dropout(x + seen.transpose(1, 2).flatten(2)))
 
 
-def build_heads(*args, **kwargs):
+def build_attention(*args, **kwargs):
     torch.manual_seed(0)
     return SmallAttention(*args, **kwargs)
 
 
-def build_attention(heads):
+def build_torch_attention(heads):
     torch.manual_seed(0)
     return nn.MultiheadAttention(8, heads)
 
@@ -61,11 +61,11 @@ def list_weights(run):
 
 
 @dataclass
-class Config:
+class GainConfig:
     gain: object
 
 
-class Slotted:
+class WithSlots:
     __slots__ = ("_cache", "gain")
 
     def __init__(self, gain):
@@ -77,7 +77,7 @@ class WithCache:
         self.gain, self._seen = gain, []
 
     @functools.cached_property
-    def doubled(self):
+    def double_gain(self):
         return [2 * self.gain]
 
 
@@ -87,25 +87,25 @@ class WithCache:
         (1.0, 0.0),
         (torch.tensor(1.0), torch.tensor(0.0)),
         (torch.zeros(2), torch.zeros(2, 1)),
-        (Config(1.0), Config(0.0)),
-        (Config({"of": [SimpleNamespace(this=1)]}), Config({"of": [SimpleNamespace(this=2)]})),
+        (GainConfig(1.0), GainConfig(0.0)),
+        (GainConfig({"of": [SimpleNamespace(this=1)]}), GainConfig({"of": [SimpleNamespace(this=2)]})),
         ({"a", "b"}, {"a", "c"}),
         (np.ones(2), np.zeros(2)),
         (np.array([1, "a"], dtype=object), np.array([1, "b"], dtype=object)),
         (torch.eye(3).to_sparse(), 2 * torch.eye(3).to_sparse()),
         (torch.ones(2, device="meta"), torch.ones(3, device="meta")),
         (torch.tensor([1 + 1j]).conj(), torch.tensor([1 + 2j]).conj()),
-        (Slotted(1), Slotted(2)),
+        (WithSlots(1), WithSlots(2)),
         (functools.partial(torch.softmax, dim=0), functools.partial(torch.softmax, dim=1)),
         ([nn.Linear(2, 2)], [nn.Linear(2, 2)]),
         (Path("one"), Path("two")),
         (torch.relu, torch.tanh),
-        (build_attention(2), build_attention(4)),
+        (build_torch_attention(2), build_torch_attention(4)),
     ],
 )
 @pytest.mark.parametrize("name", ["gain", "config"])
 def test_attributes_beside_the_weights_are_part_of_a_modules_identity(gains, name):
-    one, two = build_heads(), build_heads()
+    one, two = build_attention(), build_attention()
     for module, gain in ((one, gains[0]), (two, gains[1])):
         setattr(module, name, gain)
     of = lw.models.external.ExternalModule.from_module
@@ -113,12 +113,12 @@ def test_attributes_beside_the_weights_are_part_of_a_modules_identity(gains, nam
 
 
 def test_private_numbers_count_for_identity_but_caches_and_shared_objects_do_not():
-    of, module = lw.models.external.ExternalModule.from_module, build_heads()
+    of, module = lw.models.external.ExternalModule.from_module, build_attention()
     module.kept, module.listed = kept, (listed,) = WithCache(1), [nn.Dropout()]
     module.log, module.library = logging.getLogger("mine"), nn.functional
     before = of(module)
     module._cache = {"seen": torch.ones(3)}
-    assert kept.doubled and not listed.eval().training
+    assert kept.double_gain and not listed.eval().training
     kept._seen.append(1)
     logging.getLogger("another").info("x")
     assert of(module) == before
@@ -127,7 +127,7 @@ def test_private_numbers_count_for_identity_but_caches_and_shared_objects_do_not
 
 
 def test_modules_with_reference_cycles_have_an_identity():
-    module = build_heads()
+    module = build_attention()
     module.around = around = SimpleNamespace()
     around.around = around
     module.embedding.whole = [module]  # in a list, so that it is not registered as a submodule
@@ -150,7 +150,7 @@ class UnusedWeights(SmallAttention):
         self.steps = nn.Parameter(torch.zeros(1, dtype=torch.long), requires_grad=False)
 
 
-def test_a_module_with_weights_that_no_step_uses_resumes():
+def test_training_resumes_if_no_step_uses_some_weights():
     torch.manual_seed(0)
     module = UnusedWeights()
     recipe = lw.train(module, **TRAINING_OPTIONS).recipe.change(steps=5)
@@ -161,7 +161,7 @@ def test_a_module_with_weights_that_no_step_uses_resumes():
 
 
 def test_a_recipe_builds_the_module_with_its_original_weights():
-    module = build_heads()
+    module = build_attention()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     run = lw.train(module, **TRAINING_OPTIONS)
     lw.evaluate(module, 2, task="parity", samples=2, quiet=True)
@@ -170,26 +170,26 @@ def test_a_recipe_builds_the_module_with_its_original_weights():
     assert any(not torch.equal(module.state_dict()[name], value) for name, value in before.items())
 
 
-def test_training_does_not_depend_on_the_mode_a_module_is_given_in():
+def test_training_does_not_depend_on_the_initial_mode_of_a_module():
     trained = []
     for name, mode in (("in", True), ("out", False)):
-        run = lw.train(build_heads(drop=0.5).train(mode), f"name={name}", "watch.every=0", **TRAINING_OPTIONS)
+        run = lw.train(build_attention(dropout=0.5).train(mode), f"name={name}", "watch.every=0", **TRAINING_OPTIONS)
         trained.append(list_weights(run))
     assert trained[0] == trained[1]
-    plain = list_weights(lw.train(build_heads(drop=0.0), "name=plain", "watch.every=0", **TRAINING_OPTIONS))
+    plain = list_weights(lw.train(build_attention(dropout=0.0), "name=plain", "watch.every=0", **TRAINING_OPTIONS))
     assert plain != trained[0]
 
 
 @pytest.mark.parametrize("mode", [True, False])
 def test_evaluation_restores_the_mode_of_each_part(mode):
-    module = build_heads(drop=0.5).train(mode)
+    module = build_attention(dropout=0.5).train(mode)
     module.mix.train(not mode)
     lw.evaluate(module, 2, task="parity", samples=2, quiet=True)
     assert (module.training, module.dropout.training, module.mix.training) == (mode, mode, not mode)
 
 
 def test_logits_beyond_the_symbols_are_shown_as_replacement_characters():
-    module = build_heads(logits=16)
+    module = build_attention(logit_count=16)
     with torch.no_grad():
         module.head.bias[9] = 100.0
     run = lw.train(module, "optimizer.rate=1e-9", **TRAINING_OPTIONS)
@@ -244,14 +244,14 @@ class DetachedLogits(SmallAttention):
         return super().forward(tokens).detach()
 
 
-class Stateful(SmallAttention):
+class ExtraState(SmallAttention):
     """A module that stores a value other than a tensor, or a tensor of a type that files do not support."""
 
     def get_extra_state(self):
-        return self.extra
+        return self.extra_state
 
     def set_extra_state(self, state):
-        self.extra = state
+        self.extra_state = state
 
 
 class IntegerLogits(SmallAttention):
@@ -273,31 +273,31 @@ class LazyLayer(SmallAttention):
         return self.later(super().forward(tokens))
 
 
-def build_scripted():
+def build_scripted_module():
     return torch.jit.script(nn.Sequential(nn.Embedding(SYMBOLS, SYMBOLS)))
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*")  # is deprecated
 @pytest.mark.parametrize(
-    ("make", "why"),
+    ("build_module", "message"),
     [
         (ExtraArgument, "ExtraArgument.forward is missing a required argument: .style"),
         (WithoutForward, "WithoutForward has no forward: define forward"),
         (WithoutWeights, "no trainable weights"),
-        (lambda: build_heads().requires_grad_(False), "no trainable weights"),
+        (lambda: build_attention().requires_grad_(False), "no trainable weights"),
         (DetachedLogits, "the loss depends on no trainable weight: .*detach"),
         (lambda: nn.Sequential(nn.Embedding(SYMBOLS, 8), nn.LazyLinear(SYMBOLS)), "lazy layers without weights"),
         (IntegerLogits, r"but IntegerLogits gave \(\d, \d, 4\) of torch.int64"),
         (LazyLayer, "LazyLayer builds weights in its first call"),
-        (build_scripted, "pass the module before"),
-        (lambda: Stateful(extra=threading.Lock()), "Stateful cannot be copied by copy.deepcopy: .*lock"),
-        (lambda: Stateful(extra={"version": 1}), r"module\._extra_state: weights must be tensors, not dict"),
-        (lambda: Stateful(extra=torch.zeros(1, dtype=torch.complex128)), "cannot hold numbers of torch.complex128"),
+        (build_scripted_module, "pass the module before"),
+        (lambda: ExtraState(extra_state=threading.Lock()), "ExtraState cannot be copied by copy.deepcopy: .*lock"),
+        (lambda: ExtraState(extra_state={"version": 1}), r"module\._extra_state: weights must be tensors, not dict"),
+        (lambda: ExtraState(extra_state=torch.zeros(1, dtype=torch.cdouble)), "hold numbers of torch.complex128"),
     ],
 )
-def test_untrainable_modules_are_refused_in_one_line_before_training(make, why, runs):
-    with pytest.raises(lw.UsageError, match=why) as error:
-        lw.train(make(), **TRAINING_OPTIONS)
+def test_untrainable_modules_are_refused_in_one_line_before_training(build_module, message, runs):
+    with pytest.raises(lw.UsageError, match=message) as error:
+        lw.train(build_module(), **TRAINING_OPTIONS)
     assert len(str(error.value).splitlines()) == 1 and not runs.exists()
 
 
@@ -332,7 +332,7 @@ def test_an_objective_with_second_derivatives_trains_only_with_plain_runners(nam
 
 
 class ComplexWeights(nn.Module):
-    """A module with complex weights that sums rotated states up to each position or, looking ahead, from it on."""
+    """A module with complex weights that sums rotated states up to each position or, to look ahead, from it on."""
 
     def __init__(self, *, looks_ahead=False):
         super().__init__()

@@ -20,7 +20,7 @@ SMALL = lw.Transformer(width=8, heads=2, layers=1)
 
 
 class RunningMean(nn.Module):
-    """A module that returns the mean of the positions up to each one."""
+    """A module that returns, for each position, the mean of the states up to it."""
 
     def __init__(self, width):
         super().__init__()
@@ -32,12 +32,12 @@ class RunningMean(nn.Module):
         return self.scale(x).cumsum(1) / torch.arange(1, x.shape[1] + 1)[:, None]
 
 
-class LooksAhead(RunningMean):
+class LookAhead(RunningMean):
     def forward(self, x):
         return self.scale(x).flip(1)
 
 
-class ReturnsPair(RunningMean):
+class PairModule(RunningMean):
     def forward(self, x):
         return x, x
 
@@ -48,15 +48,15 @@ class MaskedMean(RunningMean):
         return (self.scale(x) * real).sum(1, keepdim=True) / real.sum(1, keepdim=True) + 0 * x
 
 
-MODULES_BY_NAME = {one.__name__: one for one in (RunningMean, LooksAhead, ReturnsPair, MaskedMean)}
+MODULES_BY_NAME = {one.__name__: one for one in (RunningMean, LookAhead, PairModule, MaskedMean)}
 
 
 @dataclass(frozen=True)
 class _ModuleSpec(MixerSpec):
-    of: str = "RunningMean"
+    module_name: str = "RunningMean"
 
     def build(self, width, heads):
-        return MODULES_BY_NAME[self.of](width)
+        return MODULES_BY_NAME[self.module_name](width)
 
 
 @dataclass(frozen=True)
@@ -67,8 +67,8 @@ class _LayerNumberSpec(MixerSpec):
         return module
 
 
-def broken_laws(spec):
-    """Return the laws that a model breaks, except JSON: the parts of this file are not registered by name."""
+def list_broken_laws(spec):
+    """Return the laws that a model breaks, without the law of JSON, as this file's parts are not registered by name."""
     return check_laws(spec, "", [law for law in list_laws(type(spec)) if law is not it_is_equal_after_json]).broken
 
 
@@ -78,8 +78,8 @@ def build_model(causal=True, **changes):
 
 def test_a_plain_module_is_a_mixer_and_keeps_the_laws():
     assert isinstance(build_model(mixer=_ModuleSpec()).blocks[0].mixer, PlainMixer)
-    assert not broken_laws(replace(SMALL, mixer=_ModuleSpec()))
-    assert broken_laws(replace(SMALL, mixer=_ModuleSpec("MaskedMean")))  # in a causal layout it sees later positions
+    assert not list_broken_laws(replace(SMALL, mixer=_ModuleSpec()))
+    assert list_broken_laws(replace(SMALL, mixer=_ModuleSpec("MaskedMean")))  # it sees later positions
 
 
 def test_a_plain_module_without_a_padding_mask_needs_a_causal_layout():
@@ -92,8 +92,8 @@ def test_modules_that_cannot_be_mixers_are_refused_in_one_line():
     changes = "layout=NextToken", "model.positions=NoPE", "loops=Constant(count=1)", "objective=Final"
     recipe = lw.find("looped-parity", *changes)
 
-    for name, message in (("LooksAhead", "^LooksAhead in TransformerModel looks ahead: other tokens after a position"),
-                          ("ReturnsPair", "but ReturnsPair returned a value of type tuple")):  # fmt: skip
+    for name, message in (("LookAhead", "^LookAhead in TransformerModel looks ahead: other tokens after a position"),
+                          ("PairModule", "but PairModule returned a value of type tuple")):  # fmt: skip
         own = recipe.change(model=replace(recipe.model, mixer=_ModuleSpec(name)))
         with pytest.raises(lw.UsageError, match=message):
             causality.check_model(own.build(), own)
@@ -110,7 +110,7 @@ def test_mixers_alternate_over_the_layers():
     kinds = [type(block.mixer) for block in model.blocks]
     assert kinds == [SoftmaxAttention, PlainMixer] * 2 + [SoftmaxAttention]
     assert [block.mixer.module.layer for block in model.blocks if type(block.mixer) is PlainMixer] == [1, 3]
-    assert not broken_laws(replace(SMALL, layers=2, mixers=(Attention(), _ModuleSpec())))
+    assert not list_broken_laws(replace(SMALL, layers=2, mixers=(Attention(), _ModuleSpec())))
 
 
 def test_an_attention_encoding_needs_at_least_one_attention_layer():
@@ -121,7 +121,7 @@ def test_an_attention_encoding_needs_at_least_one_attention_layer():
 
 def test_a_block_may_have_no_mlp():
     spec = replace(SMALL, mlp=0, layers=2)
-    assert not broken_laws(spec) and not broken_laws(replace(spec, norm="post"))
+    assert not list_broken_laws(spec) and not list_broken_laws(replace(spec, norm="post"))
     model = spec.build(READS, WRITES, causal=True)
     assert not [name for name in model.state_dict() if "mlp" in name]
     assert cpu.describe_choice(model) == "Plain: blocks.0 has no module as its mlp"
@@ -142,35 +142,35 @@ def test_parameters_may_be_exempt_from_weight_decay(optimizer):
 
 
 class RunningSum(Mixer):
-    def __init__(self, wrong=0.0):
+    def __init__(self, state_error=0.0):
         super().__init__()
-        self.scale, self.wrong = nn.Parameter(torch.ones(8)), wrong
+        self.scale, self.state_error = nn.Parameter(torch.ones(8)), state_error
 
     def forward(self, x, context, cache=None):
         return (x * self.scale).cumsum(1)
 
     def step(self, x, state):
-        found = (x * self.scale).cumsum(1) + (0 if state is None else state * (1 + self.wrong))
+        found = (x * self.scale).cumsum(1) + (0 if state is None else state * (1 + self.state_error))
         return found, found[:, -1:]
 
 
 @dataclass(frozen=True)
 class _RunningSumSpec(MixerSpec):
-    wrong: float = 0.0
+    state_error: float = 0.0
 
     def build(self, width, heads, *, causal):
         if not causal:
             raise lw.UsageError("needs a causal layout")
-        return RunningSum(self.wrong)
+        return RunningSum(self.state_error)
 
 
 def test_the_laws_check_stepwise_decoding_against_the_whole_row():
-    assert not broken_laws(replace(SMALL, mixer=_RunningSumSpec()))
-    (found,) = broken_laws(replace(SMALL, mixer=_RunningSumSpec(wrong=0.1)))
+    assert not list_broken_laws(replace(SMALL, mixer=_RunningSumSpec()))
+    (found,) = list_broken_laws(replace(SMALL, mixer=_RunningSumSpec(state_error=0.1)))
     assert "decoded separately" in found.failing_case
     hybrid = replace(SMALL, layers=3, mixers=(_RunningSumSpec(), Attention()), positions=(lw.Local(2),), mlp=0)
-    assert not broken_laws(hybrid)
-    assert broken_laws(replace(hybrid, mixers=(_RunningSumSpec(0.1), Attention())))
+    assert not list_broken_laws(hybrid)
+    assert list_broken_laws(replace(hybrid, mixers=(_RunningSumSpec(0.1), Attention())))
 
 
 def test_only_mixers_with_a_step_method_are_decoded_stepwise():

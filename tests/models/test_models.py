@@ -1,5 +1,5 @@
 """Laws of every model, with the plain and the fast runner: padding, other rows, later positions and positions outside a
-window change nothing, and rows that stop early equal those that stay."""
+window do not change logits, and rows that finish early have the logits of a full batch."""
 
 import math
 from dataclasses import dataclass, replace
@@ -69,43 +69,43 @@ def test_combined_parts_satisfy_all_laws(spec):
 @pytest.mark.parametrize("loops", [1, 2])
 @pytest.mark.parametrize("layers", [1, 2])
 @causal_and_full
-def test_a_window_reaches_exactly_its_reach_per_loop_and_layer(reach, loops, layers, causal, run):
+def test_information_travels_the_windows_reach_per_loop_and_layer(reach, loops, layers, causal, build_runner):
     spec = replace(BASE, layers=layers, positions=(Local(reach),))
     distance = torch.arange(11)[:, None] - torch.arange(11)
     wanted = distance.abs() <= reach * loops * layers
     if causal:
         wanted &= distance >= 0
-    assert torch.equal(find_influences(run(build(spec, causal)), build_rows([11]), loops), wanted)
+    assert torch.equal(find_influences(build_runner(build(spec, causal)), build_rows([11]), loops), wanted)
 
 
-@pytest.mark.parametrize("further", [Local(2), ALiBi(), RoPE(), LocalHeads(2, reach=2)], ids=repr)
+@pytest.mark.parametrize("other_encoding", [Local(2), ALiBi(), RoPE(), LocalHeads(2, reach=2)], ids=repr)
 @causal_and_full
-def test_several_windows_are_intersected(further, causal, run):
+def test_several_windows_are_intersected(other_encoding, causal, build_runner):
     distance = torch.arange(9)[:, None] - torch.arange(9)
     wanted = (distance.abs() <= 1) & ((distance >= 0) | (not causal))
-    spec = replace(BASE, positions=(Local(1), further))
-    assert torch.equal(find_influences(run(build(spec, causal)), build_rows([9]), 1), wanted)
+    spec = replace(BASE, positions=(Local(1), other_encoding))
+    assert torch.equal(find_influences(build_runner(build(spec, causal)), build_rows([9]), 1), wanted)
 
 
 @causal_and_full
-def test_heads_that_are_not_local_see_all_positions(causal, run):
+def test_heads_that_are_not_local_see_all_positions(causal, build_runner):
     distance = torch.arange(9)[:, None] - torch.arange(9)
     allowed = distance >= 0 if causal else torch.ones_like(distance, dtype=torch.bool)
     for count, wanted in ((2, distance.abs() <= 1), (1, distance.abs() <= 9)):
         spec = replace(BASE, positions=(LocalHeads(count),))
-        assert torch.equal(find_influences(run(build(spec, causal)), build_rows([9]), 1), wanted & allowed)
+        assert torch.equal(find_influences(build_runner(build(spec, causal)), build_rows([9]), 1), wanted & allowed)
 
 
 @pytest.mark.parametrize(("reach", "ahead"), [(0, 0), (1, 0), (0, 1), (1, 2), (0, 9)])
 @causal_and_full
-def test_coupled_heads_see_equal_digit_positions_and_themselves(reach, ahead, causal, run):
+def test_coupled_heads_see_equal_digit_positions_and_themselves(reach, ahead, causal, build_runner):
     position = torch.tensor([1, 2, 3, 0, 1, 2, 3, 0, 1, 2])
     wanted = (position - position[:, None] - ahead).abs() <= reach
     wanted |= torch.eye(10, dtype=torch.bool)
     wanted &= torch.ones_like(wanted).tril() if causal else True
     spec = replace(BASE, positions=(CoupledHeads(2, reach, ahead),))
     inputs = replace(build_rows([10]), digit_position=position[None])
-    assert torch.equal(find_influences(run(build(spec, causal)), inputs, 1), wanted)
+    assert torch.equal(find_influences(build_runner(build(spec, causal)), inputs, 1), wanted)
 
 
 @causal_and_full
@@ -120,7 +120,7 @@ def test_coupled_and_local_heads_can_be_combined(causal):
 
 
 def test_earlier_heads_initially_attend_to_equal_symbols():
-    """At the start, a repeated symbol attends most to its earlier position, and a new symbol attends little to any."""
+    """Before training, a repeated symbol attends most to its earlier position, and a new symbol little to any."""
     torch.manual_seed(0)
     spec = lw.Transformer(width=64, heads=4, init_std=0.1, positions=(LocalHeads(2), EarlierHeads(2)))
     model = spec.build(READS, WRITES, causal=True)
@@ -149,7 +149,7 @@ def test_a_window_has_a_learned_bias_per_head_and_offset():
 
 @causal_and_full
 def test_earlier_heads_see_earlier_positions_and_a_blank(causal):
-    """A blank is the bias's last column. The second of two heads has one here; with ``Blank``, both heads have one."""
+    """The last column of the bias is for the blank, which only the second head sees; with ``Blank``, both see it."""
     inputs, index = build_rows([7, 4]), torch.arange(7)
     seen = inputs.padding_mask[:, None].expand(-1, 7, -1) | torch.eye(7, dtype=torch.bool)
     seen = torch.ones(1, 7, 7, dtype=torch.bool).tril() if causal else seen  # later padding is hidden by causality
@@ -161,7 +161,7 @@ def test_earlier_heads_see_earlier_positions_and_a_blank(causal):
     assert torch.equal(bias[..., :-1] == 0, seen[:, None].expand(-1, 2, -1, -1)) and not bias[..., -1].any()
 
 
-def test_alibi_s_slopes_as_published():
+def test_alibi_has_the_published_slopes():
     slopes = -ALiBi().build(64, 8).attention_bias(build_rows([2]))[:, 1, 0]
     assert slopes.tolist() == [2.0**-k for k in range(1, 9)]
 
@@ -169,22 +169,22 @@ def test_alibi_s_slopes_as_published():
 # Positions
 
 
-def shift_positions(inputs, by):
-    return replace(inputs, position=inputs.position + by)
+def shift_positions(inputs, offset):
+    return replace(inputs, position=inputs.position + offset)
 
 
 @pytest.mark.parametrize(
     "positions", [(RoPE(),), (RoPE(100.0), Local(2)), (Local(1),), (ALiBi(),), (NoPE(),), ()], ids=repr
 )
 @causal_and_full
-def test_relative_positions_do_not_depend_on_the_start_of_a_row(positions, causal, run):
-    runner, inputs = run(build(replace(BASE, positions=positions), causal)), build_rows()
+def test_relative_positions_do_not_depend_on_the_start_of_a_row(positions, causal, build_runner):
+    runner, inputs = build_runner(build(replace(BASE, positions=positions), causal)), build_rows()
     assert_close(compute_logits(runner, inputs), compute_logits(runner, shift_positions(inputs, 7)), 1e-6)
 
 
 @pytest.mark.parametrize("positions", [(RoPE(),), (Learned(40),)], ids=repr)
-def test_order_follows_the_position_index(positions, run):
-    runner, inputs = run(build(replace(BASE, positions=positions), False)), build_rows([6])
+def test_logits_depend_on_position_indices(positions, build_runner):
+    runner, inputs = build_runner(build(replace(BASE, positions=positions), False)), build_rows([6])
     turned = replace(inputs, position=inputs.position.flip(1))
     stretched = replace(inputs, position=inputs.position * 2)
     one = compute_logits(runner, inputs, [1])
@@ -192,7 +192,7 @@ def test_order_follows_the_position_index(positions, run):
     assert (one - compute_logits(runner, stretched, [1])).abs().max() > 1e-3
 
 
-def test_sinusoidal_positions_as_published():
+def test_sinusoidal_positions_equal_the_published_formula():
     inputs = build_rows([5])
     added = Sinusoidal().build(8, 2).vectors(inputs)
     wanted = [
@@ -203,8 +203,8 @@ def test_sinusoidal_positions_as_published():
 
 
 @pytest.mark.parametrize("length", [4, 9])
-def test_fire_as_published(length):
-    """f(log(c(i − j) + 1) / log(c · max(i, L) + 1)), with a network f of one hidden layer; L is 6 here."""
+def test_fire_equals_the_published_formula(length):
+    """The bias is f(log(c(i − j) + 1) / log(c · max(i, L) + 1)), with L = 6 and a network f of one hidden layer."""
     torch.manual_seed(0)
     encoding = FIRE(threshold=6.0).build(8, 2)
     bias = encoding.attention_bias(build_rows([length]))
@@ -217,7 +217,7 @@ def test_fire_as_published(length):
             assert_close(bias[:, i, j], second.weight @ hidden + second.bias, 1e-5)
 
 
-def test_fire_with_different_positions_per_row():
+def test_fire_supports_different_positions_per_row():
     torch.manual_seed(0)
     encoding, inputs = FIRE().build(8, 2), build_rows([6, 6])
     inputs = replace(inputs, position=torch.stack([torch.arange(6), 3 * torch.arange(6)]))
@@ -228,7 +228,7 @@ def test_fire_with_different_positions_per_row():
     assert (bias[0] - bias[1]).abs().max() > 1e-3
 
 
-def test_equal_digit_positions_share_an_abacus_vector_and_signs_have_one():
+def test_equal_digit_positions_share_an_abacus_vector_and_signs_share_another():
     encoding, inputs = Abacus(9).build(8, 2), build_rows([9])
     added = encoding.vectors(inputs)[0]
     same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
@@ -284,7 +284,7 @@ def test_coupled_signs_share_a_vector_and_are_offset_with_the_digits():
     assert torch.equal((encoding.vectors(varied) == plain).all(-1), more == 0)
 
 
-def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
+def test_abacus_vectors_at_attention_are_added_only_to_queries_and_keys():
     model, inputs = build(replace(BASE, positions=(Abacus(9, at="attention"),)), False), build_rows([6])
     context = model.embed(inputs)
     assert_close(context.embedded, model.embedding(inputs.tokens))
@@ -292,7 +292,7 @@ def test_abacus_at_attention_is_added_to_queries_and_keys_alone():
 
 
 def test_randomized_positions_increase_and_cover_the_range():
-    """Training draws new positions for each batch; evaluation always gives a length the same ones."""
+    """Training draws new positions for each batch; in evaluation, rows of equal length always get equal positions."""
     position, inputs = Randomized(RoPE(), 20), build_rows()
     varied = torch.stack([position.vary(inputs, lw.stream(0, "random", i)).position for i in range(200)])
     for i, length in enumerate(LENGTHS):
@@ -327,8 +327,8 @@ def test_a_digit_position_beyond_the_table_is_refused():
         encoding.vectors(replace(build_rows([9]), digit_position=torch.full((1, 9), 5)))
 
 
-def test_a_learned_table_holds_exactly_its_size(run):
-    runner = run(build(replace(BASE, positions=(Learned(9),)), True))
+def test_a_learned_table_supports_rows_up_to_exactly_its_size(build_runner):
+    runner = build_runner(build(replace(BASE, positions=(Learned(9),)), True))
     compute_logits(runner, build_rows([9]), [1])
     with pytest.raises(
         lw.UsageError, match="a row of 10 positions does not fit the learned table of 9: use shorter problems"
@@ -337,13 +337,13 @@ def test_a_learned_table_holds_exactly_its_size(run):
 
 
 @pytest.mark.parametrize("positions", [(RoPE(), RoPE()), (EarlierHeads(1), Blank())], ids=repr)
-def test_two_rotary_or_two_blank_encodings_are_refused(positions, run):
+def test_two_rotary_or_two_blank_encodings_are_refused(positions, build_runner):
     with pytest.raises(lw.UsageError, match="at most one rotary encoding, and at most one encoding with a blank key"):
-        compute_logits(run(build(replace(BASE, positions=positions), True)), build_rows())
+        compute_logits(build_runner(build(replace(BASE, positions=positions), True)), build_rows())
 
 
 @pytest.mark.parametrize(
-    "make",
+    "build_invalid",
     [
         lambda: LocalHeads(3).build(8, 2),
         lambda: EarlierHeads(3).build(8, 2),
@@ -353,15 +353,15 @@ def test_two_rotary_or_two_blank_encodings_are_refused(positions, run):
         lambda: RoPE().build(6, 2),
     ],
 )
-def test_invalid_heads_and_widths_are_refused(make):
+def test_invalid_heads_and_widths_are_refused(build_invalid):
     with pytest.raises(lw.UsageError):
-        make()
+        build_invalid()
 
 
 # The block and its loop
 
 
-def plain_mlp(mlp, x):
+def compute_mlp(mlp, x):
     x = x @ mlp.widen.weight.T + (0 if mlp.widen.bias is None else mlp.widen.bias)
     x, gate = x.chunk(2, -1) if mlp.gated else (1, x)
     gelu = gate * (1 + (math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3)).tanh()) / 2
@@ -369,8 +369,8 @@ def plain_mlp(mlp, x):
     return x @ mlp.narrow.weight.T + (0 if mlp.narrow.bias is None else mlp.narrow.bias)
 
 
-def plain_attention(attention, x, context):
-    """Compute attention from all scores, with the mask, blank and rotations of the batch's context."""
+def compute_attention(attention, x, context):
+    """Compute attention from all scores, with the bias, blank and rotations of the batch's context."""
     b, t, d = x.shape
     query, key, value = attention.project(x).view(b, t, 3, attention.heads, -1).permute(2, 0, 3, 1, 4)
     if context.keys is not None:
@@ -392,15 +392,15 @@ def plain_attention(attention, x, context):
     return attention.out((weights @ value).transpose(1, 2).reshape(b, t, d))
 
 
-def plain_block(spec, block, h, x, context):
+def compute_block(spec, block, h, x, context):
     read = x if spec.injection == "reads" else 0
     if spec.injection == "layers":
         h = h + x
     if spec.norm == "post":
-        h = block.norm_mixer(h + plain_attention(block.mixer, h + read, context))
-        return block.norm_mlp(h + plain_mlp(block.mlp, h + read))
-    h = h + plain_attention(block.mixer, block.norm_mixer(h) + read, context)
-    return h + plain_mlp(block.mlp, block.norm_mlp(h) + read)
+        h = block.norm_mixer(h + compute_attention(block.mixer, h + read, context))
+        return block.norm_mlp(h + compute_mlp(block.mlp, h + read))
+    h = h + compute_attention(block.mixer, block.norm_mixer(h) + read, context)
+    return h + compute_mlp(block.mlp, block.norm_mlp(h) + read)
 
 
 INJECTED = {
@@ -418,14 +418,14 @@ INJECTED = {
 @pytest.mark.parametrize("spec", SPECS, ids=spec_id)
 @causal_and_full
 def test_looping_follows_its_formula(spec, causal):
-    """With injection h_0 = 0 and h ← norm(blocks(inject(h, x))); without, h_0 = x and h ← norm(blocks(h))."""
+    """With injection, h_0 = 0 and h ← norm(blocks(inject(h, x))); without it, h_0 = x and h ← norm(blocks(h))."""
     model, inputs = cached_model(spec, causal), build_rows()
     x, context, _ = model.embed(inputs)
     state = x if spec.injection in ("once", "reads") else torch.zeros_like(x)
     for k, rows, found in unroll(model, inputs, torch.full((len(LENGTHS),), 3)):
         state = INJECTED[spec.injection](model, state, x)
         for block in model.blocks:
-            state = plain_block(spec, block, state, x, context)
+            state = compute_block(spec, block, state, x, context)
         if spec.final_norm == "loop":
             state = model.norm(state)
         assert_close(found[inputs.padding_mask], state[inputs.padding_mask])
@@ -437,7 +437,7 @@ def test_the_readout_follows_its_formula():
     spec = replace(BASE, final_norm="readout", readout="mlp", gated=True)
     model, state = build(spec, True), torch.randn(1, 5, 8, dtype=torch.double)
     mlp, norm, extra, linear = model.readout
-    assert_close(model.read(state), linear(extra(norm(plain_mlp(mlp, state)))))
+    assert_close(model.read(state), linear(extra(norm(compute_mlp(mlp, state)))))
     plain = build(replace(BASE, final_norm="readout"), True)
     assert_close(plain.read(state), plain.readout[1](plain.readout[0](state)))
 
@@ -463,42 +463,42 @@ def test_loops_start_from_noise_in_training_and_from_zero_in_evaluation():
     assert torch.equal(one, model.start(context))  # training sets the seed in every step
 
 
-@pytest.mark.parametrize(("injection", "share"), [("concat", 1.0), ("gate", 0.9)])
-def test_concat_and_gate_injection_start_near_addition(injection, share):
+@pytest.mark.parametrize(("injection", "factor"), [("concat", 1.0), ("gate", 0.9)])
+def test_concat_and_gate_injection_start_near_addition(injection, factor):
     torch.manual_seed(0)
     model = replace(BASE, injection=injection).build(READS, WRITES, causal=True)
     state, x = torch.randn(2, 1, 3, 8)
-    assert_close(model.inject(state, x), state + share * x, 1e-6)
+    assert_close(model.inject(state, x), state + factor * x, 1e-6)
 
 
 @pytest.mark.parametrize("positions", [(NoPE(),), (Local(1),)], ids=repr)
-def test_dropout_acts_only_in_training_and_follows_the_seed(positions, run):
+def test_dropout_acts_only_in_training_and_follows_the_seed(positions, build_runner):
     plain, model = (build(replace(BASE, positions=positions, dropout=share), False) for share in (0.0, 0.5))
     inputs = build_rows()
-    assert torch.equal(compute_logits(run(model), inputs), compute_logits(run(plain), inputs))
+    assert torch.equal(compute_logits(build_runner(model), inputs), compute_logits(build_runner(plain), inputs))
     model.train()
 
-    def at(seed):
+    def compute_with_seed(seed):
         torch.manual_seed(seed)
-        return compute_logits(run(model), inputs)
+        return compute_logits(build_runner(model), inputs)
 
-    assert torch.equal(at(1), at(1))
-    assert not torch.equal(at(1), at(2))
+    assert torch.equal(compute_with_seed(1), compute_with_seed(1))
+    assert not torch.equal(compute_with_seed(1), compute_with_seed(2))
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("fraction", [0.0, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_dropout_drops_its_share_and_keeps_the_mean(share, dtype):
+def test_dropout_drops_the_given_fraction_and_keeps_the_mean(fraction, dtype):
     torch.manual_seed(0)
     x = torch.full((999, 1001), 3.0, dtype=dtype, requires_grad=True)
-    out = dropout(x, share)
+    out = dropout(x, fraction)
     zero = out == 0
-    assert out.dtype == dtype and abs(float(zero.double().mean()) - share) < 3e-3
-    assert_close(out[~zero].double(), torch.full_like(out[~zero], 3 / (1 - share), dtype=torch.double), 0.01)
+    assert out.dtype == dtype and abs(float(zero.double().mean()) - fraction) < 3e-3
+    assert_close(out[~zero].double(), torch.full_like(out[~zero], 3 / (1 - fraction), dtype=torch.double), 0.01)
     # Four values are taken from one draw; they must be uncorrelated.
     four = zero.flatten()[:999_000].view(-1, 4).double()
-    assert (four.mean(0) - share).abs().max() < 5e-3
-    assert share == 0 or (torch.corrcoef(four.T) - torch.eye(4)).abs().max() < 0.01
+    assert (four.mean(0) - fraction).abs().max() < 5e-3
+    assert fraction == 0 or (torch.corrcoef(four.T) - torch.eye(4)).abs().max() < 0.01
     (gradient,) = torch.autograd.grad(out.sum(), x)
     assert torch.equal(gradient * 3, out)
 
@@ -507,11 +507,11 @@ def test_dropout_drops_its_share_and_keeps_the_mean(share, dtype):
 @pytest.mark.parametrize(
     "positions", [(NoPE(),), (RoPE(),), (ALiBi(),), (Local(1),), (LocalHeads(1),), (EarlierHeads(1),)], ids=repr
 )
-def test_attention_with_negligible_dropout_equals_attention_without(positions, causal, run):
+def test_attention_with_negligible_dropout_equals_attention_without(positions, causal, build_runner):
     """The code for training with dropout is compared with the code without dropout."""
     spec = replace(BASE, positions=positions)
     plain, model = build(spec, causal), build(replace(spec, dropout=1e-12), causal)
-    assert_close(compute_logits(run(model.train()), build_rows()), compute_logits(Plain(plain), build_rows()))
+    assert_close(compute_logits(build_runner(model.train()), build_rows()), compute_logits(Plain(plain), build_rows()))
 
 
 # Rows stop after their own loops
@@ -544,14 +544,14 @@ class LoopCounter(lw.Model):
 LOOP_LISTS = st.lists(st.integers(1, 6), min_size=1, max_size=8)
 
 
-def numbered_rows(loops):
+def build_numbered_rows(loops):
     name = torch.arange(len(loops))[:, None]
     return lw.Inputs(name, name, name, torch.ones_like(name, dtype=torch.bool))
 
 
 @given(LOOP_LISTS)
 def test_rows_run_exactly_their_own_loops(loops):
-    model, inputs, counts = LoopCounter(), numbered_rows(loops), torch.tensor(loops)
+    model, inputs, counts = LoopCounter(), build_numbered_rows(loops), torch.tensor(loops)
     yielded = 0
     for k, rows, (name, (count, all_alike)) in unroll(model, inputs, counts):
         yielded += 1
@@ -572,7 +572,7 @@ def test_rows_that_finish_early_equal_those_of_a_full_batch(spec, causal):
     model, inputs, loops = cached_model(spec, causal), build_rows(width=10), torch.tensor(LOOPS)
     at = inputs.padding_mask & (torch.arange(10) % 3 != 1)
 
-    def full_batch(no_grad_loops):
+    def run_full_batch(no_grad_loops):
         """Advance every row as often as the longest; return the logits after each loop."""
         context, read = model.embed(inputs), []
         state = model.start(context)
@@ -582,9 +582,9 @@ def test_rows_that_finish_early_equal_those_of_a_full_batch(spec, causal):
             read.append(model.read(state))
         return torch.stack(read)
 
-    wanted = [torch.cat([read[row][at[row]] for k, read in enumerate(full_batch(0), 1)
+    wanted = [torch.cat([read[row][at[row]] for k, read in enumerate(run_full_batch(0), 1)
                          for row in (loops >= k).nonzero()[:, 0]])]  # fmt: skip
-    wanted += [full_batch(first)[loops - 1, torch.arange(len(loops))][at] for first in (0, 2)]
+    wanted += [run_full_batch(first)[loops - 1, torch.arange(len(loops))][at] for first in (0, 2)]
     found = [run_each_loop(Plain(model), inputs, LOOPS, at)]
     found += [Plain(model).last(inputs, loops, at, no_grad_loops=first) for first in (0, 2)]
     for ours, theirs in zip(found, wanted, strict=True):
@@ -596,10 +596,10 @@ def test_rows_that_finish_early_equal_those_of_a_full_batch(spec, causal):
 
 @dataclass(frozen=True)
 class _ModuleSpec(lw.ModelSpec):
-    bad: bool = False
+    returns_text: bool = False
 
     def build(self, reads, writes, *, causal):
-        if self.bad:
+        if self.returns_text:
             return "a model"
         return nn.Sequential(nn.Embedding(len(reads), 8), nn.GELU(), nn.Linear(8, len(writes)))
 
@@ -610,24 +610,24 @@ RECIPE = lw.Recipe(
 
 
 def test_a_module_with_a_padding_mask_parameter_receives_it():
-    class Masked(nn.Module):
+    class MaskedModule(nn.Module):
         def forward(self, tokens, padding_mask):
             return nn.functional.one_hot(tokens * padding_mask, 6).double()
 
     inputs = build_rows(width=10)
-    read = SinglePass(Masked()).advance(None, (inputs.tokens, inputs.padding_mask)).argmax(-1)
+    read = SinglePass(MaskedModule()).advance(None, (inputs.tokens, inputs.padding_mask)).argmax(-1)
     assert torch.equal(read, inputs.tokens * inputs.padding_mask)
 
 
-def test_a_module_of_another_shape_is_refused_in_one_line(run):
+def test_a_module_of_another_shape_is_refused_in_one_line(build_runner):
     model = SinglePass(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
     with pytest.raises(lw.UsageError, match=r"must map tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
-        compute_logits(run(model), build_rows(), [1] * 3)
+        compute_logits(build_runner(model), build_rows(), [1] * 3)
     with pytest.raises(lw.UsageError, match="must return a torch module, not 'a model'"):
-        replace(RECIPE, model=_ModuleSpec(bad=True)).build()
+        replace(RECIPE, model=_ModuleSpec(returns_text=True)).build()
 
 
-def test_numbers_are_a_linear_map_of_a_symbol_s_digits():
+def test_number_embeddings_are_a_linear_map_of_a_symbols_digits():
     columns = lw.Vocab(("00", "07", "70", "77"))
     spec = lw.Transformer(read_in="numbers")
     none, low, high, both = spec.build(columns, columns, causal=False).embedding(torch.arange(4))
@@ -637,7 +637,7 @@ def test_numbers_are_a_linear_map_of_a_symbol_s_digits():
             spec.build(lw.Vocab(tuple(symbols.split())), columns, causal=False)
 
 
-def test_building_a_model_leaves_the_global_generator_alone():
+def test_building_a_recipes_model_does_not_change_the_global_generator():
     before = torch.get_rng_state()
     RECIPE.build()
     assert torch.equal(before, torch.get_rng_state())

@@ -31,30 +31,30 @@ SETTINGS += [(lw.Copy(), lw.FullOutput())]
 LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
 
 
-def short(part):
+def format_id(part):
     """Return a part's name for a test id."""
     return "+".join(map(repr, part.positions)) if isinstance(part, lw.Transformer) else part_text(part)
 
 
-def accepted_settings(spec):
+def list_accepted_settings(spec):
     return [(task, layout) for task, layout in SETTINGS if can_build(spec, layout.causal, *layout.vocabs(task))]
 
 
 def select_settings(settings, number):
-    """Return all settings or, in short test runs, the one of this number, modulo their count."""
+    """Return all settings or, in short test runs, the one at index ``number`` modulo their count."""
     return settings if LONG else [settings[number % len(settings)]]
 
 
 every_setting = pytest.mark.parametrize(
     ("spec", "task", "layout"),
-    [(spec, *setting) for i, spec in enumerate(SPECS) for setting in select_settings(accepted_settings(spec), i)],
-    ids=short,
+    [(spec, *setting) for i, spec in enumerate(SPECS) for setting in select_settings(list_accepted_settings(spec), i)],
+    ids=format_id,
 )
 
 
 @cache
 def build_model_and_batch(spec, task, layout):
-    """Return a model in float64 in which every parameter matters, and a batch of answers of several lengths."""
+    """Return a float64 model whose logits depend on every parameter, and a batch of answers of several lengths."""
     torch.manual_seed(0)
     model = add_noise(spec.build(*layout.vocabs(task), causal=layout.causal))
     draw = lw.stream(0, "setting")
@@ -62,7 +62,7 @@ def build_model_and_batch(spec, task, layout):
     return model, layout.write(task.sample(sizes, draw), task)
 
 
-def loss_and_gradients(objective, runner, batch, seed=0):
+def compute_loss_and_gradients(objective, runner, batch, seed=0):
     """Return the loss and every parameter's gradient."""
     model = runner.model
     model.zero_grad()
@@ -71,75 +71,75 @@ def loss_and_gradients(objective, runner, batch, seed=0):
     return loss, {name: parameter.grad for name, parameter in model.named_parameters()}
 
 
-def run_single_row(model, batch, i, depth, tracked=None, smoothing=0.0):
-    """Return the summed loss, the right tokens and all supervised tokens of row i alone after ``depth`` loops."""
+def run_single_row(model, batch, i, depth, grad_loops=None, smoothing=0.0):
+    """Return the summed loss and the numbers of right and of supervised tokens of row i alone after ``depth`` loops."""
     row = batch.take(slice(i, i + 1))
     width = int(row.inputs.padding_mask.sum())
     context = model.embed(lw.Inputs(**{name: value[:, :width] for name, value in vars(row.inputs).items()}))
     state = model.start(context)
     for loop in range(depth):
-        with torch.set_grad_enabled(tracked is None or loop >= depth - tracked):
+        with torch.set_grad_enabled(grad_loops is None or loop >= depth - grad_loops):
             state = model.advance(state, context)
     logits, targets = model.read(state)[row.loss_mask[:, :width]], row.targets[row.loss_mask]
     loss = F.cross_entropy(logits, targets, reduction="sum", label_smoothing=smoothing)
     return loss, int((logits.argmax(-1) == targets).sum()), len(targets)
 
 
-def mean(parts):
+def average_rows(parts):
     losses, right, loss_mask = zip(*parts, strict=True)
     return sum(losses) / sum(loss_mask), sum(right) / sum(loss_mask)
 
 
-def plain_final(model, batch, most=99, tracked=None, smoothing=0.0):
-    """Return the mean over all supervised tokens, each row after its own loops or at most ``most``. Gradients go
-    through the last ``tracked`` loops of the row with most loops."""
-    most = min(most, int(LOOPS.max()))
-    loops = LOOPS.clamp(max=most).tolist()
-    return mean(
+def compute_final(model, batch, max_loops=99, grad_loops=None, smoothing=0.0):
+    """Return mean loss and accuracy over all supervised tokens, each row after its own loops or at most ``max_loops``.
+    Gradients go through the last ``grad_loops`` loops of the row with most loops."""
+    max_loops = min(max_loops, int(LOOPS.max()))
+    loops = LOOPS.clamp(max=max_loops).tolist()
+    return average_rows(
         [
-            run_single_row(model, batch, i, n, tracked and max(0, n - (most - tracked)), smoothing)
+            run_single_row(model, batch, i, n, grad_loops and max(0, n - (max_loops - grad_loops)), smoothing)
             for i, n in enumerate(loops)
         ]
     )
 
 
-def plain_every(model, batch):
-    """Return the mean over loops of each loop's mean over tokens, weighted by the rows that run it."""
+def compute_every(model, batch):
+    """Return mean loss and accuracy over loops, where a loop's mean over tokens is weighted by its number of rows."""
     total = right = rows = 0
     for k in range(1, int(LOOPS.max()) + 1):
         running = [i for i, loops in enumerate(LOOPS) if loops >= k]
-        loss, hits = mean([run_single_row(model, batch, i, k) for i in running])
+        loss, hits = average_rows([run_single_row(model, batch, i, k) for i in running])
         total, right, rows = total + len(running) * loss, right + len(running) * hits, rows + len(running)
     return total / rows, right / rows
 
 
 @cache
-def cached_reference(plain, spec, task, layout, *more):
+def compute_reference(reference, spec, task, layout, *more):
     """Return loss, fraction of right tokens and gradients, computed once for all tests and runners."""
     model, batch = build_model_and_batch(spec, task, layout)
-    value, right = plain(model, batch, *more)
-    return value.detach(), right, gradients(value, model)
+    value, right = reference(model, batch, *more)
+    return value.detach(), right, compute_gradients(value, model)
 
 
-def combine_losses(weight, full, fewer):
-    """Return (1 − weight) · full + weight · fewer, for losses and for gradients."""
-    gradients = {name: (1 - weight) * found + weight * fewer[2][name] for name, found in full[2].items()}
-    return (1 - weight) * full[0] + weight * fewer[0], gradients
+def combine_losses(weight, all_loops, fewer_loops):
+    """Return (1 − weight) · all_loops + weight · fewer_loops, for losses and for gradients."""
+    gradients = {name: (1 - weight) * found + weight * fewer_loops[2][name] for name, found in all_loops[2].items()}
+    return (1 - weight) * all_loops[0] + weight * fewer_loops[0], gradients
 
 
-def close(one, two):
-    torch.testing.assert_close(one, two, atol=1e-9, rtol=1e-9)
+def assert_close(found, expected):
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
 
 
-def gradients(value, model):
+def compute_gradients(value, model):
     parameters = dict(model.named_parameters())
     found = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
     return dict(zip(parameters, found, strict=True))
 
 
-def have_equal_gradients(one, two):
+def are_close(first, second):
     zero = torch.zeros(())
-    pairs = [[zero if found is None else found for found in (one[name], two[name])] for name in one]
+    pairs = [[zero if found is None else found for found in (first[name], second[name])] for name in first]
     return all(torch.allclose(*torch.broadcast_tensors(*pair), atol=1e-9, rtol=1e-9) for pair in pairs)
 
 
@@ -148,80 +148,79 @@ def have_equal_gradients(one, two):
 
 @every_setting
 @pytest.mark.parametrize(
-    ("objective", "plain"),
-    [(lw.Final(), plain_final), (lw.Final(0.3), partial(plain_final, smoothing=0.3)), (lw.Every(), plain_every)],
+    ("objective", "reference"),
+    [(lw.Final(), compute_final), (lw.Final(0.3), partial(compute_final, smoothing=0.3)), (lw.Every(), compute_every)],
     ids=["final", "smoothed", "every"],
 )
-def test_final_and_every_against_single_rows(spec, task, layout, objective, plain, run):
+def test_final_and_every_equal_losses_computed_row_by_row(spec, task, layout, objective, reference, build_runner):
     model, batch = build_model_and_batch(spec, task, layout)
-    loss, found = loss_and_gradients(objective, run(model), batch)
-    value, right, wanted = cached_reference(plain, spec, task, layout)
-    close(loss.value, value)
+    loss, found = compute_loss_and_gradients(objective, build_runner(model), batch)
+    value, right, wanted = compute_reference(reference, spec, task, layout)
+    assert_close(loss.value, value)
     assert float(loss.logs["token_accuracy"]) == pytest.approx(float(right))
-    assert have_equal_gradients(found, wanted)
+    assert are_close(found, wanted)
     if "last_loss" in loss.logs:
-        last, _ = mean([run_single_row(model, batch, int(LOOPS.argmax()), int(LOOPS.max()))])
-        close(loss.logs["last_loss"], last.detach())
+        last, _ = average_rows([run_single_row(model, batch, int(LOOPS.argmax()), int(LOOPS.max()))])
+        assert_close(loss.logs["last_loss"], last.detach())
     assert ("last_loss" in loss.logs) == isinstance(objective, lw.Every)
 
 
-@pytest.mark.parametrize("spec", SPECS if LONG else SPECS[1:4:2], ids=short)
-def test_progressive_against_single_rows(spec, run):
+@pytest.mark.parametrize("spec", SPECS if LONG else SPECS[1:4:2], ids=format_id)
+def test_progressive_equals_losses_computed_row_by_row(spec, build_runner):
     """The loss is (1 − weight) · L(all loops) + weight · L(r loops), and every r in 1 … R is drawn."""
-    setting = accepted_settings(spec)[0]
+    setting = list_accepted_settings(spec)[0]
     model, batch = build_model_and_batch(spec, *setting)
-    by_depth = {depth: cached_reference(plain_final, spec, *setting, depth) for depth in range(1, 5)}
+    by_depth = {depth: compute_reference(compute_final, spec, *setting, depth) for depth in range(1, 5)}
     wanted = {depth: combine_losses(0.7, by_depth[4], fewer) for depth, fewer in by_depth.items()}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < 4, range(12)):
-        loss, found = loss_and_gradients(lw.Progressive(0.7), run(model), batch, seed)
+        loss, found = compute_loss_and_gradients(lw.Progressive(0.7), build_runner(model), batch, seed)
         # Several depths are equal if further loops change nothing.
         depths = [depth for depth, (value, _) in wanted.items() if abs(value - loss.value) < 1e-9]
-        close(loss.logs["full_loss"], by_depth[4][0])
-        assert have_equal_gradients(found, wanted[depths[0]][1])
+        assert_close(loss.logs["full_loss"], by_depth[4][0])
+        assert are_close(found, wanted[depths[0]][1])
         drawn.update(depths)
     assert drawn == {1, 2, 3, 4}
 
 
-@pytest.mark.parametrize("spec", SPECS[:2] if LONG else SPECS[:1], ids=short)
-def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops(spec, run):
+@pytest.mark.parametrize("spec", SPECS[:2] if LONG else SPECS[:1], ids=format_id)
+def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops(spec, build_runner):
     """With R = 4, n in 0 … 3 loops run without gradients and k in 1 … min(4 − n, 2) with them; the full run has
-    gradients in its last 2. The value does not depend on this."""
+    gradients in its last 2. Losses do not depend on which loops have gradients."""
     model, batch = build_model_and_batch(spec, *SETTINGS[1])
     pairs = [(n, k) for n in range(4) for k in range(1, min(4 - n, 2) + 1)]
-    full = cached_reference(plain_final, spec, *SETTINGS[1], 4, 2)
-    wanted = {
-        (n, k): combine_losses(0.7, full, cached_reference(plain_final, spec, *SETTINGS[1], n + k, k)) for n, k in pairs
-    }
+    full = compute_reference(compute_final, spec, *SETTINGS[1], 4, 2)
+    fewer_loops = {(n, k): compute_reference(compute_final, spec, *SETTINGS[1], n + k, k) for n, k in pairs}
+    wanted = {pair: combine_losses(0.7, full, reference) for pair, reference in fewer_loops.items()}
     drawn = set()
     for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
-        loss, found = loss_and_gradients(lw.Progressive(0.7, truncated=True), run(model), batch, seed)
+        loss, found = compute_loss_and_gradients(lw.Progressive(0.7, truncated=True), build_runner(model), batch, seed)
         close_values = [(pair, slow) for pair, (value, slow) in wanted.items() if abs(value - loss.value) < 1e-9]
-        (pair,) = [pair for pair, slow in close_values if have_equal_gradients(found, slow)]
+        (pair,) = [pair for pair, slow in close_values if are_close(found, slow)]
         drawn.add(pair)
     assert drawn == set(pairs)
 
 
-def test_all_objectives_are_equal_for_a_single_loop(run):
-    """For a model that is advanced once, all objectives equal the usual loss."""
+def test_all_objectives_are_equal_for_a_single_loop(build_runner):
+    """For a model that is advanced once, all objectives give the loss of ``Final``."""
     model, batch = build_model_and_batch(BASE, lw.Addition(3), lw.FullOutput())
     ones = torch.ones_like(LOOPS)
     batch = replace(batch, rounds=ones)  # no row stops early
     once = [objective for objective in OBJECTIVES if not objective.takes_several_steps]
-    first, *others = (objective(run(model), batch, ones, lw.stream(0, "x")).value for objective in once)
+    first, *others = (objective(build_runner(model), batch, ones, lw.stream(0, "x")).value for objective in once)
     for value in others:
-        close(value, first)
+        assert_close(value, first)
 
 
-def test_rows_that_stop_early_are_supervised_to_answer_nothing(run):
+def test_rows_that_stop_early_are_trained_to_give_no_answer(build_runner):
     """Only the first slot of such rows is supervised; other rows are supervised as by ``Final``."""
     model, batch = build_model_and_batch(BASE, lw.Addition(3), lw.FullOutput())
     batch = replace(batch, rounds=torch.tensor([3, 2, 4, 2, 4, 1]))  # the second row and the fifth stop one loop early
 
-    def halting(batch, more=0):
-        return Halting(more)(run(model), batch, LOOPS, lw.stream(0, "x")).value
+    def compute_halting_loss(batch, additional_loops=0):
+        return Halting(additional_loops)(build_runner(model), batch, LOOPS, lw.stream(0, "x")).value
 
-    logs = run(model).last(batch.inputs, LOOPS, batch.answer_slots).log_softmax(-1)
+    logs = build_runner(model).last(batch.inputs, LOOPS, batch.answer_slots).log_softmax(-1)
     rows, end = batch.answer_slots.nonzero()[:, 0], lw.FullOutput().end_id(lw.Addition(3))
     empty = torch.stack([-logs[rows == row][0, end] for row in (1, 4)])
     answers = []
@@ -229,16 +228,16 @@ def test_rows_that_stop_early_are_supervised_to_answer_nothing(run):
         slots = batch.answer_slots[row]
         losses = -logs[rows == row].gather(1, batch.targets[row][slots][:, None])[:, 0]
         answers.append(losses[batch.loss_mask[row][slots]])
-    found = halting(batch)
-    close(found, 4 / 6 * torch.cat(answers).mean() + 2 / 6 * empty.mean())
-    close(halting(replace(batch, rounds=batch.rounds - 1), more=1), found)
+    found = compute_halting_loss(batch)
+    assert_close(found, 4 / 6 * torch.cat(answers).mean() + 2 / 6 * empty.mean())
+    assert_close(compute_halting_loss(replace(batch, rounds=batch.rounds - 1), additional_loops=1), found)
     other = batch.targets.clone()
     other[1, batch.loss_mask[1].long().argmax()] = 2
-    close(halting(replace(batch, targets=other)), found)
+    assert_close(compute_halting_loss(replace(batch, targets=other)), found)
 
 
 def test_a_segment_continues_from_the_state_of_the_previous_one():
-    """A segment's loss is that after all loops so far; its gradient is that of its own loops."""
+    """A segment's loss is the loss after all loops so far; its gradient comes from its own loops alone."""
     model, batch = build_model_and_batch(SPECS[0], lw.Copy(), lw.FullOutput())
     loops, runner = torch.full_like(LOOPS, 2), Plain(model)
     for number, loss in enumerate(lw.Segments(count=3).steps(runner, batch, loops, lw.stream(0, "objective")), 1):
