@@ -3,7 +3,7 @@
 
 const asked = JSON.parse(require("fs").readFileSync(0));
 
-/** The same problems through each model, as `thinking.reference` tells of them. */
+/** The same problems through each model, as `viewer_reference.compute_reference` tells of them. */
 async function thinking(cases) {
   for (const { model, problems } of cases) {
     const network = networkOf(model);

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-import thinking
 from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
+from viewer_reference import compute_reference, draw_prompts
 
 from lengthwise.runs.run import load
 from lengthwise.viewer.viewer import viewer_page
@@ -58,8 +58,8 @@ def write_viewer(tmp_path_factory):
 @pytest.mark.parametrize("name", LONGEST)
 def test_the_page_computes_what_pytorch_computes(name, write_viewer, opened):
     weights = load(name)
-    prompts = thinking.typed(weights.recipe, COUNT, LONGEST[name])
-    wanted = [thinking.reference(weights, prompt) for prompt in prompts]
+    prompts = draw_prompts(weights.recipe, COUNT, LONGEST[name])
+    wanted = [compute_reference(weights, prompt) for prompt in prompts]
     page, found = opened(write_viewer(name)), []
     for start in range(0, COUNT, 10):
         found += page.evaluate(ASK, prompts[start : start + 10])

@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 import torch
 from conftest import LONG, command
-from devices import FEW, MetaReadCounter, build_meta_trainer, small
+from devices import FEW, MetaReadCounter, build_meta_trainer, build_small_recipe
 from forms import BASE, EVERY, READS, WRITES, assert_all_close, build_rows, cached_model, compute_gradients, list_ids
-from runner_forms import FORMS, LOOPS, RECIPE, run_all, run_plain
+from runner_forms import FORMS, LOOPS, RECIPE, compute_all_logits, run_plain
 from runner_forms import LENGTHS as ROWS
 from trainings import PLAIN, read_outcome, stop_at
 
@@ -69,7 +69,7 @@ FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
 @pytest.mark.parametrize(("spec", "causal"), FORMS_HERE, ids=list_ids(FORMS_HERE))
 def test_values_and_gradients_equal_the_plain_runner(spec, causal):
     model, inputs = cached_model(spec, causal), build_rows(ROWS, width=12)
-    found = run_all(Compiled(model), inputs, LOOPS)
+    found = compute_all_logits(Compiled(model), inputs, LOOPS)
     assert_all_close(compute_gradients(found, model), run_plain(spec, causal))
 
 
@@ -107,7 +107,7 @@ def test_one_graph_is_compiled_per_bucket_of_lengths(traced_graphs):
 @pytest.mark.usefixtures("no_compilation", "no_type_checks")
 @pytest.mark.parametrize("name", FEW if LONG else ["halting-parity"])
 def test_a_step_reads_nothing_from_the_device(name):
-    trainee = build_meta_trainer(small(name))
+    trainee = build_meta_trainer(build_small_recipe(name))
     trainee.runner = lambda: Compiled(trainee.model)
     with MetaReadCounter() as reads:
         trainee.advance()
@@ -211,6 +211,6 @@ def test_stack_and_compile_exclude_each_other(runs):
 @pytest.mark.parametrize(("spec", "causal"), TRANSFORMERS[::12], ids=list_ids(TRANSFORMERS[::12]))
 def test_the_real_compilers_result_equals_the_plain_runner(spec, causal, inductor):
     model, inputs = cached_model(spec, causal), build_rows(ROWS, width=12)
-    found = compute_gradients(run_all(Compiled(model), inputs, LOOPS), model)
+    found = compute_gradients(compute_all_logits(Compiled(model), inputs, LOOPS), model)
     for one, two in zip(found, run_plain(spec, causal), strict=True):
         torch.testing.assert_close(one, two, atol=1e-10 * max(1.0, float(two.abs().max())), rtol=0)

@@ -28,7 +28,7 @@ from forms import (
 from hypothesis import given
 from hypothesis import strategies as st
 from runner_changes import CHANGES, wrap_method
-from runner_forms import FEW, FORMS, LENGTHS, LOOPS, RECIPE, run_all, run_plain
+from runner_forms import FEW, FORMS, LENGTHS, LOOPS, RECIPE, compute_all_logits, run_plain
 from torch import nn
 
 import lengthwise
@@ -77,7 +77,7 @@ CASES += [(*pair, True) for pair in dict.fromkeys(OTHERS)]
 def test_every_supporting_runner_equals_the_plain_one(spec, causal, fast_paths):
     model, inputs = cached_model(spec, causal), build_rows(LENGTHS, width=12)
     for runner in supporting_runners(model):
-        found = run_all(runner, inputs, LOOPS)
+        found = compute_all_logits(runner, inputs, LOOPS)
         assert_all_close(compute_gradients(found, model), run_plain(spec, causal))
 
 

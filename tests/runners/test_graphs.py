@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import LONG
-from devices import compute_gradient, list_part_kinds, small
+from devices import build_small_recipe, compute_gradient, list_part_kinds
 from forms import (
     BASE,
     EVERY,
@@ -23,7 +23,7 @@ from forms import (
     choose_covering,
     list_ids,
 )
-from runner_forms import FEW, FORMS, LENGTHS, LOOPS, run_all
+from runner_forms import FEW, FORMS, LENGTHS, LOOPS, compute_all_logits
 from torch import nn
 from trainings import stop_at
 
@@ -63,7 +63,7 @@ def gradients_by(runner, model, inputs, loops):
         weight.grad = None
     if isinstance(runner, Graphs):
         runner.begin_step()
-    read = run_all(runner, inputs, loops)
+    read = compute_all_logits(runner, inputs, loops)
     weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
     ((read * weights).sum() + read.square().sum()).backward()
     zero = [torch.zeros_like(one) if one.grad is None else one.grad.clone() for one in model.parameters()]
@@ -84,7 +84,7 @@ def test_recorded_passes_equal_the_plain_runner(spec, causal):
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", NAMES if LONG else choose_covering({name: list_part_kinds(name) for name in NAMES}))
 def test_many_steps_give_the_same_weights(name):
-    recipe, many = replace(small(name), steps=20, clip=0.5), 20 if LONG else 6
+    recipe, many = replace(build_small_recipe(name), steps=20, clip=0.5), 20 if LONG else 6
     with torch.random.fork_rng([]):
         steps = [Trainer(recipe, torch.device("cpu"), graphs=graphs) for graphs in (True, False)]
         with lw.plain():
@@ -193,7 +193,7 @@ def test_dropout_changes_with_each_step_and_follows_the_seed():
 @pytest.mark.parametrize("name", ["looped-parity", "abacus-addition", "retran-small", "lstm-small"])
 def test_bf16_gradients_are_close_to_those_in_float32(name):
     """Weights are rounded once per pass, also if its first loops have no gradients; norms and losses are in float32."""
-    recipe = small(name)
+    recipe = build_small_recipe(name)
     model = recipe.build().train()
     graphs, (rows, _) = Graphs(Bf16(Plain(model)), bf16=True), draw_batch(recipe, 0)
     graphs.begin_step()
@@ -212,7 +212,7 @@ def test_bf16_gradients_are_close_to_those_in_float32(name):
 def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
     monkeypatch.setattr(graphs, "BACKEND", "aot_eager")
     torch._dynamo.reset()
-    recipe = small("looped-parity")
+    recipe = build_small_recipe("looped-parity")
     model = recipe.build().train()
     plain = Bf16(Plain(model)) if bf16 else Plain(model)
     runner = Graphs(plain, bf16=bf16)
@@ -227,7 +227,7 @@ def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
 def test_a_gpu_records_steps_by_default(monkeypatch, tmp_path):
     """A CPU stands in for the GPU. A stopped run resumes to the bit."""
     monkeypatch.setattr(loop, "is_worthwhile", lambda device: True)
-    recipe = replace(small("looped-parity"), steps=6, batch=4)
+    recipe = replace(build_small_recipe("looped-parity"), steps=6, batch=4)
     run = train(recipe, tmp_path / "whole")
     assert run.about()["runner"] == "Graphs"
     stop_at(monkeypatch, [3], partial(signal.raise_signal, signal.SIGTERM))
@@ -245,7 +245,7 @@ def test_a_gpu_records_steps_by_default(monkeypatch, tmp_path):
 
 def test_a_failed_recording_is_reported_and_training_goes_on(monkeypatch):
     monkeypatch.setattr(Recording, "_run_passes", lambda self, times: 1 / 0)
-    trainer, notes = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True), []
+    trainer, notes = Trainer(build_small_recipe("looped-parity"), torch.device("cpu"), graphs=True), []
     monkeypatch.setattr(Progress, "note", lambda self, text: notes.append(text))
     prepare_steps(trainer, Progress(quiet=True), explain=True)
     assert notes == ["looped-parity: runs without CUDA graphs: its step cannot be recorded (division by zero)"]
@@ -256,7 +256,7 @@ def test_a_failed_recording_is_reported_and_training_goes_on(monkeypatch):
 @pytest.mark.usefixtures("no_type_checks")
 def test_recordings_are_freed_when_memory_runs_out(monkeypatch):
     """Another runner then runs the batch in two parts."""
-    trainer = Trainer(small("looped-parity"), torch.device("cpu"), graphs=True)
+    trainer = Trainer(build_small_recipe("looped-parity"), torch.device("cpu"), graphs=True)
     trainer.advance()
     assert trainer.runners.graphs.recordings
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from conftest import LONG, command, run_through_crashes
-from devices import MetaReadCounter, build_meta_trainer
-from devices import small as small_form
+from devices import MetaReadCounter, build_meta_trainer, build_small_recipe
 from forms import EVERY, READS, SPECS, WRITES, add_noise, assert_all_close, build_rows, list_ids, run_each_loop
 from torch import nn
 from trainings import LARGE, ODD, PLAIN, RECIPES, RICH, SEGMENTED, read_outcome, stop_stack_after, vary_seeds
@@ -150,7 +149,7 @@ def test_an_objective_that_runs_the_model_itself_is_stacked():
 def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
     """A recorded step reads nothing either."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # no meta device
-    together = [build_meta_trainer(recipe) for recipe in vary_seeds(small_form("looped-parity"), 2)]
+    together = [build_meta_trainer(recipe) for recipe in vary_seeds(build_small_recipe("looped-parity"), 2)]
     recorded = RecordedSteps(together)
     with MetaReadCounter() as reads:
         advance_together(together)

@@ -9,7 +9,7 @@ import forms
 import pytest
 import torch
 from conftest import LONG, command
-from devices import small
+from devices import build_small_recipe
 from forms import EVERY, assert_all_close, build_rows, list_ids, run_each_loop
 from runner_forms import FEW, FORMS
 from trainings import LARGE, MASTERED, PLAIN, RICH, read_outcome, stop_stack_after, vary_seeds
@@ -99,7 +99,7 @@ def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
 STEPS = 20 if LONG else 6  # the first records, then the moving average begins, and later steps replay it too
 DETERMINISTIC = replace(RICH, model=replace(RICH.model, dropout=0.0))  # seeds differ in no-gradient loops
 NAMES = ["looped-parity", "halting-parity", "abacus-addition", "retran-small"]
-RECIPES = [*map(small, NAMES), DETERMINISTIC, LARGE, MASTERED]
+RECIPES = [*map(build_small_recipe, NAMES), DETERMINISTIC, LARGE, MASTERED]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
@@ -125,7 +125,7 @@ def test_many_steps_give_the_same_weights(recipe):
 def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
     monkeypatch.setattr(stacked_graphs, "BACKEND", "aot_eager")
     torch._dynamo.reset()
-    recipe = small("looped-parity")
+    recipe = build_small_recipe("looped-parity")
     models = [one.build().train() for one in vary_seeds(recipe, 2)]
     batches = [draw_batch(one, 0) for one in vary_seeds(recipe, 2)]
     runner = StackedGraphs(models, bf16=bf16)

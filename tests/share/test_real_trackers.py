@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 from conftest import LONG
-from small_runs import SMALL, tracked_points
+from small_runs import SMALL, list_tracked_points
 
 from lengthwise.base.errors import Interrupted
 from lengthwise.runs.run import Run
@@ -49,7 +49,7 @@ def test_tensorboard_reads_its_event_files(run):
     found.Reload()
     for name in ("loss", "rate"):
         events = found.Tensors(name) if name in found.Tags()["tensors"] else found.Scalars(name)
-        assert [event.step for event in events] == [at for _, at, _ in tracked_points(run)]
+        assert [event.step for event in events] == [at for _, at, _ in list_tracked_points(run)]
 
 
 @pytest.mark.parametrize("run", ["trackio"], indirect=True)
@@ -57,8 +57,8 @@ def test_trackio_reads_its_database(run):
     from trackio.sqlite_storage import SQLiteStorage
 
     logs = SQLiteStorage.get_logs("lengthwise", run.folder.name)
-    assert [row["step"] for row in logs] == [at for _, at, _ in tracked_points(run)]
-    assert [row["loss"] for row in logs] == pytest.approx([values["loss"] for _, _, values in tracked_points(run)])
+    assert [row["step"] for row in logs] == [at for _, at, _ in list_tracked_points(run)]
+    assert [row["loss"] for row in logs] == pytest.approx([values["loss"] for _, _, values in list_tracked_points(run)])
 
 
 @pytest.mark.parametrize("run", ["wandb"], indirect=True)
@@ -70,7 +70,7 @@ def test_wandb_reads_its_offline_files(run):
         for data in leveldb_records(path.read_bytes()):
             record = Record.FromString(data)
             steps += [int(item.value_json) for item in record.history.item if "step" in (item.key, *item.nested_key)]
-    assert steps == [at for _, at, _ in tracked_points(run)]
+    assert steps == [at for _, at, _ in list_tracked_points(run)]
 
 
 def leveldb_records(content, block=32768):

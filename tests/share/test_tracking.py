@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import command
-from small_runs import SMALL, tracked_points
+from small_runs import SMALL, list_tracked_points
 
 import lengthwise as lw
 from lengthwise.runs import tracking
@@ -43,7 +43,7 @@ def tracker(monkeypatch, no_type_checks):
 
 def test_every_row_is_a_point(tracker):
     run = lw.train(WATCHED, track="kept", quiet=True)
-    assert tracker.points == tracked_points(run) and len(tracker.points) == 6 and tracker.closed == 1
+    assert tracker.points == list_tracked_points(run) and len(tracker.points) == 6 and tracker.closed == 1
     assert {"loss", "rate", "wall_s"} <= tracker.points[0][2].keys() and "exact/2" in tracker.points[1][2]
 
 
@@ -59,7 +59,7 @@ def test_a_resumed_run_sends_no_point_twice(tracker, monkeypatch):
     run = train(WATCHED, track=["kept"])
     times = {"wall_s", "cpu_s"}
     without = [[(at, {k: v for k, v in values.items() if k not in times}) for _, at, values in points]
-               for points in (tracker.points, tracked_points(run))]  # fmt: skip
+               for points in (tracker.points, list_tracked_points(run))]  # fmt: skip
     assert without[0] == without[1]
 
 
@@ -87,7 +87,7 @@ def test_an_old_run_is_sent_once(tracker):
     run.append("scores", _score(run, 4), _score(run, 8))
     done = command("track", run.folder, "--to", "kept")
     assert (done.returncode, done.stdout) == (0, "kept: 6 rows of metrics, 2 rows of scores\n")
-    assert tracker.points == tracked_points(run)
+    assert tracker.points == list_tracked_points(run)
     assert command("track", run.folder, "--to", "kept").returncode == 0
     assert len(tracker.points) == 8
     (run.folder / "tracked-kept.json").write_text('{"metrics": "many"}')
@@ -122,4 +122,4 @@ def test_a_row_that_a_tracker_failed_to_take_is_sent_later(tracker, monkeypatch)
     run = train(WATCHED, track=["kept"])
     monkeypatch.setattr(RecordingTracker, "most", 1000)
     assert command("track", run.folder, "--to", "kept").returncode == 0
-    assert tracker.points == tracked_points(run)
+    assert tracker.points == list_tracked_points(run)

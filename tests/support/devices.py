@@ -56,7 +56,7 @@ def is_mask(index):
     return isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8)
 
 
-def small(name):
+def build_small_recipe(name):
     """Return a small version of a shipped recipe, with the same kind of model and objective, and with short
     problems."""
     recipe = catalog.recipe(name)

@@ -1,4 +1,4 @@
-"""Small models in float64 of every kind in the registry, and helpers of tests that run them."""
+"""Small models in float64 of every kind in the registry, and helpers for tests that run them."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ FIELD_VALUES = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # fo
 
 
 def list_parts(kind):
-    """Return a part of each of the package's classes of a kind (a key of ``catalog.parts()``), with default fields."""
+    """Return a default instance of each of the package's classes of a kind (a key of ``catalog.parts()``)."""
     known = [cls for cls in catalog.parts()[kind].values() if cls.__module__.startswith("lengthwise.")]
     return [build_default(cls) for cls in known if cls is not lw.File]  # File has its own tests
 
@@ -31,24 +31,24 @@ def list_parts(kind):
 def build_default(cls):
     """Build an instance of a class, with a value for each field that has no default."""
     hints = typing.get_type_hints(cls)
-    needed = [field.name for field in dataclasses.fields(cls) if field.init and _bare(field)]
+    needed = [field.name for field in dataclasses.fields(cls) if field.init and _has_no_default(field)]
     return cls(**{name: FIELD_VALUES[hints[name]] for name in needed})
 
 
-def _bare(field):
+def _has_no_default(field):
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def small(spec):
+def shrink(spec):
     """Replace each model inside a model specification by ``BASE``."""
     parts = [field.name for field in dataclasses.fields(spec) if isinstance(getattr(spec, field.name), lw.ModelSpec)]
     return replace(spec, **dict.fromkeys(parts, BASE))
 
 
-def can_build(spec, causal, reads=None, writes=WRITES):
-    """Return whether a model of this specification can be built, causal or not, for these symbols."""
+def can_build(spec, causal, input_vocab=None, output_vocab=WRITES):
+    """Return whether the specification can build a model, causal or not, for these vocabularies."""
     try:
-        spec.build(reads or laws_of_models.choose_input_vocab(spec), writes, causal=causal)
+        spec.build(input_vocab or laws_of_models.choose_input_vocab(spec), output_vocab, causal=causal)
     except lw.UsageError:  # a causal-only model, or one for another layout
         return False
     return True
@@ -88,7 +88,7 @@ RECURRENT = [lw.ReTran(4, 6, 1, 2), lw.ReTran(8, 5, 2, 2), lw.LSTM(8, 6, 1), lw.
 FOUND = [
     *(replace(BASE, positions=(position,)) for position in list_parts("positions")),
     *(replace(BASE, positions=(), mixer=mixer) for mixer in list_parts("mixers")),
-    *(small(spec) for spec in list_parts("models") if not isinstance(spec, (lw.Transformer, lw.LSTM, lw.ReTran))),
+    *(shrink(spec) for spec in list_parts("models") if not isinstance(spec, (lw.Transformer, lw.LSTM, lw.ReTran))),
 ]
 FOUND = [spec for spec in FOUND if can_build(spec, True) or can_build(spec, False)]  # without user modules
 EVERY = [
@@ -105,7 +105,7 @@ def spec_id(spec):
     return f"{type(spec).__name__}-" + "-".join(
         repr(getattr(spec, field.name))
         for field in dataclasses.fields(spec)
-        if _bare(field) or getattr(spec, field.name) != field.default
+        if _has_no_default(field) or getattr(spec, field.name) != field.default
     )
 
 
@@ -114,7 +114,7 @@ def list_ids(pairs):
 
 
 def choose_covering(features):
-    """Choose a few of the keys, each given with a set of features, that together have all features."""
+    """Given the set of features of each key, choose few keys that together have all features."""
     left, chosen = dict(features), []
     while any(left.values()):
         chosen.append(max(left, key=lambda one: len(left[one])))
@@ -123,16 +123,16 @@ def choose_covering(features):
 
 
 def list_features(spec, causal):
-    """Return a specification's features: its kinds of parts, strings and flags, but not its numbers, and ``causal``."""
+    """Return a specification's features: its kinds of parts, its strings and flags (not its numbers), ``causal``."""
 
-    def leaves(tree, path):
+    def list_leaves(tree, path):
         if isinstance(tree, dict):
-            return [leaf for name, part in tree.items() for leaf in leaves(part, (path, name))]
+            return [leaf for name, part in tree.items() for leaf in list_leaves(part, (path, name))]
         if isinstance(tree, list):
-            return [leaf for part in tree for leaf in leaves(part, path)]
+            return [leaf for part in tree for leaf in list_leaves(part, path)]
         return [(path, tree)] if isinstance(tree, (str, bool)) else []
 
-    return {causal, *leaves(encode(spec), type(spec))}
+    return {causal, *list_leaves(encode(spec), type(spec))}
 
 
 VARIED = choose_covering({pair: list_features(*pair) for pair in EVERY})  # few models that together have all of these
@@ -140,15 +140,15 @@ VARIED = choose_covering({pair: list_features(*pair) for pair in EVERY})  # few 
 
 @functools.cache
 def cached_model(spec, causal):
-    """Return a model that all tests share which do not change it."""
+    """Return a model that is shared by all tests that do not change it."""
     return build(spec, causal)
 
 
-def build(spec, causal, writes=WRITES):
+def build(spec, causal, output_vocab=WRITES):
     """Build a model in float64, with noise on its weights, so that every parameter has an effect."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = spec.build(laws_of_models.choose_input_vocab(spec), writes, causal=causal)
+        model = spec.build(laws_of_models.choose_input_vocab(spec), output_vocab, causal=causal)
     return add_noise(model.double())
 
 
@@ -167,24 +167,24 @@ def run_each_loop(runner, inputs, loops, positions):
     return torch.cat([found[key] for key in sorted(found)])
 
 
-def compute_gradients(read, model):
+def compute_gradients(outputs, model):
     """Return the values, and the gradient of a weighted sum of them with respect to each of the model's parameters."""
-    weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
-    value = (read * weights).sum() + read.square().sum()
+    weights = torch.linspace(-1, 1, outputs.numel(), dtype=outputs.dtype).view_as(outputs)
+    value = (outputs * weights).sum() + outputs.square().sum()
     parameters = list(model.parameters())
     if not value.requires_grad:  # all loops ran without gradients, and the readout has no parameters
-        return [read.detach(), *map(torch.zeros_like, parameters)]
-    return [read.detach(), *torch.autograd.grad(value, parameters, materialize_grads=True)]
+        return [outputs.detach(), *map(torch.zeros_like, parameters)]
+    return [outputs.detach(), *torch.autograd.grad(value, parameters, materialize_grads=True)]
 
 
-def assert_close(one, two, tolerance=1e-9):
-    torch.testing.assert_close(one, two, atol=tolerance, rtol=0)
+def assert_close(first, second, tolerance=1e-9):
+    torch.testing.assert_close(first, second, atol=tolerance, rtol=0)
 
 
-def assert_all_close(ones, twos):
+def assert_all_close(first_tensors, second_tensors):
     """Assert that tensors are equal up to 1e-6 of their largest value, pair by pair."""
-    assert len(ones) == len(twos)
-    for one, two in zip(ones, twos, strict=True):
-        assert one.shape == two.shape
-        if one.numel():
-            assert torch.allclose(one, two, rtol=1e-6, atol=1e-6 * max(1.0, float(two.abs().max())))
+    assert len(first_tensors) == len(second_tensors)
+    for first, second in zip(first_tensors, second_tensors, strict=True):
+        assert first.shape == second.shape
+        if first.numel():
+            assert torch.allclose(first, second, rtol=1e-6, atol=1e-6 * max(1.0, float(second.abs().max())))

@@ -20,17 +20,17 @@ class DoubledBlock(Block):
         return middle + 2 * self.mlp(self.norm_mlp(middle))
 
 
-class OwnAttention(SoftmaxAttention):
+class NegatedAttention(SoftmaxAttention):
     def attend(self, projected, context, cache=None):
         return -super().attend(projected, context, cache)
 
 
-class OwnMLP(MLP):
+class NegatedMLP(MLP):
     def forward(self, x):
         return -super().forward(x)
 
 
-class OwnModel(TransformerModel):
+class NegatedModel(TransformerModel):
     def advance(self, state, context):
         return -super().advance(state, context)
 
@@ -75,28 +75,28 @@ def wrap_method(owner, name):
     return set_name(f"{getattr(owner, '__name__', owner)}.{name}", change)
 
 
-def parametrized(model, patch):
+def add_parametrization(model, patch):
     parametrize.register_parametrization(model.blocks[0].mlp.widen, "weight", nn.Tanh())
 
 
-def weight_normed(model, patch):
+def add_weight_norm(model, patch):
     parametrizations.weight_norm(model.blocks[0].mixer.out)
 
 
-def another_activation(model, patch):
+def replace_activation(model, patch):
     model.blocks[0].mlp.act = nn.SiLU()
 
 
-def another_readout(model, patch):
+def replace_readout(model, patch):
     model.readout = nn.Sequential(nn.Tanh(), model.readout)
 
 
-def autocast(model, patch):
+def turn_on_autocast(model, patch):
     patch.enter_context(torch.autocast("cpu", torch.bfloat16))
 
 
 CHANGES = [
-    *map(replace_class, [DoubledBlock, OwnAttention, OwnMLP, OwnModel]),
+    *map(replace_class, [DoubledBlock, NegatedAttention, NegatedMLP, NegatedModel]),
     *map(register_hook, ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook",
                   "register_full_backward_pre_hook", "register_module_forward_hook",
                   "register_module_forward_pre_hook", "register_module_full_backward_hook",
@@ -108,6 +108,6 @@ CHANGES = [
                                   ("blocks.0", "forward"), ("blocks.0.mixer", "attend"), ("norm", "forward"),
                                   ("", "advance"), ("", "read"), ("", "embed_tokens"),
                                   ("encodings.0", "attention_bias")]),
-    parametrized, weight_normed, another_activation, another_readout, autocast,
+    add_parametrization, add_weight_norm, replace_activation, replace_readout, turn_on_autocast,
     set_name("half", lambda model, patch: model.half()), set_name("bfloat", lambda model, patch: model.bfloat16()),
 ]  # fmt: skip

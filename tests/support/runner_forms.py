@@ -16,7 +16,7 @@ NO_MATTER = {"init_std", "init", "embedding_std", "eps"}  # initialization does 
 
 
 def shrink_spec(spec):
-    """Return a small model specification with the same features, without dropout and noise."""
+    """Return a small version of a model specification, with the same features but without dropout and noise."""
     has = {field.name: field for field in fields(spec)}
     changes = {name: has[name].default for name in NO_MATTER & has.keys()}
     changes |= {name: 0.0 for name in ("dropout", "noise") if name in has}
@@ -53,9 +53,9 @@ FEW = choose_covering(
 LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 2, 2]
 
 
-def run_all(runner, inputs, loops):
-    """Return logits after the last loops, after each loop, after the last loops if one runs without gradients, and at
-    two depths; each at some positions only, as a loss reads them."""
+def compute_all_logits(runner, inputs, loops):
+    """Return logits at some positions, as a loss reads them: after the last loop, also if the first loop runs without
+    gradients; after each loop; and after each of two numbers of loops."""
     position = torch.arange(inputs.tokens.shape[1])
     late, some_ = (inputs.padding_mask & asked for asked in (position % 3 != 1, position % 4 == 0))
     last = runner.last(inputs, torch.tensor(loops), late)
@@ -68,7 +68,7 @@ def run_all(runner, inputs, loops):
 def run_plain(spec, causal):
     """Return the plain runner's outputs and gradients."""
     model = cached_model(spec, causal)
-    return compute_gradients(run_all(Plain(model), build_rows(LENGTHS, width=12), LOOPS), model)
+    return compute_gradients(compute_all_logits(Plain(model), build_rows(LENGTHS, width=12), LOOPS), model)
 
 
 RECIPE = catalog.recipe("looped-parity", ["batch=6", "model.width=8", "model.heads=2", "lengths.top=5"])

@@ -43,8 +43,8 @@ def shrink_sizes(task, monkeypatch):
 
 
 def assert_laws(task, monkeypatch):
-    """Check a task against all laws, on problems that are drawn once. Only a fourth of the prompts are parsed, which is
-    slow."""
+    """Check a task against all laws, on problems that are drawn once. Only a fourth of the prompts are parsed, because
+    parsing is slow."""
     shrink_sizes(task, monkeypatch)
     draws = list(laws_of_tasks._draw_all(task))
     parsed = [(name, problems.take(slice(None, None, 1 if LONG else 4))) for name, problems in draws]
@@ -54,18 +54,18 @@ def assert_laws(task, monkeypatch):
         law(task)
 
 
-def sample(task, sizes, hard=False, seed=0):
-    """Draw uniform problems of these sizes, or problems of the harder set."""
+def sample(task, sizes, is_hard=False, seed=0):
+    """Draw uniform or, with ``is_hard``, hard problems of these sizes."""
     sizes, draw = torch.tensor(sizes), lw.stream(seed, "test", repr(task))
-    return task.sample_hard(sizes, draw) if hard else task.sample(sizes, draw)
+    return task.sample_hard(sizes, draw) if is_hard else task.sample(sizes, draw)
 
 
-def every_size(task, count=5, repeats=8):
+def list_sizes(task, count=5, repeats=8):
     """Return the ``count`` smallest sizes (for two axes, all pairs of them), each ``repeats`` times."""
     return laws_of_tasks.draw_small_sizes(task, count, repeats).tolist()
 
 
-def texts(task, problems):
+def to_texts(task, problems):
     """Return prompts and answers as text, in the task's own symbols and order."""
     prompts, answers = zip(*laws_of_tasks.prompts_and_answers(task, problems), strict=True)
     return list(prompts), list(answers)

@@ -55,10 +55,10 @@ def stop_at(monkeypatch, steps, stop):
     """Make training call ``stop`` after each of these steps, once per step."""
     steps, advance = set(steps), training.Trainer.advance
 
-    def advance_and_stop(trainee):
-        advance(trainee)
-        if trainee.step in steps and trainee.recipe.batch > TRIAL_ROWS:
-            steps.discard(trainee.step)
+    def advance_and_stop(trainer):
+        advance(trainer)
+        if trainer.step in steps and trainer.recipe.batch > TRIAL_ROWS:
+            steps.discard(trainer.step)
             stop()
 
     monkeypatch.setattr(training.Trainer, "advance", advance_and_stop)

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 import torch
 from conftest import LONG
-from task_forms import FORMS, TASKS, shrink_sizes, texts
+from task_forms import FORMS, TASKS, shrink_sizes, to_texts
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -46,7 +46,7 @@ def test_a_parsed_problem_has_its_size(task, monkeypatch):
     shrink_sizes(task, monkeypatch)
     for family in (task, *task.families):
         sizes = draw_family_sizes(task, family.name)[:: 1 if LONG else 3]
-        prompts, _ = texts(task, family.sample(sizes, lw.stream(1, family.name)))
+        prompts, _ = to_texts(task, family.sample(sizes, lw.stream(1, family.name)))
         parsed = [task.parse(task.to_text(task.vocab.encode(prompt))) for prompt in prompts]
         assert [problems.sizes[0].tolist() for problems in parsed] == sizes.tolist()
 
@@ -54,7 +54,7 @@ def test_a_parsed_problem_has_its_size(task, monkeypatch):
 @pytest.mark.parametrize("task", FORMS, ids=repr)
 def test_problems_of_a_mixture_have_right_answers(task):
     sizes = torch.full((3 * len(task.families), len(task.axes)), 6)
-    prompts, answers = texts(task, draw_mixture(task.families, sizes, lw.stream(0, "mixed")))
+    prompts, answers = to_texts(task, draw_mixture(task.families, sizes, lw.stream(0, "mixed")))
     assert len(prompts) == len(sizes) and answers == [task.reference(prompt) for prompt in prompts]
 
 
@@ -113,7 +113,7 @@ def test_a_family_is_neither_measured_nor_drawn_at_sizes_below_its_smallest(untr
 
 def digits(task, name, size, count=200):
     """Return both operands of sums as integers."""
-    prompts, _ = texts(task, family_of(task, name).sample(torch.tensor([size] * count), lw.stream(0, name)))
+    prompts, _ = to_texts(task, family_of(task, name).sample(torch.tensor([size] * count), lw.stream(0, name)))
     return [tuple(int(number) for number in prompt.split("+")) for prompt in prompts]
 
 
@@ -179,9 +179,9 @@ def test_expressions_of_families_are_structured():
     """The grammar's own distribution replaces a family only where its values are too long."""
     task = Expression()
     for size in (3, 4, 5, 9, 30, 61):
-        rows = texts(task, family_of(task, "only-plus").sample(torch.tensor([[size]] * 20), lw.stream(0)))[0]
+        rows = to_texts(task, family_of(task, "only-plus").sample(torch.tensor([[size]] * 20), lw.stream(0)))[0]
         assert all(set(row) <= set("0123456789+") for row in rows)
-    rows = texts(task, family_of(task, "nested-left").sample(torch.tensor([[43]] * 20), lw.stream(0)))[0]
+    rows = to_texts(task, family_of(task, "nested-left").sample(torch.tensor([[43]] * 20), lw.stream(0)))[0]
     assert all(row.startswith("((((((((((") for row in rows)
     for size, seed in product((3, 4, 5, 6, 9, 12), range(100)):
         text = Writer(size, Random(seed)).nearly_cancelling()

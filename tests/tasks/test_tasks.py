@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from task_forms import ADDITIONS, DECIMAL, FORMS, MULTIPLICATIONS, TASKS, assert_laws, every_size, sample, texts
+from task_forms import ADDITIONS, DECIMAL, FORMS, MULTIPLICATIONS, TASKS, assert_laws, list_sizes, sample, to_texts
 
 import lengthwise as lw
 from lengthwise.tasks.arithmetic import Multiplication
@@ -34,7 +34,7 @@ def test_every_task_keeps_the_laws(task, monkeypatch):
 
 @pytest.mark.parametrize("task", [task for task in TASKS if getattr(task, "order", None)], ids=repr)
 def test_to_text_writes_the_most_significant_digit_first(task):
-    prompts, _ = texts(task, sample(task, every_size(task, repeats=2)))
+    prompts, _ = to_texts(task, sample(task, list_sizes(task, repeats=2)))
     for prompt in prompts:
         turned = re.sub(r"\d+", lambda number: number[0][::-1], prompt)
         assert task.to_text(task.vocab.encode(prompt)) == (turned if task.order == "least" else prompt)
@@ -78,8 +78,8 @@ def test_an_impossible_pool_is_refused_in_one_line(task):
 @pytest.mark.parametrize("hard", [False, True])
 @pytest.mark.parametrize("task", ADDITIONS, ids=repr)
 def test_leading_zeros_occur_only_if_allowed(task, hard):
-    sizes = every_size(task, repeats=30)
-    prompts, answers = texts(task, sample(task, sizes, hard))
+    sizes = list_sizes(task, repeats=30)
+    prompts, answers = to_texts(task, sample(task, sizes, hard))
     tops = [number[-1] for prompt in prompts for number in digits_of(task, prompt) if len(number) > 1]
     if task.leading_zeros:
         assert 0 in tops
@@ -100,7 +100,7 @@ def shares(values, count):
 @pytest.mark.parametrize("task", ADDITIONS, ids=repr)
 def test_digits_are_uniform(task):
     sizes = [3] if task.equal_lengths else [3, 2]
-    rows = [digits_of(task, prompt) for prompt in texts(task, sample(task, [sizes] * 4000))[0]]
+    rows = [digits_of(task, prompt) for prompt in to_texts(task, sample(task, [sizes] * 4000))[0]]
     for operand in (0, 1):
         for position in range(len(rows[0][operand])):
             share = shares([row[operand][position] for row in rows], task.base)
@@ -154,14 +154,14 @@ def test_the_hard_set_has_long_carries(task):
     for hard, size in ((False, 20), (True, 20), *([] if task.equal_lengths else [(True, (12, 3)), (True, (3, 12))])):
         sizes = [[size] * len(task.axes) if isinstance(size, int) else size] * 500
         problems = sample(task, sizes, hard)
-        runs[hard, size] = [longest_carry(task, prompt) for prompt in texts(task, problems)[0]]
+        runs[hard, size] = [longest_carry(task, prompt) for prompt in to_texts(task, problems)[0]]
         assert task.difficulty_features(problems)["longest carry"].tolist() == runs[hard, size]
     long = {key: sum(run >= (10 if key[1] == 20 else 8) for run in found) / 500 for key, found in runs.items()}
     assert long.pop((False, 20)) < (0.1 if task.base == 2 else 0.02)
     assert min(long.values()) > 0.3 and max(runs[True, 20]) > 15
     # Half of the carries pass through 9 above 0, with the nines in either operand.
     if task == ADDITIONS[0]:
-        rows = [digits_of(task, prompt) for prompt in texts(task, sample(task, [[8, 8]] * 1000, hard=True))[0]]
+        rows = [digits_of(task, prompt) for prompt in to_texts(task, sample(task, [[8, 8]] * 1000, is_hard=True))[0]]
         for nine, zero in ((9, 0), (0, 9)):
             found = sum(sum(pair == (nine, zero) for pair in zip(*row, strict=True)) >= 4 for row in rows)
             assert 50 < found < 400
@@ -174,16 +174,16 @@ TRAITS += [(UniqueSet(5), "repeats", lambda prompt: len(prompt) - len(set(prompt
 
 @pytest.mark.parametrize(("task", "name", "count"), TRAITS)
 def test_difficulty_features_are_counted(task, name, count):
-    problems = sample(task, every_size(task, count=7))
+    problems = sample(task, list_sizes(task, count=7))
     features = {key: found.tolist() for key, found in task.difficulty_features(problems).items()}
-    assert features == {name: list(map(count, texts(task, problems)[0]))}
+    assert features == {name: list(map(count, to_texts(task, problems)[0]))}
 
 
 @pytest.mark.parametrize("order", ["least", "most"])
 def test_lists_to_sort_have_the_requested_form(order):
     """Lists have the requested count and digits, no leading zeros, and consecutive labels from a uniform start."""
     task, lengths, starts = Sorting(order), [], []
-    for prompt in texts(task, sample(task, [[4, 3]] * 3000))[0]:
+    for prompt in to_texts(task, sample(task, [[4, 3]] * 3000))[0]:
         labels, numbers = zip(*(part.split(":") for part in prompt.split(",")), strict=True)
         numbers = [number[::-1] if order == "least" else number for number in numbers]
         assert len(numbers) == 4
@@ -198,7 +198,7 @@ def test_lists_to_sort_have_the_requested_form(order):
 def test_the_shorter_vector_holds_a_one_at_a_uniform_place():
     task = BitwiseOr()
     for size in ((3, 5), (5, 3), (4, 4)):
-        rows = [prompt.split("|") for prompt in texts(task, sample(task, [size] * 3000))[0]]
+        rows = [prompt.split("|") for prompt in to_texts(task, sample(task, [size] * 3000))[0]]
         assert {(len(first), len(second)) for first, second in rows} == {size}
         assert all((first + second).count("1") == 1 for first, second in rows)
         in_first = sum("1" in first for first, _ in rows) / 3000
@@ -208,7 +208,7 @@ def test_the_shorter_vector_holds_a_one_at_a_uniform_place():
 
 
 def test_counts_of_ones_are_uniform_in_hard_binary_sums():
-    problems = sample(BinarySum(), [[9]] * 5000, hard=True)
+    problems = sample(BinarySum(), [[9]] * 5000, is_hard=True)
     share = shares(problems.prompt.sum(1).tolist(), 10)
     assert (share - 0.1).abs().max() <= 5 * (0.1 * 0.9 / 5000) ** 0.5
     position = problems.prompt.float().mean(0)  # no position is preferred
@@ -220,7 +220,7 @@ def test_the_hard_set_of_multiplication_is_rich_in_largest_digits(task):
     """The largest digit's share is uniform in a hard problem, and 1 / base in a uniform one."""
     share = {}
     for hard in (False, True):
-        prompts, _ = texts(task, sample(task, [[6, 14]] * 2000, hard))
+        prompts, _ = to_texts(task, sample(task, [[6, 14]] * 2000, hard))
         share[hard] = torch.tensor([prompt.count(str(task.base - 1)) / 20 for prompt in prompts])
     assert share[False].mean() == pytest.approx(1 / task.base, abs=0.03)
     assert share[True].mean() == pytest.approx(0.5, abs=0.03)
@@ -230,7 +230,7 @@ def test_the_hard_set_of_multiplication_is_rich_in_largest_digits(task):
 
 def test_the_hard_set_of_the_unique_set_repeats():
     """A row draws from 1 to n distinct symbols, which are chosen uniformly."""
-    problems = sample(UniqueSet(), [[8]] * 4000, hard=True)
+    problems = sample(UniqueSet(), [[8]] * 4000, is_hard=True)
     alone = shares(problems.answer_length.tolist(), 9)
     assert alone[1] > 1 / 8
     assert problems.answer_length.float().mean() < 5
@@ -242,7 +242,7 @@ def test_the_hard_set_of_the_unique_set_repeats():
 @pytest.mark.parametrize("task", [task for task in TASKS if task not in HARD], ids=repr)
 def test_a_task_without_a_harder_set_says_so(task):
     with pytest.raises(lw.UsageError, match="no harder set"):
-        sample(task, [[3] * len(task.axes)], hard=True)
+        sample(task, [[3] * len(task.axes)], is_hard=True)
 
 
 def test_lists_longer_than_the_labels_are_refused():
@@ -267,7 +267,7 @@ def test_typed_sums_and_products_against_plain_arithmetic(task, first, second, z
     problems = task.parse(f" {one} {sign} {two} ")
     wanted = in_base(combine(first, second), task.base)
     assert task.format(problems.answer[0, : int(problems.answer_length)]) == wanted
-    (prompt,), (answer,) = texts(task, problems)
+    (prompt,), (answer,) = to_texts(task, problems)
     numbers = prompt.split(sign)
     turn = 1 if task.order == "most" else -1
     assert [int(number[::turn], task.base) for number in numbers] == [first, second]
@@ -318,14 +318,14 @@ KNOWN = {
 def test_known_values(task, known):
     text, prompt, answer, formatted, rounds = known
     problems = task.parse(text)
-    assert texts(task, problems) == ([prompt], [answer])
+    assert to_texts(task, problems) == ([prompt], [answer])
     assert task.reference(prompt) == answer
     assert task.format(task.vocab.encode(answer)) == formatted
     assert problems.rounds.tolist() == [rounds]
 
 
 def test_operands_of_a_product_have_leading_zeros_only_if_allowed():
-    rows = [prompt.split("*") for prompt in texts(DECIMAL, sample(DECIMAL, [[1, 3]] * 3000))[0]]
+    rows = [prompt.split("*") for prompt in to_texts(DECIMAL, sample(DECIMAL, [[1, 3]] * 3000))[0]]
     assert {first for first, _ in rows} == set("0123456789")
     assert all(second[-1] != "0" for _, second in rows)  # written least significant digit first
     share = shares([int(second[-1]) for _, second in rows], 10)

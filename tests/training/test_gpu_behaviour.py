@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from devices import FEW, META, NAMES, MetaReadCounter, build_meta_trainer, compute_gradient, small
+from devices import FEW, META, NAMES, MetaReadCounter, build_meta_trainer, build_small_recipe, compute_gradient
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -49,7 +49,7 @@ def test_copies_to_mps_are_blocking(device, meanwhile, monkeypatch):
 
 def test_recomputed_parts_draw_dropout_on_their_device(monkeypatch):
     """Recomputed parts draw dropout again on their device: torch restores its generators for devices of arguments."""
-    recipe = small("looped-parity")
+    recipe = build_small_recipe("looped-parity")
     model, given = recipe.build().to(META), []
     monkeypatch.setattr(choice, "checkpoint", lambda function, *rest, use_reentrant: given.append(rest))
     MicroBatches(Plain(model), 2)._recompute(lambda rows: None, slice(2))
@@ -91,7 +91,7 @@ def test_only_steps_are_taken_in_tf32():
 
 
 def test_a_step_uses_the_requested_arithmetic(monkeypatch):
-    recipe, seen = small("looped-parity"), []
+    recipe, seen = build_small_recipe("looped-parity"), []
     trainee = Trainer(recipe, torch.device("cpu"), matmul="tf32")
     steps = trainee.objective_losses
 
@@ -150,7 +150,7 @@ def test_each_of_the_processes_has_its_own_gpu(monkeypatch):
 
 
 def test_checkpoints_sent_between_processes_leave_out_the_best_weights():
-    recipe = replace(small("looped-parity"), watch=catalog.recipe("looped-parity").watch, keep="best")
+    recipe = replace(build_small_recipe("looped-parity"), watch=catalog.recipe("looped-parity").watch, keep="best")
     first, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
     first.advance()
     first.validator.best = {"merit": 1.0, "step": 1, "weights": first.model.state_dict()}
@@ -175,7 +175,7 @@ def test_a_machine_without_a_gpu_sends_trainings_to_those_with_one():
 
 def test_the_time_of_a_gpu_step_is_not_estimated(monkeypatch):
     monkeypatch.setattr(cost, "_estimate_step", lambda recipe: 1e6)
-    assert cost.gpu_step_seconds(small("looped-parity"), 1) is None
+    assert cost.gpu_step_seconds(build_small_recipe("looped-parity"), 1) is None
 
 
 def test_evaluation_on_a_gpu_uses_larger_batches(monkeypatch):
@@ -196,7 +196,7 @@ def test_measurements_after_training_use_its_device(monkeypatch):
         raise InterruptedError
 
     monkeypatch.setattr(Run, "weights", weights)
-    run = Run.locate(small("looped-parity"))
+    run = Run.locate(build_small_recipe("looped-parity"))
     for measure in (
         lambda: families.measure_sealed(run, [4], samples=2, family_samples=2, device=CUDA),
         lambda: depth.measure_depths(run, [4], 2, device=CUDA),
@@ -240,7 +240,7 @@ for_shipped_recipes = pytest.mark.parametrize("name", NAMES if LONG else FEW)
 @pytest.mark.usefixtures("no_type_checks")
 @for_shipped_recipes
 def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
-    recipe = small(name)
+    recipe = build_small_recipe(name)
     trainee = build_meta_trainer(recipe)
     with MetaReadCounter() as reads:
         trainee.advance()
@@ -267,7 +267,7 @@ def test_reads_and_copies_that_wait_are_counted():
 
 
 def test_the_moving_average_equals_that_of_torch():
-    recipe = small("looped-parity")
+    recipe = build_small_recipe("looped-parity")
     models = [recipe.build() for _ in range(2)]
     ours, theirs = EMA(models[0], 0.9), AveragedModel(models[1], multi_avg_fn=get_ema_multi_avg_fn(0.9))
     for _ in range(3):
@@ -306,7 +306,7 @@ MAX_OPERATIONS = {
 @pytest.mark.parametrize("name", NAMES if LONG else [*FEW, "lstm-small", "retran-small"])
 def test_a_layer_takes_few_operations(name):
     """A loop takes few operations, as most take a device less time than the host takes to launch them."""
-    recipe = small(name)
+    recipe = build_small_recipe(name)
     model, (rows, loops), kind = recipe.build(), draw_batch(recipe, 0), type(recipe.model)
     with OperationCounter() as operations:
         recipe.objective(Plain(model), rows, loops, lw.stream(0, "objective")).value.backward()
@@ -320,7 +320,7 @@ def test_a_layer_takes_few_operations(name):
 @pytest.mark.usefixtures("no_type_checks")
 @for_shipped_recipes
 def test_bf16_gives_nearly_the_same_loss_and_gradient(name):
-    recipe = small(name)
+    recipe = build_small_recipe(name)
     model = recipe.build()
     (loss, exact), (lower, near) = compute_gradient(Plain(model), recipe), compute_gradient(Bf16(Plain(model)), recipe)
     assert lower.dtype == near.dtype == torch.float32
@@ -331,7 +331,7 @@ def test_bf16_gives_nearly_the_same_loss_and_gradient(name):
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_bf16_loops_without_gradients_keep_the_gradients_of_later_loops():
-    recipe = small("looped-parity")
+    recipe = build_small_recipe("looped-parity")
     rows, _ = draw_batch(recipe, 0)
     runner = Bf16(Plain(recipe.build()))
     many = torch.full((len(rows),), 4)
@@ -340,7 +340,7 @@ def test_bf16_loops_without_gradients_keep_the_gradients_of_later_loops():
 
 
 def test_a_run_names_its_arithmetic():
-    recipe = replace(small("looped-parity"), steps=2)
+    recipe = replace(build_small_recipe("looped-parity"), steps=2)
     run = train(recipe, matmul="bf16")
     assert run.about()["matmul"] == "bf16" and run.about()["runner"] == "Bf16"
     assert {weight.dtype for weight in run.model.state_dict().values()} == {torch.float32}

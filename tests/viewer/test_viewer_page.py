@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import thinking
 import torch
 from conftest import LONG, command
+from viewer_reference import compute_reference, draw_prompts, list_symbols_of_run, to_symbols
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -86,8 +86,8 @@ def test_a_page_computes_the_same_as_pytorch(no_type_checks):
     count = 30 if LONG else 1
     names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition", "settled-parity"]
     models = [load(name) for name in names] + [random_weights(form) for form in FORMS]
-    prompts = [thinking.typed(model.recipe, count, 9) for model in models]
-    wanted = [[thinking.reference(model, one) for one in typed] for model, typed in zip(models, prompts, strict=True)]
+    prompts = [draw_prompts(model.recipe, count, 9) for model in models]
+    wanted = [[compute_reference(model, one) for one in typed] for model, typed in zip(models, prompts, strict=True)]
     cases = [{"model": export_model(model), "problems": rows} for model, rows in zip(models, wanted, strict=True)]
     found = run_in_node(NETWORK_SCRIPTS, {"cases": cases})
     for row, want in zip(found, itertools.chain(*wanted), strict=True):
@@ -104,10 +104,10 @@ def test_programs_give_the_same_states_in_a_page_as_in_python(no_type_checks):
     wanted, asked = [], []
     small = [UniqueSet(alphabet=5) if isinstance(task, UniqueSet) else task for task in PUBLISHED]
     for task in (*small, Addition(10, "least", True, True)):
-        for prompt in thinking.typed(recipe_of(task), 2, 6):
+        for prompt in draw_prompts(recipe_of(task), 2, 6):
             execution = execute(find_program(task), task.parse(prompt))
-            row, rounds = thinking.symbols(execution.row), len(execution.states) - 1
-            wanted.append(thinking.ran(execution))
+            row, rounds = to_symbols(execution.row), len(execution.states) - 1
+            wanted.append(list_symbols_of_run(execution))
             asked.append({"program": export_program(find_program(task)), "row": row, "rounds": rounds})
     assert run_in_node(["tensors", "tasks", "layouts", "rasp"], {"programs": asked}) == wanted
 

@@ -17,19 +17,19 @@ RULES = lw.Oracle(), lw.Converged(), lw.MaxConfidence()
 CLEAR = 1e-4  # log probabilities this far apart are ordered alike in every implementation
 
 
-def typed(recipe, count, longest, seed=0):
-    """Return ``count`` prompts as typed text, of growing sizes, from uniform problems and each family in turn."""
+def draw_prompts(recipe, count, max_size, seed=0):
+    """Return ``count`` prompts of growing sizes, as typed text, drawn from uniform problems and each family in turn."""
     draw = lw.stream(seed, "thinking", recipe.task.name)
     kinds = ["uniform", *(family.name for family in recipe.task.families)]
     found = []
     for number in range(count):
-        size = torch.tensor([list(recipe.sizes(1 + number * longest // count))])
+        size = torch.tensor([list(recipe.sizes(1 + number * max_size // count))])
         found += prompt_texts(recipe.task, get_sampler(recipe.task, kinds[number % len(kinds)])(size, draw))
     return found
 
 
 @torch.no_grad()
-def reference(weights, prompt):
+def compute_reference(weights, prompt):
     """Return what PyTorch and Python compute for one prompt, which a page must reproduce."""
     model, recipe = weights.model, weights.recipe
     problems = recipe.task.parse(prompt)
@@ -43,11 +43,11 @@ def reference(weights, prompt):
         batch = replace(batch, inputs=replace(batch.inputs, tokens=tokens))
     logs = Plain(model).last(batch.inputs, torch.tensor([answer.loops]), batch.answer_slots).log_softmax(-1)
     found = {"prompt": prompt, "text": answer.text, "right": answer.correct, "loops": answer.loops}
-    found |= {"logs": logs.tolist(), "stops": _stops(model, recipe, batch)}
-    return found | {"states": _states(recipe.task, problems)}
+    found |= {"logs": logs.tolist(), "stops": _find_stopping_loops(model, recipe, batch)}
+    return found | {"states": _compute_states(recipe.task, problems)}
 
 
-def _stops(model, recipe, batch):
+def _find_stopping_loops(model, recipe, batch):
     """Return, for each rule in ``RULES``, the loops at which it may stop: one, or several if rounding decides. The dict
     is empty for models that stopping rules do not apply to."""
     if recipe.layout.decodes or not recipe.loops.adapts:
@@ -59,20 +59,20 @@ def _stops(model, recipe, batch):
     return found | {"MaxConfidence": (1 + (sure > sure.max() - CLEAR).nonzero()[:, 0]).tolist()}
 
 
-def _states(task, problems):
+def _compute_states(task, problems):
     """Return the states of the task's RASP-L program as symbols, or None if the task has no program."""
     try:
-        return ran(execute(find_program(task), problems))["states"]
+        return list_symbols_of_run(execute(find_program(task), problems))["states"]
     except lw.UsageError:
         return None
 
 
-def ran(execution):
+def list_symbols_of_run(execution):
     """Return the states and the output of a program's run as symbols."""
-    states = [{name: symbols(part) for name, part in state.items()} for state in execution.states]
-    return {"states": states, "said": symbols(execution.output)}
+    states = [{name: to_symbols(part) for name, part in state.items()} for state in execution.states]
+    return {"states": states, "said": to_symbols(execution.output)}
 
 
-def symbols(part):
+def to_symbols(part):
     is_symbols = isinstance(part, SymbolSequence)
     return [part.alphabet[i] for i in part.ids[0].tolist()] if is_symbols else part.numbers[0].tolist()
