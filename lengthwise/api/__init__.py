@@ -145,21 +145,21 @@ def train(
     ``changes`` are texts as on the command line: ``"model.width=32"``.
 
     The next arguments replace fields of the recipe. If ``recipe`` is only a model, they default to the values in
-    parentheses. ``name``: the recipe's; ``task``: a Task, its name or ``"Addition(base=2)"``; ``model``: another
+    parentheses. ``name``: the recipe's name; ``task``: a Task, its name or ``"Addition(base=2)"``; ``model``: another
     configuration; ``layout``: how rows are written (``NextToken()``); ``lengths``: sizes of training problems, or the
     largest (20); ``loops``: how often the model is applied (``Constant(1)``); ``objective``: the loss (``Final()``);
     ``optimizer`` (``AdamW(1e-3)``, with warm-up and cosine decay); ``steps`` (2,500); ``batch``: rows per step (64);
-    ``seed``: of weights and problems; ``seeds``: the number of seeds to train, each with its own initial weights.
+    ``seed``: the seed of weights and problems; ``seeds``: the number of seeds, each with its own initial weights.
 
-    ``folder``: the run's (by default in ``runs/``); ``device``: "auto", "cpu" or "cuda"; ``matmul``: the precision of
-    matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops (GPUs);
-    ``graphs``: record steps as CUDA graphs; ``track``: one or several of the trackers "tensorboard", "trackio" and
-    "wandb"; ``threads``: CPU threads; ``save_every``: seconds between checkpoints; ``quiet``: show no progress;
+    ``folder``: the run's folder, by default in ``runs/``; ``device``: "auto", "cpu" or "cuda"; ``matmul``: the
+    precision of matrix products, "fp32", "tf32" (CUDA only) or "bf16"; ``compile``: compile a transformer's loops
+    (GPUs); ``graphs``: record steps as CUDA graphs; ``track``: one or several of the trackers "tensorboard", "trackio"
+    and "wandb"; ``threads``: CPU threads; ``save_every``: seconds between checkpoints; ``quiet``: show no progress;
     ``wait``: if another process trains this run, wait instead of raising an error. ``parent``: a run or weights to
     continue from up to step ``steps``, with the parent's recipe unless another is given; ``keep_state``: keep the
     optimizer's state, so that a later run can continue from this one bit for bit.
 
-    Raises UsageError for a wrong argument, in one line, and Interrupted at Ctrl-C, after saving.
+    Raises UsageError, with a message of one line, for a wrong argument. At Ctrl-C, saves and raises Interrupted.
     """
     if seeds is not None or not isinstance(recipe, (Recipe, str, ModelSpec, nn.Module, NoneType)):
         return train_seeds(train, **locals())
@@ -199,7 +199,7 @@ def train_stacked(
     ``matmul``, ``track``, ``threads``, ``save_every``, ``quiet``, ``wait`` and ``graphs`` are as for ``train``; a torch
     module is not changed.
 
-    A seed whose training diverges is not ``done``, and the others continue. Raises the errors of ``train``, and
+    A run that diverges is not ``done``, and the others continue. Raises the errors of ``train``, and
     UsageError for a model that draws random numbers in training, as dropout does.
     """
     first = arguments.resolve_recipe(recipe, task).change(changes)
@@ -236,8 +236,8 @@ def evaluate(
 ) -> Scores:
     """Measure exact match on fresh problems; return a Score per length.
 
-    ``weights`` is a run, weights, the name of shipped ones, a folder of either, or any torch module that maps tokens
-    "b t" to logits "b t v" (if its ``forward`` has a parameter ``padding_mask``, it gets that mask too).
+    ``weights`` is a run, weights, the name of shipped weights, a folder of a run or weights, or any torch module that
+    maps tokens "b t" to logits "b t v" (if its ``forward`` has a parameter ``padding_mask``, it gets that mask too).
     ``lengths`` is a size or several, by default 1, 1.5, 2, 3 and 5 times the training length; a task of two sizes takes
     pairs, or a number for both.
 
@@ -245,17 +245,17 @@ def evaluate(
     default ``NextToken()``, whose symbols are ``layout.vocabs(task)``; ``loops``, for a module that is a ``Model``;
     ``trained_to``, its training length (20 unless given), which sets the default lengths and is shaded in figures.
 
-    ``samples`` are problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, sampling ends once the
-    length's 95 % interval is within ± 0.01, or after 10,000 problems, or ``samples`` if given. ``stopping`` is a rule
-    or its text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is "uniform", "hard",
-    "natural" or the name of a family of structured problems. With ``families``, the scores of all families follow, each
-    on a tenth of ``samples``, or on 100 problems. ``seed`` chooses the problems; ``device`` is "auto", "cpu" or "cuda"
-    (a module stays where it is); ``quiet`` shows no progress. With ``save``, a run's scores are kept in its folder,
-    where ``compare`` finds them. With ``rows``, ``scores.answers`` has a row per problem.
+    ``samples`` is the number of problems per length, 1,000 unless given. With ``precision``, e.g. 0.01, sampling ends
+    once the length's 95 % interval is within ± 0.01, or after ``samples`` problems (10,000 unless given). ``stopping``
+    is a rule or its text, ``"After(loops=10)"``, or several, by default the recipe's own; ``kind`` is "uniform",
+    "hard", "natural" or the name of a family of structured problems. With ``families``, the scores of all families
+    follow, each on a tenth as many problems, 100 unless ``samples`` is given. ``seed`` chooses the problems; ``device``
+    is "auto", "cpu" or "cuda" (a module stays where it is); ``quiet`` shows no progress. With ``save``, a run's scores
+    are kept in its folder, where ``compare`` finds them. With ``rows``, ``scores.answers`` has a row per problem.
 
     Raises UsageError, which says in one line what is wrong with an argument.
     """
-    own_run = arguments.find_run_to_save(weights) if save else None
+    own_run = arguments.find_run_for_scores(weights) if save else None
     resolved = arguments.resolve_weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
     recipe, name = resolved.recipe, resolved.name
     sizes = list(default_sizes(recipe)) if lengths is None else arguments.resolve_sizes(lengths, recipe.task)
@@ -297,7 +297,7 @@ def problems(
     ``split`` is "train", "validation" or "test", which share no prompts, or None for all prompts. ``kind`` is
     "uniform", "hard" or the name of a family of structured problems. The result is a sequence of dictionaries that a
     torch ``DataLoader`` reads; it has ``lines()`` of JSON, ``digest``, ``batches(rows, layout)``, and tensors in
-    ``problems``. ``lengthwise sample --jsonl`` writes the same.
+    ``problems``. ``lengthwise sample --jsonl`` writes the same problems.
 
     Raises UsageError if the task has no such size or kind.
     """
@@ -329,7 +329,7 @@ def compare(
     interval over problems, which is paired if ``evaluate`` returned both for the same problems. The interval does not
     cover the spread between training seeds.
 
-    Both results have ``rows()``, ``frame()``, ``plot()`` and ``savefig("x.pdf")``, the pooled one ``to_latex()`` too.
+    Both have ``rows()``, ``frame()``, ``plot()`` and ``savefig("x.pdf")``; the pooled result also has ``to_latex()``.
 
     Raises UsageError if the scores share no size or are of different tasks, or if a run has no scores.
     """
@@ -368,18 +368,18 @@ def find(name: str, *changes: str) -> Recipe:
 
 
 def list_recipes(*words: str) -> Listing:
-    """Return each recipe's name and summary; with ``words``, only if these contain every word."""
+    """Return each recipe's name and summary; with ``words``, only of recipes that match every word."""
     about = {name: catalog.read_summary(function) for name, function in catalog.recipes().items()}
     return Listing(sources.filter_entries(about, arguments.resolve_texts(words, "words")))
 
 
 def list_tasks(*words: str) -> Listing:
-    """Return each task's name and summary; with ``words``, only if these contain every word."""
+    """Return each task's name and summary; with ``words``, only of tasks that match every word."""
     return _list_parts({fields.to_kebab_case(name): cls for name, cls in catalog.parts()["tasks"].items()}, words)
 
 
 def list_models(*words: str) -> Listing:
-    """Return name and summary of each model for recipes; with ``words``, only if these contain every word."""
+    """Return each model's name and summary; with ``words``, only of models that match every word."""
     return _list_parts(catalog.parts()["models"], words)
 
 

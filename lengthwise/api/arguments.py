@@ -1,4 +1,4 @@
-"""Convert arguments from Python callers to the package's types. Invalid arguments raise UsageError, in one line."""
+"""Convert Python callers' arguments to the package's types. An invalid argument raises UsageError."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def resolve_weights(
         recipe = build_recipe(weights, task, lengths=lengths, **settings)
         return Weights(type(weights).__name__, recipe, weights if isinstance(weights, Model) else SinglePass(weights))
     if task is not None or trained_to is not None or settings:
-        raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe has its own")
+        raise UsageError("task, layout, loops and trained_to are for a module: a run's recipe defines them")
     chosen = choose_device(device)
     if isinstance(weights, Weights):
         must_move = device != "auto" and weights.device != chosen
@@ -139,7 +139,7 @@ def resolve_stopping(stopping: Stopping | str | Sequence[Stopping | str] | None)
         return []
     listed = stopping if isinstance(stopping, (list, tuple)) else [stopping]
     if not listed:
-        raise UsageError("stopping: give at least one rule, or None for the recipe's own")
+        raise UsageError("stopping: give at least one rule, or None for the recipe's rule")
     return [fields.validate(Stopping, rule, "stopping") for rule in listed]
 
 
@@ -156,8 +156,8 @@ def build_training_recipe(
     parent: Run | str | Path | None,
     settings: dict[str, Any],
 ) -> Recipe:
-    """Return the recipe to train: the given recipe or, without one, the parent's; with ``settings``, fields that are
-    not None, and ``changes``."""
+    """Return the recipe to train: the given recipe or, if it is None, the parent's, changed by the fields in
+    ``settings`` that are not None, and by ``changes``."""
     parent_folder = parent.folder if isinstance(parent, Run) else parent
     if parent_folder is not None and (recipe is None or (isinstance(recipe, str) and "=" in recipe)):
         changes = (recipe, *changes) if isinstance(recipe, str) else changes
@@ -178,7 +178,7 @@ def build_training_recipe(
     return chosen if parent_folder is None else continue_from(parent_folder, chosen)
 
 
-def find_run_to_save(weights: object) -> Run:
+def find_run_for_scores(weights: object) -> Run:
     """Return the run in whose folder scores are saved. Raises UsageError if these weights are not a run."""
     run = weights if isinstance(weights, Run) else Run.open(weights) if isinstance(weights, (str, Path)) else None
     if run is None or not run.is_run:

@@ -1,4 +1,4 @@
-"""Catalog of all parts, recipes and studies of the package, found in their folders, and of a user's own."""
+"""Catalog of parts, recipes and studies: the package's, found in its folders, and the user's."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, 
 
 
 def parts() -> dict[str, dict[str, type[Config]]]:
-    """Return the classes of parts of recipes by kind and name, including a user's own imported ones."""
+    """Return the classes of parts of recipes by kind and name, including those of imported user modules."""
     import_parts()
     return {name: part_classes(base) for name, base in PARTS.items()}
 
 
-def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Callable[..., Any]]:
-    """Return, by name, public functions without required arguments that are annotated to return ``returns``."""
+def _find_functions(modules: Iterable[ModuleType], return_type: Any) -> dict[str, Callable[..., Any]]:
+    """Return, by name, public functions without required arguments that are annotated to return ``return_type``."""
     functions = {}
     for module in modules:
         for name, function in inspect.getmembers(module, inspect.isfunction):
@@ -56,7 +56,7 @@ def _find_functions(modules: Iterable[ModuleType], returns: Any) -> dict[str, Ca
                 continue
             parameters = inspect.signature(function).parameters.values()
             has_defaults = all(parameter.default is not parameter.empty for parameter in parameters)
-            if has_defaults and returned == returns:
+            if has_defaults and returned == return_type:
                 functions[name.replace("_", "-")] = function
     return functions
 
@@ -77,8 +77,8 @@ _OWN_STUDIES: dict[str, Callable[..., Study]] = {}
 
 
 def recipes() -> dict[str, Callable[[], Recipe]]:
-    """Return a function that builds each recipe, by the recipe's name. A function in ``recipes/`` returns one recipe,
-    or a family, which is several recipes by name."""
+    """Return the functions that build recipes, by recipe name. A function in ``recipes/`` returns one recipe, or a
+    family, which is a dictionary of several recipes by name."""
     return _shipped_recipes() | _OWN_RECIPES
 
 
@@ -88,7 +88,7 @@ def _shipped_recipes() -> dict[str, Callable[[], Recipe]]:
 
 
 def studies() -> dict[str, Callable[..., Study]]:
-    """Return a function that builds each study, by the study's name."""
+    """Return the functions that build studies, by study name."""
     return _shipped_studies() | _OWN_STUDIES
 
 
@@ -130,7 +130,7 @@ def find_definitions(
     return classes, _find_recipes([module]), _find_functions([module], Study)
 
 
-def find_undecorated(module: ModuleType) -> list[str]:
+def find_undecorated_classes(module: ModuleType) -> list[str]:
     """Return the names of a module's classes that would be parts if they were dataclasses. Classes with subclasses are
     left out, since they may be bases of parts."""
     classes = [cls for cls in vars(module).values() if isinstance(cls, type) and cls.__module__ == module.__name__]
@@ -139,12 +139,12 @@ def find_undecorated(module: ModuleType) -> list[str]:
 
 
 def describe_user_definitions() -> tuple[dict[str, str], dict[str, str]]:
-    """Return a user's own recipes and studies, with a description each."""
+    """Return the names and descriptions of the user's own recipes and studies."""
     recipes = {name: read_summary(function) for name, function in _OWN_RECIPES.items()}
     return recipes, {name: read_summary(function) for name, function in _OWN_STUDIES.items()}
 
 
-def family_members() -> dict[str, dict[str, list[str]]]:
+def list_family_members() -> dict[str, dict[str, list[str]]]:
     """Return the names of the recipes of each family, by file and function, since the source does not show them."""
     members: dict[str, dict[str, list[str]]] = {}
     for module in import_folder("recipes"):
@@ -196,7 +196,7 @@ def study(name: str, **choices: Any) -> Study:
 
 
 def _call_function(description: str, function: Callable[[], Any], *, is_own: bool) -> Any:
-    """Return a function's result. An error in a user's own code becomes a UsageError that names it."""
+    """Return a function's result. An error in a user's own code is turned into a UsageError."""
     try:
         return function()
     except (UsageError, KeyboardInterrupt):

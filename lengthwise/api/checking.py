@@ -19,50 +19,50 @@ from lengthwise.testing.laws import Findings, check_classes, check_part, check_r
 from lengthwise.training.arithmetic import computation_settings
 
 
-def check(*things: fields.Config | type[fields.Config] | Study | ModuleType) -> Findings:
+def check(*definitions: fields.Config | type[fields.Config] | Study | ModuleType) -> Findings:
     """Test your own parts, recipes and studies against the laws of their kinds: a task's answers equal those of its
     reference solution, a model ignores padding, and so on. ``lengthwise check MODULE`` does the same.
 
     Each argument is a part, a recipe, a study, a class of parts, or a module; everything a module defines is tested.
-    The result prints as a table; its ``broken`` are the laws that do not hold. Raises UsageError for any other
+    The result prints as a table; its ``broken`` lists the laws that do not hold. Raises UsageError for any other
     argument::
 
         def test_my_task():
             assert not lw.check(MyTask()).broken
     """
-    if not things:
+    if not definitions:
         raise UsageError("check: name what to test, such as check(MyTask())")
     findings = Findings()
     with computation_settings(1):
-        for thing in things:
-            findings += _check_thing(thing)
+        for definition in definitions:
+            findings += _check_definition(definition)
     return findings
 
 
-def _check_thing(thing: object) -> Findings:
+def _check_definition(definition: object) -> Findings:
     """Test one argument of ``check``."""
-    if isinstance(thing, ModuleType):
-        parts, recipes, studies = catalog.find_definitions(thing)
+    if isinstance(definition, ModuleType):
+        parts, recipes, studies = catalog.find_definitions(definition)
         if not (parts or recipes or studies):
             advice = "a part is a dataclass that subclasses e.g. lw.Task"
-            raise UsageError(f"{thing.__name__}: defines no part, recipe or study; {advice}")
+            raise UsageError(f"{definition.__name__}: defines no part, recipe or study; {advice}")
         return Findings([*check_classes(parts), *check_recipes(recipes), *check_studies(studies)])
-    if isinstance(thing, Recipe):
-        return check_recipes({thing.name: lambda: thing})
-    if isinstance(thing, Study):
-        return check_studies({thing.title: lambda: thing})
-    if isinstance(thing, type) and issubclass(thing, fields.Config):
-        return check_classes([thing])
-    if isinstance(thing, fields.Config):
-        return check_part(thing)
+    if isinstance(definition, Recipe):
+        return check_recipes({definition.name: lambda: definition})
+    if isinstance(definition, Study):
+        return check_studies({definition.title: lambda: definition})
+    if isinstance(definition, type) and issubclass(definition, fields.Config):
+        return check_classes([definition])
+    if isinstance(definition, fields.Config):
+        return check_part(definition)
     kinds = "parts, recipes, studies, classes of parts and Python modules"
-    advice = "; a torch module is checked before it is trained or measured" * isinstance(thing, nn.Module)
-    raise UsageError(f"check takes {kinds}, not {type(thing).__name__}{advice}")
+    advice = "; a torch module is checked before it is trained or measured" * isinstance(definition, nn.Module)
+    raise UsageError(f"check takes {kinds}, not {type(definition).__name__}{advice}")
 
 
 def describe_file(name: str, *, words: bool = False, grid: bool = False) -> tuple[list[str], list[tuple[str, str]]]:
     """Return the errors in a file of problems, or in a data set's folder, with their line numbers; and, if there are
-    none, pairs (fact, text) that describe it. With ``words``, symbols are words; with ``grid``, prompts and answers are
+    none, pairs (fact, text) about the file. With ``words``, symbols are words; with ``grid``, prompts and answers are
     grids."""
     if errors := list_errors(to_path(name).resolve(), choose_form(words=words, grid=grid)):
         return errors, []

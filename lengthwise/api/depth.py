@@ -23,7 +23,7 @@ COLUMNS = ("weights", "size", "T(n)", *(f"T+{k}" if k else "T" for k in LATER_LO
 
 
 class Fates(PrintedTable, list[Fate]):
-    """What happens to answers and states in the loops after T(n), for each of several sets of weights."""
+    """The changes of answers and states in the loops after T(n), as a ``Fate`` for each of several sets of weights."""
 
     title_above = False
 
@@ -74,11 +74,11 @@ def depth(
     """Run looped weights for T(n) + ``more`` loops on ``samples`` new problems, chosen by ``seed``, and measure
     how answers and states change.
 
-    ``weights`` are one or several, e.g. ``["looped-pairs", "looped-parity"]``; ``size`` is the largest training size
-    unless given. The result prints as a table of fates, the seeds of a recipe in one line. ``rows()`` has a row per
-    loop (see ``Fate.rows``): exact match, how far one and two loops moved the state, and its cosine similarity to the
-    last state. ``plot()`` draws them. Raises UsageError for a model that is not looped, or whose answer is part of its
-    input.
+    ``weights`` are one or several sets of weights, e.g. ``["looped-pairs", "looped-parity"]``; ``size`` is the largest
+    training size unless given. The result prints as a table of fates, the seeds of a recipe in one line. ``rows()`` has
+    a row per loop (see ``Fate.rows``): exact match, how far one and two loops moved the state, and its cosine
+    similarity to the last state. ``plot()`` draws them. Raises UsageError for a model that is not looped, or whose
+    answer is part of its input.
     """
     listed: list[Any] = list(weights) if isinstance(weights, (list, tuple)) else [weights]
     if not listed:

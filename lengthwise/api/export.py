@@ -72,7 +72,7 @@ def trace_model(weights: Weights) -> torch.export.ExportedProgram:
     recipe = weights.recipe
     has_one_loop = isinstance(weights.model, (LSTMModel, ReTranModel))
     if has_one_loop and recipe.loops != Constant(1):
-        raise UsageError(f"{type(weights.model).__name__} is exported with one loop only, and its recipe has more")
+        raise UsageError(f"{type(weights.model).__name__} is exported with one loop only, but its recipe has more")
     sizes = torch.tensor([recipe.sizes(recipe.task.list_smallest_sizes(5)[-1])] * 5)  # five problems of the fifth size
     batch = recipe.layout.write(recipe.task.sample(sizes, stream(0, "export")), recipe.task)
     return export_program(weights.model, batch.inputs, recipe.loops.planned(batch.rounds))

@@ -43,8 +43,8 @@ class Run(run.Run):
         return Scores(scores, self.outline)
 
     def plot(self, title: str | None = None) -> Figure:
-        """Plot exact match against length or, before an evaluation, the loss against steps. Raises UsageError if there
-        is neither."""
+        """Plot exact match against length or, before an evaluation, the loss against steps. Raises UsageError if the
+        run has neither scores nor losses."""
         if self.rows("scores"):
             return self.scores.plot(title)
         from lengthwise.report.loss_figure import loss_figure  # late: matplotlib is slow to import
@@ -52,12 +52,12 @@ class Run(run.Run):
         return loss_figure([self])
 
     def _repr_html_(self) -> str:
-        return format_html_table(repr(self), self._facts())
+        return format_html_table(repr(self), self._list_facts())
 
     def __str__(self) -> str:
-        return format_listing(repr(self), self._facts())
+        return format_listing(repr(self), self._list_facts())
 
-    def _facts(self) -> list[tuple[str, str]]:
+    def _list_facts(self) -> list[tuple[str, str]]:
         about, scores, own_rule = self.about(), self.scores, self.recipe.stopping.name
         rule = own_rule if own_rule in scores.rules else next(iter(scores.rules), own_rule)
         status = f"trained in {duration_text(about['wall_s'])}" if about else "training has not ended"
@@ -102,7 +102,7 @@ def train_seeds(
 ) -> Any:
     """Train one or several seeds and return the run or the runs. A module gets new initial weights for each seed."""
     if seeds is not None and named["folder"] is not None:
-        raise UsageError("folder: each seed has a folder of its own: omit folder or seeds")
+        raise UsageError("folder: each seed needs its own folder: omit folder or seeds")
     is_own_module = isinstance(recipe, nn.Module) or (callable(recipe) and not isinstance(recipe, (Recipe, ModelSpec)))
     # `resolve_recipe` raises UsageError for anything but a recipe.
     default_seed = 0 if is_own_module or recipe is None else resolve_recipe(recipe, named["task"]).seed
@@ -120,7 +120,7 @@ def train_seeds(
 
 
 def resolve_scores(source: object) -> Scores:
-    """Return the scores that an argument means: scores themselves, or those saved in a run or its folder."""
+    """Return ``source`` itself if it is scores, else the scores saved in a run, given the run or its folder."""
     if isinstance(source, (str, Path)):
         source = run.Run.open(source)
     scores = Run(source.folder, source.recipe).scores if isinstance(source, run.Run) else source
@@ -131,18 +131,18 @@ def resolve_scores(source: object) -> Scores:
     return scores
 
 
-def pool_by_recipe(things: Sequence[object]) -> PooledComparison | None:
-    """Pool runs, lists of runs and shipped weights by recipe. Return None unless ``things`` contain a list or shipped
+def pool_by_recipe(sources: Sequence[object]) -> PooledComparison | None:
+    """Pool runs, lists of runs and shipped weights by recipe. Return None unless ``sources`` contain a list or shipped
     weights, or are runs of which two differ only in their seeds."""
     shipped = {name for name in list_shipped() if not is_folder(runs_folder() / name)}
-    if not any(_is_sequence(source) or (isinstance(source, str) and source in shipped) for source in things):
-        if not all(isinstance(source, run.Run | str | Path) for source in things):
+    if not any(_is_sequence(source) or (isinstance(source, str) and source in shipped) for source in sources):
+        if not all(isinstance(source, run.Run | str | Path) for source in sources):
             return None
-        outlines = [_open_run(source).outline for source in things]
+        outlines = [_open_run(source).outline for source in sources]
         recipes = {source.seedless_id for source in outlines}
         if len({(source.seedless_id, source.seed, source.data_seed) for source in outlines}) == len(recipes):
             return None
-    runs = [_open_run(source) for part in things for source in (part if _is_sequence(part) else [part])]
+    runs = [_open_run(source) for part in sources for source in (part if _is_sequence(part) else [part])]
     scored = [one for one in runs if any(row["stopping"] == one.outline.stopping for row in one.rows("scores"))]
     recipes = {one.outline.seedless_id for one in scored}
     for one in runs:  # a diverged seed may lack scores if other seeds of its recipe have some; the table names it
@@ -152,8 +152,8 @@ def pool_by_recipe(things: Sequence[object]) -> PooledComparison | None:
     return PooledComparison(runs)
 
 
-def _is_sequence(thing: object) -> TypeGuard[Sequence[object]]:
-    return isinstance(thing, list | tuple) and not isinstance(thing, Scores)
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, list | tuple) and not isinstance(value, Scores)
 
 
 def _open_run(source: object) -> RunFolder:

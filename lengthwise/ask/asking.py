@@ -37,8 +37,8 @@ class Key:
 
     @staticmethod
     def read(variable: str | None) -> Key:
-        """Read the key from ``variable``, which must then be set, or by default from OPENAI_API_KEY, if that is set.
-        Raises UsageError, without showing the key, if it is missing or has invalid characters."""
+        """Read the key from an environment variable: ``variable``, which must be set, or by default OPENAI_API_KEY.
+        Raises UsageError, without showing the key, if the key is missing or has invalid characters."""
         name = variable or "OPENAI_API_KEY"
         value = os.environ.get(name, "").strip()
         if variable and not value:
@@ -50,17 +50,17 @@ class Key:
         return Key(name, value)
 
     def redact(self, text: str) -> str:
-        """Replace the key by ``[key]``, unless it has fewer than 4 characters: a placeholder for a local endpoint."""
+        """Replace the key by ``[key]``, unless the key is shorter than 4 characters, as placeholders may be."""
         return text.replace(self.value, "[key]") if len(self.value) >= 4 else text
 
 
 class TemporaryFailure(Exception):
-    """Raised when a request fails that may be retried. ``wait`` is the number of seconds that the endpoint asks to
-    wait, or None; ``responded`` is False if no response came."""
+    """Raised when a request fails that may be retried. ``seconds_to_wait`` is the wait that the endpoint
+    asks for, or None; ``has_response`` is False if no response came."""
 
-    def __init__(self, reason: str, wait: float | None = None, *, responded: bool = True) -> None:
+    def __init__(self, reason: str, seconds_to_wait: float | None = None, *, has_response: bool = True) -> None:
         super().__init__(reason)
-        self.wait, self.responded = wait, responded
+        self.seconds_to_wait, self.has_response = seconds_to_wait, has_response
 
 
 class RejectedPrompt(Exception):
@@ -86,7 +86,7 @@ def shorten(text: str) -> str:
 
 def read_reply(text: str) -> Row:
     """Read a chat completion's JSON: ``said`` (its text), ``finish``, ``served`` (the model's name in the reply) and
-    token counts. Raises TemporaryFailure if it has no message, e.g. because it is a proxy's page or is incomplete."""
+    token counts. Raises TemporaryFailure for text without a message, e.g. a proxy's page or an incomplete reply."""
     try:
         tree = json.loads(text)
         content = tree["choices"][0]["message"].get("content")
@@ -113,7 +113,7 @@ class RequestOptions(Config):
     """Options for sending requests. They do not affect the replies. Raises UsageError if a number is out of range."""
 
     key: Key
-    limit: Whole | None = None  # maximum number of requests, retries included
+    max_requests: Whole | None = None  # maximum number of requests, retries included
     concurrency: Size = 8
     timeout: Positive = 60.0  # seconds per request, until the reply is complete
     backoff: NotNegative = 1.0  # approximate seconds before the second try; doubled for each further try
@@ -123,16 +123,16 @@ class RequestOptions(Config):
 class CollectionSummary:
     """The result of one call of ``collect_replies``."""
 
-    replies: int
-    requests: int
-    missing: int  # prompts without a reply
+    reply_count: int
+    request_count: int
+    missing_count: int  # prompts without a reply
     reason: str  # why some prompts have no reply
 
 
 def collect_replies(
     run: InquiryRun, items: Sequence[Item], options: RequestOptions, on_reply: Callable[[int, int], None]
 ) -> CollectionSummary:
-    """Send each prompt that has no reply yet, repeated ones once. Each reply is saved before ``on_reply`` is called
+    """Send each distinct prompt that has no reply yet. Each reply is saved before ``on_reply`` is called
     with the numbers of replies and of requests so far. Raises UsageError if every further request would fail too."""
     known_replies = run.replies()
     missing = {item.prompt: item for item in items if item.prompt not in known_replies}
@@ -145,12 +145,12 @@ def collect_replies(
 
 
 async def _run_until_signal(work: Awaitable[None]) -> bool:
-    """Await the work; return True if a stop signal cancelled it. The caller then raises KeyboardInterrupt, which the
-    event loop would report as an error."""
+    """Await the work; return True if a stop signal cancelled the work. The caller then raises KeyboardInterrupt, which
+    the event loop would report as an error."""
     task, loop, signals = asyncio.current_task(), asyncio.get_running_loop(), []
 
-    def stop(number: int, frame: object) -> None:
-        signals.append(number)
+    def stop(signal_number: int, frame: object) -> None:
+        signals.append(signal_number)
         if task:
             loop.call_soon_threadsafe(task.cancel)
 
@@ -164,7 +164,7 @@ async def _run_until_signal(work: Awaitable[None]) -> bool:
 
 
 class _RequestWorkers:
-    """One call of ``collect_replies``: workers that take prompts from a queue, each handling one at a time."""
+    """The workers of one call of ``collect_replies``; each takes one prompt at a time from a queue."""
 
     def __init__(
         self, run: InquiryRun, options: RequestOptions, on_reply: Callable[[int, int], None], *, has_replies: bool
@@ -180,14 +180,14 @@ class _RequestWorkers:
     @property
     def reason(self) -> str:
         """The reason why some prompts have no reply."""
-        capped = [f"--limit {self.options.limit} is reached"] * self.limit_reached
+        capped = [f"--limit {self.options.max_requests} is reached"] * self.limit_reached
         return "; ".join(capped + [f"the last error: {self.last_error}"] * bool(self.last_error))
 
     async def run(self, items: Iterable[Item]) -> None:
         """Send the prompts of all items. Raises UsageError if every further request would fail too."""
         queue, options = deque(items), self.options
 
-        async def work() -> None:
+        async def process_queue() -> None:
             while queue and not self.closed.is_set():
                 await self._ask(queue.popleft())
 
@@ -204,7 +204,7 @@ class _RequestWorkers:
             try:
                 async with asyncio.TaskGroup() as workers:
                     for _ in range(min(options.concurrency, len(queue))):
-                        workers.create_task(work())
+                        workers.create_task(process_queue())
             except ExceptionGroup as group:
                 raise group.exceptions[0] from None
 
@@ -212,7 +212,7 @@ class _RequestWorkers:
         """Send one prompt until there is a reply or no try is left."""
         for attempt in range(MAX_TRIES):
             await self._back_off(attempt)
-            if self.options.limit is not None and self.requests >= self.options.limit:
+            if self.options.max_requests is not None and self.requests >= self.options.max_requests:
                 self.limit_reached = True
                 self.closed.set()
             if self.closed.is_set():
@@ -222,8 +222,8 @@ class _RequestWorkers:
                 start = time.monotonic()
                 reply = await self._send(item.prompt)
             except TemporaryFailure as failure:
-                self._record_error(str(failure), failure.wait)
-                self.silent_requests = 0 if failure.responded else self.silent_requests + 1
+                self._record_error(str(failure), failure.seconds_to_wait)
+                self.silent_requests = 0 if failure.has_response else self.silent_requests + 1
                 if self.silent_requests >= max(MAX_TRIES, 2 * self.options.concurrency):
                     self.closed.set()
             except RejectedPrompt as refusal:
@@ -254,13 +254,13 @@ class _RequestWorkers:
                 async with asyncio.timeout(left):
                     await self.closed.wait()
 
-    def _record_error(self, reason: str, wait: float | None = None) -> None:
+    def _record_error(self, reason: str, seconds_to_wait: float | None = None) -> None:
         self.last_error = shorten(self.options.key.redact(reason))
-        if wait is not None and wait > MAX_REQUESTED_WAIT_SECONDS:
-            self.last_error = f"{self.last_error}; it asks to wait {wait:.0f} s"
+        if seconds_to_wait is not None and seconds_to_wait > MAX_REQUESTED_WAIT_SECONDS:
+            self.last_error = f"{self.last_error}; it asks to wait {seconds_to_wait:.0f} s"
             self.closed.set()
-        elif wait:
-            self.wait_until = max(self.wait_until, time.monotonic() + wait)
+        elif seconds_to_wait:
+            self.wait_until = max(self.wait_until, time.monotonic() + seconds_to_wait)
 
     async def _send(self, prompt: str) -> Row:
         """Send one request; return ``read_reply``'s row. Raises TemporaryFailure, RejectedPrompt or UsageError."""
@@ -269,18 +269,18 @@ class _RequestWorkers:
             # The client's own timeout applies to each read, so a slow stream of bytes would never time out.
             async with asyncio.timeout(timeout):
                 response = await self.connection.chat.completions.with_raw_response.create(
-                    model=inquiry.model, messages=inquiry.messages(prompt), **inquiry.options()
+                    model=inquiry.model, messages=inquiry.build_messages(prompt), **inquiry.sampling_parameters()
                 )
             return read_reply(response.content.decode(errors="replace"))  # JSON is UTF-8, whatever its header says
         except (TimeoutError, openai.APITimeoutError):
-            raise TemporaryFailure(f"no reply within {timeout:g} s", responded=False) from None
+            raise TemporaryFailure(f"no reply within {timeout:g} s", has_response=False) from None
         except openai.APIStatusError as error:
             raise self._translate_status(error) from None
         except openai.OpenAIError as error:
-            raise TemporaryFailure(f"{error} {error.__cause__ or ''}", responded=False) from None
+            raise TemporaryFailure(f"{error} {error.__cause__ or ''}", has_response=False) from None
 
     def _translate_status(self, error: Any) -> Exception:
-        """Return the exception for an HTTP error status: UsageError if every further request would get it too. The body
+        """Return the exception for an HTTP error status: UsageError if all further requests would fail too. The body
         of a 401 is not quoted, since it may contain the key."""
         status, key, inquiry = error.status_code, self.options.key, self.inquiry_run.inquiry
         inner = error.body.get("error", error.body) if isinstance(error.body, dict) else error.body

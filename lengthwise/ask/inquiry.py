@@ -34,7 +34,7 @@ ANSWER_ONLY = "Reply with the answer alone: no other words, no spaces, no punctu
 @dataclass(frozen=True)
 class Inquiry(fields.Config):
     """The endpoint, the model and the kind of problems. Sizes and numbers of problems are left out, so that a later
-    call can add further ones. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are arguments of
+    call can add more. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are arguments of
     ``data.fresh_problems``. Raises UsageError if the endpoint is no plain http(s) address, or the model has no name."""
 
     endpoint: str
@@ -59,18 +59,18 @@ class Inquiry(fields.Config):
         if not is_plain or not re.fullmatch("https?://[^ :/@?#][^ /@?#]*(/[^ ?#]*)?", self.endpoint, re.IGNORECASE):
             # The error does not quote the address, since it may contain a password.
             raise UsageError(
-                "--endpoint: an address such as http://localhost:8000/v1, without user, password or question mark; "
-                "a key comes from the environment alone"
+                "--endpoint: give an address such as http://localhost:8000/v1, without user, password or question "
+                "mark; put an API key in an environment variable (--key-variable)"
             )
         if not self.model.strip():
-            raise UsageError("--model: name the model as its endpoint does")
+            raise UsageError("--model: give the name that the endpoint uses for the model")
 
     @staticmethod
     def of(
         endpoint: str, model: str, task: Task, *, question: str | None = None, examples: int = 0, **choices: Any
     ) -> Inquiry:
-        """Build an inquiry whose instruction is ``question``, by default the task's, and the request to reply with the
-        answer only; ``examples`` solved problems of the shortest sizes are shown. ``choices`` are further fields."""
+        """Build an inquiry that asks ``question``, by default the task's own, for the answer only, and shows
+        ``examples`` solved problems of the shortest sizes. ``choices`` are further fields."""
         fields.validate(Annotated[int, Range(0, MAX_EXAMPLES)], examples, "--examples")
         shortest = [(size,) * len(task.axes) for size in task.list_smallest_sizes(examples)]
         # The examples use another random stream than the questions, but a short problem may be among both.
@@ -95,7 +95,7 @@ class Inquiry(fields.Config):
         task = self.task
         return InquiryOutline(self.id, self.model, task.name, tuple(task.axes), self.problems, self.seed)
 
-    def messages(self, prompt: str) -> list[dict[str, str]]:
+    def build_messages(self, prompt: str) -> list[dict[str, str]]:
         """Return all messages of one request; examples become earlier turns of the conversation."""
         turns = []
         for question, answer in (*self.examples, (prompt, "")):
@@ -103,8 +103,8 @@ class Inquiry(fields.Config):
             turns.append({"role": "assistant", "content": answer})
         return turns[:-1]
 
-    def options(self) -> dict[str, Any]:
-        """Return the request's other parameters. A parameter that is None is not sent: the endpoint's default holds."""
+    def sampling_parameters(self) -> dict[str, Any]:
+        """Return temperature and token limit, without those that are None: the endpoint then uses its defaults."""
         options = {"temperature": self.temperature, "max_tokens": self.max_tokens}
         return {name: value for name, value in options.items() if value is not None}
 
@@ -119,7 +119,7 @@ class Item:
 
 
 def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list[Item]:
-    """Return the problems on which ``evaluate`` measures models if seed and ``samples`` are the same. A size given as
+    """Return the problems on which ``evaluate`` measures models with the same seed and ``samples``. A size given as
     one number applies to all of the task's axes. ``Item.sizes`` are the requested sizes, as in a score."""
     axes = len(inquiry.task.axes)
     each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
@@ -135,32 +135,32 @@ def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list
 # Scores
 
 
-def judge_reply(task: Task, reply: str, right: str) -> Row:
+def judge_reply(task: Task, reply: str, right_answer: str) -> Row:
     """Judge a reply, which is correct if it equals the correct answer except for surrounding white space; a full stop
     or leading zeros make it wrong. ``answer`` is the reply if it consists of the task's symbols only, else None
     (chatter)."""
     text = reply.strip()
-    separators = {" ", "/"} & set(right)  # of words, and of the lines of a grid
-    written = text == right or (text != "" and set(text) <= set("".join(task.symbols)) | separators)
-    return {"said": reply, "answer": text if written else None, "correct": text == right}
+    separators = {" ", "/"} & set(right_answer)  # of words, and of the lines of a grid
+    written = text == right_answer or (text != "" and set(text) <= set("".join(task.symbols)) | separators)
+    return {"said": reply, "answer": text if written else None, "correct": text == right_answer}
 
 
-def is_leniently_right(task: Task, reply: str, right: str) -> bool:
-    """Return whether the last possible answer in a reply is correct, whatever words, Markdown or LaTeX surround it, and
-    however a number is written: the model then knows the answer but formats it differently."""
+def is_leniently_right(task: Task, reply: str, right_answer: str) -> bool:
+    """Return whether the last possible answer in a reply is correct, ignoring other words, Markdown and LaTeX, and the
+    format of numbers. The model may then know the answer, but not its format."""
     # LaTeX's thousands separator, and the minus sign U+2212.
     reply = reply.replace("{,}", ",").replace("\N{MINUS SIGN}", "-")
     if task.answers_numbers:
         numbers = re.findall(r"[+-]?\d+", re.sub(r"(?<=\d)[,_](?=\d{3}(?!\d))", "", reply))
-        return bool(numbers) and _normalize_number(numbers[-1]) == _normalize_number(right)
+        return bool(numbers) and _normalize_number(numbers[-1]) == _normalize_number(right_answer)
     # Strip signs that Markdown uses too, such as the * of products.
     if task.vocab.separator:
         words = [word if word in task.symbols else word.strip(".,:;*_`") for word in reply.split()]
         parts = [" ".join(group) for is_symbol, group in groupby(words, task.symbols.__contains__) if is_symbol]
     else:
-        marks = re.escape("".join(task.symbols) + "/" * ("/" in right))
+        marks = re.escape("".join(task.symbols) + "/" * ("/" in right_answer))
         parts = [part for match in re.findall(f"[{marks}]+", reply) if (part := match.strip(",:;*_"))]
-    return bool(parts) and parts[-1] == right
+    return bool(parts) and parts[-1] == right_answer
 
 
 def _normalize_number(answer: str) -> str:
@@ -221,7 +221,7 @@ class InquiryRun(InquiryFolder):
 
     @staticmethod
     def open(folder: Path) -> InquiryRun:
-        """Open an existing folder. Raises UsageError if it is not an inquiry's."""
+        """Open an existing folder. Raises UsageError if it is not the folder of an inquiry."""
         path = folder / "asked.json"
         import_parts()
         tree = read_json_object(path)
@@ -231,7 +231,7 @@ class InquiryRun(InquiryFolder):
         except UsageError as error:
             raise UsageError(f"{path}: {error}") from None
 
-    def remove_empty(self) -> None:
+    def remove_if_empty(self) -> None:
         """Remove the folder if there are no replies in it."""
         if (self.folder / "replies.jsonl").exists():
             return
@@ -260,7 +260,7 @@ class InquiryRun(InquiryFolder):
         that fail repeatedly may be the hard ones."""
         self.append_new("scores", *(row for row in rows if row["count"] == row["asked"]))
 
-    def tokens_spent(self) -> dict[str, int]:
+    def sum_token_counts(self) -> dict[str, int]:
         """Return the endpoint's token counts, summed over all replies."""
         return {name: sum(row[name] for row in self.rows("replies")) for name in TOKEN_COUNTS}
 
@@ -271,14 +271,14 @@ def read_token_counts(usage: Any) -> dict[str, int]:
     return {name: n if type(n) is int and 0 <= n <= 10**9 else 0 for name, n in counts.items()}
 
 
-def estimate_tokens(inquiry: Inquiry, missing: Mapping[str, str]) -> dict[str, int]:
-    """Estimate the tokens of ``missing`` prompts, each given with its right answer, and of their replies."""
+def estimate_tokens(inquiry: Inquiry, answers_by_prompt: Mapping[str, str]) -> dict[str, int]:
+    """Estimate the tokens of prompts, and of replies that consist of the right answers."""
 
     def count_tokens(text: str) -> int:  # at least 1 token per word, 1 per three digits, 1 per sign
         words = re.findall(r"[^\W\d]+|\d{1,3}|[^\w\s]", text)
         return sum(1 + len(word) // 8 for word in words)
 
-    texts = [message["content"] for prompt in missing for message in inquiry.messages(prompt)]
+    texts = [message["content"] for prompt in answers_by_prompt for message in inquiry.build_messages(prompt)]
     asked = sum(4 + count_tokens(text) for text in texts)  # a chat template adds tokens
-    replied = sum(1 + count_tokens(right) for right in missing.values())  # one more ends a reply
+    replied = sum(1 + count_tokens(right) for right in answers_by_prompt.values())  # one more ends a reply
     return dict(zip(TOKEN_COUNTS, (asked, replied), strict=True))

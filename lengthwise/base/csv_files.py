@@ -75,11 +75,11 @@ def read_csv(path: Path) -> list[Row]:
         raise UsageError(f"{path}: not CSV ({error})") from None
 
 
-def _parse_row(path: Path, number: int, cells: Mapping[str, str]) -> Row:
-    """Parse one row, given as cells by column; errors name the file and the row's ``number``."""
+def _parse_row(path: Path, row_number: int, cells: Mapping[str, str]) -> Row:
+    """Parse one row, given as cells by column; errors name the file and ``row_number``."""
     row: Row = {}
     if None in cells:
-        raise UsageError(f"{path}: row {number} has more cells than the header")
+        raise UsageError(f"{path}: row {row_number} has more cells than the header")
     for column, cell in cells.items():
         if not cell and column != "stopping":  # an empty rule is kept: language models have none
             continue
@@ -88,7 +88,7 @@ def _parse_row(path: Path, number: int, cells: Mapping[str, str]) -> Row:
         if not isinstance(target, dict):
             raise UsageError(f"{path}: has both a column {name} and a column {column}")
         if (key or name) == "sizes":
-            fields.validate(SizeText, cell, f"{path}: row {number}: sizes")
+            fields.validate(SizeText, cell, f"{path}: row {row_number}: sizes")
             target[key or name] = [int(size) for size in cell.split("x")]
         else:
             target[key or name] = _parse_cell(key or name, cell)

@@ -4,8 +4,8 @@ MAX_MESSAGE_CHARACTERS = 2000
 
 
 class UsageError(ValueError):
-    """An error that the user can correct, in one line: what is wrong, and what would be right. Control characters in
-    quoted names are removed."""
+    """Raised for a mistake that the user can correct. The message, on one line, says what is wrong and what would be
+    right; control characters in quoted names are removed."""
 
     def __init__(self, message: object = "") -> None:
         text = remove_controls(str(message))
@@ -17,7 +17,7 @@ class Diverged(UsageError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when training was asked to stop, after saving; the same call resumes. It is not an ``Exception``, so that
+    """Raised when training stops at a signal, after saving; the same call resumes. It is not an ``Exception``, so that
     loops that skip failed models stop too."""
 
 

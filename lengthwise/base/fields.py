@@ -39,7 +39,7 @@ class Config(ABC):  # noqa: B024 (its subclasses are abstract)
     """Base class of the parts of a recipe. Subclasses are frozen dataclasses of plain values, tuples and other parts.
 
     Creating a part checks each field against its declared type and range, and raises UsageError if it does not fit. A
-    subclass with a ``__post_init__`` of its own calls this one first."""
+    subclass that defines ``__post_init__`` calls that of its base class first."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Raise UsageError for a field called ``kind``, which in JSON is the name of the class."""
@@ -61,7 +61,7 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
     checkable = {name: kind for name, kind in kinds.items() if name in named and _is_checkable(kind)}
 
     @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+    def call_validated(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             bound = signature.bind(*args, **kwargs)
         except TypeError as error:
@@ -71,7 +71,7 @@ def validate_arguments(function: Callable[P, T]) -> Callable[P, T]:
             bound.arguments[name] = validate(checkable[name], bound.arguments[name], name)
         return function(*bound.args, **bound.kwargs)
 
-    return call
+    return call_validated
 
 
 def _is_checkable(annotation: Any) -> bool:
@@ -105,8 +105,8 @@ def encode(value: Any, choose_fields: Callable[[Any], Iterable[dataclasses.Field
 
 
 def identity_fields(value: Any) -> Any:
-    """Encode a part for ids, without fields at their defaults or with metadata ``identity=False`` (they change no
-    results)."""
+    """Encode a part for ids, without fields at their defaults, and without fields that change no results, whose
+    metadata have ``identity=False``."""
     return encode(value, lambda part: [f for f in _non_default_fields(part) if f.metadata.get("identity", True)])
 
 
@@ -115,7 +115,7 @@ def _non_default_fields(part: Any) -> list[dataclasses.Field[Any]]:
 
 
 def decode(annotation: type[T], value: Any, path: str = "") -> T:
-    """Build a value of type ``annotation`` from JSON values. Raises UsageError, with the field's path, if wrong."""
+    """Convert JSON values to the type ``annotation``. Raises UsageError, with the field's path, if they do not fit."""
     return validate(annotation, value, path)
 
 
@@ -313,13 +313,13 @@ def to_kebab_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower()
 
 
-def suggest(name: str, names: Iterable[str], shown_as: Mapping[str, str] | None = None) -> str:
+def suggest(name: str, names: Iterable[str], display_texts: Mapping[str, str] | None = None) -> str:
     """Return ``" (did you mean …?)"`` with the closest of ``names``, ignoring case, or ``""`` if none is close.
-    ``shown_as`` maps each name to the text to show for it, by default the name itself."""
+    ``display_texts`` maps each name to the text to show for it, by default the name itself."""
     by_lower_case = {other.lower(): other for other in names}
     # Only 100 characters are compared: the comparison takes time in proportion to both lengths.
     close = difflib.get_close_matches(name[:100].lower(), by_lower_case, 1)
     if not close:
         return ""
     found = by_lower_case[close[0]]
-    return f" (did you mean {shown_as[found] if shown_as else found}?)"
+    return f" (did you mean {display_texts[found] if display_texts else found}?)"

@@ -104,14 +104,14 @@ def json_text(tree: Any, indent: int | None = None) -> str:
     try:
         return json.dumps(tree, indent=indent, allow_nan=False)
     except ValueError:
-        return json.dumps(_finite_or_null(tree), indent=indent, allow_nan=False)
+        return json.dumps(_replace_non_finite(tree), indent=indent, allow_nan=False)
 
 
-def _finite_or_null(tree: Any) -> Any:
+def _replace_non_finite(tree: Any) -> Any:
     if isinstance(tree, dict):
-        return {name: _finite_or_null(part) for name, part in tree.items()}
+        return {name: _replace_non_finite(part) for name, part in tree.items()}
     if isinstance(tree, list | tuple):
-        return [_finite_or_null(part) for part in tree]
+        return [_replace_non_finite(part) for part in tree]
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
@@ -176,7 +176,7 @@ def error_line(error: BaseException) -> str:
 
 
 def remove_temporary_files(folder: Path, name: str = "*") -> None:
-    """Remove temporary files that killed processes left ten minutes ago or earlier, of all files or of ``name``."""
+    """Remove temporary files of ``name``, a pattern, that killed processes left more than ten minutes ago."""
     for path in folder.glob(f".{name}.lengthwise-{'?' * 16}"):
         with suppress(OSError):
             if path.stat().st_mtime < time.time() - TEMPORARY_AGE_SECONDS:

@@ -30,7 +30,7 @@ def result_stream() -> Any:  # an object with the methods of `TextIO`
     return _RESULT_STREAMS[-1] if _RESULT_STREAMS else sys.stdout
 
 
-def replace_unencodable() -> None:
+def replace_unencodable_characters() -> None:
     """Replace characters that a standard stream cannot encode: an ASCII terminal shows ``?`` for ``→``."""
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         with contextlib.suppress(AttributeError, OSError, ValueError):
@@ -38,7 +38,7 @@ def replace_unencodable() -> None:
 
 
 def discard_output() -> None:
-    """Discard unwritten output, whose reader has closed or whose disk is full, so that Python does not flush it."""
+    """Discard output that cannot be written (reader closed, or disk full), so that Python does not flush it."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -93,6 +93,6 @@ def _may_catch(signal_number: int) -> bool:
     return threading.current_thread() is threading.main_thread() and not ignored
 
 
-def _exit(number: int, frame: object) -> NoReturn:
+def _exit(signal_number: int, frame: object) -> NoReturn:
     os.write(2, b"lengthwise: interrupted before any work\n")
     os._exit(130)

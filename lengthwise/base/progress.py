@@ -47,15 +47,15 @@ class Terminal(Console):
 class ProgressLine:
     """The progress of one piece of work: ``done`` of ``total``, in any unit, and a note."""
 
-    def __init__(self, label: str, total: float | None, done: float = 0.0) -> None:
+    def __init__(self, label: str, total: float | None, amount_done: float = 0.0) -> None:
         self.label, self.total, self.note = label, total, ""
-        self.done = self.initial = done
+        self.done = self.initial = amount_done
         self.start, self.end = time.monotonic(), math.inf
 
-    def update(self, done: float, note: str = "") -> None:
+    def update(self, amount_done: float, note: str = "") -> None:
         """Update the amount done and the note."""
-        self.done, self.note = done, note
-        if self.total and done >= self.total:
+        self.done, self.note = amount_done, note
+        if self.total and amount_done >= self.total:
             self.end = min(self.end, time.monotonic())
 
     @property
@@ -79,7 +79,7 @@ class ProgressLine:
 
 
 class Progress:
-    """A context manager that displays the progress of pieces of work; with ``quiet``, it displays nothing."""
+    """A context manager that displays lines of progress; with ``quiet``, it displays nothing."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.quiet, self.console = quiet, console or Terminal(stderr=True)
@@ -103,9 +103,9 @@ class Progress:
         """Print a message, even if ``quiet``."""
         self.console.print(f"lengthwise: {text}", markup=False, highlight=False, soft_wrap=True)
 
-    def add_line(self, label: str, total: float | None = None, done: float = 0.0) -> ProgressLine:
-        """Add a line for work of size ``total`` (None: unknown), of which ``done`` is finished already."""
-        self.lines.append(ProgressLine(label, total, done))
+    def add_line(self, label: str, total: float | None = None, amount_done: float = 0.0) -> ProgressLine:
+        """Add a line for work of size ``total`` (None: unknown), of which ``amount_done`` is finished already."""
+        self.lines.append(ProgressLine(label, total, amount_done))
         return self.lines[-1]
 
     @contextmanager

@@ -76,7 +76,7 @@ def run(args: Options) -> int:
             return _ask(args, inquiry_run, items, request_options)
         except UsageError:
             if is_new:
-                inquiry_run.remove_empty()
+                inquiry_run.remove_if_empty()
             raise
 
 
@@ -84,7 +84,7 @@ def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_
     """Ask for the missing replies; print and save the scores. Return 1 if some prompts have no reply yet, else 0."""
     inquiry = inquiry_run.inquiry
     inquiry_run.rows("scores")  # raises for a damaged file, before replies are paid for
-    tokens_before = inquiry_run.tokens_spent()
+    tokens_before = inquiry_run.sum_token_counts()
     prompts = {item.prompt for item in items}
     done = len(prompts & inquiry_run.replies().keys())
     with Progress(quiet=args.quiet, console=err) as progress:
@@ -92,19 +92,19 @@ def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_
         outcome = collect_replies(
             inquiry_run, items, request_options, lambda new, sent: line.update(done + new, _format_requests(sent))
         )
-    rows, tokens = score_replies(inquiry, items, inquiry_run.replies()), inquiry_run.tokens_spent()
+    rows, tokens = score_replies(inquiry, items, inquiry_run.replies()), inquiry_run.sum_token_counts()
     inquiry_run.save_scores(rows)
     spent = {name: tokens[name] - tokens_before[name] for name in tokens}
-    result = {"run": str(inquiry_run.folder), "scores": rows, "unfinished": outcome.missing}
-    result |= {"requests": outcome.requests, "tokens": tokens, "tokens_of_this_call": spent}
+    result = {"run": str(inquiry_run.folder), "scores": rows, "unfinished": outcome.missing_count}
+    result |= {"requests": outcome.request_count, "tokens": tokens, "tokens_of_this_call": spent}
     tokens_now, in_all = (f"{count['prompt_tokens']:,} + {count['completion_tokens']:,}" for count in (spent, tokens))
-    summary = f"{_format_requests(outcome.requests)}, tokens in and out: {tokens_now}; with earlier calls: {in_all}"
-    summary += f"\n{inquiry_run.folder}"
+    summary = f"{_format_requests(outcome.request_count)}, tokens in and out: {tokens_now}"
+    summary += f"; with earlier calls: {in_all}\n{inquiry_run.folder}"
     print_result(args, result, *([language_model_table(rows)] if rows else []), Text(summary, overflow="fold"))
-    if outcome.missing:
-        counted = f"{outcome.missing} of {len(prompts)} prompts have no reply"
+    if outcome.missing_count:
+        counted = f"{outcome.missing_count} of {len(prompts)} prompts have no reply"
         warn(f"{counted} ({outcome.reason}); the same command continues from here")
-    return 1 if outcome.missing else 0
+    return 1 if outcome.missing_count else 0
 
 
 def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:

@@ -40,7 +40,7 @@ def run(args: Options) -> int:
     with show_elapsed(f"{', '.join(names)}: testing the laws", quiet=args.quiet):
         for name in names:
             findings += check(sys.modules[name])
-    for class_name in (cls for name in names for cls in catalog.find_undecorated(sys.modules[name])):
+    for class_name in (cls for name in names for cls in catalog.find_undecorated_classes(sys.modules[name])):
         warn(f"skipped: {class_name}: not a dataclass (add @dataclass(frozen=True))")
     table = FittedTable("part", "laws")
     for part, law, case in findings.lines():

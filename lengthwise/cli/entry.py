@@ -80,7 +80,7 @@ def _find_field_path(recipe: str, name: str) -> str | None:
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run a verb and exit with status 0 for success; 1 if some prompts are invalid or have no reply, or if a check
     failed; 2 for a usage error; 130 if interrupted; 141 if the reader of the output has gone."""
-    process.replace_unencodable()
+    process.replace_unencodable_characters()
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete  # the extra "complete"
 

@@ -579,7 +579,7 @@ def test_invalid_arguments_are_refused_before_anything_is_sent(endpoint, monkeyp
     hosts = "localhost:8000", "ftp://x/v1", "http://", "http://x:port/v1", "https://me:pass@x/v1", "http://x/?key=pass"
     for url in (*hosts, "http://x:99999/v1", "http://[x]/v1", "http://x\x07/v1"):
         line = read_refusal("--endpoint", url)
-        assert "--endpoint: an address such as http://localhost:8000/v1" in line and "=pass" not in line
+        assert "--endpoint: give an address such as http://localhost:8000/v1" in line and "=pass" not in line
         assert "pass@" not in line
     assert Inquiry.of("HTTP://[2001:DB8::1]:80/v1/@x", "m", catalog.task("parity")).endpoint.endswith("/@x")
     for name in ("sk-proj-abc123", "gsk_9aB8cD7eF6", "AKIA0123456789ABCDEF"):
@@ -836,6 +836,6 @@ def test_an_inquiry_is_locked_and_repeated_replies_count_their_tokens(endpoint, 
     found = run_cli_json(*build_words(endpoint(answer_correctly).url, "--lengths", "1", "--samples", "2"))
     assert held == [(Path(found["run"]).name, "inquiry")]
     folder = InquiryRun.open(Path(found["run"]))
-    before = folder.tokens_spent()
+    before = folder.sum_token_counts()
     folder.append("replies", folder.rows("replies")[0])
-    assert all(folder.tokens_spent()[name] > count for name, count in before.items())
+    assert all(folder.sum_token_counts()[name] > count for name, count in before.items())

@@ -80,7 +80,7 @@ def test_a_line_shows_the_remaining_time(monkeypatch):
     begun = ProgressLine("digging", 1000)
     begun.update(4)
     assert begun.describe() == "0%  10 s so far"  # too early for an estimate
-    resumed = ProgressLine("digging", 100, done=80)
+    resumed = ProgressLine("digging", 100, amount_done=80)
     resumed.update(90)
     assert resumed.describe() == "90%  10 s left"  # work of an earlier call took no time of this one
     resumed.update(100)
