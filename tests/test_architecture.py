@@ -35,8 +35,7 @@ LEVELS = [
 ]
 
 
-@functools.cache
-def modules() -> dict[str, Path]:
+def list_modules() -> dict[str, Path]:
     """Return the package's modules by name, such as ``tasks.parity``; an ``__init__`` has its folder's name."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -45,42 +44,45 @@ def modules() -> dict[str, Path]:
     return {name: path for name, path in found.items() if name not in ("", "__main__")}  # __main__ only calls cli
 
 
+MODULES = list_modules()
+
+
 @functools.cache
-def nodes(path: Path) -> list[ast.AST]:
+def parse_nodes(path: Path) -> list[ast.AST]:
     """Return the nodes of a file's syntax tree."""
     return list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
 
 
 @functools.cache
-def imports(path: Path) -> set[str]:
+def list_imports(path: Path) -> set[str]:
     """Return the package's own modules that a file imports, including imports inside functions."""
-    found, known = set(), {f"lengthwise.{name}" for name in modules()}
-    for node in nodes(path):
+    found, known = set(), {f"lengthwise.{name}" for name in MODULES}
+    for node in parse_nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             inside = {f"{node.module}.{alias.name}" for alias in node.names}
             found |= inside & known if inside <= known else {node.module, *inside}
     own = {name.removeprefix("lengthwise.") for name in found if name.startswith("lengthwise.")}
-    return own & set(modules())
+    return own & set(MODULES)
 
 
-def folder(module: str) -> str:
+def get_folder(module: str) -> str:
     return module.split(".")[0]
 
 
-def level(module: str) -> int:
+def get_level(module: str) -> int:
     for number, names in enumerate(LEVELS):
-        if folder(module) in names:
+        if get_folder(module) in names:
             return number
-    raise AssertionError(f"the folder {folder(module)} has no level: add it to LEVELS and to docs/draw_architecture.py")
+    raise AssertionError(f"folder {get_folder(module)} has no level: add it to LEVELS and to docs/draw_architecture.py")
 
 
 def test_imports_between_folders_point_down_and_have_no_cycles_inside_a_folder():
     graph = {}
-    for module, path in modules().items():
-        own = {name for name in imports(path) if folder(name) == folder(module)}
-        above = {name for name in imports(path) - own if level(name) >= level(module)}
+    for module, path in MODULES.items():
+        own = {name for name in list_imports(path) if get_folder(name) == get_folder(module)}
+        above = {name for name in list_imports(path) - own if get_level(name) >= get_level(module)}
         assert not above, f"{module} imports {above}, which are not on a lower level"
         graph[module] = own - {module}
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
@@ -91,16 +93,16 @@ def test_imports_between_folders_point_down_and_have_no_cycles_inside_a_folder()
 BY_NAME = {"registry", "cli.entry", "", "base.extras"}
 
 
-def imports_by_name(path: Path) -> bool:
+def has_imports_by_name(path: Path) -> bool:
     """Return whether a file imports modules that are named by strings."""
-    used = {node.attr for node in nodes(path) if isinstance(node, ast.Attribute)}
-    used |= {node.id for node in nodes(path) if isinstance(node, ast.Name)}
+    used = {node.attr for node in parse_nodes(path) if isinstance(node, ast.Attribute)}
+    used |= {node.id for node in parse_nodes(path) if isinstance(node, ast.Name)}
     return bool({"import_module", "__import__", "find_spec", "run_module"} & used)
 
 
-def test_imports_are_statements():
+def test_only_a_few_files_import_modules_by_name():
     """Only a few files may import modules by a string, which neither readers nor these tests can follow."""
-    found = {name for name, path in modules().items() if imports_by_name(path)}
+    found = {name for name, path in MODULES.items() if has_imports_by_name(path)}
     assert found | {""} == BY_NAME
 
 
@@ -109,29 +111,29 @@ SHARED_NAMES = ("entry", "forecast", "measurements", "options", "console", "shar
 SHARED = {"cli", *(f"cli.{name}" for name in SHARED_NAMES)}
 
 
-def test_each_command_is_one_file_and_imports_no_other():
+def test_each_command_is_one_file_and_imports_no_other_command():
     from lengthwise.cli.parser import VERBS
 
-    files = {name for name in modules() if folder(name) == "cli"}
+    files = {name for name in MODULES if get_folder(name) == "cli"}
     assert {f"cli.{name}" for name in VERBS} == files - SHARED
     for name in files:
-        assert {other for other in imports(modules()[name]) if folder(other) == "cli"} <= SHARED - {name}, name
+        assert {other for other in list_imports(MODULES[name]) if get_folder(other) == "cli"} <= SHARED - {name}, name
     for name in VERBS:
         assert callable(importlib.import_module(f"lengthwise.cli.{name}").run)
 
 
-def test_reports_import_only_what_reads_files():
+def test_reports_import_only_modules_that_read_files():
     readers = {f"base.{name}" for name in ("csv_files", "errors", "extras", "fields", "files", "results", "score_rows")}
     readers |= {"base.schemas", "base.formatting", "runs.folder"}
-    for module in (name for name in modules() if folder(name) == "report"):
-        assert {name for name in imports(modules()[module]) if folder(name) != "report"} <= readers, module
+    for module in (name for name in MODULES if get_folder(name) == "report"):
+        assert {name for name in list_imports(MODULES[module]) if get_folder(name) != "report"} <= readers, module
 
 
-def test_the_package_has_few_folders_and_imports_between_them():
-    """At most 26 folders and files at the top level; at most 100 pairs of them are connected by imports, and none in
+def test_the_package_has_few_folders_and_few_imports_between_them():
+    """There are at most 26 folders and files at the top level, and imports between at most 100 pairs of them, never in
     both directions."""
-    assert len({folder(module) for module in modules()}) <= 26
-    pairs = {(folder(module), folder(other)) for module, path in modules().items() for other in imports(path)}
+    assert len({get_folder(module) for module in MODULES}) <= 26
+    pairs = {(get_folder(name), get_folder(other)) for name, path in MODULES.items() for other in list_imports(path)}
     arrows = {(low, high) for low, high in pairs if low != high}
     assert len(arrows) <= 100
     assert not {(low, high) for high, low in arrows} & arrows, "two folders import each other"
@@ -143,25 +145,25 @@ ENCODINGS = {"nn.position", "nn.digit_position", "nn.window"}  # positional
 
 def list_dependencies(module):
     """Return the module and the modules of ``nn`` that it needs, except positional encodings."""
-    found, ahead = set(), [module]
-    while ahead:
-        name = ahead.pop()
+    found, todo = set(), [module]
+    while todo:
+        name = todo.pop()
         found.add(name)
-        ahead += [one for one in imports(modules()[name]) if folder(one) == "nn" and one not in ENCODINGS | found]
+        todo += [one for one in list_imports(MODULES[name]) if get_folder(one) == "nn" and one not in ENCODINGS | found]
     return found
 
 
-@pytest.mark.parametrize(("module", "most"), MAX_CODE_LINES.items())
-def test_the_code_of_a_model_is_short(module, most):
-    assert sum(count_code_lines(modules()[name].read_text()) for name in list_dependencies(module)) <= most
+@pytest.mark.parametrize(("module", "max_lines"), MAX_CODE_LINES.items())
+def test_the_code_of_a_model_is_short(module, max_lines):
+    assert sum(count_code_lines(MODULES[name].read_text()) for name in list_dependencies(module)) <= max_lines
 
 
 def test_functions_and_files_are_short():
-    every = [node for path in modules().values() for node in nodes(path)]
+    every = [node for path in MODULES.values() for node in parse_nodes(path)]
     functions = [node for node in every if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
     lengths = [node.end_lineno - node.lineno + 1 for node in functions]
     assert statistics.median(lengths) <= 8 and max(lengths) <= 65
-    assert max(len(path.read_text().splitlines()) for path in modules().values()) <= 400
+    assert max(len(path.read_text().splitlines()) for path in MODULES.values()) <= 400
 
 
 def count_code_lines(text):
@@ -175,7 +177,7 @@ def count_code_lines(text):
     return sum(bool(line.strip()) and not line.lstrip().startswith("#") for n, line in lines if n not in without)
 
 
-def test_a_task_is_one_new_file(tmp_path):
+def test_a_new_task_needs_only_one_new_file(tmp_path):
     """The catalog finds a new task file without a change to any other file."""
     import lengthwise.tasks
     from lengthwise.api import catalog
@@ -203,7 +205,7 @@ assert Run.open({str(tmp_path)!r}).recipe.name == "looped-pairs"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-def test_python_interface_names_exist():
+def test_all_names_of_the_python_interface_exist():
     """Every public name exists at run time and in ``api``, which type checkers read."""
     import lengthwise as lw
     from lengthwise import api
@@ -225,9 +227,9 @@ OF_MODULES = {"remove", "copy", "move"}  # write as functions of modules, not as
 OWNERS = {"files", "os", "shutil", "Path", "path", "tempfile"}
 
 
-def writes(path):
-    """Yield the calls of a file that write files by other means than ``base.files``."""
-    for node in (node for node in nodes(path) if isinstance(node, ast.Call)):
+def find_file_writes(path):
+    """Yield the calls in a file that write files without using ``base.files``."""
+    for node in (node for node in parse_nodes(path) if isinstance(node, ast.Call)):
         is_method = isinstance(node.func, ast.Attribute)
         name = node.func.attr if is_method else getattr(node.func, "id", "")
         owner = getattr(node.func.value, "id", "") if is_method else ""
@@ -243,15 +245,15 @@ def writes(path):
             yield f"{path.relative_to(PACKAGE)}:{node.lineno} {name}"
 
 
-def test_one_module_writes_files():
+def test_only_one_module_writes_files():
     """Only ``base.files``, which follows no links and leaves no half-written files, writes files."""
     allowed = {"base/process.py": "open"}  # opens the null device
-    found = [text for path in modules().values() if path != PACKAGE / "base" / "files.py" for text in writes(path)]
+    found = [text for name, path in MODULES.items() if name != "base.files" for text in find_file_writes(path)]
     assert [text for text in found if allowed.get(text.partition(":")[0]) != text.split()[-1]] == []
-    assert len([*writes(PACKAGE / "base" / "files.py")]) >= 6
+    assert len([*find_file_writes(MODULES["base.files"])]) >= 6
 
 
-def test_no_test_imports_another():
+def test_no_test_file_imports_another():
     """Test files share helpers through ``tests/support``."""
     for path in Path(__file__).parent.rglob("test_*.py"):
         assert not re.search(r"^(from|import) test_", path.read_text(), re.M), path

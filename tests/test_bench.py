@@ -13,7 +13,7 @@ BENCH = Path(__file__).parents[1] / "bench"
 SCRIPTS = [path.name for path in sorted(BENCH.glob("*.py")) if "__main__" in path.read_text(encoding="utf-8")]
 
 
-def run_all():
+def run_benchmarks():
     """Run the benchmarks in this process; print the standard output of each as a list in JSON."""
     outputs = []
     for script in SCRIPTS:
@@ -48,4 +48,4 @@ def list_leaves(tree):
 
 
 if __name__ == "__main__":
-    run_all()
+    run_benchmarks()

@@ -27,7 +27,7 @@ def forbid_steps(monkeypatch):
 
 @pytest.mark.usefixtures("forbid_steps", "runs")
 @pytest.mark.parametrize("name", catalog.studies())
-def test_every_study_is_estimated_without_a_step(name):
+def test_the_cost_of_every_study_is_estimated_without_a_training_step(name):
     known = inspect.signature(catalog.studies()[name]).parameters
     wide = [word for option in ("tasks", "sizes") if option in known for word in (f"--{option}", "all")]
     for scale in SCALES if name == "looped" else ("cpu",):
@@ -38,7 +38,7 @@ def test_every_study_is_estimated_without_a_step(name):
 
 
 @pytest.mark.usefixtures("forbid_steps", "runs")
-def test_a_changed_recipe_is_estimated():
+def test_the_cost_of_a_changed_recipe_is_estimated_from_its_sizes():
     for words in (("train", "--dry-run"), ("show",)):
         verb, *options = words
         done = command(verb, "looped-pairs", "model.width=24", *options)
@@ -46,11 +46,11 @@ def test_a_changed_recipe_is_estimated():
 
 
 @pytest.mark.parametrize("changes", [["keep=best", "patience=3"], ["accumulate=8"]])
-def test_recipes_are_measured_on_fewer_rows_than_they_train_on(changes):
+def test_cost_is_measured_on_fewer_rows_than_training_uses(changes):
     assert cost.measure_cost(catalog.recipe("looped-parity").change(changes), n_steps=1, rows=2).source == "measured"
 
 
-def test_stored_costs_are_those_of_the_recipes():
+def test_stored_costs_agree_with_the_computed_costs_of_the_recipes():
     recipes = [recipe for name in ("pairs", "parity", "notebook") for recipe in catalog.study(name).recipes]
     stored = [recipe for recipe in recipes if cost.look_up_cost(recipe).source == "stored"]
     assert stored, "make costs"

@@ -11,7 +11,7 @@ import torch
 from trainings import stop_at
 
 
-def test_a_stopped_training_resumes(tmp_path, monkeypatch):
+def test_a_stopped_training_resumes_from_its_checkpoint(tmp_path, monkeypatch):
     entry = next(gpu_queue.list_entries(quick=True))
     stop_at(monkeypatch, [7], lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert gpu_queue.continue_training(entry, tmp_path, "cpu", 100)["step"] == 7

@@ -1,4 +1,4 @@
-"""Each panel of a study has its own folder of results."""
+"""Studies are checked, and each panel of a study has its own folder of results."""
 
 from dataclasses import replace
 
@@ -40,7 +40,7 @@ def test_a_study_that_cannot_be_measured_or_written_is_refused(changes, message)
         lw.Study("Two", (ONE, replace(OTHER, **changes)))
 
 
-def test_a_study_needs_panels_and_a_grid_serves_as_sizes():
+def test_a_study_needs_panels_and_a_panel_may_have_a_grid_instead_of_sizes():
     with pytest.raises(lw.UsageError, match="it has no panels"):
         lw.Study("Two", ())
     assert lw.Study("Map", (replace(ONE, sizes=(), grid=(4, 4)),)).panels

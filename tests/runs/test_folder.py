@@ -1,4 +1,4 @@
-"""Folders of results: what a report reads from them, with torch and without."""
+"""Folders of results, and what a report reads from them with and without importing torch."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipp
 
 @pytest.fixture
 def run():
-    """Return a run of a task with two axes, one of them kept short, with scores and losses as after training."""
+    """Return a run with scores and losses, as after training, on a task with two axes, one of them limited."""
     recipe = catalog.recipe("looped-multiplication", ["seed=1", "stopping=MaxConfidence(extra=3)"])
     run = Run.of(recipe)
     score = Score("multiplication", run.folder.name, recipe.stopping.name, "uniform", (2, 2), 500, 1.0, 1.0, 1.0, 4.0)
@@ -32,14 +32,14 @@ def run():
 
 @pytest.fixture
 def inquiry():
-    """Return a language model's folder with a score."""
+    """Return the results of a language model, with one score."""
     inquiry = InquiryRun.of(Inquiry("http://x/v1", "org/model", catalog.task("multiplication"), "Well?", seed=3))
     score = Score("multiplication", "org/model", "", "uniform", (2, 2), 100, 0.5, 0.5, 0.5, 0.0)
     inquiry.append("scores", score.row() | {"seed": 3, "asked": 100, "chatter": 0})
     return inquiry
 
 
-def test_an_outline_is_that_of_the_recipe(run, inquiry):
+def test_an_outline_has_the_values_of_its_recipe_or_inquiry(run, inquiry):
     recipe, found = run.recipe, RunFolder(run.folder).outline
     assert found == run.outline
     assert (found.id, found.name, found.task) == (recipe.id, recipe.name, "multiplication")
@@ -68,8 +68,8 @@ def test_config_outline_and_provenance_are_read_from_files(run, inquiry):
 
 
 @pytest.mark.parametrize("name", list_shipped()[:2])
-def test_a_folder_of_an_earlier_version_has_an_outline_too(name):
-    """The folder has no outline file, and its config.json lacks later fields."""
+def test_an_outline_is_computed_for_folders_of_earlier_versions(name):
+    """The folder has no outline file, and its config.json lacks fields that were added later."""
     assert RunFolder(SHIPPED / name).outline == Run.open(SHIPPED / name).outline
 
 
@@ -82,7 +82,7 @@ def test_a_damaged_outline_is_refused_in_one_line(run, inquiry):
         assert "\n" not in str(error.value)
 
 
-def test_a_list_describes_weights_without_building_a_model(monkeypatch):
+def test_the_list_command_describes_weights_without_building_a_model(monkeypatch):
     monkeypatch.setattr(Recipe, "build", None)
     recipes = {name: Run.open(SHIPPED / name).recipe for name in list_shipped()}
     described = {name: f"{recipe.task.name}, trained up to {recipe.lengths.top}" for name, recipe in recipes.items()}
@@ -126,7 +126,7 @@ def test_appending_rows_one_by_one_does_not_read_the_file_each_time(run, monkeyp
     assert run.rows("scores") == [*rows, *others], "rows of another process must be seen"
 
 
-def test_a_row_that_another_process_appends_meanwhile_is_not_kept_twice(run, monkeypatch):
+def test_a_row_that_another_process_appends_meanwhile_is_not_stored_twice(run, monkeypatch):
     (first,) = run.rows("scores")
     own, other = {**first, "seed": 1}, {**first, "seed": 2}
 
@@ -149,7 +149,7 @@ def test_a_number_that_is_not_finite_is_not_written(run, number):
     assert (run.folder / "scores.jsonl").read_text() == before
 
 
-def test_scores_of_a_version_that_did_not_measure_the_whole_row_are_read(run):
+def test_scores_of_an_earlier_version_without_the_field_whole_row_are_read(run):
     (row,) = run.rows("scores")
     path = run.folder / "scores.jsonl"
     path.write_text(json.dumps({name: value for name, value in row.items() if name != "whole_row"}) + "\n")
@@ -157,7 +157,7 @@ def test_scores_of_a_version_that_did_not_measure_the_whole_row_are_read(run):
     assert score.whole_row is None and score.exact == 1.0 and "whole_row" not in score.row()
 
 
-def test_an_empty_variable_means_the_default_folder_and_a_tilde_the_home_folder(monkeypatch, tmp_path):
+def test_an_empty_variable_selects_the_default_folder_and_a_tilde_is_expanded(monkeypatch, tmp_path):
     monkeypatch.setenv("LENGTHWISE_RUNS", "")
     assert str(folders.runs_folder()) == "runs"
     monkeypatch.setenv("HOME", str(tmp_path))

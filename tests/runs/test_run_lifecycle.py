@@ -1,4 +1,4 @@
-"""A run's folder after divergence, with other threads, lost logs and remains of killed writers."""
+"""A run's folder after divergence, a resume with other threads, a lost log or a killed writer."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def parse_strictly(text):
 # Divergence
 
 
-def test_training_may_go_on_after_divergence_and_rows_have_null():
+def test_training_can_continue_after_divergence_and_writes_null_for_nonfinite_numbers():
     run = train(WILD, allow_divergence=True)
     rows = [parse_strictly(line) for line in (run.folder / "metrics.jsonl").read_text().splitlines()]
     assert rows[-2]["loss"] is None or rows[-1].get("loss", 0) is None
@@ -60,7 +60,7 @@ def test_a_diverged_seed_is_marked_in_every_table():
 # Resumed elsewhere
 
 
-def test_another_number_of_threads_is_reported_and_recorded(capsys):
+def test_resuming_with_another_number_of_threads_is_reported_and_recorded(capsys):
     recipe = replace(SMALL, steps=2)  # several threads are slow here
     run = Run.of(recipe)
     trainer = Trainer(recipe, torch.device("cpu"))
@@ -72,7 +72,7 @@ def test_another_number_of_threads_is_reported_and_recorded(capsys):
     assert run.about()["resumed"] == [{"step": 1, "threads": str(threads)}]
 
 
-def test_a_deleted_log_is_noticed(capsys):
+def test_a_deleted_log_is_reported_on_resuming(capsys):
     run = Run.of(SMALL)
     trainer = Trainer(SMALL, torch.device("cpu"))
     trainer.step = 20

@@ -27,34 +27,35 @@ TOKEN = "hf_sEcReTsEcReTsEcReT"
 SOURCE = SHIPPED / "looped-pairs"
 
 
-def git(content):
+def git_hash(content):
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
 class Hub:
-    """A simulated Hub with one repository, u/pairs; ``wrong`` selects a fault."""
+    """A simulated Hub with one repository, u/pairs; ``fault`` is the error that it simulates."""
 
     def __init__(self):
         self.files = {path.name: path.read_bytes() for path in SOURCE.iterdir()}
         self.files |= {"modeling.py": b"raise SystemExit('it runs')", "state.pt": b"\x80\x04", "big.bin": b"0"}
-        self.wrong, self.asked, self.tokens, self.sent = "", [], set(), []
+        self.fault, self.asked, self.tokens, self.sent = "", [], set(), []
         self.old = []  # the files of u/new, to which weights are sent
 
-    def digest(self, name):
-        return hashlib.sha256(self.files[name]).hexdigest() if name.endswith("safetensors") else git(self.files[name])
+    def compute_digest(self, name):
+        content = self.files[name]
+        return hashlib.sha256(content).hexdigest() if name.endswith("safetensors") else git_hash(content)
 
     def describe_file(self, name):
         content = self.files[name]
-        size = 10**12 if self.wrong == "huge" and name == "model.safetensors" else len(content)
-        lfs = {"sha256": self.digest(name), "oid": self.digest(name), "size": size, "pointerSize": 100}
-        own = {"oid": git(content), "blobId": git(content), "size": size}
+        size = 10**12 if self.fault == "huge" and name == "model.safetensors" else len(content)
+        lfs = {"sha256": self.compute_digest(name), "oid": self.compute_digest(name), "size": size, "pointerSize": 100}
+        own = {"oid": git_hash(content), "blobId": git_hash(content), "size": size}
         return {"type": "file", "path": name, "rfilename": name} | own | ({"lfs": lfs} if "safet" in name else {})
 
     def get(self, path):
-        """Return status, headers and body."""
+        """Return the status, headers and body of the answer to a request."""
         route, _, _ = path.partition("?")
-        if self.wrong.isdigit():
-            return int(self.wrong), {"X-Error-Message": f"no, {TOKEN}", "Retry-After": "0"}, b"{}"
+        if self.fault.isdigit():
+            return int(self.fault), {"X-Error-Message": f"no, {TOKEN}", "Retry-After": "0"}, b"{}"
         if route.endswith(("/revision/gone", "/revision/gone/")):
             return 404, {"X-Error-Code": "RevisionNotFound"}, b"{}"
         if route.startswith("/api/models/u/new/tree/"):
@@ -68,15 +69,15 @@ class Hub:
             told = {"id": "u/pairs", "sha": OTHER if "old" in route else COMMIT, "private": False, "downloads": 0}
             return 200, {}, json.dumps(told | {"siblings": [self.describe_file(name) for name in self.files]}).encode()
         name = route.rpartition("/")[2]
-        headers = {"ETag": f'"{self.digest(name)}"', "X-Repo-Commit": route.split("/")[4]}
+        headers = {"ETag": f'"{self.compute_digest(name)}"', "X-Repo-Commit": route.split("/")[4]}
         content = self.files[name]
-        if self.wrong == "other":
+        if self.fault == "other":
             content = content[:-1] + bytes([content[-1] ^ 1])
         return 200, headers, content
 
     def post(self, path, body):
-        if self.wrong.isdigit():
-            return int(self.wrong), {"X-Error-Message": f"no, {TOKEN}"}, b"{}"
+        if self.fault.isdigit():
+            return int(self.fault), {"X-Error-Message": f"no, {TOKEN}"}, b"{}"
         if path.endswith("/preupload/main"):
             files = json.loads(body)["files"]
             told = {"files": [{"path": one["path"], "uploadMode": "regular", "shouldIgnore": False} for one in files]}
@@ -97,7 +98,7 @@ def server():
 
         def answer(self, status, headers, content, *, body=True):
             # A truncated file: the body is shorter than its Content-Length.
-            cut = 7 if self.server.hub.wrong == "short" and "/resolve/" in self.path else 0
+            cut = 7 if self.server.hub.fault == "short" and "/resolve/" in self.path else 0
             self.send_response(status)
             for name, value in ({"Content-Type": "application/json"} | headers).items():
                 self.send_header(name, value)
@@ -135,7 +136,7 @@ def server():
 
 
 @pytest.fixture
-def remote(server, tmp_path, monkeypatch):
+def fake_hub(server, tmp_path, monkeypatch):
     server.hub = Hub()
     server.hub.address = f"http://127.0.0.1:{server.server_port}"
     monkeypatch.setenv("HF_ENDPOINT", server.hub.address)
@@ -154,15 +155,15 @@ def is_free_of_token(folder):
 # Fetching
 
 
-def test_weights_from_the_hub_answer_as_the_shipped_ones(remote, tmp_path):
+def test_weights_from_the_hub_give_the_same_answer_as_the_shipped_weights(fake_hub, tmp_path):
     done = command("solve", "hf:u/pairs", "4821973650128839+9178026349871162")
     assert (done.returncode, done.stdout, done.stderr) == (0, "14000000000000001\n", "")
-    assert remote.tokens == {f"Bearer {TOKEN}"} and is_free_of_token(tmp_path)
-    assert not [path for path in remote.asked if "modeling" in path or "state.pt" in path or "big" in path]
+    assert fake_hub.tokens == {f"Bearer {TOKEN}"} and is_free_of_token(tmp_path)
+    assert not [path for path in fake_hub.asked if "modeling" in path or "state.pt" in path or "big" in path]
     assert load("hf:u/pairs").name == "u/pairs"
 
 
-def test_a_record_of_weights_from_the_hub_has_their_name(remote, tmp_path, monkeypatch):
+def test_a_verification_record_names_the_weights_from_the_hub(fake_hub, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lengthwise.verify.verification.PERTURBED_PROBLEMS", 8)
     words = ["--lengths", "2", "--samples", "4", "--seconds", "0.001", "--minutes", "0.05", "--quiet"]
@@ -171,7 +172,7 @@ def test_a_record_of_weights_from_the_hub_has_their_name(remote, tmp_path, monke
     assert record["about"]["name"] == "u/pairs"
 
 
-def test_a_revision_is_pinned_and_found_without_a_network(remote, monkeypatch):
+def test_a_downloaded_revision_is_found_in_the_cache_without_a_network(fake_hub, monkeypatch):
     folder = download_weights(f"hf:u/pairs@{COMMIT}")
     assert folder == download_weights("hf:u/pairs") and folder.name == COMMIT
     assert download_weights("hf:u/pairs@old").name == OTHER
@@ -192,18 +193,18 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("fault", "message"), FAULTS.items())
-def test_a_faulty_hub_gives_one_line(fault, message, remote, tmp_path):
-    remote.wrong = fault
+def test_a_fault_of_the_hub_is_reported_in_one_line(fault, message, fake_hub, tmp_path):
+    fake_hub.fault = fault
     done = command("solve", "hf:u/pairs", "1+1")
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr and done.stderr.count("\n") == 1 and TOKEN not in done.stderr
     assert is_free_of_token(tmp_path)
-    remote.wrong = ""
+    fake_hub.fault = ""
     assert command("solve", "hf:u/pairs", "1+1").stdout == "2\n", "a damaged file was cached"
 
 
-def test_missing_repositories_and_malformed_names_are_refused(remote):
-    del remote.files["model.safetensors"]
+def test_missing_repositories_and_malformed_names_are_refused(fake_hub):
+    del fake_hub.files["model.safetensors"]
     missing = {"hf:u/nothing": "no such repository", "hf:u/pairs@gone": "no such revision"}
     for name, what in (missing | {"hf:u/pairs": "no model.safetensors, so these are not weights"}).items():
         with pytest.raises(UsageError, match=f"there is {what}"):
@@ -213,15 +214,15 @@ def test_missing_repositories_and_malformed_names_are_refused(remote):
             load(name)
 
 
-def test_a_recipe_of_foreign_code_is_not_run(remote):
-    tree = json.loads(remote.files["config.json"])
+def test_a_recipe_that_names_foreign_code_is_refused(fake_hub):
+    tree = json.loads(fake_hub.files["config.json"])
     tree["model"] = {"kind": "os.system"}
-    remote.files["config.json"] = json.dumps(tree).encode()
+    fake_hub.files["config.json"] = json.dumps(tree).encode()
     with pytest.raises(UsageError, match="import its module first"):
         load("hf:u/pairs")
 
 
-def test_without_the_extra_one_line_says_what_to_install(monkeypatch):
+def test_if_the_extra_is_missing_an_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
     with pytest.raises(UsageError, match=r"pip install 'lengthwise\[hub\]'"):
         download_weights("hf:u/pairs")
@@ -230,10 +231,10 @@ def test_without_the_extra_one_line_says_what_to_install(monkeypatch):
 # Sending
 
 
-def test_pushed_files_equal_the_local_ones(remote, tmp_path):
+def test_pushed_files_equal_the_local_files(fake_hub, tmp_path):
     done = command("push", "looped-pairs", "u/new", "--json")
     assert done.returncode == 0, done.stderr
-    sent = {line["value"]["path"]: line["value"] for line in remote.sent if line["key"] == "file"}
+    sent = {line["value"]["path"]: line["value"] for line in fake_hub.sent if line["key"] == "file"}
     assert set(sent) == {*hub.FILES, "README.md"}
     for name in hub.FILES:
         assert base64.b64decode(sent[name]["content"]) == (SOURCE / name).read_bytes()
@@ -242,22 +243,22 @@ def test_pushed_files_equal_the_local_ones(remote, tmp_path):
     assert TOKEN not in done.stdout + done.stderr + card
 
 
-def test_scores_of_earlier_weights_are_deleted(remote, tmp_path):
-    remote.old = [*hub.FILES, "notes.txt"]
+def test_a_push_deletes_scores_of_earlier_weights(fake_hub, tmp_path):
+    fake_hub.old = [*hub.FILES, "notes.txt"]
     bare = tmp_path / "bare"
     shutil.copytree(SOURCE, bare)
     (bare / "scores.jsonl").unlink()
     assert command("push", bare, "u/new", "--json").returncode == 0
-    assert [line["value"]["path"] for line in remote.sent if line["key"] == "deletedFile"] == ["scores.jsonl"]
+    assert [line["value"]["path"] for line in fake_hub.sent if line["key"] == "deletedFile"] == ["scores.jsonl"]
 
 
-def test_a_refused_push_gives_one_line(remote):
-    remote.wrong = "403"
+def test_a_refused_push_is_reported_in_one_line(fake_hub):
+    fake_hub.fault = "403"
     done = command("push", "looped-pairs", "u/new")
     assert done.returncode == 2 and done.stderr.count("\n") == 1 and TOKEN not in done.stderr
 
 
-def test_a_card_lists_controls_and_starts_with_yaml(tmp_path):
+def test_a_model_card_lists_controls_and_starts_with_yaml(tmp_path):
     yaml = pytest.importorskip("yaml")
     one = shutil.copytree(SHIPPED / "halting-parity", tmp_path / "one")
     done = command("push", one, "u/new", "--controls", one, "--license", "mit", "--dry-run")
@@ -268,7 +269,7 @@ def test_a_card_lists_controls_and_starts_with_yaml(tmp_path):
     assert "not a licence id" in command("push", one, "u/new", "--license", "x y").stderr
 
 
-def test_a_card_ignores_families_measured_alone():
+def test_a_model_card_ignores_families_that_were_measured_alone():
     run = Run.of(recipe("looped-parity"))
     for problems, size, how in (("runs", 8, {"family": "alone"}), ("runs", 12, {}), ("ones", 12, {})):
         row = Score("parity", "w", "Oracle", problems, (size,), 100, 0.5, 0.5, 0.5, 8.0).row()
@@ -277,7 +278,7 @@ def test_a_card_ignores_families_measured_alone():
     assert "ones, of 2" in card and "of 1" not in card
 
 
-def test_addresses_are_parsed_and_pushes_take_no_revision():
+def test_addresses_are_parsed_and_a_push_with_a_revision_is_refused():
     assert parse_address("hf:u/name@v1.0") == ("u/name", "v1.0") and parse_address("u/name") == ("u/name", None)
     with pytest.raises(UsageError, match="newest revision"):
         push_weights(SOURCE, "u/name@v1", "")

@@ -35,14 +35,14 @@ def run(request, monkeypatch):
     return train(SMALL, track=[request.param])
 
 
-def _save_and_stop(save, run, state):
-    save(run, state)
+def _save_and_stop(save_state, run, state):
+    save_state(run, state)
     if state["step"] == 15:
         raise Interrupted("stopped")
 
 
 @pytest.mark.parametrize("run", ["tensorboard"], indirect=True)
-def test_tensorboard_reads_its_event_files(run):
+def test_tensorboard_s_event_files_hold_every_step(run):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     found = EventAccumulator(str(run.folder / "tensorboard"), size_guidance={"scalars": 0, "tensors": 0})
@@ -53,7 +53,7 @@ def test_tensorboard_reads_its_event_files(run):
 
 
 @pytest.mark.parametrize("run", ["trackio"], indirect=True)
-def test_trackio_reads_its_database(run):
+def test_trackio_s_database_holds_every_step_and_loss(run):
     from trackio.sqlite_storage import SQLiteStorage
 
     logs = SQLiteStorage.get_logs("lengthwise", run.folder.name)
@@ -62,27 +62,27 @@ def test_trackio_reads_its_database(run):
 
 
 @pytest.mark.parametrize("run", ["wandb"], indirect=True)
-def test_wandb_reads_its_offline_files(run):
+def test_wandb_s_offline_files_hold_every_step(run):
     from wandb.proto.wandb_internal_pb2 import Record
 
     steps = []
     for path in sorted(run.folder.glob("wandb/offline-run-*/*.wandb"), key=os.path.getmtime):
-        for data in leveldb_records(path.read_bytes()):
+        for data in read_leveldb_records(path.read_bytes()):
             record = Record.FromString(data)
             steps += [int(item.value_json) for item in record.history.item if "step" in (item.key, *item.nested_key)]
     assert steps == [at for _, at, _ in list_tracked_points(run)]
 
 
-def leveldb_records(content, block=32768):
-    """Yield the records of a file in LevelDB's log format, after a header of 7 bytes: each piece has a checksum, its
-    length and whether it is a whole record (1), or the first (2), a middle (3) or the last piece (4) of one."""
-    at, record = 7, b""
-    while at + 7 <= len(content):
-        if block - at % block < 7:
-            at += block - at % block
-        length, kind = struct.unpack("<HB", content[at + 4 : at + 7])
-        record += content[at + 7 : at + 7 + length]
-        at += 7 + length
+def read_leveldb_records(content, block_size=32768):
+    """Yield the records of a file in LevelDB's log format, which starts with a header of 7 bytes. Each piece has a
+    checksum, its length and its type: a whole record (1), or the first (2), a middle (3) or the last (4) part of it."""
+    start, record = 7, b""
+    while start + 7 <= len(content):
+        if block_size - start % block_size < 7:
+            start += block_size - start % block_size
+        length, kind = struct.unpack("<HB", content[start + 4 : start + 7])
+        record += content[start + 7 : start + 7 + length]
+        start += 7 + length
         if kind in (1, 4):
             yield record
             record = b""

@@ -16,15 +16,15 @@ WATCHED = replace(SMALL, steps=30, watch=lw.Watch(every=10, sizes=(2,), count=4)
 
 
 class RecordingTracker:
-    """A tracker that records its points, and fails once it has ``most`` of them."""
+    """A tracker that records its points, and fails once it has ``max_points``."""
 
-    points, closed, most = [], 0, 1000
+    points, closed, max_points = [], 0, 1000
 
     def __init__(self, run):
         pass
 
     def log(self, axis, axis_value, values):
-        if len(RecordingTracker.points) >= RecordingTracker.most:
+        if len(RecordingTracker.points) >= RecordingTracker.max_points:
             raise ConnectionResetError("no server")
         print("Tracking at http://localhost")
         RecordingTracker.points.append((axis, axis_value, values))
@@ -41,7 +41,7 @@ def tracker(monkeypatch, no_type_checks):
     return RecordingTracker
 
 
-def test_every_row_is_a_point(tracker):
+def test_every_row_is_sent_as_a_point(tracker):
     run = lw.train(WATCHED, track="kept", quiet=True)
     assert tracker.points == list_tracked_points(run) and len(tracker.points) == 6 and tracker.closed == 1
     assert {"loss", "rate", "wall_s"} <= tracker.points[0][2].keys() and "exact/2" in tracker.points[1][2]
@@ -69,7 +69,7 @@ def _raise_interrupt():
 
 def test_a_failing_tracker_does_not_stop_the_run(tracker, monkeypatch):
     whole = train(WATCHED, folder=Run.locate(WATCHED).folder.with_name("whole"))
-    monkeypatch.setattr(RecordingTracker, "most", 3)
+    monkeypatch.setattr(RecordingTracker, "max_points", 3)
     words = ["train", "small.json", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet", "--json"]
     folder = whole.folder.parent
     (folder / "small.json").write_text(WATCHED.json())
@@ -82,9 +82,9 @@ def test_a_failing_tracker_does_not_stop_the_run(tracker, monkeypatch):
     assert "kept stopped tracking" in done.stderr and "ConnectionResetError" in done.stderr
 
 
-def test_an_old_run_is_sent_once(tracker):
+def test_the_rows_of_an_old_run_are_sent_once(tracker):
     run = train(WATCHED)
-    run.append("scores", _score(run, 4), _score(run, 8))
+    run.append("scores", _build_score(run, 4), _build_score(run, 8))
     done = command("track", run.folder, "--to", "kept")
     assert (done.returncode, done.stdout) == (0, "kept: 6 rows of metrics, 2 rows of scores\n")
     assert tracker.points == list_tracked_points(run)
@@ -94,12 +94,12 @@ def test_an_old_run_is_sent_once(tracker):
     assert "is not a whole number" in command("track", run.folder, "--to", "kept").stderr
 
 
-def _score(run, size):
+def _build_score(run, size):
     return {"task": "parity", "weights": "w", "stopping": run.outline.stopping, "problems": "uniform", "sizes": [size],
             "count": 4, "exact": 0.5, "token_accuracy": 0.5, "loops": 1.0, "low": 0.1, "high": 0.9}  # fmt: skip
 
 
-def test_processes_of_a_study_track_too(jobs_in_process, tracker, tmp_path):
+def test_all_processes_of_a_command_send_their_points(jobs_in_process, tracker, tmp_path):
     (tmp_path / "small.json").write_text(replace(WATCHED, steps=10).json())
     words = ["--seeds", "2", "--jobs", "2", "--track", "kept", "--lengths", "2", "--samples", "4", "--quiet"]
     assert command("train", tmp_path / "small.json", *words).returncode == 0
@@ -117,9 +117,9 @@ def test_unavailable_trackers_are_reported_before_training(monkeypatch, runs, ca
         train(WATCHED, track=["nothing"])
 
 
-def test_a_row_that_a_tracker_failed_to_take_is_sent_later(tracker, monkeypatch):
-    monkeypatch.setattr(RecordingTracker, "most", 3)
+def test_a_row_that_a_tracker_failed_to_accept_is_sent_later(tracker, monkeypatch):
+    monkeypatch.setattr(RecordingTracker, "max_points", 3)
     run = train(WATCHED, track=["kept"])
-    monkeypatch.setattr(RecordingTracker, "most", 1000)
+    monkeypatch.setattr(RecordingTracker, "max_points", 1000)
     assert command("track", run.folder, "--to", "kept").returncode == 0
     assert tracker.points == list_tracked_points(run)

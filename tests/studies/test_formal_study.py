@@ -30,8 +30,8 @@ class Swapped(lw.Parity):
 """
 
 
-def test_all_tasks_and_architectures_have_one_protocol():
-    """Models are equally large, words have about forty symbols, and the curriculum is the same."""
+def test_all_tasks_and_architectures_share_one_training_protocol():
+    """Models are about equally large, the longest words have about forty symbols, and lengths grow at the same rate."""
     for task, (problems, _, symbols) in TASKS.items():
         recipes = [formal_recipe(task, name) for name in ARCHITECTURES]
         counts = [sum(p.numel() for p in recipe.build().parameters()) for recipe in recipes]
@@ -45,7 +45,7 @@ def test_all_tasks_and_architectures_have_one_protocol():
     assert catalog.study("formal", scale="paper").recipes[0].steps == 10_000
 
 
-def test_a_user_s_mixer_and_task_are_a_row_and_a_column(tmp_path, monkeypatch):
+def test_a_user_s_mixer_and_task_are_added_to_the_study(tmp_path, monkeypatch):
     (tmp_path / "my_parts.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
     words = ["--mixer", "LinearAlone", "--tasks", "parity,Swapped", "--import", "my_parts", "--dry-run", "--json"]
@@ -55,7 +55,7 @@ def test_a_user_s_mixer_and_task_are_a_row_and_a_column(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("task", "top"), [("ModularArithmetic", 20), ("Sorting", 7), ("FlippedCopy", 40), ("Maze", 2)])
-def test_any_task_trains_on_words_of_forty_symbols(task, top):
+def test_training_words_of_any_task_have_at_most_forty_symbols(task, top):
     """Whatever a task's sizes count, prompts have at most 40 symbols, unless the smallest size has more."""
     recipe = formal_recipe(task, "lstm")
     problems = recipe.lengths.problems(recipe.task, recipe.lengths.top, 8, torch.Generator().manual_seed(0))
@@ -63,14 +63,14 @@ def test_any_task_trains_on_words_of_forty_symbols(task, top):
     assert problems.prompt_length.max() <= 40 or top == recipe.task.smallest
 
 
-def test_the_suffix_families_trains_an_architecture_with_half_families():
+def test_with_the_suffix_families_half_of_the_training_rows_are_from_families():
     uniform, half = catalog.study("formal", tasks="parity", methods="lstm,lstm-families").recipes
     assert uniform == formal_recipe("parity", "lstm")
     changes = {"name": "formal-parity-lstm-families", "families": 0.5, "chosen_on": ChosenOn((40,))}
     assert half == dataclasses.replace(uniform, **changes)
 
 
-def test_unknown_rows_and_columns_are_refused_with_the_known_ones():
+def test_unknown_rows_and_columns_are_refused_and_the_known_ones_listed():
     with pytest.raises(UsageError, match=r"'mamba' is neither one of attention, rope, .* nor the class of a mixer"):
         catalog.study("formal", methods="mamba")
     with pytest.raises(UsageError, match=r"'partiy' is neither .* nor the class of a task \(did you mean Parity"):

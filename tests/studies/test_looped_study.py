@@ -57,7 +57,7 @@ TABLE = {
 
 
 @every_place
-def test_a_method_is_a_layout_loops_and_a_depth_and_shares_all_else(scale, task):
+def test_methods_differ_only_in_layout_loops_depth_and_injection(scale, task):
     """All methods draw the same batches of prompts, although their rows differ."""
     own, part, prompts = build_variation(task, "ntp", scale), 2 if scale == "half" else 1, set()
     assert list(METHODS) == list(TABLE)
@@ -89,7 +89,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("task", PUBLISHED)
-def test_the_paper_s_figures(task):
+def test_paper_scale_recipes_have_the_settings_of_the_paper(task):
     layers, heads, every, tops, tested, constant, rounds = PUBLISHED[task]
     recipe = build_variation(task, "fop-loop-adaptive", "paper")
     model = recipe.model
@@ -114,8 +114,8 @@ def test_the_paper_s_figures(task):
 # The study
 
 
-def test_choices_are_panels_and_recipes_in_their_order():
-    """The cpu scale has one more method, our variant, whose models are looped on the same tasks."""
+def test_chosen_tasks_and_methods_become_panels_and_recipes_in_order():
+    """The cpu scale has one more method: our own looped models, trained on the same tasks."""
     panels = catalog.study("looped", tasks="all").panels
     assert [panel.name for panel in panels] == list(PUBLISHED)
     for panel in panels:
@@ -131,7 +131,7 @@ def test_choices_are_panels_and_recipes_in_their_order():
 
 
 @pytest.mark.parametrize("scale", SETTINGS)
-def test_panels_draw_curves_and_choose_loops_by_confidence_where_loops_adapt(scale):
+def test_panels_measure_curves_and_stop_adaptive_methods_also_by_confidence(scale):
     methods = [*METHODS, *(["looped"] if scale == "cpu" else [])]  # the last is our own model
     for panel in catalog.study("looped", tasks=",".join(SETTINGS[scale]), scale=scale).panels:
         top, further = panel.recipes[0].lengths.top, 30 if panel.name in ("multiplication", "unique-set") else 20
@@ -149,8 +149,8 @@ def test_panels_draw_curves_and_choose_loops_by_confidence_where_loops_adapt(sca
 
 
 @pytest.fixture(autouse=True)
-def _wide_terminal(monkeypatch):
-    """Make the terminal as wide as tables need."""
+def _widen_terminal(monkeypatch):
+    """Make the terminal wide enough for all tables."""
     monkeypatch.setattr(console.out, "width", 200)
 
 
@@ -161,7 +161,7 @@ def run_command(*words):
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("words", "message"),
     [
         ("looped --tasks party", "task: 'party' has no recipe; the tasks at the cpu scale are: parity, copy"),
         ("looped --tasks addition,copy --methods looped --scale paper", "method: 'looped' is not one of: ntp"),
@@ -178,10 +178,10 @@ def run_command(*words):
         ("formal --scale half", "'half' is not one of: cpu, paper, long"),
     ],
 )
-def test_wrong_choices(words, part, runs):
+def test_invalid_choices_are_refused_in_one_line(words, message, runs):
     code, out, err = run_command("reproduce", *words.split(), "--dry-run")
     assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert part in err
+    assert message in err
     assert not runs.exists()
 
 
@@ -201,7 +201,7 @@ def test_programs_are_listed_and_their_tasks_can_be_changed():
 
 
 @pytest.mark.parametrize(
-    ("words", "part"),
+    ("words", "message"),
     [
         ("party 101", "'party' is not one of: addition, "),
         ("parity", "give the program of parity a prompt, for example: rasp parity 10110"),
@@ -211,29 +211,29 @@ def test_programs_are_listed_and_their_tasks_can_be_changed():
         ("addition 10+11 leading_zeros=false", "needs equal_lengths=true leading_zeros=true"),
     ],
 )
-def test_programs_refuse_invalid_prompts_and_tasks(words, part):
+def test_programs_refuse_invalid_prompts_and_tasks(words, message):
     code, out, err = run_command("rasp", *words.split())
     assert (code, out, len(err.splitlines())) == (2, "", 1)
-    assert part in err
+    assert message in err
 
 
 # From end to end
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """Shrink the study on parity; its processes read the recipe from their run's folder."""
+def small_recipe(monkeypatch):
+    """Shrink the study on parity and return its recipe, which child processes read from their run's folder."""
     setting = looped._small_setting(lw.Parity(), 1, 2, 1, 4, steps=6, width=8, top=2)
     monkeypatch.setitem(SETTINGS["cpu"], "parity", setting)
     monkeypatch.setitem(study.TEST_LENGTHS, "parity", 50)  # 50 at 20 is 5 at 2
     return build_variation("parity", "fop-loop-adaptive")
 
 
-def contents(folder):
+def read_contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_dry_run_prints_its_plan_and_writes_nothing(small, runs, tmp_path, monkeypatch):
+def test_a_dry_run_prints_its_plan_and_writes_nothing(small_recipe, runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["reproduce", "looped", "--tasks", "parity", "--methods", "fop-loop-adaptive,fop", "--seeds", 3]
     code, out, err = run_command(*words, "--dry-run", "--json")
@@ -242,8 +242,8 @@ def test_a_dry_run_prints_its_plan_and_writes_nothing(small, runs, tmp_path, mon
     plan = [("fop-loop-adaptive-parity", 3, 3), ("fop-parity", 3, 3)]
     assert [(row["recipe"], row["seeds"], row["missing"]) for row in rows] == plan
     assert all(row["minutes_each"] > 0 for row in rows)
-    assert not runs.exists() and not contents(tmp_path)
-    train(replace(small, seed=1, data_seed=1))
+    assert not runs.exists() and not read_contents(tmp_path)
+    train(replace(small_recipe, seed=1, data_seed=1))
     left = json.loads(run_command(*words, "--dry-run", "--json")[1])["recipes"]
     assert [row["missing"] for row in left] == [2, 3]
 
@@ -252,20 +252,20 @@ RULES = ("Oracle", "MaxConfidence", "MaxConfidence(per=batch)")
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
-def test_the_study_is_reproduced_without_repeating_work(small, runs, tmp_path, monkeypatch):
+def test_the_study_is_reproduced_without_repeating_work(small_recipe, runs, tmp_path, monkeypatch):
     words = ["reproduce", "looped", "--methods", "fop-loop-adaptive", "--tasks", "parity", "--samples", 8]
     words += ["--curve-samples", 4, "--out", tmp_path / "out", "--jobs", 1, "--quiet", "--json"]
     code, out, err = run_command(*words)
     assert (code, err) == (0, "")
     result = json.loads(out)
-    run = Run.of(small)
+    run = Run.of(small_recipe)
     assert [path.name for path in runs.glob("[!.]*")] == [run.folder.name]
     assert run.done
     uniform = [row for row in result["scores"] if row["problems"] == "uniform"]
     measured = [(*row["sizes"], row["stopping"], row["count"]) for row in uniform]
     curve = [(size, "Oracle", 4) for size in (1, 2, 3, 4, 6)]
     assert measured == [*((5, rule, 8) for rule in RULES), *curve]
-    written = contents(tmp_path / "out")
+    written = read_contents(tmp_path / "out")
     for name in ("runs.json", "scores.csv", "lengths.png", "loss.png"):
         assert f"parity/{name}" in written
     assert any(name.endswith("summary.csv") for name in written)
@@ -293,12 +293,12 @@ def test_the_study_is_reproduced_without_repeating_work(small, runs, tmp_path, m
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
-def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path, monkeypatch):
-    """Only rows of the same recipe are joined: where a recipe has changed, its old seeds are dropped."""
+def test_new_seeds_and_methods_are_published_with_earlier_ones(small_recipe, tmp_path, monkeypatch):
+    """If a recipe has changed, published seeds of the old recipe are dropped."""
     monkeypatch.setattr("lengthwise.report.publish._draw_depth", lambda *_: Figure(figsize=(1, 1)))
 
     def reproduce(methods, seed, **changed):
-        recipes = [replace(small, name=f"{name}-parity", **changed) for name in methods]
+        recipes = [replace(small_recipe, name=f"{name}-parity", **changed) for name in methods]
         panel = lw.Panel("Tiny", tuple(recipes), (3,), name="parity", further_rules=(MaxConfidence(),))
         monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", (panel,)))
         monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / f"runs-{seed}"))  # a folder without the earlier weights
@@ -321,14 +321,14 @@ def test_seeds_and_methods_join_those_that_were_published_before(small, tmp_path
     runs[0]["id"] = runs[0]["outline"]["id"] = "0123456789"  # ids of another version
     published.write_text(json.dumps(runs))
     assert reproduce(["a"], 1)[0] == ("a-parity", 1)
-    assert reproduce(["b"], 2, steps=small.steps + 1) == [("a-parity", 1), ("b-parity", 2), ("c-parity", 1)]
+    assert reproduce(["b"], 2, steps=small_recipe.steps + 1) == [("a-parity", 1), ("b-parity", 2), ("c-parity", 1)]
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
-def test_panels_that_share_their_methods_are_drawn_in_one_figure_too(small, tmp_path, monkeypatch):
+def test_panels_with_the_same_methods_are_also_drawn_in_one_overview(small_recipe, tmp_path, monkeypatch):
     panels = []
     for name in ("parity", "twin"):
-        recipes = replace(small, name=f"tiny-a-{name}"), replace(small, name=f"tiny-b-{name}", seed=1)
+        recipes = replace(small_recipe, name=f"tiny-a-{name}"), replace(small_recipe, name=f"tiny-b-{name}", seed=1)
         panels.append(lw.Panel(name, recipes, (2, 3), name=name))
     monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", tuple(panels), highlight="b"))
     code, out, _ = run_command("reproduce", "looped", "--samples", 4, "--out", tmp_path / "out", "--quiet", "--json")
@@ -348,7 +348,7 @@ TINY = lw.Recipe(
 
 @pytest.fixture(scope="module")
 def weak_runs(tmp_path_factory):
-    """Return runs whose answers are sometimes right."""
+    """Train models that answer only some problems correctly; return their runs."""
     position = tmp_path_factory.mktemp("half")
     several = {"parity": TINY, "copy": replace(TINY, name="tiny-copy", task=lw.Copy(), steps=80)}
     several["next"] = replace(TINY, name="tiny-next", layout=lw.NextToken(), steps=2)
@@ -356,7 +356,7 @@ def weak_runs(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("name", "seed", "own"),
+    ("name", "seed", "own_rule"),
     [
         ("parity", 0, None),
         ("parity", 7, None),
@@ -365,17 +365,17 @@ def weak_runs(tmp_path_factory):
         ("copy", 0, lw.Settled(most=28)),
     ],
 )
-def test_depth_agrees_with_the_scores_of_the_same_problems(weak_runs, name, seed, own, monkeypatch):
-    """`evaluate`, which otherwise draws other problems, is given those of `depth`. Some weights have a stopping rule
-    besides those that `depth` always measures."""
-    weights, size, samples, last = weak_runs[name].weights(), 3, 40, 3 + (25 if own else 20)
-    weights = replace(weights, recipe=replace(weights.recipe, stopping=own)) if own else weights
+def test_depth_agrees_with_evaluate_on_the_same_problems(weak_runs, name, seed, own_rule, monkeypatch):
+    """`evaluate` is made to use the problems of `depth`. Some recipes have their own stopping rule, which is measured
+    in addition to the usual rules."""
+    weights, size, samples, last = weak_runs[name].weights(), 3, 40, 3 + (25 if own_rule else 20)
+    weights = replace(weights, recipe=replace(weights.recipe, stopping=own_rule)) if own_rule else weights
     row = measure_depth(weights, size, samples=samples, seed=seed)
     problems = data.fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
     monkeypatch.setattr("lengthwise.evaluation.scores.evaluation_problems", lambda *_, **__: problems)
     after = [After(k) for k in range(1, last + 1)]
     choosing = {"oracle": Oracle(), "example": MaxConfidence(), "batch": MaxConfidence(per="batch")}
-    choosing |= {"own": own} if own else {}
+    choosing |= {"own": own_rule} if own_rule else {}
     scores = list(evaluate(weights, [size], samples=samples, stopping=[*after, *choosing.values()]))
     described = (row["task"], row["sizes"], row["count"], row["seed"], row["planned"])
     assert described == (name, [size], samples, seed, size)
@@ -391,13 +391,13 @@ def test_depth_agrees_with_the_scores_of_the_same_problems(weak_runs, name, seed
     assert row["chosen"]["batch"]["low"] == row["chosen"]["batch"]["high"] == best
     assert json.loads(json.dumps(row)) == row
     legend = "".join(text.get_text() for text in depth_figure([row], "x").legends[0].get_texts())
-    assert ("its own rule" in legend) == bool(own)
+    assert ("its own rule" in legend) == bool(own_rule)
     nearer = replace(weights, recipe=replace(weights.recipe, stopping=MaxConfidence(extra=2, per="batch")))
     near = measure_depth(nearer, size, samples=samples, seed=seed)
     assert (near["exact"], near["confidence"]) == (row["exact"][:5], row["confidence"][:5])
 
 
-def test_what_cannot_be_measured_or_drawn_is_refused(weak_runs):
+def test_depth_and_anatomy_refuse_weights_and_arguments_that_they_cannot_measure(weak_runs):
     weights, following = weak_runs["parity"].weights(), weak_runs["next"].weights()
     ones = type("_Ones", (lw.Parity,), {})  # a round for each one
     ones.from_rows = lambda self, sizes, bits: replace(
@@ -419,7 +419,7 @@ def test_what_cannot_be_measured_or_drawn_is_refused(weak_runs):
 
 
 def test_anatomy_counts_early_late_and_wrong_answers(weak_runs, monkeypatch):
-    """Wrong answers end early, end late or have a wrong symbol; slots hold two digits and the end."""
+    """Wrong answers end early, end late or have a wrong symbol. The answer slots hold two digits and the end symbol."""
     weights, task, end = weak_runs["parity"].weights(), BinarySum(), 3
     weights = replace(weights, recipe=replace(weights.recipe, task=task))
     problems = lw.Problems.join([task.parse(row) for row in ("100", "110", "111", "111", "111", "111")])
@@ -437,7 +437,7 @@ def test_anatomy_counts_early_late_and_wrong_answers(weak_runs, monkeypatch):
 
 
 def test_anatomy_of_a_next_token_model_uses_its_decoded_answers():
-    """A model that is fed the right answer may end its own answer earlier or later than in decoding."""
+    """With the right answer as input, the model may end its answer earlier or later than in decoding."""
     weights = load("lstm-small")
     problems = data.evaluation_problems(weights.recipe, (40,), 10, seed=0)
     solved = [lw.Solver(weights).solve(prompt) for prompt in prompt_texts(weights.recipe.task, problems)]
@@ -447,7 +447,7 @@ def test_anatomy_of_a_next_token_model_uses_its_decoded_answers():
 
 
 @pytest.mark.parametrize("name", ["parity", "copy", "next"])
-def test_anatomy_looks_at_the_problems_that_evaluate_scores(weak_runs, name):
+def test_anatomy_uses_the_same_problems_as_evaluate(weak_runs, name):
     weights = weak_runs[name].weights()
     row = measure_anatomy(weights, 3, samples=200, seed=2)
     score = next(evaluate(weights, [3], samples=200, seed=2))
@@ -460,7 +460,7 @@ def test_anatomy_looks_at_the_problems_that_evaluate_scores(weak_runs, name):
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=200))
-def test_groups_are_few_and_of_like_number(values):
+def test_values_are_split_into_few_groups_of_similar_size(values):
     values = torch.tensor(values)
     groups = _group_values(values, values % 2 == 0)
     assert 1 <= len(groups) <= MAX_GROUPS
@@ -470,7 +470,7 @@ def test_groups_are_few_and_of_like_number(values):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_anatomy_from_the_shell(weak_runs, tmp_path):
+def test_evaluate_stores_the_anatomy_and_report_publishes_it(weak_runs, tmp_path):
     folder = tmp_path / "parity"
     shutil.copytree(weak_runs["parity"].folder, folder)
     code, out, _ = run_command("evaluate", folder, "--lengths", "2,3", "--samples", 50, "--anatomy", "--json")
@@ -483,7 +483,7 @@ def test_anatomy_from_the_shell(weak_runs, tmp_path):
     assert code == 0
     assert "first wrong" in out and "ones" in out
     code, out, _ = run_command("report", folder, "--out", tmp_path / "out", "--json")
-    written = contents(tmp_path / "out")
+    written = read_contents(tmp_path / "out")
     assert {"anatomy-tiny-parity.json", "card.json"} <= set(written)
     assert json.loads(written["anatomy-tiny-parity.json"]) == [{"train_seed": 0, **row} for row in kept]
     # Errors on other problems, or by other rules, differ and are not mixed in.
@@ -494,7 +494,7 @@ def test_anatomy_from_the_shell(weak_runs, tmp_path):
     assert json.loads(written["card.json"]) == json.loads(out)["cards"]
 
 
-def test_a_grid_after_several_numbers_of_loops(tmp_path):
+def test_a_grid_is_measured_after_each_requested_number_of_loops(tmp_path):
     run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
     rows = json.loads(run_command("evaluate", run.folder, "--grid", "1x2", "--loops", "1,3", "--json")[1])
     found = [(row["sizes"], row["stopping"], row["loops"]) for row in rows]
@@ -504,8 +504,8 @@ def test_a_grid_after_several_numbers_of_loops(tmp_path):
     assert "--loops: give numbers from 1 up, separated by commas, e.g. 1,8,16, not '0,2'" in err
 
 
-def test_an_interrupted_grid_continues_and_further_rules_are_measured_alone(tmp_path):
-    """Cells stored in the run's folder are not measured again, unless they are of another seed."""
+def test_an_interrupted_grid_continues_with_missing_cells_and_rules(tmp_path):
+    """Cells stored in the run's folder are not measured again, except with another seed."""
     run = train(replace(TINY, name="tiny-product", task=Multiplication(), steps=1), tmp_path / "product")
     words = ["evaluate", run.folder, "--grid", "2x3", "--samples", 5, "--json"]
     whole = json.loads(run_command(*words)[1])
@@ -525,16 +525,16 @@ def test_an_interrupted_grid_continues_and_further_rules_are_measured_alone(tmp_
     assert len(run.rows("scores")) == 18
 
 
-def row_of(planned, exact):
-    """Return a hand-made row of `depth`."""
+def build_row(planned, exact):
+    """Return a row as `measure_depth` returns it, with invented values."""
     stops = {kind: {"mean": planned, "low": planned, "high": planned, "exact": 0.5} for kind in ("oracle", "batch")}
     stops["example"] = {"mean": 2.5, "low": 1.0, "high": 4.0, "exact": 0.75}
     row = {"task": "parity", "sizes": [planned], "count": 10, "seed": 0, "planned": planned, "exact": exact}
     return row | {"confidence": [-0.5 / k for k in range(1, len(exact) + 1)], "chosen": stops}
 
 
-def test_the_figure_and_table_of_loops_are_drawn_from_rows_alone(tmp_path):
-    rows = [row_of(3, [0.0, 0.1, 1.0, 0.4]), row_of(6, [0.0] * 5 + [0.9, 0.2])]
+def test_the_figure_and_table_of_loops_need_only_stored_rows(tmp_path):
+    rows = [build_row(3, [0.0, 0.1, 1.0, 0.4]), build_row(6, [0.0] * 5 + [0.9, 0.2])]
     rows[1]["confidence"][5] = 0.0  # full confidence
     figure = depth_figure(rows, "tiny parity")
     assert [path.name for path in save(figure, tmp_path / "loops", ("png", "svg"))] == ["loops.png", "loops.svg"]
@@ -552,7 +552,7 @@ def test_the_figure_and_table_of_loops_are_drawn_from_rows_alone(tmp_path):
     message = r"depth\.jsonl: the row of length \d+ has different numbers of loops and confidences"
     with pytest.raises(lw.UsageError, match=message):
         depth_figure([uneven], "uneven")
-    near, far = depth_rows([row_of(1, [0.25, 0.5]), row_of(3, [0.0, 0.1, 1.0, 0.4, 0.3, 0.2, 0.1, 0.0])])
+    near, far = depth_rows([build_row(1, [0.25, 0.5]), build_row(3, [0.0, 0.1, 1.0, 0.4, 0.3, 0.2, 0.1, 0.0])])
     assert near == {
         "size": "1", "planned": 1, "oracle": 0.5, "batch": 0.5, "example": 0.75, "planned+1": 0.5, "batch_loops": 1,
         "example_loops": 2.5,
@@ -570,7 +570,7 @@ def test_a_report_on_loops_is_written(weak_runs, tmp_path):
     words += ["--samples", 20, "--formats", "png,pdf"]
     code, out, _ = run_command(*words, "--json")
     result, name = json.loads(out), f"stopping-{run.folder.name}"
-    assert code == 0 and set(contents(tmp_path / "new")) == {f"{name}.json", f"{name}.png", f"{name}.pdf"}
+    assert code == 0 and set(read_contents(tmp_path / "new")) == {f"{name}.json", f"{name}.png", f"{name}.pdf"}
     assert sorted(result["files"]) == sorted(str(path) for path in (tmp_path / "new").iterdir())
     rows = json.loads((tmp_path / "new" / f"{name}.json").read_text())
     assert rows == [measure_depth(run.weights(), size, samples=20) for size in (4, 8)]
@@ -583,7 +583,7 @@ def test_a_report_on_loops_is_written(weak_runs, tmp_path):
 
 
 def test_train_measures_a_curve_and_several_rules_once(weak_runs, tmp_path):
-    """Further rules are measured at --lengths only, not on the curve, and no size twice."""
+    """Further rules are measured at --lengths only, not on the curve; no size is measured twice."""
     shutil.copytree(weak_runs["copy"].folder, tmp_path / "copy")
     words = ["train", tmp_path / "copy", "--lengths", "4", "--samples", 8, "--curve", "3-5", "--curve-samples", 6]
     words += ["--stopping", "Oracle", "--stopping", "Converged", "--quiet", "--json"]
@@ -596,10 +596,10 @@ def test_train_measures_a_curve_and_several_rules_once(weak_runs, tmp_path):
 
 
 def test_operations_and_weights_of_the_paper_s_recipes_follow_from_their_depth():
-    """20 blocks take as many operations as one block applied 20 times, and 20 times the weights."""
-    list_changes = {"batch": 2, "steps": 4, "watch": lw.Watch(), "lengths": lw.Uniform(4, 4)}
+    """20 blocks take as many operations as one block applied 20 times, and have about 20 times the weights."""
+    changes = {"batch": 2, "steps": 4, "watch": lw.Watch(), "lengths": lw.Uniform(4, 4)}
     fixed, deep = (
-        replace(build_variation("parity", method, "paper"), **list_changes) for method in ("fop-loop-fixed", "fop")
+        replace(build_variation("parity", method, "paper"), **changes) for method in ("fop-loop-fixed", "fop")
     )
     one, twenty = (measure_cost(replace(r, model=replace(r.model, width=64)), 1, rows=1) for r in (fixed, deep))
     assert twenty.operations == pytest.approx(one.operations, rel=0.05)
@@ -610,11 +610,11 @@ def test_operations_and_weights_of_the_paper_s_recipes_follow_from_their_depth()
 
 
 @pytest.mark.parametrize("task", ["parity", "addition", "abacus", "published-parity", "published-binary-sum"])
-def test_an_ablation_differs_from_the_first_in_one_thing(task):
+def test_an_ablation_differs_from_the_first_recipe_in_one_setting(task):
     first, *others = catalog.study("ablations", tasks=task).recipes
 
-    def list_changes(one, other):
-        return {name for name, value in vars(one).items() if value != getattr(other, name)} - {"name", "chosen_on"}
+    def list_changes(part, base):
+        return {name for name, value in vars(part).items() if value != getattr(base, name)} - {"name", "chosen_on"}
 
     for recipe in others:
         changed = list_changes(recipe, first)
@@ -622,7 +622,7 @@ def test_an_ablation_differs_from_the_first_in_one_thing(task):
         assert changed != {"model"} or len(list_changes(recipe.model, first.model)) == 1, recipe.name
 
 
-def test_two_loops_take_the_rounds_of_both():
+def test_flipped_copy_takes_two_loops_per_bit():
     for recipe in catalog.study("ablations", tasks="flipped-copy").recipes:
         problems = recipe.task.parse("10110")
         assert recipe.loops.planned(problems.rounds).tolist() == [10]
