@@ -17,7 +17,7 @@ from lengthwise.base.fields import Config, to_kebab_case
 from lengthwise.base.formatting import format_ranges
 from lengthwise.base.rows import zero_after
 from lengthwise.base.types import Problems, Purpose, UsageError, Vocab, smallest_integer_type
-from lengthwise.tasks.family import Family, Pattern, RowSampler, enumerate_rows, suitable_patterns
+from lengthwise.tasks.family import Family, Pattern, RowSampler, enumerate_rows, select_patterns
 
 
 class NoReference(UsageError):
@@ -33,9 +33,9 @@ class Task(Config):
     """A kind of problem, such as addition, in all sizes. Subclasses are frozen dataclasses whose fields configure the
     task.
 
-    A problem has one size per name in ``axes``: scores over one axis are drawn as a curve, over two as a map. Sizes
-    range from ``smallest`` to ``largest`` on each axis; a task that lacks some sizes lists the valid ones in
-    ``listed_sizes``, in ascending order, such as range(3, 300, 3) or (4, 8, 16).
+    A problem has one size per name in ``axes``; reports draw scores as a curve if there is one axis, and as a map if
+    there are two. Sizes range from ``smallest`` to ``largest`` on each axis; a task that lacks some sizes lists the
+    valid sizes in ``listed_sizes``, in ascending order, such as range(3, 300, 3) or (4, 8, 16).
     """
 
     symbols: tuple[str, ...]  # all symbols that prompts and answers may contain
@@ -59,7 +59,7 @@ class Task(Config):
         super().__init_subclass__(**keywords)
         if isinstance(listed := vars(cls).get("listed_sizes"), Sequence):
             if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
-                raise UsageError(f"{cls.__name__}.listed_sizes must be ascending sizes from 1 up: range(3, 300, 3)")
+                raise UsageError(f"{cls.__name__}.listed_sizes must be ascending sizes from 1 up, as range(3, 300, 3)")
             cls.smallest, cls.largest = listed[0], listed[-1]
 
     @property
@@ -69,7 +69,7 @@ class Task(Config):
     @property
     def chance(self) -> float:
         """The accuracy per symbol of random guessing: by default 1 / the number of answer symbols, as papers compute
-        it. ``File`` overrides it with the share of the most frequent answer symbol."""
+        it. ``File`` overrides it with the fraction of the most frequent answer symbol."""
         return 1 / len(self.writes or self.symbols)
 
     @abstractmethod
@@ -143,7 +143,7 @@ class Task(Config):
         if count < 1:
             raise UsageError(f"{self.name}: count must be 1 or more, not {count}")
         if not self.smallest <= low <= high:
-            raise UsageError(f"{self.name}: sizes from {low} to {high} must be at least {self.smallest} and ascend")
+            raise UsageError(f"{self.name}: give sizes from {self.smallest} up, the smaller first, not {low} to {high}")
         if self.listed_sizes is not None and not any(low <= size <= high for size in self.listed_sizes):
             raise UsageError(f"{self.name} has no problems of sizes {low} to {high}")
 
@@ -177,8 +177,8 @@ class Task(Config):
         """Return the largest number of symbols of an answer at these sizes, independent of the true answer's length."""
 
     def shape(self, size: Sequence[int]) -> tuple[int, int] | None:
-        """Return the lines and columns of prompts of this size, if they are grids written line after line; else
-        None."""
+        """Return the numbers of lines and columns of prompts of this size, or None if prompts are not grids. Grids are
+        written line after line."""
         return None
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
@@ -215,7 +215,7 @@ class SequenceTask(Task):
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:  # type: ignore[override]
-        return suitable_patterns(len(self.reads or self.symbols))
+        return select_patterns(len(self.reads or self.symbols))
 
     def draw_pattern(self, pattern: Pattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         row = pattern(RowSampler(sizes[:, 0], int(sizes.max()), len(self.reads or self.symbols), generator))
@@ -231,7 +231,7 @@ class SequenceTask(Task):
         return self.from_rows(torch.full((len(rows), 1), size[0]), rows)
 
     def find_fault(self, prompt: str) -> str:
-        """Return why a row of symbols is not a problem of the task, or "" if it is (the default)."""
+        """Return the reason why a row of symbols is not a problem of the task; by default "", which accepts the row."""
         return ""
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
@@ -250,7 +250,7 @@ class SquareGridTask(Task):
 
     @abstractmethod
     def side(self, size: Any) -> Any:
-        """Return the number of lines of a grid of this size, a number or a tensor."""
+        """Return the number of lines of a grid of size ``size``, which is a number or a tensor."""
 
     def shape(self, size: Sequence[int]) -> tuple[int, int]:
         return self.side(size[0]), self.side(size[0])

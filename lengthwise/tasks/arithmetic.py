@@ -133,7 +133,7 @@ class Multiplication(ArithmeticTask):
     With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits; without, an operand is a
     uniform number of exactly n digits (a one-digit operand may be 0) and the product has no leading zeros. By default
     the task is that of Fan et al. 2025, whose first operand has one or two bits; ``base=10 order=least
-    leading_zeros=false`` is McLeish et al.'s. In the harder set the share of largest digits (in binary: ones) is
+    leading_zeros=false`` is McLeish et al.'s. In the harder set the fraction of largest digits (in binary: ones) is
     uniform from 0 to 1 in each problem, so that many columns carry.
     """
 
@@ -161,16 +161,16 @@ class Multiplication(ArithmeticTask):
     def sample_hard(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         return self._draw_problems(sizes, generator, torch.rand(len(sizes), 1, generator=generator))
 
-    def _draw_problems(self, sizes: Tensor, generator: Generator, share: Tensor | None = None) -> Problems:
-        """Draw operands of uniform digits or, with ``share``, of this fraction of largest digits and uniform smaller
-        ones."""
+    def _draw_problems(self, sizes: Tensor, generator: Generator, largest_fraction: Tensor | None = None) -> Problems:
+        """Draw operands of uniform digits; with ``largest_fraction``, this fraction of the digits has the largest value
+        and the others are uniform below it."""
         operands = []
         for length in sizes.unbind(1):
             shape = len(length), int(length.max())
             draw_digits = partial(torch.randint, size=shape, generator=generator, dtype=SYMBOL_DTYPE)
             digits = draw_digits(0, self.base)
-            if share is not None:
-                chosen = torch.rand(shape, generator=generator) < share
+            if largest_fraction is not None:
+                chosen = torch.rand(shape, generator=generator) < largest_fraction
                 digits = torch.where(chosen, self.base - 1, draw_digits(0, self.base - 1))
             if not self.leading_zeros:
                 digits = replace_leading_zeros(digits, length, draw_digits(1, self.base))

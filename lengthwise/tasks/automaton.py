@@ -25,7 +25,7 @@ class Automaton(SequenceTask):
     """A task in which each symbol changes a state. The answer is the output symbol of the last state or, with ``each``,
     of the states after every symbol. T(n) = n."""
 
-    each: bool  # a field of each task
+    each: bool  # answer after every symbol; every subclass declares this field
 
     @property
     def answers_each_symbol(self) -> bool:  # type: ignore[override]
@@ -33,8 +33,8 @@ class Automaton(SequenceTask):
 
     @abstractmethod
     def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
-        """Return two tables: the next state by state and symbol id, and the id of each state's output symbol. State 0
-        is the start. Symbols that the task reads have the lowest ids."""
+        """Return two tables: the next state for each state and symbol id, and the id of each state's output symbol.
+        State 0 is the start. Symbols that the task reads have the lowest ids."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
@@ -53,10 +53,10 @@ class Automaton(SequenceTask):
 
     def reference(self, prompt: str) -> str:
         ends = range(1, len(prompt) + 1) if self.each else [len(prompt)]
-        return "".join(self.state_after(prompt[:end]) for end in ends)
+        return "".join(self.output_after(prompt[:end]) for end in ends)
 
     @abstractmethod
-    def state_after(self, word: str) -> str:
+    def output_after(self, word: str) -> str:
         """Return the output symbol after a word, computed by the simplest algorithm."""
 
 
@@ -86,7 +86,7 @@ class EvenPairs(Automaton):
         table = [[1, 4], *([1 + 2 * first, 2 + 2 * first] for first in (0, 1) for _ in (0, 1))]
         return torch.tensor(table), torch.tensor([1, 1, 0, 0, 1])
 
-    def state_after(self, word: str) -> str:
+    def output_after(self, word: str) -> str:
         return str(int(sum(a != b for a, b in pairwise(word)) % 2 == 0))
 
 
@@ -120,7 +120,7 @@ class CycleNavigation(Automaton):
         place = torch.arange(self.places)
         return torch.stack([place, place + 1, place - 1], 1) % self.places, place + len(self.reads)
 
-    def state_after(self, word: str) -> str:
+    def output_after(self, word: str) -> str:
         return str((word.count("+") - word.count("-")) % self.places)
 
 
@@ -134,9 +134,9 @@ Permutation = tuple[int, ...]
 class GroupWords(Automaton):
     """Elements of a group → their product from left to right, after every element (``each``) or after the last one.
 
-    S3, S4 and S5 are all permutations of 3, 4 and 5 things, A5 the even permutations of 5; Z2 and Z60 are addition
-    modulo 2 and 60. S3 and S4 are solvable; A5 and S5 are not, so their word problems are complete for NC¹ (Barrington
-    1989). A5 and Z60 both have 60 elements.
+    S3, S4 and S5 consist of all permutations of 3, 4 and 5 things, A5 of the even permutations of 5 things; Z2 and Z60
+    are addition modulo 2 and 60. S3 and S4 are solvable; A5 and S5 are not, so their word problems are complete for
+    NC¹ (Barrington 1989). A5 and Z60 both have 60 elements.
     """
 
     group: Literal["S3", "S4", "A5", "S5", "Z2", "Z60"] = "S3"  # symmetric (S), alternating (A) or cyclic (Z)
@@ -162,7 +162,7 @@ class GroupWords(Automaton):
         table = [[number[multiply(self.group, a, b)] for b in members] for a in members]
         return torch.tensor(table), torch.arange(len(members))
 
-    def state_after(self, word: str) -> str:
+    def output_after(self, word: str) -> str:
         members = list_elements(self.group)
         state = members[0]
         for letter in word:

@@ -225,9 +225,9 @@ def no_one(pair: Pair) -> Digits:
 
 @dataclass(frozen=True)
 class BitwiseOr(PairTask):
-    """Two vectors → their bitwise or, with the length of the longer one. In uniform problems the longer one is all
-    zeros; the shorter one (either, if both are equally long) holds a single 1, at a uniform position. T = the longer's
-    length."""
+    """Two vectors → their bitwise or, with the length of the longer one. In uniform problems one vector, never the
+    longer one, holds a single 1, at a uniform position; the other vector is all zeros. T is the length of the longer
+    vector."""
 
     symbols = ("0", "1", "|")
     signs = ("|",)

@@ -51,7 +51,7 @@ def propagate_carries(totals: Shaped[Tensor, "b n"], base: int, largest_total: i
     parts: list[Tensor] = []
     carry: Tensor | int = 0
     for columns in totals.split(_count_exact_columns(base, largest_total), 1):
-        powers = _powers_of_base(base, columns.shape[1] + 1)
+        powers = _compute_powers(base, columns.shape[1] + 1)
         # Doubles are exact here, and divided in a fraction of the time that integers take.
         quotients = ((columns.double() @ powers[:-1] + carry)[:, None] / powers).floor_()
         parts.append(quotients[:, :-1].sub(quotients[:, 1:], alpha=base))
@@ -62,16 +62,16 @@ def propagate_carries(totals: Shaped[Tensor, "b n"], base: int, largest_total: i
 def to_machine_words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor, "*b"]]:
     """Split numbers into integers of as many digits as a double holds exactly, least significant part first."""
     parts = digits.double().split(_count_exact_columns(base, base - 1), -1)
-    return [(part @ _powers_of_base(base, part.shape[-1])).long() for part in parts]
+    return [(part @ _compute_powers(base, part.shape[-1])).long() for part in parts]
 
 
-def argsort_rows(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
+def argsort_rows(digits: Int[Tensor, "b n d"], is_number: Bool[Tensor, "b n"]) -> Int[Tensor, "b n"]:
     """Return the indices that sort up to 64 numbers per row in ascending order. Equal numbers keep their order;
-    padding, where ``real`` is False, comes last. Numbers may be longer than a machine word, so each word is sorted in
-    turn."""
+    padding, where ``is_number`` is False, comes last. Numbers may be longer than a machine word, so each word is
+    sorted in turn."""
     *lower, highest = to_machine_words(digits, base=10)
     order = torch.arange(digits.shape[1]).expand(digits.shape[:2])
-    for word in (*lower, highest.masked_fill(~real, MAX_EXACT_INTEGER)):
+    for word in (*lower, highest.masked_fill(~is_number, MAX_EXACT_INTEGER)):
         # Sort word and index as one number of 53 and 6 bits, in two thirds of the time of torch's stable sort.
         keys = word.gather(1, order) * 64 + torch.arange(order.shape[1])
         order = order.gather(1, keys.sort(1).values & 63)
@@ -79,13 +79,13 @@ def argsort_rows(digits: Int[Tensor, "b n d"], real: Bool[Tensor, "b n"]) -> Int
 
 
 def _count_exact_columns(base: int, largest_total: int) -> int:
-    """Return the number of columns, with totals of up to ``largest_total``, whose sum with a carry a double holds
-    exactly."""
+    """Return the largest number of columns of which a double holds the exact value, a carry included. A column's total
+    is at most ``largest_total``."""
     return next(count for count in itertools.count(1) if largest_total * base ** (count + 1) >= MAX_EXACT_INTEGER)
 
 
 @lru_cache(maxsize=64)
-def _powers_of_base(base: int, count: int) -> Float[Tensor, " n"]:
+def _compute_powers(base: int, count: int) -> Float[Tensor, " n"]:
     return torch.tensor([float(base**position) for position in range(count)], dtype=torch.double)
 
 

@@ -49,8 +49,8 @@ class Writer(NamedTuple):
         return numbers[0] + "".join(operator + number for number, operator in zip(numbers[1:], cycle, strict=False))
 
     def write_nested(self, nest: Callable[[int], str], level_length: int) -> str:
-        """Write ``nest(depth)`` with the largest depth that leaves 0 or at least 2 of ``size`` characters, and fill the
-        rest with terms. One level of depth has ``level_length`` characters."""
+        """Write ``nest(depth)`` with the largest depth that leaves 0 or at least 2 of ``size`` characters free, and
+        fill these with terms. One level of depth adds ``level_length`` characters."""
         for depth in range(self.size // level_length, -1, -1):
             text = nest(depth)
             missing = self.size - len(text)
@@ -139,11 +139,11 @@ class Writer(NamedTuple):
     def side_by_side(self) -> str:
         """Expressions of parentheses side by side: (3+8)-(4-1)."""
 
-        def nest(count: int) -> str:
+        def write_groups(count: int) -> str:
             groups = (f"({self.draw_digit()}{self.draw_sign()}{self.draw_digit()})" for _ in range(count + 1))
             return self.draw_sign().join(groups)
 
-        return self.write_nested(nest, 6)
+        return self.write_nested(write_groups, 6)
 
     def long_numbers(self) -> str:
         """Expressions of numbers of up to four digits, with minus and plus signs in turn: 4372-981."""
@@ -274,7 +274,7 @@ class Expression(Task):
         without an operator, a minus sign before a parenthesis) and for values of more than ``most`` characters."""
         expression = self.vocab.decode(parse_symbols(self, text))
         if not _is_in_grammar(expression):
-            raise UsageError(f"expression: {expression} is not numbers, + - * and parentheses, such as (3-8)*-4")
+            raise UsageError(f"expression: write numbers with + - * and parentheses, as in (3-8)*-4, not {expression}")
         # Bring the expression into the grammar's form.
         expression = expression.replace("--", "+").replace("+-", "-")
         expression = re.sub(r"(?<!\d)0+(?=\d)", "", expression)

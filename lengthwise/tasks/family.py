@@ -71,9 +71,9 @@ class RowSampler:
         """Draw ``width`` uniform symbols for each row."""
         return torch.randint(self.count, (len(self.length), width), generator=self.generator)
 
-    def draw_shifts(self) -> Int[Tensor, "b 1"]:
-        """Draw an offset from 1 to ``count`` − 1 for each row. Added to an id modulo ``count``, it changes the
-        symbol."""
+    def draw_offsets(self) -> Int[Tensor, "b 1"]:
+        """Draw an offset from 1 to ``count`` − 1 for each row. Adding the offset to an id, modulo ``count``,
+        changes the symbol."""
         return torch.randint(1, self.count, (len(self.length), 1), generator=self.generator)
 
     def draw_positions(self) -> Int[Tensor, "b 1"]:
@@ -82,7 +82,7 @@ class RowSampler:
 
     def change_symbols(self, rows: Int[Tensor, "b width"], position: Int[Tensor, "b 1"]) -> Int[Tensor, "b width"]:
         """Change the symbol in one position of each row."""
-        return (rows + (self.position == position) * self.draw_shifts()) % self.count
+        return (rows + (self.position == position) * self.draw_offsets()) % self.count
 
     def one_symbol(self) -> Int[Tensor, "b width"]:
         """Rows of one repeated symbol."""
@@ -97,7 +97,7 @@ class RowSampler:
         rows, start, length = self.one_symbol(), self.draw_positions(), self.length[:, None]
         ends = torch.rand(length.shape, generator=self.generator) < 0.5
         first, second = torch.where(ends, 0, start), torch.where(ends, length - 1, (start + 1) % length)
-        other = (rows[:, :1] + self.draw_shifts()) % self.count
+        other = (rows[:, :1] + self.draw_offsets()) % self.count
         return torch.where((self.position == first) | (self.position == second), other, rows)
 
     def odd_end(self) -> Int[Tensor, "b width"]:
@@ -107,7 +107,7 @@ class RowSampler:
 
     def alternating(self) -> Int[Tensor, "b width"]:
         """Rows in which two symbols alternate."""
-        return (self.draw_symbols(1) + self.position % 2 * self.draw_shifts()) % self.count
+        return (self.draw_symbols(1) + self.position % 2 * self.draw_offsets()) % self.count
 
     def periodic(self) -> Int[Tensor, "b width"]:
         """Rows that repeat a block of two symbols or more at least twice."""
@@ -139,7 +139,7 @@ class RowSampler:
     def two_blocks(self) -> Int[Tensor, "b width"]:
         """Rows of one symbol up to a random position, and of another symbol after it."""
         rows, later = self.one_symbol(), self.position > self.draw_positions()
-        return (rows + later * self.draw_shifts()) % self.count
+        return (rows + later * self.draw_offsets()) % self.count
 
     def lowest_first(self) -> Int[Tensor, "b width"]:
         """Rows with the lowest symbol up to a random position, and uniform symbols after it."""
@@ -165,7 +165,7 @@ class RowSampler:
     def two_symbols(self) -> Int[Tensor, "b width"]:
         """Rows of two symbols of the alphabet, both equally likely at each position."""
         coins = torch.randint(2, (len(self.length), self.width), generator=self.generator)
-        return (self.draw_symbols(1) + coins * self.draw_shifts()) % self.count
+        return (self.draw_symbols(1) + coins * self.draw_offsets()) % self.count
 
     def in_order(self) -> Int[Tensor, "b width"]:
         """Rows that repeat the alphabet in order, from a random symbol on."""
@@ -184,7 +184,7 @@ class RowSampler:
 Pattern = Callable[[RowSampler], Int[Tensor, "b width"]]
 
 
-def suitable_patterns(count: int) -> tuple[Pattern, ...]:
+def select_patterns(count: int) -> tuple[Pattern, ...]:
     """Return the patterns that apply to an alphabet of ``count`` symbols."""
     if count == 1:  # there is one row of each length
         return (RowSampler.one_symbol,)

@@ -17,7 +17,7 @@ from lengthwise.base.ranges import Range
 from lengthwise.base.rows import length_mask, zero_after
 from lengthwise.base.types import SYMBOL_DTYPE, Problems, UsageError
 from lengthwise.tasks import SequenceTask, Task, parse_symbols
-from lengthwise.tasks.family import Pattern, RowSampler, enumerate_rows, suitable_patterns
+from lengthwise.tasks.family import Pattern, RowSampler, enumerate_rows, select_patterns
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ class MissingDuplicate(Task):
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:  # type: ignore[override]
-        return suitable_patterns(self.alphabet)
+        return select_patterns(self.alphabet)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         return self.draw_pattern(lambda rows: rows.draw_symbols(rows.width), sizes, generator)

@@ -287,7 +287,7 @@ def test_parsed_expressions_are_folded_and_evaluated(text, prompt, answer, round
     assert problems.answer_length <= TASK.answer_slots(problems.sizes)
 
 
-SYNTAX = "is not numbers, + - * and parentheses, such as (3-8)*-4"
+SYNTAX = "write numbers with + - * and parentheses, as in (3-8)*-4, not"
 INVALID = [
     "7",
     "-7",
@@ -309,7 +309,7 @@ INVALID += ["(4+5)3", "(4+5)(6+7)", "3+4)", "(3+4", "3+", "3*-", "("]
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        *((text, f"{text} {SYNTAX}") for text in INVALID),
+        *((text, f"{SYNTAX} {text}") for text in INVALID),
         *(
             (text, f"the value of {text} has more than 5 characters")
             for text in ("99999+1", "0-9999-1", "9" * 40 + "*1")
