@@ -61,7 +61,7 @@ def test_digit_positions_beyond_the_training_lengths_are_trained():
     assert seen[0] and seen[1:].sum() > 90 and int(seen.nonzero().max()) > 100
 
 
-def test_the_study_has_its_panels_map_and_stopping_rules():
+def test_the_study_has_the_expected_panels_map_and_stopping_rules():
     panels = {panel.name: panel for panel in catalog.study("abacus").panels}
     assert set(panels) == {"addition", "positions", "splits", "multiplication", "sorting", "bitwise-or"}
     assert panels["addition"].grid == (40, 40)

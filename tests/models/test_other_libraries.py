@@ -47,40 +47,40 @@ class NanoGPT(nn.Module):
         return logits, nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def gpt2():
+def build_gpt2():
     config = {"n_positions": POSITIONS, "n_embd": 16, "n_layer": 1, "n_head": 2, "bos_token_id": 0, "eos_token_id": 0}
     return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=SYMBOLS, **config))
 
 
-def llama():
+def build_llama():
     return transformers.LlamaForCausalLM(transformers.LlamaConfig(**SMALL, **HEADS))
 
 
-def mamba():
+def build_mamba():
     return transformers.MambaForCausalLM(transformers.MambaConfig(**SMALL, state_size=4, pad_token_id=0))
 
 
-def bert():
+def build_bert():
     return transformers.BertForMaskedLM(transformers.BertConfig(**SMALL, **HEADS))
 
 
-def t5():
+def build_t5():
     config = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "num_labels": SYMBOLS}
     return transformers.T5ForTokenClassification(transformers.T5Config(vocab_size=SYMBOLS, **config))
 
 
-def x_decoder():
+def build_x_decoder():
     layers = x_transformers.Decoder(dim=16, depth=1, heads=2)
     return x_transformers.TransformerWrapper(num_tokens=SYMBOLS, max_seq_len=POSITIONS, attn_layers=layers)
 
 
-def x_encoder():
+def build_x_encoder():
     layers = x_transformers.Encoder(dim=16, depth=1, heads=2)
     return x_transformers.TransformerWrapper(num_tokens=SYMBOLS, max_seq_len=POSITIONS, attn_layers=layers)
 
 
-MODULES = [(gpt2, NTP), (llama, NTP), (mamba, NTP), (bert, FOP), (t5, FOP), (NanoGPT, NTP)]
-MODULES += [(x_decoder, NTP), (x_encoder, FOP)]
+MODULES = [(build_gpt2, NTP), (build_llama, NTP), (build_mamba, NTP), (build_bert, FOP), (build_t5, FOP)]
+MODULES += [(NanoGPT, NTP), (build_x_decoder, NTP), (build_x_encoder, FOP)]
 
 
 def parametrize_modules(modules):
@@ -97,7 +97,7 @@ def train_module(module, layout, *changes, **options):
     return lw.train(module, *changes, **options)
 
 
-@parametrize_modules([pair for pair in MODULES if LONG or pair[0] not in (llama, x_encoder)])
+@parametrize_modules([pair for pair in MODULES if LONG or pair[0] not in (build_llama, build_x_encoder)])
 def test_modules_are_trained_and_measured_without_a_wrapper(build, layout, runs):
     """``train`` and ``evaluate`` also check that no module reads padding or other rows."""
     module = build_seeded(build)
@@ -111,7 +111,7 @@ def test_modules_are_trained_and_measured_without_a_wrapper(build, layout, runs)
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_weights_in_16_bits_are_trained_and_measured(dtype, runs):
-    run = train_module(build_seeded(bert).to(dtype), FOP)
+    run = train_module(build_seeded(build_bert).to(dtype), FOP)
     assert {one.dtype for one in run.model.parameters()} == {dtype}
     assert len(lw.evaluate(run, [5], samples=10)) == 1
 
@@ -119,12 +119,12 @@ def test_weights_in_16_bits_are_trained_and_measured(dtype, runs):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_looking_ahead_is_found_despite_small_or_16_bit_weights(dtype):
     """Weights of transformers start small, so that a later token changes a logit by at most .0002."""
-    module = build_seeded(bert).to(dtype)
+    module = build_seeded(build_bert).to(dtype)
     with pytest.raises(lw.UsageError, match="looks ahead"):
         lw.evaluate(module, [5], task="parity", layout=NTP, samples=10)
 
 
-@pytest.mark.parametrize(("build", "layout"), [(gpt2, NTP), (bert, FOP), (NanoGPT, NTP), (x_decoder, NTP)])
+@parametrize_modules([(build_gpt2, NTP), (build_bert, FOP), (NanoGPT, NTP), (build_x_decoder, NTP)])
 def test_rows_longer_than_a_modules_positions_are_refused_before_measuring(build, layout, monkeypatch, runs):
     module = build_seeded(build)
     measured = []
@@ -164,7 +164,7 @@ def test_masks_are_passed_under_the_name_of_the_forward_parameter():
 
 def test_a_run_of_transformers_is_loaded_again_from_the_command_line(tmp_path):
     """The run stores the module's configuration and dtype, which are not part of the recipe."""
-    run = train_module(build_seeded(gpt2).to(torch.bfloat16), NTP, steps=10)
+    run = train_module(build_seeded(build_gpt2).to(torch.bfloat16), NTP, steps=10)
     kept = json.loads(json.loads((run.folder / "config.json").read_text())["model"]["config"])
     assert kept["config"]["n_embd"] == 16 and kept["dtype"] == "bfloat16"
     assert "n_embd" not in str(run.recipe)
@@ -200,11 +200,11 @@ def test_a_run_of_a_users_module_is_loaded_with_a_function_that_builds_it(tmp_pa
     """An imported function that builds the same layers is found without being named; other layers are refused."""
     (tmp_path / "own_sums.py").write_text(textwrap.dedent(OWN))
 
-    def train():
+    def train_wide_module():
         monkeypatch.syspath_prepend(tmp_path)
         return str(train_module(importlib.import_module("own_sums").wide(), NTP).folder)
 
-    run = call_in_fork(train)
+    run = call_in_fork(train_wide_module)
     asked = "evaluate", run, "--lengths", "5", "--samples", "20"
     there = command_in_fork(*asked, "--import", "own_sums", "--json", folder=tmp_path)
     assert there.returncode == 0, there.stderr

@@ -1,4 +1,4 @@
-"""The models of the recurrent system: their published sizes, and their runners compared with models written by hand."""
+"""Recurrent models have their published sizes, and their runners equal reference implementations."""
 
 import json
 import math
@@ -25,12 +25,12 @@ GPT_SPEC = build_models("small")["gpt"][0]
 LENGTHS = [5, 9, 1, 7, 9]
 
 
-def build(spec, perturbed=False):
-    """Build a model in float64; ``perturbed`` adds noise to every parameter, so that each affects the logits."""
+def build(spec, with_noise=False):
+    """Build a model in float64; ``with_noise`` adds noise to every parameter, so that each affects the logits."""
     torch.manual_seed(0)
     model = spec.build(SYMBOLS, SYMBOLS, causal=True).double()
     draw = lw.stream(0, "more")
-    for parameter in model.parameters() if perturbed else ():
+    for parameter in model.parameters() if with_noise else ():
         parameter.data += 0.4 * torch.randn(parameter.shape, generator=draw, dtype=torch.double)
     return model
 
@@ -71,7 +71,7 @@ def assert_normal(std, *parts):
 
 
 def is_orthogonal(matrix):
-    """Return whether the shorter side's vectors are orthonormal."""
+    """Return whether the rows or, if there are fewer, the columns are orthonormal."""
     matrix = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     return torch.allclose(matrix @ matrix.T, torch.eye(len(matrix), dtype=matrix.dtype), atol=1e-5)
 
@@ -123,15 +123,15 @@ def test_recurrent_models_need_a_causal_layout():
             spec.build(SYMBOLS, SYMBOLS, causal=False)
 
 
-@pytest.mark.parametrize("wrong", [{"width": 12}, {"heads": 0}, {"dropout": 1.0}, {"layers": 0}], ids=str)
-def test_invalid_settings_are_refused(wrong):
+@pytest.mark.parametrize("settings", [{"width": 12}, {"heads": 0}, {"dropout": 1.0}, {"layers": 0}], ids=str)
+def test_invalid_settings_are_refused(settings):
     with pytest.raises(lw.UsageError):
-        lw.ReTran(**wrong)
+        lw.ReTran(**settings)
     with pytest.raises(lw.UsageError):
-        lw.LSTM(**({"hidden": 0} if wrong.keys() & {"heads", "width"} else wrong))
+        lw.LSTM(**({"hidden": 0} if settings.keys() & {"heads", "width"} else settings))
 
 
-# Models written by hand: one row at a time, symbol by symbol, with keys and values in lists
+# Reference implementations: one row at a time, symbol by symbol, with keys and values in lists
 
 
 def attend(query, keys, values, heads):
@@ -151,24 +151,24 @@ def rotate_by_position(x, heads, position):
     return torch.stack([found.real, found.imag], 1).flatten()
 
 
-def cell_by_hand(cell, x, short, long):
-    i, f, o, g = (cell.input(x) + cell.recurrent(short)).chunk(4)
-    long = f.sigmoid() * long + i.sigmoid() * g.tanh()
-    emitted = o.sigmoid() * long
-    return cell.out(emitted), cell.short(emitted), long
+def compute_cell(cell, x, short_state, long_state):
+    i, f, o, g = (cell.input(x) + cell.recurrent(short_state)).chunk(4)
+    long_state = f.sigmoid() * long_state + i.sigmoid() * g.tanh()
+    emitted = o.sigmoid() * long_state
+    return cell.out(emitted), cell.short(emitted), long_state
 
 
-def lstm_by_hand(model, xs):
+def compute_lstm(model, xs):
     for cell in model.cells:
         short, long, outputs = cell.first_short, cell.first_long, []
         for x in xs:
-            output, short, long = cell_by_hand(cell, x, short, long)
+            output, short, long = compute_cell(cell, x, short, long)
             outputs.append(output)
         xs = outputs
     return xs
 
 
-def retran_by_hand(model, xs):
+def compute_retran(model, xs):
     """Run ReTran on one row: each layer stores its own outputs, which it attends to, and the states of its cell."""
     heads = model.spec.heads
     for layer in model.layers:
@@ -177,7 +177,7 @@ def retran_by_hand(model, xs):
         for position, x in enumerate(xs, 1):
             found = attend(rotate_by_position(layer.query(x), heads, position), keys, values, heads)
             h = layer.norm_attention(x + layer.mix(found))
-            output, short, long = cell_by_hand(layer.cell, h, short, long)
+            output, short, long = compute_cell(layer.cell, h, short, long)
             y = layer.norm_cell(h + output)
             keys.append(rotate_by_position(layer.key(y), heads, position))
             values.append(layer.value(y))
@@ -187,26 +187,26 @@ def retran_by_hand(model, xs):
 
 
 FAMILIES = [
-    (lw.ReTran(16, 12, 1, 4), Wave, retran_by_hand),
-    (lw.ReTran(8, 5, 3, 2), Wave, retran_by_hand),
-    (lw.LSTM(4, 7, 3), PackedLSTM, lstm_by_hand),
+    (lw.ReTran(16, 12, 1, 4), Wave, compute_retran),
+    (lw.ReTran(8, 5, 3, 2), Wave, compute_retran),
+    (lw.LSTM(4, 7, 3), PackedLSTM, compute_lstm),
 ]
 
 
 @pytest.mark.parametrize("loops", [1, 2])
 @pytest.mark.parametrize(
-    ("spec", "kind", "by_hand"), FAMILIES, ids=lambda value: getattr(value, "__name__", type(value).__name__)
+    ("spec", "kind", "compute_outputs"), FAMILIES, ids=lambda value: getattr(value, "__name__", type(value).__name__)
 )
-def test_models_equal_those_written_by_hand(spec, kind, by_hand, loops):
+def test_models_equal_reference_implementations(spec, kind, compute_outputs, loops):
     """Values and gradients are equal, with the plain and the fast runner. In a second loop a model reads its own
     output."""
-    model, inputs = build(replace(spec, dropout=0.0), perturbed=True), build_rows()
+    model, inputs = build(replace(spec, dropout=0.0), with_noise=True), build_rows()
     assert kind.find_obstacle(model) is None
     states = []
     for tokens, mask in zip(inputs.tokens, inputs.padding_mask, strict=True):
         xs = list(model.embedding(tokens[mask]))
         for _ in range(loops):
-            xs = by_hand(model, xs)
+            xs = compute_outputs(model, xs)
         states += xs
     wanted = compute_gradients(model.readout(torch.stack(states)), model)
     assert all(part.any() for part in wanted)
@@ -217,16 +217,16 @@ def test_models_equal_those_written_by_hand(spec, kind, by_hand, loops):
 
 def test_a_second_backward_pass_equals_the_first():
     """Gradients of keys and values are accumulated outside autograd's context and must not persist between passes."""
-    model, inputs = build(lw.ReTran(dropout=0.0), perturbed=True), build_rows()
+    model, inputs = build(lw.ReTran(dropout=0.0), with_noise=True), build_rows()
     outputs = read_logits(Wave(model), inputs)
     passes = [torch.autograd.grad(outputs.sum(), model.embedding.weight, retain_graph=True)[0] for _ in range(2)]
     assert torch.equal(*passes)
 
 
 @pytest.mark.parametrize(("spec", "kind"), [(lw.ReTran(8, 5, 3, 2), Wave), (lw.LSTM(4, 7, 3), PackedLSTM)], ids=repr)
-def test_dropout_is_applied_to_the_same_values(spec, kind, monkeypatch):
+def test_fast_runners_apply_dropout_to_the_same_values_as_the_plain_one(spec, kind, monkeypatch):
     """Dropout is replaced by a factor of one half, so that results are comparable."""
-    model, inputs = build(spec, perturbed=True).train(), build_rows()
+    model, inputs = build(spec, with_noise=True).train(), build_rows()
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, p, training=True, inplace=False: x / 2)
     monkeypatch.setattr(recurrent, "dropout", lambda x, p: x / 2)
     monkeypatch.setattr(recurrent, "dropout_factors", lambda like, p: torch.full_like(like, 0.5))
@@ -234,10 +234,10 @@ def test_dropout_is_applied_to_the_same_values(spec, kind, monkeypatch):
 
 
 @pytest.mark.parametrize(("spec", "kind"), [(lw.ReTran(), Wave), (lw.LSTM(), PackedLSTM)], ids=repr)
-@pytest.mark.parametrize("plainly", [True, False])
-def test_dropout_acts_only_in_training(spec, kind, plainly):
-    model, inputs = build(spec, perturbed=True), build_rows()
-    runner = Plain(model) if plainly else kind(model)
+@pytest.mark.parametrize("use_plain_runner", [True, False])
+def test_dropout_acts_only_in_training(spec, kind, use_plain_runner):
+    model, inputs = build(spec, with_noise=True), build_rows()
+    runner = Plain(model) if use_plain_runner else kind(model)
     model.train()
     assert not torch.equal(read_logits(runner, inputs), read_logits(runner, inputs))
     model.eval()

@@ -1,4 +1,4 @@
-"""``Timed``: a separate clock decides whether there is an answer yet; only the clock is trained when to stop."""
+"""``Timed``: a separate clock decides whether there is an answer yet; only the clock learns when to stop."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def build_timed(spec=SPEC, reads=READS, writes=WRITES):
     return add_noise(spec.build(reads, writes, causal=True))
 
 
-def test_at_the_equals_sign_the_clock_gives_the_end_and_answers_the_rest():
+def test_at_the_equals_sign_the_clock_gives_the_end_symbols_probability():
     model, inputs = build_timed(), build_rows([9, 7])
     first = inputs.tokens == READS.id(EQUALS)
     assert first.any() and not first.all()
@@ -37,18 +37,18 @@ def test_at_the_equals_sign_the_clock_gives_the_end_and_answers_the_rest():
     torch.testing.assert_close(found[first].exp()[:, ~end], others)
 
 
-@pytest.mark.parametrize("early", [True, False])
-def test_a_row_that_stops_early_trains_only_the_clock(early):
+@pytest.mark.parametrize("stops_early", [True, False])
+def test_a_row_that_stops_early_trains_only_the_clock(stops_early):
     task, layout = BinarySum(), lw.FullOutput()
     batch = layout.write(task.sample(torch.full((4, 1), 6), lw.stream(0, "rows")), task)
     model = build_timed(SPEC, *layout.vocabs(task))
-    loops = batch.rounds - 1 if early else batch.rounds
+    loops = batch.rounds - 1 if stops_early else batch.rounds
     Halting()(choose_runner(model), batch, loops, lw.stream(0, "loss")).value.backward()
     steepest = {
         name: max(float(one.grad.abs().max()) for one in part.parameters()) for name, part in model.named_children()
     }
     assert steepest["clock"] > 1e-3
-    assert (steepest["answers"] < 1e-6) if early else (steepest["answers"] > 1e-3)  # up to rounding
+    assert (steepest["answers"] < 1e-6) if stops_early else (steepest["answers"] > 1e-3)  # up to rounding
 
 
 @pytest.mark.parametrize("name", ["halting-binary-sum", "looped-multiplication", "looped-flipped-copy"])
@@ -83,6 +83,6 @@ def test_two_transformers_have_a_fast_runner_that_equals_the_plain_one(blind):
     [(Vocab(tuple("01")), WRITES), (READS, Vocab(tuple("xy"))), (Vocab(tuple("01=#")), WRITES)],
     ids=["no equals sign", "no end", "pauses"],
 )
-def test_other_layouts_are_refused(reads, writes):
+def test_layouts_without_equals_sign_or_end_or_with_pauses_are_refused(reads, writes):
     with pytest.raises(lw.UsageError, match="Timed needs a layout with = and an end symbol, but no pauses"):
         SPEC.build(reads, writes, causal=True)

@@ -34,7 +34,7 @@ def attend_by_torch(projected, mask, angles, *, causal):
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal).transpose(1, 2)
 
 
-def attend_small(projected, bias, angles, *, causal, probability=0.0):
+def attend_small_heads(projected, bias, angles, *, causal, probability=0.0):
     rows = Ragged.from_mask(torch.ones(projected.shape[:2], dtype=torch.bool))
     context = AttentionContext(torch.empty(0), causal, bias, angles)
     plan = small.AttentionPlan.build(projected, projected.shape[-2], rows, context)
@@ -42,7 +42,7 @@ def attend_small(projected, bias, angles, *, causal, probability=0.0):
 
 
 def build_mask(kind, shape):
-    """Return a mask of this kind in which every position sees at least one key."""
+    """Return a mask of the given kind, in which every position sees at least one key."""
     rows, positions, _, heads, _ = shape
     if kind == "present":
         lengths = torch.randint(1, positions + 1, (rows, 1))
@@ -56,15 +56,15 @@ def build_mask(kind, shape):
 
 
 @given(SHAPES, st.sampled_from(MASKS), st.booleans(), st.floats(0.1, 40), st.integers(0, 9))
-def test_small_head_attention_equals_torch_s(shape, kind, turned, scale, seed):
+def test_small_head_attention_equals_torchs_attention(shape, kind, has_angles, scale, seed):
     torch.manual_seed(seed)
     rows, positions, _, _, size = shape
     projected = torch.randn(shape, dtype=torch.float64) * scale
     weights = torch.randn(shape, dtype=torch.float64)[:, :, 0]
-    angles = torch.randn(rows, positions, size // 2, dtype=torch.float64) if turned else None
+    angles = torch.randn(rows, positions, size // 2, dtype=torch.float64) if has_angles else None
     mask = build_mask(kind, shape)
     found = []
-    for attend in (attend_small, attend_by_torch):
+    for attend in (attend_small_heads, attend_by_torch):
         parts = [projected.clone().requires_grad_()]
         if mask is not None and kind != "present":
             parts.append(mask.clone().requires_grad_())
@@ -74,10 +74,10 @@ def test_small_head_attention_equals_torch_s(shape, kind, turned, scale, seed):
         torch.testing.assert_close(ours, theirs, atol=1e-10, rtol=1e-9)
 
 
-def test_a_position_that_sees_nothing_gives_finite_values_and_gradients():
+def test_a_position_that_sees_no_key_gives_finite_values_and_gradients():
     projected = torch.randn(2, 5, 3, 2, 4, requires_grad=True)
     scores = torch.zeros(1, 5, 5).index_fill(1, torch.tensor([3]), -torch.inf)
-    found = attend_small(projected, scores, None, causal=False)
+    found = attend_small_heads(projected, scores, None, causal=False)
     (gradient,) = torch.autograd.grad(found[:, :3].sum(), projected)
     assert found.isfinite().all() and gradient.isfinite().all()
 
@@ -86,20 +86,20 @@ def test_gradients_with_dropout_pass_gradcheck():
     """Each call drops the same weights, so that gradients are comparable to finite differences."""
     projected = torch.randn(2, 5, 3, 2, 4, dtype=torch.float64, requires_grad=True)
 
-    def attend(given):
+    def attend(inputs):
         torch.manual_seed(0)
-        return attend_small(given, None, None, causal=True, probability=0.4)
+        return attend_small_heads(inputs, None, None, causal=True, probability=0.4)
 
     assert torch.autograd.gradcheck(attend, projected, fast_mode=not LONG)
-    assert not torch.equal(attend(projected), attend_small(projected, None, None, causal=True))
+    assert not torch.equal(attend(projected), attend_small_heads(projected, None, None, causal=True))
 
 
-@pytest.mark.parametrize(("heads", "size", "positions", "used"), [
+@pytest.mark.parametrize(("heads", "size", "positions", "is_used"), [
     (64, 8, 20, True), (64, 8, small.MIN_POSITIONS - 1, False), (1, 8, 20, False),
     (64, 2 * small.MAX_HEAD_WIDTH, 20, False),
 ])  # fmt: skip
-def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, positions, used, monkeypatch):
-    """Attention gives the same result with and without the module ``small``."""
+def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, positions, is_used, monkeypatch):
+    """Attention computed by the module ``small`` equals attention without it."""
     attention, x = SoftmaxAttention(size * heads, heads), torch.randn(4, positions, size * heads)
     mask = torch.ones(4, positions, dtype=torch.bool)
     seen = []
@@ -110,12 +110,12 @@ def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, posit
     found = attention.out(
         mix_values(attention, projected, PaddedGroups([(Ragged.from_mask(mask), context)])).flatten(1)
     )
-    assert bool(seen) == used
+    assert bool(seen) == is_used
     torch.testing.assert_close(attention(x, context).flatten(0, 1), found)
 
 
 @pytest.mark.parametrize(
-    ("count", "own"),
+    ("count", "uses_own"),
     [
         (1, False),
         (elementwise.MIN_NUMBERS, True),
@@ -123,7 +123,7 @@ def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, posit
         (elementwise.MAX_NUMBERS + 1, False),
     ],
 )
-def test_own_gelu_equals_torch_s_and_is_used_only_where_it_is_faster(count, own):
+def test_own_gelu_equals_torchs_gelu_and_is_used_only_where_it_is_faster(count, uses_own):
     torch.manual_seed(0)
     x = (torch.randn(count, dtype=torch.float64) * 4).requires_grad_()
     found = []
@@ -131,7 +131,7 @@ def test_own_gelu_equals_torch_s_and_is_used_only_where_it_is_faster(count, own)
         result = activate(x)
         found.append([type(result.grad_fn).__name__, result, *torch.autograd.grad(result.square().sum(), x)])
     (kind, *ours), (_, *theirs) = found
-    assert kind == ("_GELUBackward" if own else "GeluBackward0")
+    assert kind == ("_GELUBackward" if uses_own else "GeluBackward0")
     for one, two in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-12)
 
@@ -145,13 +145,13 @@ def build_ragged(lengths):
     st.lists(st.integers(1, 7), min_size=1, max_size=4), st.integers(1, 3), st.floats(0, 0.8), st.booleans(),
     st.integers(0, 99),
 )  # fmt: skip
-def test_sparse_keys_equal_masked_attention(lengths, heads, share, shared, seed):
+def test_sparse_keys_equal_masked_attention(lengths, heads, visible_fraction, is_shared, seed):
     """The random pattern is shared by all rows or differs by row; each position sees at least itself."""
     ragged, padding_mask = build_ragged(lengths)
     rows, width = padding_mask.shape
     drawn = stream(seed, "few")
-    shape = (1 if shared else rows, heads, width, width)
-    hidden = (torch.rand(shape, generator=drawn) > share) & ~torch.eye(width, dtype=torch.bool)
+    shape = (1 if is_shared else rows, heads, width, width)
+    hidden = (torch.rand(shape, generator=drawn) > visible_fraction) & ~torch.eye(width, dtype=torch.bool)
     bias = torch.randn(shape, generator=drawn, dtype=torch.float64).masked_fill(hidden, -torch.inf).requires_grad_()
     packed = torch.randn(
         len(ragged.padded_index), 3, heads, 4, generator=drawn, dtype=torch.float64, requires_grad=True
@@ -168,7 +168,7 @@ def test_sparse_keys_equal_masked_attention(lengths, heads, share, shared, seed)
         torch.testing.assert_close(one, two, atol=1e-10, rtol=1e-9)
 
 
-def test_lists_longer_than_max_keys_are_not_built():
+def test_key_lists_longer_than_the_limit_are_not_built():
     seen, near = MAX_KEYS, torch.arange(12)
     far = (near - near[:, None]).abs() > 1
     for hidden, kept in ((far, True), (far & (near > 0), False), (far & (near[:, None] > 0), False)):

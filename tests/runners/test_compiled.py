@@ -1,5 +1,5 @@
 """The compiled runner equals the plain one, compiles once per bucket of lengths and runs only on request. With
-LENGTHWISE_LONG=1 torch's real compiler is tested too, for minutes."""
+LENGTHWISE_LONG=1 torch's real compiler is tested too, which takes minutes."""
 
 import json
 import os
@@ -118,7 +118,7 @@ def test_a_step_reads_nothing_from_the_device(name):
 # Choice of the runner
 
 
-def test_compiled_is_chosen_only_on_request():
+def test_the_compiled_runner_is_chosen_only_on_request():
     model, asked = RECIPE.build(), (Compiled, *cpu.RUNNERS)
     assert cpu.describe_choice(model) == "PackedTransformer" and cpu.describe_choice(model, asked) == "Compiled"
     assert type(cpu.choose_runner(model, asked)) is Compiled
@@ -169,10 +169,10 @@ TRAIN_COMMAND = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8"
 
 
 def test_without_a_compiler_training_is_refused_in_one_line(traced_graphs, monkeypatch, runs):
-    def missing(graph, inputs):
+    def raise_missing_compiler(graph, inputs):
         raise RuntimeError("No working C++ compiler found")
 
-    monkeypatch.setattr(compiled, "BACKEND", missing)
+    monkeypatch.setattr(compiled, "BACKEND", raise_missing_compiler)
     done = command(*TRAIN_COMMAND)
     assert done.returncode == 2 and not runs.exists()
     assert done.stderr.startswith("lengthwise: looped-parity: torch cannot compile here (") and "C++" in done.stderr

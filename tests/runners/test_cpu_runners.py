@@ -48,7 +48,7 @@ from lengthwise.runners.plain import Plain
 pytestmark = pytest.mark.usefixtures("fast_runners")
 
 
-def supporting_runners(model):
+def list_supporting_runners(model):
     return [kind(model) for kind in cpu.RUNNERS if kind.find_obstacle(model) is None]
 
 
@@ -76,7 +76,7 @@ CASES += [(*pair, True) for pair in dict.fromkeys(OTHERS)]
 )
 def test_every_supporting_runner_equals_the_plain_one(spec, causal, fast_paths):
     model, inputs = cached_model(spec, causal), build_rows(LENGTHS, width=12)
-    for runner in supporting_runners(model):
+    for runner in list_supporting_runners(model):
         found = compute_all_logits(runner, inputs, LOOPS)
         assert_all_close(compute_gradients(found, model), run_plain(spec, causal))
 
@@ -89,9 +89,9 @@ SUPPORTED = {
 
 @pytest.mark.parametrize("form", SUPPORTED, ids=SUPPORTED.values())
 def test_shipped_models_have_one_fast_runner(form):
-    """Each shipped model has exactly one fast runner; if it were lost, only speed would show it."""
+    """Each shipped model has exactly one fast runner. Without it, results would be equal, only slower."""
     model = cached_model(*form)
-    assert len(supporting_runners(model)) == 1
+    assert len(list_supporting_runners(model)) == 1
     assert cpu.describe_choice(model) == type(cpu.choose_runner(model)).__name__ != "Plain"
 
 
@@ -115,7 +115,7 @@ FEW_FORMS = [
     st.integers(0, 99),
 )
 def test_logits_of_any_rows_equal_the_plain_runner(fast_paths, rows, spec, causal, seed):
-    """Lengths, loops and the positions that are read are arbitrary; a row may have no position to read."""
+    """Lengths, loops and the positions with logits are arbitrary; a row may have no position with logits."""
     lengths, loops = zip(*rows, strict=True)
     model, inputs = cached_model(spec, causal or not isinstance(spec, Transformer)), build_rows(lengths, seed=seed)
     asked = inputs.padding_mask & (torch.rand(inputs.tokens.shape, generator=lw.stream(seed, "asked")) < 0.4)
@@ -143,7 +143,7 @@ def test_gradients_of_frozen_and_shared_weights_equal_the_plain_runner(fast_path
 # Turning fast runners off
 
 
-def test_lengthwise_plain_turns_fast_runners_off(monkeypatch):
+def test_the_variable_lengthwise_plain_turns_fast_runners_off(monkeypatch):
     monkeypatch.setenv("LENGTHWISE_PLAIN", "1")
 
     def describe_choice():
@@ -169,14 +169,14 @@ def test_the_plain_context_turns_fast_runners_off():
 # Models that fast runners decline
 
 
-def training_loss(runner):
+def compute_training_loss(runner):
     batch = RECIPE.layout.write(RECIPE.task.sample(torch.tensor([[5], [2], [4]]), lw.stream(0, "rows")), RECIPE.task)
     runner.model.train()
     return lw.Final()(runner, batch, RECIPE.loops.planned(batch.rounds), lw.stream(0, "x")).value
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_changed_model_runs_plainly(change):
+def test_a_changed_model_gets_the_plain_runner(change):
     """The plain runner is chosen, with a reason, and the training loss is the plain runner's."""
     model = RECIPE.build()
     assert cpu.describe_choice(model) == "PackedTransformer"
@@ -186,7 +186,7 @@ def test_a_changed_model_runs_plainly(change):
         assert (
             cpu.describe_choice(model).startswith("Plain: ") and len(cpu.describe_choice(model)) > len("Plain: ") + 10
         )
-        assert torch.equal(training_loss(cpu.choose_runner(model)), training_loss(Plain(model)))
+        assert torch.equal(compute_training_loss(cpu.choose_runner(model)), compute_training_loss(Plain(model)))
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_patched_class_is_noticed_until_it_is_restored(spec, kind, method):
     assert not cpu.describe_choice(model).startswith("Plain")
 
 
-def replacements(part):
+def list_replacements(part):
     """Return replacements for a part: common modules of its width, others of its own type, and a function."""
     width = part.narrow.out_features if isinstance(part, MLP) else getattr(part, "in_features", 4)
     wide = getattr(part, "out_features", width)
@@ -213,18 +213,18 @@ def replacements(part):
     return kinds + [InputInjection(injection, 8) for injection in injections]
 
 
-def changed_settings(part):
+def list_changed_settings(part):
     """Return each setting of a part that its computation depends on, with another value."""
     others = {"eps": 0.5, "heads": 1, "post": True, "gated": True, "causal": True, "injection": "once"}
     return [(name, others[name]) for name, value in vars(part).items() if name in others and value != others[name]]
 
 
-def changes_to(model):
+def apply_changes(model):
     """Change one part or setting of the model at a time; yield after each change, then undo it."""
     for path, part in [*model.named_modules()]:
         whole, _, name = path.rpartition(".")
         parent = model.get_submodule(whole)
-        for new in replacements(part) if path else []:
+        for new in list_replacements(part) if path else []:
             if isinstance(new, nn.Module):
                 parent._modules[name] = new.double()
             elif not isinstance(parent, (nn.ModuleList, nn.Sequential)):
@@ -233,7 +233,7 @@ def changes_to(model):
             yield
             vars(parent).pop(name, None)
             parent._modules[name] = part
-        for field, value in changed_settings(part):
+        for field, value in list_changed_settings(part):
             before = getattr(part, field)
             setattr(part, field, value)
             yield
@@ -253,43 +253,43 @@ MISFIT_ERRORS = RuntimeError, TypeError, ValueError, AttributeError, IndexError,
 
 
 @pytest.mark.parametrize(("spec", "causal"), MODIFIED_FORMS, ids=list_ids(MODIFIED_FORMS))
-def test_a_model_with_a_replaced_part_is_computed_as_it_stands(spec, causal, monkeypatch):
+def test_a_model_with_a_replaced_part_is_computed_with_that_part(spec, causal, monkeypatch):
     """Every part and setting is changed in turn. If the plain runner raises an error, so does the chosen runner."""
     force_fast_paths(monkeypatch)
     model, inputs, chosen_types = build(spec, causal), build_rows([4, 7, 1], width=8), Counter()
-    for _ in changes_to(model):
+    for _ in apply_changes(model):
         runner = cpu.choose_runner(model)
         chosen_types[type(runner)] += 1
         if type(runner) is not Plain:
             try:
-                plain = logits_and_gradients(Plain(model), inputs)
+                plain = compute_logits_and_gradients(Plain(model), inputs)
             except MISFIT_ERRORS:
                 with pytest.raises(MISFIT_ERRORS):
-                    logits_and_gradients(runner, inputs)
+                    compute_logits_and_gradients(runner, inputs)
             else:
-                assert_all_close(logits_and_gradients(runner, inputs), plain)
+                assert_all_close(compute_logits_and_gradients(runner, inputs), plain)
     assert chosen_types[Plain] > 50 and len(chosen_types) > 1
 
 
-def logits_and_gradients(runner, inputs):
+def compute_logits_and_gradients(runner, inputs):
     read = runner.last(inputs, torch.tensor([2, 1, 3]), inputs.padding_mask)
     return compute_gradients(read, runner.model)
 
 
-class OwnBias(type(Abacus().build(4, 1))):
+class NegatedAbacus(type(Abacus().build(4, 1))):
     def vectors(self, inputs):
         return -super().vectors(inputs)
 
 
-def test_a_users_own_encoding_runs_plainly():
+def test_a_users_own_encoding_gets_the_plain_runner():
     model = replace(BASE, positions=(Abacus(),)).build(READS, WRITES, causal=True)
     assert not cpu.describe_choice(model).startswith("Plain")
-    model.encodings[0].__class__ = OwnBias
-    assert cpu.describe_choice(model) == "Plain: encodings.0 is of an unknown type, OwnBias"
+    model.encodings[0].__class__ = NegatedAbacus
+    assert cpu.describe_choice(model) == "Plain: encodings.0 is of an unknown type, NegatedAbacus"
 
 
 @given(st.data())
-def test_a_state_is_needed_as_long_as_the_nearest_selected_position_asks_for_it(data):
+def test_a_state_is_needed_while_it_can_still_affect_a_selected_position(data):
     width, radius = data.draw(st.integers(1, 12)), data.draw(st.integers(1, 3))
     at = data.draw(st.lists(st.booleans(), min_size=width, max_size=width))
     loops = data.draw(st.integers(1, 8))
@@ -327,12 +327,12 @@ def test_rows_with_little_padding_equal_the_plain_runner(position):
         Transformer(width=8, heads=2, positions=(position,)).build(*layout.vocabs(task), causal=True)
     ).eval()
     loops, at = torch.full((4,), 2), inputs.padding_mask
-    (runner,) = supporting_runners(model)
+    (runner,) = list_supporting_runners(model)
     torch.testing.assert_close(runner.last(inputs, loops, at), Plain(model).last(inputs, loops, at))
 
 
 @pytest.mark.parametrize(
-    ("positions", "wanted"),
+    ("positions", "expected_ends"),
     [
         # The last loop needs the asked positions and their neighbours, the one before also the neighbours of these…
         ((Local(1),), [[7, 11], [6, 10], [5, 9], [4, 8], [3, 6], [2, 4]]),
@@ -341,13 +341,13 @@ def test_rows_with_little_padding_equal_the_plain_runner(position):
     ],
     ids=["window", "all"],
 )
-def test_positions_are_dropped_once_they_are_no_longer_needed(positions, wanted, monkeypatch):
+def test_positions_are_dropped_once_they_are_no_longer_needed(positions, expected_ends, monkeypatch):
     monkeypatch.setattr(transformer, "MAX_NEEDED_FRACTION", 1.0)  # however few they are
     inputs, model = build_rows([9, 4]), build(replace(BASE, positions=positions), False)
     asked = torch.arange(9) == inputs.padding_mask.sum(1)[:, None] - 1
     prepared = transformer._PreparedBatch.build(model, inputs, torch.tensor([6, 6]))
     states = transformer._run_loops(model, prepared, 0, asked)
-    assert [state.ragged.ends for _, _, state in states] == wanted
+    assert [state.ragged.ends for _, _, state in states] == expected_ends
 
 
 @pytest.mark.parametrize(

@@ -29,64 +29,64 @@ TOLERANCE = 3e-6  # relative to the largest logit: float32 rounding, as between 
 ONE_LOOP = ("lstm-small", "retran-small")  # models that are exported with one loop only
 
 
-def build_inputs(weights, size, count, more=0):
-    """Return rows of one size, and the graph's inputs for them by name, each row with ``more`` loops than planned."""
+def build_inputs(weights, size, count, additional_loops=0):
+    """Return rows of one size, and the graph's inputs by name, with ``additional_loops`` more loops than planned."""
     recipe = weights.recipe
     sizes = torch.tensor([recipe.sizes(size)] * count)
     batch = recipe.layout.write(recipe.task.sample(sizes, lw.stream(size, "export")), recipe.task)
-    inputs, loops = batch.inputs, recipe.loops.planned(batch.rounds) + more
+    inputs, loops = batch.inputs, recipe.loops.planned(batch.rounds) + additional_loops
     return inputs, dict(zip(INPUT_NAMES, graph_inputs(inputs, loops), strict=True))
 
 
-def assert_equal_logits(weights, run, *, within=None, sizes=((3, 1, 0), (8, 3, 1), (13, 2, 3))):
-    """Assert that logits differ by at most ``within``, by default ``TOLERANCE`` of the largest. ``sizes`` lists size,
-    rows and additional loops, all different from those in the trace."""
-    for size, count, more in sizes:
+def assert_equal_logits(weights, compute_logits, *, tolerance=None, sizes=((3, 1, 0), (8, 3, 1), (13, 2, 3))):
+    """Assert that logits differ by at most ``tolerance``, by default ``TOLERANCE`` of the largest. ``sizes`` lists
+    size, rows and additional loops, all different from those in the trace."""
+    for size, count, additional_loops in sizes:
         inputs, given = build_inputs(
-            weights, weights.recipe.task.nearest_size(size), count, 0 if weights.name in ONE_LOOP else more
+            weights, weights.recipe.task.nearest_size(size), count, 0 if weights.name in ONE_LOOP else additional_loops
         )
         wanted = Plain(weights.model).last(inputs, given["loops"], inputs.padding_mask)
-        found = run(given)[inputs.padding_mask]
-        assert (wanted - found).abs().max() <= (within or TOLERANCE * (1 + wanted.abs().max()))
+        found = compute_logits(given)[inputs.padding_mask]
+        assert (wanted - found).abs().max() <= (tolerance or TOLERANCE * (1 + wanted.abs().max()))
 
 
-def run_by_onnxruntime(data):
+def load_onnx(onnx_bytes):
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 3, 1
-    session = onnxruntime.InferenceSession(data, options)
+    session = onnxruntime.InferenceSession(onnx_bytes, options)
     return session, lambda given: torch.from_numpy(
         session.run(["logits"], {name: one.numpy() for name, one in given.items()})[0]
     )
 
 
-def test_files_of_the_command_equal_the_model(tmp_path):
-    """The ONNX file is run by onnxruntime, and lists the symbols of its ids; the program is read by torch."""
+def test_the_commands_files_give_the_models_logits(tmp_path):
+    """The ONNX file is run by onnxruntime, and its metadata list the symbols of ids; the program is read by torch."""
     files = tmp_path / "parity.onnx", tmp_path / "parity.pt2"
     done = command("export", "looped-parity", "--onnx", files[0], "--program", files[1], "--dtype", "float64",
                    "--quiet", "--json")  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["inputs"] == list(INPUT_NAMES)
-    session, run = run_by_onnxruntime(files[0].read_bytes())
+    session, run = load_onnx(files[0].read_bytes())
     weights, program = load("looped-parity"), torch.export.load(files[1]).module()
     weights.model.double()
     with torch.no_grad():
-        assert_equal_logits(weights, run, within=1e-5)
-        assert_equal_logits(weights, lambda given: program(*given.values()), within=1e-5)
+        assert_equal_logits(weights, run, tolerance=1e-5)
+        assert_equal_logits(weights, lambda given: program(*given.values()), tolerance=1e-5)
     metadata = session.get_modelmeta().custom_metadata_map
     assert tuple(json.loads(metadata["writes"])) == weights.recipe.layout.vocabs(weights.recipe.task)[1].symbols
 
 
 @pytest.mark.skipif(not LONG, reason="a quarter of a minute each: make test-long")
 @pytest.mark.parametrize("name", list_shipped())
-def test_all_shipped_weights_equal_their_onnx_graphs(name, tmp_path):
+def test_onnx_graphs_of_all_shipped_weights_give_the_models_logits(name, tmp_path):
     """Logits of the files that the command writes equal the model's, in float32 up to rounding, in float64 within
     1e-5."""
-    for dtype, within in (("float32", None), ("float64", 1e-5)):
+    for dtype, tolerance in (("float32", None), ("float64", 1e-5)):
         file, weights = tmp_path / f"{dtype}.onnx", load(name)
         assert entry._run(entry.parse(["export", name, "--onnx", str(file), "--dtype", dtype, "--quiet"])) == 0
         weights.model.to(getattr(torch, dtype))
         with torch.no_grad():
-            assert_equal_logits(weights, run_by_onnxruntime(file.read_bytes())[1], within=within)
+            assert_equal_logits(weights, load_onnx(file.read_bytes())[1], tolerance=tolerance)
 
 
 TRACED = ["halting-parity", "abacus-addition", "looped-maze", "scan-prefix-sum", *ONE_LOOP]
@@ -94,7 +94,7 @@ TRACED += ["looped-addition", "gpt-small"] if LONG else []
 
 
 @pytest.mark.parametrize("name", TRACED)
-def test_the_traced_module_equals_the_model(name):
+def test_the_traced_module_gives_the_models_logits(name):
     """The recipes cover windows, a clock, Abacus positions, a decoder, a grid, a scan, and recurrences over positions,
     where ReTran's buffer holds all keys from the start."""
     recipe = lw.find(name)
@@ -110,7 +110,7 @@ FORGETTING = replace(BASE, positions=(), mixer=ForgettingAttention())  # divides
 
 
 @pytest.mark.parametrize("spec", [BASE, replace(BASE, positions=(lw.ALiBi(),)), FORGETTING], ids=["", "bias", "forget"])
-def test_explicit_attention_equals_torch_s(spec):
+def test_explicit_attention_equals_torchs_attention(spec):
     model, inputs, loops = cached_model(spec, True), build_rows([7, 7]), torch.tensor([3, 2])
     expected = Plain(model).last(inputs, loops, inputs.padding_mask)
     with exported._explicit_attention():
@@ -118,7 +118,7 @@ def test_explicit_attention_equals_torch_s(spec):
 
 
 @pytest.mark.parametrize("arguments", [(), (None, 0.0, True), (torch.ones(5, 5).tril() > 0,), (torch.eye(5).double(),)])
-def test_explicit_attention_takes_torch_s_arguments(arguments):
+def test_explicit_attention_takes_the_arguments_of_torchs_attention(arguments):
     """A user's mixer may pass arguments by name or position, and its mask may be Boolean."""
     states = torch.randn(3, 2, 1, 5, 4, generator=lw.stream(0, "states")).double()
     expected = F.scaled_dot_product_attention(*states, *arguments, scale=None)
@@ -126,7 +126,7 @@ def test_explicit_attention_takes_torch_s_arguments(arguments):
         assert_close(F.scaled_dot_product_attention(*states, *arguments, scale=None), expected)
 
 
-class Recurrent(nn.Module):
+class RecurrentModule(nn.Module):
     def __init__(self):
         super().__init__()
         self.embed, self.mix = nn.Embedding(8, 4), nn.GRU(4, 8, batch_first=True)
@@ -143,18 +143,18 @@ def test_wrong_requests_are_answered_in_one_line(tmp_path):
     recurrent = lw.find("looped-parity").change(model=lw.LSTM(), layout=lw.NextToken())
     with pytest.raises(lw.UsageError, match="LSTMModel is exported with one loop only"):
         trace_model(lw.Weights("mine", recurrent, recurrent.build()))
-    own = SinglePass(Recurrent())
+    own = SinglePass(RecurrentModule())
     with pytest.raises(
-        lw.UsageError, match=r"^Recurrent: torch 2\S+ cannot trace this model .* all non-recurrent models"
+        lw.UsageError, match=r"^RecurrentModule: torch 2\S+ cannot trace this model .* all non-recurrent models"
     ):
         trace_model(lw.Weights("own", recurrent.change(loops=lw.Constant(1)), own))
 
 
 def test_weights_that_torch_cannot_convert_are_refused_and_nothing_is_written(tmp_path, monkeypatch):
-    def fail(*_, **__):
+    def raise_error(*_, **__):
         raise AssertionError("Expected same OpOverload packet")  # as torch 2.11 does
 
-    monkeypatch.setattr(torch.onnx, "export", fail)
+    monkeypatch.setattr(torch.onnx, "export", raise_error)
     monkeypatch.setattr("lengthwise.api.export.trace_model", lambda weights: None)
     files = {form: str(tmp_path / form) for form in ("onnx", "program")}
     with pytest.raises(lw.UsageError, match=r"torch 2\S+ cannot convert this model to ONNX"):

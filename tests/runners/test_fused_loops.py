@@ -59,25 +59,25 @@ def compare_with_plain(model, inputs, loops, positions=None, **given):
     st.booleans(),
     st.integers(0, 99),
 )
-def test_fused_loops_equal_separate_loops(rows, form, causal, padded, reads_some_positions, seed):
+def test_fused_loops_equal_separate_loops(rows, form, causal, has_padding, reads_some_positions, seed):
     torch.manual_seed(seed)
     lengths, loops = zip((10, 2), *rows, strict=True)
-    inputs = build_inputs(lengths if padded else [12] * len(lengths))
+    inputs = build_inputs(lengths if has_padding else [12] * len(lengths))
     loss_mask = inputs.padding_mask & (torch.rand(inputs.padding_mask.shape) < 0.3) if reads_some_positions else None
     if loss_mask is not None:
         loss_mask[:, 0] = True
     assert compare_with_plain(build(causal, **form), inputs, loops, loss_mask)
 
 
-@pytest.mark.parametrize("loss_mask", [True, False])
+@pytest.mark.parametrize("reads_last_positions", [True, False])
 @pytest.mark.parametrize("symbols", [1, 2, 3])
-def test_rows_are_fused_in_groups(symbols, loss_mask, monkeypatch):
+def test_rows_are_fused_in_groups(symbols, reads_last_positions, monkeypatch):
     """Many rows are split into groups, each with its own width and its own numbers of equal prefixes."""
     monkeypatch.setattr(pattern, "MIN_ROWS", 3)
     monkeypatch.setattr(pattern, "MIN_HEADS", 8)
     inputs = build_inputs([12, 3, 7, 12, 11, 4, 9, 2, 1, 5], symbols)
     last = torch.arange(12) == inputs.padding_mask.sum(1)[:, None] - 1
-    assert compare_with_plain(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if loss_mask else None)
+    assert compare_with_plain(build(), inputs, [3, 2, 1, 3, 2, 2, 4, 1, 1, 2], last if reads_last_positions else None)
 
 
 def test_equal_prefixes_share_an_index():
@@ -99,7 +99,7 @@ def test_only_distinct_prefixes_are_computed(symbols, positions):
     assert which is None  # without a causal mask every position differs
 
 
-def test_the_same_symbols_at_other_positions_differ():
+def test_equal_symbols_at_different_positions_are_computed_separately():
     inputs = build_inputs([12] * 5 + [3] * 5, 1)
     inputs = replace(inputs, position=inputs.position + torch.arange(10)[:, None])
     ((_, which, *_),) = compare_with_plain(build(positions=(Sinusoidal(),)), inputs, [3] * 10)

@@ -57,7 +57,7 @@ def build_deterministic_model(spec, causal):
     return copy.deepcopy(cached_model(replace(spec, **dict.fromkeys(draws, 0.0)), causal)).train()
 
 
-def gradients_by(runner, model, inputs, loops):
+def run_training_step(runner, model, inputs, loops):
     """Return the logits and the gradients that a training step leaves in the parameters."""
     for weight in model.parameters():
         weight.grad = None
@@ -75,15 +75,15 @@ def test_recorded_passes_equal_the_plain_runner(spec, causal):
     """Values and gradients are equal in the first step, which records, and in a step that reuses its recordings."""
     model, inputs = build_deterministic_model(spec, causal), build_rows(LENGTHS, width=12)
     runner = Graphs(Plain(model))
-    gradients_by(runner, model, build_rows(LENGTHS[::-1], width=12, seed=1), LOOPS[::-1])
+    run_training_step(runner, model, build_rows(LENGTHS[::-1], width=12, seed=1), LOOPS[::-1])
     assert len(recorded := [*runner.recordings]) == (4 if runner.is_deterministic else 5)
-    assert_all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
+    assert_all_close(*(run_training_step(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
     assert runner.reason is None and {*runner.recordings} == {*recorded}
 
 
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", NAMES if LONG else choose_covering({name: list_part_kinds(name) for name in NAMES}))
-def test_many_steps_give_the_same_weights(name):
+def test_many_recorded_steps_give_the_weights_of_the_plain_runner(name):
     recipe, many = replace(build_small_recipe(name), steps=20, clip=0.5), 20 if LONG else 6
     with torch.random.fork_rng([]):
         steps = [Trainer(recipe, torch.device("cpu"), graphs=graphs) for graphs in (True, False)]
@@ -101,7 +101,7 @@ def test_many_steps_give_the_same_weights(name):
 
 
 def test_rows_with_other_positions_have_another_recording():
-    """If all rows have equal positions, a bias by distance is computed once, and a recording repeats this."""
+    """If all rows have equal positions, a recording computes the bias of distances only once, for all rows."""
     model, inputs = (
         build_deterministic_model(replace(BASE, positions=(lw.ALiBi(),)), True),
         build_rows(LENGTHS, width=12),
@@ -109,7 +109,7 @@ def test_rows_with_other_positions_have_another_recording():
     shifted = replace(inputs, position=inputs.position * (1 + torch.arange(len(inputs))[:, None] % 3))
     runner = Graphs(Plain(model))
     for rows in (inputs, shifted, inputs):
-        assert_all_close(*(gradients_by(one, model, rows, LOOPS) for one in (runner, Plain(model))))
+        assert_all_close(*(run_training_step(one, model, rows, LOOPS) for one in (runner, Plain(model))))
     assert len(runner.recordings) == 8
 
 
@@ -117,21 +117,22 @@ def test_weights_that_a_pass_does_not_use_have_no_gradient():
     model, inputs = build_deterministic_model(BASE, True), build_rows(LENGTHS)
     model.register_parameter("unused", torch.nn.Parameter(torch.ones(2)))
     runner = Graphs(Plain(model))
-    gradients_by(runner, model, inputs, LOOPS)
+    run_training_step(runner, model, inputs, LOOPS)
     assert model.unused.grad is None and model.norm.weight.grad is not None
 
 
 class UserModule(nn.Module):
-    def __init__(self, act=None):
+    def __init__(self, activation=None):
         super().__init__()
-        self.table, self.out, self.act = nn.Embedding(20, 8), nn.Linear(8, 20), act or (lambda module, x: x.tanh())
+        self.table, self.out = nn.Embedding(20, 8), nn.Linear(8, 20)
+        self.activation = activation or (lambda module, x: x.tanh())
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, tokens):
-        return self.out(self.act(self, self.table(tokens)))
+        return self.out(self.activation(self, self.table(tokens)))
 
 
-class BatchDependent(TransformerModel):
+class BatchDependentModel(TransformerModel):
     def embed(self, inputs):
         inputs.host.tokens.sum()
         return super().embed(inputs)
@@ -139,7 +140,7 @@ class BatchDependent(TransformerModel):
 
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize(
-    ("act", "reason"),
+    ("activation", "reason"),
     [
         (None, None),
         (lambda module, x: x * random.random(), "it draws numbers from Python's generator"),
@@ -147,8 +148,8 @@ class BatchDependent(TransformerModel):
         (lambda module, x: x @ x, "mat1 and mat2|must match|size"),
     ],
 )
-def test_a_users_own_module_is_recorded_or_the_reason_given(act, reason):
-    runner = Graphs(Plain(SinglePass(UserModule(act)).train()))
+def test_a_users_module_is_recorded_or_the_reason_is_given(activation, reason):
+    runner = Graphs(Plain(SinglePass(UserModule(activation)).train()))
     inputs, once = build_rows(LENGTHS), torch.ones(len(LENGTHS), dtype=torch.long)
     runner.begin_step()
     if reason and "mat1" in reason:
@@ -162,9 +163,9 @@ def test_a_users_own_module_is_recorded_or_the_reason_given(act, reason):
 
 def test_a_model_with_batch_dependent_control_flow_is_not_recorded():
     model = build_deterministic_model(BASE, True)
-    model.__class__ = BatchDependent
+    model.__class__ = BatchDependentModel
     runner, inputs = Graphs(Plain(model)), build_rows(LENGTHS)
-    assert_all_close(*(gradients_by(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
+    assert_all_close(*(run_training_step(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
     assert "its control flow depends on values of its inputs" in runner.reason and not runner.recordings
 
 
@@ -209,7 +210,7 @@ def test_bf16_gradients_are_close_to_those_in_float32(name):
 @pytest.mark.filterwarnings("ignore")  # warnings from torch's compiler
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("bf16", [False, True][: 1 + LONG])
-def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
+def test_all_loops_use_one_compiled_loop(bf16, monkeypatch):
     monkeypatch.setattr(graphs, "BACKEND", "aot_eager")
     torch._dynamo.reset()
     recipe = build_small_recipe("looped-parity")
@@ -225,7 +226,7 @@ def test_one_compiled_loop_serves_all_loops(bf16, monkeypatch):
 
 
 def test_a_gpu_records_steps_by_default(monkeypatch, tmp_path):
-    """A CPU stands in for the GPU. A stopped run resumes to the bit."""
+    """A CPU stands in for the GPU. A stopped run, when resumed, ends with bit-identical weights."""
     monkeypatch.setattr(loop, "is_worthwhile", lambda device: True)
     recipe = replace(build_small_recipe("looped-parity"), steps=6, batch=4)
     run = train(recipe, tmp_path / "whole")
@@ -255,7 +256,7 @@ def test_a_failed_recording_is_reported_and_training_goes_on(monkeypatch):
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_recordings_are_freed_when_memory_runs_out(monkeypatch):
-    """Another runner then runs the batch in two parts."""
+    """A runner without recordings then computes the batch in two parts."""
     trainer = Trainer(build_small_recipe("looped-parity"), torch.device("cpu"), graphs=True)
     trainer.advance()
     assert trainer.runners.graphs.recordings
@@ -269,8 +270,8 @@ def test_recordings_are_freed_when_memory_runs_out(monkeypatch):
 
 
 @pytest.mark.parametrize("folder", ["cache", "x" * 300], ids=["writable", "invalid"])
-def test_the_faster_attention_is_measured_and_kept(folder, monkeypatch, tmp_path):
-    """A cache that cannot be read or written is left out. Products are faster here at up to 24 positions."""
+def test_the_faster_attention_is_measured_and_cached(folder, monkeypatch, tmp_path):
+    """A cache that cannot be read or written is ignored. Matrix products are faster here up to 24 positions."""
     monkeypatch.setenv("LENGTHWISE_CACHE", str(tmp_path / folder))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU")
     times = []
@@ -286,7 +287,7 @@ def test_the_faster_attention_is_measured_and_kept(folder, monkeypatch, tmp_path
         times.clear()
 
 
-def test_attention_in_float64_uses_the_cpu_width():
+def test_attention_in_float64_uses_the_default_width():
     """No fused kernel supports float64, so nothing is timed."""
     assert max_product_width(torch.device("cuda"), torch.float64, 8) == DEFAULT_PRODUCT_WIDTH
 
@@ -300,7 +301,7 @@ def model(request):
 
 
 @pytest.fixture
-def halving_dropout(monkeypatch):
+def halve_dropout(monkeypatch):
     """Replace dropout by a factor of one half, so that the results of two models are comparable."""
     monkeypatch.setattr(nn.functional, "dropout", lambda x, p, training=True, inplace=False: 0.5 * x if training else x)
 
@@ -310,8 +311,8 @@ def embed_tokens(model):
     return model.embedding(tokens).detach().requires_grad_()
 
 
-@pytest.mark.usefixtures("halving_dropout")
-def test_dropout_is_applied_to_the_same_values(model):
+@pytest.mark.usefixtures("halve_dropout")
+def test_waves_apply_dropout_to_the_same_values_as_the_model(model):
     x = embed_tokens(model)
     assert_close(waves.advance(model, x), model.advance(x, x))
 
@@ -326,17 +327,17 @@ def test_dropout_draws_new_numbers_for_each_wave_and_call(model):
 
 
 @pytest.mark.filterwarnings("ignore")  # warnings from torch's compiler
-@pytest.mark.usefixtures("halving_dropout", "no_type_checks")
+@pytest.mark.usefixtures("halve_dropout", "no_type_checks")
 def test_a_step_compiles_once_for_all_waves(model):
     x, steps = embed_tokens(model), []
 
-    def compile_once(step):
+    def compile_step(step):
         steps.append(compile_function(step, "eager"))
         return steps[-1]
 
-    assert_close(waves.advance(model, x, compile_once), model.advance(x, x))
+    assert_close(waves.advance(model, x, compile_step), model.advance(x, x))
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
-    waves.advance(model, x, compile_once)
+    waves.advance(model, x, compile_step)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == before and steps[0] is steps[1]
 
 

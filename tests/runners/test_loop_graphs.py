@@ -36,16 +36,16 @@ def recordings(monkeypatch):
     """Collect, for each loop that is to be recorded, its number of rows and whether recording succeeded."""
     found, record = [], RecordedLoop.record
 
-    def remember(loop):
+    def record_and_count(loop):
         found.append((tree_leaves(loop.state)[0].shape[0], record(loop)))
         return found[-1][1]
 
-    monkeypatch.setattr(RecordedLoop, "record", remember)
+    monkeypatch.setattr(RecordedLoop, "record", record_and_count)
     return found
 
 
-def run_all_ways(runner, inputs, *, movement=False):
-    """Return the logits after the last loop, then those after each loop while rows stop, with the movement of
+def run_methods(runner, inputs, *, movement=False):
+    """Return the logits after the last loop, then the logits after each loop while rows stop, with the movement of
     states."""
     positions = inputs.padding_mask & (torch.arange(inputs.tokens.shape[1]) % 3 != 1)
     read, stay = [runner.last(inputs, LOOPS, positions)], None
@@ -66,7 +66,7 @@ def run_all_ways(runner, inputs, *, movement=False):
 @torch.no_grad()
 def test_recorded_loops_equal_the_plain_runner(spec, causal, recordings):
     model, inputs = cached_model(spec, causal).eval(), build_rows([4, 11, 1, 11, 7, 11], width=12)
-    assert_all_close(*(run_all_ways(runner, inputs, movement=True) for runner in (LoopGraphs(model), Plain(model))))
+    assert_all_close(*(run_methods(runner, inputs, movement=True) for runner in (LoopGraphs(model), Plain(model))))
     assert recordings and all(done for _, done in recordings)
 
 
@@ -78,7 +78,7 @@ def test_the_buffer_shrinks_when_half_of_the_rows_have_finished(recordings):
 
 
 @torch.no_grad()
-def test_carried_states_are_continued():
+def test_runs_continue_from_carried_states():
     model, inputs = cached_model(BASE, True).eval(), build_rows([4, 11, 1, 11, 7, 11])
     positions, found = inputs.padding_mask, []
     for runner in (LoopGraphs(model), Plain(model)):
@@ -87,7 +87,7 @@ def test_carried_states_are_continued():
     assert_all_close(*found)
 
 
-class Unrepeatable(lw.Model):
+class UnrepeatableModel(lw.Model):
     """A model that no replay can repeat: its state grows in each loop, it counts loops in Python, or its state holds
     their number."""
 
@@ -114,9 +114,9 @@ class Unrepeatable(lw.Model):
 
 @pytest.mark.parametrize("kind", ["growing", "counting", "numbered"])
 @torch.no_grad()
-def test_a_loop_that_cannot_be_replayed_runs_plainly(kind, recordings):
-    model, inputs = Unrepeatable(kind).double().eval(), build_rows([4, 11, 1, 11, 7, 11])
-    assert_all_close(*(run_all_ways(runner, inputs) for runner in (LoopGraphs(model), Plain(model))))
+def test_a_loop_that_cannot_be_replayed_runs_unrecorded(kind, recordings):
+    model, inputs = UnrepeatableModel(kind).double().eval(), build_rows([4, 11, 1, 11, 7, 11])
+    assert_all_close(*(run_methods(runner, inputs) for runner in (LoopGraphs(model), Plain(model))))
     assert recordings and not any(done for _, done in recordings)
 
 
@@ -137,7 +137,7 @@ def test_nothing_is_recorded_with_gradients_or_on_a_cpu(recordings):
 ROW_LOOPS = torch.tensor([3, 1, 4])
 
 
-def movement_and_logits(runner, inputs, positions):
+def compute_movement_and_logits(runner, inputs, positions):
     """Return movement and logits by loop and row, independent of the runner's order of rows."""
     found = {}
     for step in runner.steps(inputs, ROW_LOOPS, positions, movement=True):
@@ -159,7 +159,7 @@ MODELS = EVERY if LONG else VARIED
 def test_movement_follows_the_formula_in_every_runner(spec, causal):
     model, inputs = cached_model(spec, causal).eval(), build_rows(width=10)
     positions = inputs.padding_mask
-    plainly, chosen = (movement_and_logits(kind(model), inputs, positions) for kind in (Plain, choose_runner))
+    plainly, chosen = (compute_movement_and_logits(kind(model), inputs, positions) for kind in (Plain, choose_runner))
     for row, count in enumerate(ROW_LOOPS.tolist()):
         length, context = int(positions[row].sum()), model.embed(inputs.take(slice(row, row + 1)).cut_padding())
         state, states = model.start(context), []
@@ -175,7 +175,7 @@ def test_movement_follows_the_formula_in_every_runner(spec, causal):
                 assert_close(far[:length, period - 1], (now - before).norm(dim=-1)[0] / now.norm(dim=-1)[0])
 
 
-def test_parts_of_a_state_are_concatenated_and_those_without_positions_count_at_each():
+def test_movement_counts_parts_of_a_state_without_positions_at_every_position():
     real = torch.tensor([[True, True, False], [True, False, False]])
     now = (torch.full((2, 3, 2), 2.0), (torch.tensor([[6.0], [0.0]]), torch.tensor([1, 2])))
     before = (torch.full((2, 3, 2), 2.0), (torch.tensor([[0.0], [0.0]]), torch.tensor([1, 1])))
@@ -185,7 +185,7 @@ def test_parts_of_a_state_are_concatenated_and_those_without_positions_count_at_
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "period", "settles"),
+    ("name", "size", "period", "stops"),
     [
         ("looped-pairs", 8, 1, True),
         ("halting-parity", 20, 1, True),
@@ -193,14 +193,14 @@ def test_parts_of_a_state_are_concatenated_and_those_without_positions_count_at_
         ("looped-parity", 20, 2, True),
     ],
 )
-def test_settled_stops_once_the_answering_state_is_stationary(name, size, period, settles):
+def test_settled_stops_once_the_answering_state_is_stationary(name, size, period, stops):
     """``looped-parity`` alternates between two states; the changing clock of ``halting-parity`` is ignored."""
     weights = load(name)
     recipe = weights.recipe
     batch = recipe.layout.write(evaluation_problems(recipe, recipe.sizes(size), 8, seed=0), recipe.task)
     (found,) = predict_by_rules(weights.model, recipe, batch, [Settled(0.01, period=period, most=80)])
-    assert bool(found.stopped.all()) == settles and (found.loops <= 80).all()
+    assert bool(found.stopped.all()) == stops and (found.loops <= 80).all()
     (score,) = evaluate(weights, [size], samples=8, stopping=Settled(0.01, period=period, most=80))
-    assert (score.at_limit == 0) == settles and score.row()["at_limit"] == score.at_limit
+    assert (score.at_limit == 0) == stops and score.row()["at_limit"] == score.at_limit
     (score,) = evaluate(weights, [size], samples=8, stopping=After(3))
     assert score.at_limit is None

@@ -37,11 +37,11 @@ LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
 ROWS = [build_rows([5, 9, 2, 3], seed=0), build_rows([4, 3, 7, 1], seed=1), build_rows([9, 12, 2, 5], seed=2)]
 
 
-def gradients(read, model):
-    weights = torch.linspace(-1, 1, read.numel(), dtype=read.dtype).view_as(read)
-    value = (read * weights).sum() + read.square().sum()
+def compute_gradients(logits, model):
+    weights = torch.linspace(-1, 1, logits.numel(), dtype=logits.dtype).view_as(logits)
+    value = (logits * weights).sum() + logits.square().sum()
     found = torch.autograd.grad(value, list(model.parameters()), materialize_grads=True, retain_graph=True)
-    return [read.detach(), *found]
+    return [logits.detach(), *found]
 
 
 @pytest.mark.parametrize(("spec", "causal"), FORMS, ids=list_ids(FORMS))
@@ -65,10 +65,10 @@ def test_answers_of_a_stack_equal_those_of_each_model(spec, causal):
             else:
                 given = rows, torch.tensor(loops), at
                 both = [runner.last(*given, no_grad_loops=question.no_grad_loops) for runner in (replay, Plain(model))]
-            assert_all_close(*(gradients(read, model) for read in both))
+            assert_all_close(*(compute_gradients(read, model) for read in both))
 
 
-class Growing(lw.Model):
+class GrowingModel(lw.Model):
     """A model whose state soon becomes infinite."""
 
     def __init__(self):
@@ -90,7 +90,7 @@ class Growing(lw.Model):
 
 def test_rows_are_not_advanced_beyond_their_own_loops():
     """A row of another seed with more loops must not make a row's state infinite or NaN."""
-    models, counts = [Growing(), Growing()], [torch.tensor([1, 2]), torch.tensor([5, 5])]
+    models, counts = [GrowingModel(), GrowingModel()], [torch.tensor([1, 2]), torch.tensor([5, 5])]
     rows = build_rows([2, 3])
     first, _ = compute_answers(models, [Query(rows, loops, rows.padding_mask) for loops in counts])
     (first / 1e200).sum().backward()
@@ -102,7 +102,7 @@ RECIPES = {name: recipe for name, (recipe, _) in RECIPES.items() if not recipe.o
 }
 
 
-def assert_stacked_equals_alone(recipe, steps, batch=None):
+def assert_stack_equals_single_runs(recipe, steps, batch=None):
     recipe = replace(recipe, batch=batch or recipe.batch)
     alone, together = ([Trainer(one, CPU) for one in vary_seeds(recipe, 3)] for _ in range(2))
     for one in [*alone, *together]:
@@ -128,11 +128,11 @@ def assert_stacked_equals_alone(recipe, steps, batch=None):
 @pytest.mark.parametrize("name", RECIPES if LONG else ["mastered"])
 def test_each_seed_equals_its_own_run(name):
     """The recipes cover all objectives, averages, clipping, LAMB and seeds with different curricula, in float64."""
-    assert_stacked_equals_alone(RECIPES[name], 100 if LONG else 4)
+    assert_stack_equals_single_runs(RECIPES[name], 100 if LONG else 4)
 
 
 @dataclass(frozen=True)
-class IgnoresRunner(Objective):
+class RunnerlessObjective(Objective):
     """An objective that runs the model without the given runner, and penalizes the norm of its weights."""
 
     def __call__(self, runner, batch, loops, generator):
@@ -143,11 +143,11 @@ class IgnoresRunner(Objective):
 
 
 def test_an_objective_that_runs_the_model_itself_is_stacked():
-    assert_stacked_equals_alone(replace(PLAIN, objective=IgnoresRunner()), 2)
+    assert_stack_equals_single_runs(replace(PLAIN, objective=RunnerlessObjective()), 2)
 
 
 def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
-    """A recorded step reads nothing either."""
+    """A recorded step does not read from the device either."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())  # no meta device
     together = [build_meta_trainer(recipe) for recipe in vary_seeds(build_small_recipe("looped-parity"), 2)]
     recorded = RecordedSteps(together)
@@ -215,16 +215,16 @@ def test_a_study_stacks_its_seeds_and_resumes_to_the_bit(monkeypatch, tmp_path):
     assert [read_outcome(run) for run in train_stacked(vary_seeds(recipe, 2))] == ended
 
 
-@pytest.mark.parametrize("lost", [[1], [0, 1]])
-def test_diverged_seeds_leave_and_the_others_finish(lost, monkeypatch):
+@pytest.mark.parametrize("diverged_seeds", [[1], [0, 1]])
+def test_diverged_seeds_leave_and_the_others_finish(diverged_seeds, monkeypatch):
     def check_finite(trainer):
-        if trainer.stacked > 1 and trainer.recipe.seed in lost:
+        if trainer.stacked > 1 and trainer.recipe.seed in diverged_seeds:
             raise Diverged("the loss is not finite")
 
     monkeypatch.setattr(Trainer, "check_finite", check_finite)
     done = command(*TRAIN_COMMAND, "--seeds", 2, "--stack")
-    assert done.returncode == 2 and f"lengthwise: {len(lost)} of 2 seeds diverged: " in done.stderr
-    assert ("exact match" in done.stdout) == (len(lost) == 1)
+    assert done.returncode == 2 and f"lengthwise: {len(diverged_seeds)} of 2 seeds diverged: " in done.stderr
+    assert ("exact match" in done.stdout) == (len(diverged_seeds) == 1)
 
 
 # Refusals
@@ -248,7 +248,7 @@ class CountingSpec(lw.ModelSpec):
 
 
 @dataclass(frozen=True)
-class LogitDependent(lw.Final):
+class LogitDependentObjective(lw.Final):
     def __call__(self, runner, batch, loops, generator):
         more = bool(runner.last(batch.inputs, loops, batch.loss_mask).any())
         return super().__call__(runner, batch, loops + more, generator)
@@ -257,8 +257,8 @@ class LogitDependent(lw.Final):
 REFUSED = [
     (vary_seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
     (vary_seeds(replace(PLAIN, model=CountingSpec()), 2), "changes its buffers"),
-    (vary_seeds(replace(PLAIN, objective=IgnoresRunner(), model=CountingSpec()), 2), "runs the model itself, which"),
-    (vary_seeds(replace(PLAIN, objective=LogitDependent()), 2), "calls of its runner depend on earlier logits"),
+    (vary_seeds(replace(PLAIN, objective=RunnerlessObjective(), model=CountingSpec()), 2), "runs the model itself"),
+    (vary_seeds(replace(PLAIN, objective=LogitDependentObjective()), 2), "its runner depend on earlier logits"),
     (vary_seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which --stack does not support"),
     ([PLAIN], "two or more different seeds"),
     ([PLAIN, PLAIN], "more different seeds"),
@@ -294,7 +294,7 @@ def test_stacked_seeds_share_the_processor_time(monkeypatch):
     assert one.elapsed() == {"wall_s": 8.0, "cpu_s": 12.0} and four.elapsed() == {"wall_s": 8.0, "cpu_s": 3.0}
 
 
-def test_a_stack_is_one_process(runs, monkeypatch):
+def test_a_stack_runs_only_in_one_process(runs, monkeypatch):
     for words in (["--jobs", "2"], ["--on", "slurm"]):
         refused = command(*TRAIN_COMMAND, "--seeds", 2, "--stack", *words)
         assert refused.returncode == 2 and "omit --jobs and --on" in refused.stderr

@@ -43,18 +43,18 @@ def build_models(spec, causal):
     return models
 
 
-def queries(no_grad_loops=(0, 0, 0), each=False, depths=((), (), ()), order=1):
+def build_queries(no_grad_loops=(0, 0, 0), each=False, depths=((), (), ()), step=1):
     return [Query(rows, torch.tensor(loops), rows.padding_mask, first, each, depth)
-            for rows, loops, first, depth in zip(ROWS[::order], LOOPS[::order], no_grad_loops, depths, strict=True)
+            for rows, loops, first, depth in zip(ROWS[::step], LOOPS[::step], no_grad_loops, depths, strict=True)
             ]  # fmt: skip
 
 
-def gradients_by(models, answer, asked):
+def run_training_step(models, answer_queries, queries):
     """Return the sums of each model's logits, and the gradients in the parameters."""
     for model in models:
         model.zero_grad()
     read = []
-    for model, query, reply in zip(models, asked, answer(asked), strict=True):
+    for model, query, reply in zip(models, queries, answer_queries(queries), strict=True):
         runner = Replayer(model, [query], [reply])
         own = torch.cat(reply) if query.depths else reply
         if query.each:
@@ -68,9 +68,9 @@ def gradients_by(models, answer, asked):
     ]
 
 
-def answer_recorded(runner, asked):
+def answer_in_new_step(runner, queries):
     runner.begin_step()
-    return runner.answer_queries(asked)
+    return runner.answer_queries(queries)
 
 
 OPTIONS = [{"no_grad_loops": (0, 2, 1)}, {}, {"no_grad_loops": (1, 1, 1)}, {"each": True},
@@ -83,16 +83,16 @@ def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
     queries are tested on one model, since all models' answers are selected from the logits in the same way."""
     models = build_models(spec, causal)
     runner = StackedGraphs(models)
-    if answer_recorded(runner, queries()) is None:
+    if answer_in_new_step(runner, build_queries()) is None:
         with pytest.raises(RuntimeError):  # torch.func does not stack it either
-            compute_answers(models, queries())
+            compute_answers(models, build_queries())
         return
     for options in OPTIONS if LONG or (spec, causal) == ALL[0] else OPTIONS[:1]:
-        gradients_by(models, partial(answer_recorded, runner), queries(**options, order=-1))
-        asked, count = queries(**options), len(runner.recordings)
-        found = gradients_by(models, partial(answer_recorded, runner), asked)
+        run_training_step(models, partial(answer_in_new_step, runner), build_queries(**options, step=-1))
+        queries, count = build_queries(**options), len(runner.recordings)
+        found = run_training_step(models, partial(answer_in_new_step, runner), queries)
         assert runner.reason is None and len(runner.recordings) == count
-        assert_all_close(found, gradients_by(models, partial(compute_answers, models), asked))
+        assert_all_close(found, run_training_step(models, partial(compute_answers, models), queries))
     assert all(shape.same_positions for shape in runner.recordings)  # although some seeds' rows are narrower
 
 
@@ -103,7 +103,7 @@ RECIPES = [*map(build_small_recipe, NAMES), DETERMINISTIC, LARGE, MASTERED]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
-def test_many_steps_give_the_same_weights(recipe):
+def test_many_recorded_steps_give_the_weights_of_unrecorded_ones(recipe):
     recipe = replace(recipe, steps=STEPS, clip=0.5, ema=0.9, ema_start=3)
     stacks = [[Trainer(one, CPU) for one in vary_seeds(recipe, 3)] for _ in range(2)]
     steps = RecordedSteps(stacks[0])
@@ -122,7 +122,7 @@ def test_many_steps_give_the_same_weights(recipe):
 
 @pytest.mark.filterwarnings("ignore")  # warnings from torch's compiler
 @pytest.mark.parametrize("bf16", [False, True][: 1 + LONG])
-def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
+def test_all_seeds_use_one_compiled_loop(bf16, monkeypatch):
     monkeypatch.setattr(stacked_graphs, "BACKEND", "aot_eager")
     torch._dynamo.reset()
     recipe = build_small_recipe("looped-parity")
@@ -131,11 +131,11 @@ def test_one_compiled_loop_serves_all_seeds(bf16, monkeypatch):
     runner = StackedGraphs(models, bf16=bf16)
     runner.compiles = True
     for skipped, each in [((0, 2), False), ((0, 0), True)][: 1 if bf16 else 2]:
-        asked = [Query(rows.inputs, loops + 1, rows.loss_mask, first, each)
+        queries = [Query(rows.inputs, loops + 1, rows.loss_mask, first, each)
                  for (rows, loops), first in zip(batches, skipped, strict=True)]  # fmt: skip
-        found = gradients_by(models, partial(answer_recorded, runner), asked)
+        found = run_training_step(models, partial(answer_in_new_step, runner), queries)
         assert runner.compiles and runner.reason is None
-        for one, exact in zip(found, gradients_by(models, partial(compute_answers, models), asked), strict=True):
+        for one, exact in zip(found, run_training_step(models, partial(compute_answers, models), queries), strict=True):
             torch.testing.assert_close(one, exact, rtol=0, atol=(0.05 if bf16 else 1e-5) * float(exact.abs().max()))
     torch._dynamo.reset()
 
