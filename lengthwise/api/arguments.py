@@ -45,7 +45,7 @@ def resolve_recipe(recipe: object, task: Task | str | None) -> Recipe:
             raise UsageError(f"{type(recipe).__name__}: name the task to train it on, e.g. task='parity'")
         built = build_recipe(recipe, task)
         if isinstance(built.model, ExternalModule) and isinstance(recipe, nn.Module):
-            built.model.remember(recipe)
+            built.model.store_copy(recipe)
         return built
     raise UsageError(f"train takes a recipe, its name, a model's configuration or a torch module, not {quote(recipe)}")
 

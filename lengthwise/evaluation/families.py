@@ -27,7 +27,7 @@ from lengthwise.experiment.data import NoProblemsLeft, effective_source, evaluat
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import hash_prompts
 from lengthwise.experiment.stopping import Stopping
-from lengthwise.models.external import tensor_bytes
+from lengthwise.models.external import read_tensor_bytes
 from lengthwise.runs.run import Run, Weights
 from lengthwise.tasks.family import choose_families
 
@@ -190,7 +190,7 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
     state = hashlib.blake2b(digest_size=5)
     for name in sorted(tensors):
         state.update(name.encode())
-        state.update(tensor_bytes(tensors[name]))
+        state.update(read_tensor_bytes(tensors[name]))
     return state.hexdigest()
 
 

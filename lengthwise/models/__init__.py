@@ -93,7 +93,7 @@ class ModelSpec(Config):
 
     @property
     def spec_without_seed(self) -> ModelSpec:
-        """This configuration without what differs between a recipe's seeds, e.g. a hash of initial weights."""
+        """This configuration without values that differ between a recipe's seeds, e.g. a hash of initial weights."""
         return self
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:

@@ -65,7 +65,7 @@ class ExternalModule(ModelSpec):
     def spec_without_seed(self) -> ModelSpec:
         return replace(self, digest=self.form) if self.form else self
 
-    def remember(self, module: nn.Module) -> None:
+    def store_copy(self, module: nn.Module) -> None:
         """Keep a copy of the module in its present state, which ``build`` returns until the process ends."""
         try:
             _MODULES[self.digest] = _MODULES[self.form] = copy.deepcopy(module)
@@ -89,16 +89,16 @@ class ExternalModule(ModelSpec):
         raise UsageError(f"{fault}: {advice} (on the command line: --import)")
 
 
-def _find_builders(name: str) -> dict[str, Callable[[], nn.Module]]:
-    """Return the functions without required arguments, of all imported files, that are annotated to return a class
-    ``name``; an annotation in text may name the module too."""
+def _find_builders(class_name: str) -> dict[str, Callable[[], nn.Module]]:
+    """Return all functions of imported files that require no arguments and are annotated to return the class; an
+    annotation that is a string may include the module's name."""
     functions = {}
     for module in [*sys.modules.values()]:
         for function in [*getattr(module, "__dict__", {}).values()]:
             if type(function) is FunctionType and function.__module__ == getattr(module, "__name__", ""):
                 returned = function.__annotations__.get("return")
                 returned = str(getattr(returned, "__name__", returned)).rpartition(".")[2]
-                if returned == name and all(
+                if returned == class_name and all(
                     parameter.default is not parameter.empty
                     for parameter in inspect.signature(function).parameters.values()
                 ):
@@ -132,13 +132,13 @@ def _build_from_config(name: str, text: str) -> nn.Module:
 
 
 def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.blake2b:
-    """Return a digest of a module's structure, its weights (without ``with_values``: their types), and which are
-    frozen."""
+    """Return a digest of a module's structure, of its weights (only of their types without ``with_values``), and of the
+    names of frozen ones."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
     for name, value in module.state_dict().items():
         digest.update(name.encode())
         if isinstance(value, Tensor):
-            digest.update(tensor_bytes(value) if with_values else f"{value.dtype} {tuple(value.shape)}".encode())
+            digest.update(read_tensor_bytes(value) if with_values else f"{value.dtype} {tuple(value.shape)}".encode())
         else:
             digest.update(repr(value).encode())
     for name, parameter in module.named_parameters():
@@ -148,8 +148,8 @@ def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.bla
 
 
 def _list_contents(value: Any) -> dict[str, Any]:
-    """Return an object's attributes, sorted by name, and numbered values that ``pickle`` would keep. Private attributes
-    may be caches, so they are left out unless they are of ``PLAIN_TYPES`` and the object's class is not torch's."""
+    """Return an object's attributes, sorted by name, and other values that ``pickle`` stores, numbered. Private
+    ones may be caches: they are left out unless they are of ``PLAIN_TYPES`` and the object's class is not torch's."""
     if isinstance(value, nn.Module):
         contents = {name: part for name, part in vars(value).items() if name not in MODULE_ATTRIBUTES}
     else:
@@ -172,13 +172,13 @@ def _list_contents(value: Any) -> dict[str, Any]:
     }
 
 
-def _describe_value(value: Any, seen: dict[int, int], depth: int = 0) -> str:
+def _describe_value(value: Any, object_numbers: dict[int, int], depth: int = 0) -> str:
     """Return a description of a value that is the same in every process: a hash of a tensor's numbers or of a module's
-    weights, the name of a named object, or an object's attributes, described once (``seen`` numbers the objects). Empty
-    for an object without visible attributes."""
+    weights, the name of a named object, or an object's attributes, described once
+    (``object_numbers`` numbers the objects). An object without visible attributes has an empty description."""
 
-    def parts(values: Iterable[Any]) -> list[str]:
-        return [_describe_value(part, seen, depth + 1) for part in values]
+    def describe_all(values: Iterable[Any]) -> list[str]:
+        return [_describe_value(part, object_numbers, depth + 1) for part in values]
 
     if value is None or isinstance(value, PLAIN_TYPES):
         return repr(value)
@@ -187,23 +187,24 @@ def _describe_value(value: Any, seen: dict[int, int], depth: int = 0) -> str:
     if hasattr(value, "__qualname__") or depth > 8:
         return getattr(value, "__qualname__", "")
     if isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta:
-        numbers = tensor_bytes(value.resolve_conj().resolve_neg())
+        numbers = read_tensor_bytes(value.resolve_conj().resolve_neg())
         return f"{value.dtype}{list(value.shape)} {hashlib.blake2b(numbers, digest_size=8).hexdigest()}"
     if isinstance(value, nn.Module):
         return f"{type(value).__qualname__} {_hash_weights(value).hexdigest()}"
     if isinstance(value, list | tuple):
-        return f"[{', '.join(parts(value))}]"
+        return f"[{', '.join(describe_all(value))}]"
     if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(parts(value)))}}}"
+        return f"{{{', '.join(sorted(describe_all(value)))}}}"
     if isinstance(value, dict):
-        return f"{{{', '.join(map(': '.join, zip(parts(value), parts(value.values()), strict=True)))}}}"
-    if id(value) in seen:
-        return f"{type(value).__qualname__} {seen[id(value)]}"
-    seen[id(value)] = len(seen)
+        items = zip(describe_all(value), describe_all(value.values()), strict=True)
+        return f"{{{', '.join(map(': '.join, items))}}}"
+    if id(value) in object_numbers:
+        return f"{type(value).__qualname__} {object_numbers[id(value)]}"
+    object_numbers[id(value)] = len(object_numbers)
     contents = _list_contents(value)
-    return f"{type(value).__qualname__}{_describe_value(contents, seen, depth + 1)}" if contents else ""
+    return f"{type(value).__qualname__}{_describe_value(contents, object_numbers, depth + 1)}" if contents else ""
 
 
-def tensor_bytes(tensor: Tensor) -> bytes:
+def read_tensor_bytes(tensor: Tensor) -> bytes:
     """Return the bytes of a tensor of any type."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

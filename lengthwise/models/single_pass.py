@@ -94,7 +94,7 @@ class SinglePass(Model):
 
 def find_logits(output: Any, shape: torch.Size) -> Tensor | None:
     """Return the logits in a module's output, which may be a tensor, an object or a dictionary with ``logits``, or a
-    tuple. None if it has no tensor of real numbers with three axes, whose shape starts with ``shape``."""
+    tuple. Return None without a tensor of real numbers that has three axes and a shape starting with ``shape``."""
     if isinstance(output, Mapping):
         output = output.get("logits")
     elif not isinstance(output, Tensor) and hasattr(output, "logits"):
@@ -112,7 +112,7 @@ def are_probabilities(logits: Float[Tensor, "n v"]) -> bool:
 
 
 class TooFewPositions(UsageError, IndexError):
-    """Raised if a module lacks positions for rows of a certain length, or lacks a symbol."""
+    """Raised if a module has too small a table of positions or of symbols."""
 
 
 def describe_too_few_positions(positions: int, error: Exception) -> str:

@@ -61,7 +61,7 @@ class TimedState(NamedTuple):
 
 
 class TimedModel(Model):
-    """The model of ``Timed``. The context has the form of the state."""
+    """The model of ``Timed``. The context, like the state, is a ``TimedState``."""
 
     def __init__(self, answers: Model, clock: Model, reads: Vocab, writes: Vocab, blind: bool) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class TimedModel(Model):
         return inputs if self.clock_ids is None else replace(inputs, tokens=self.clock_ids[inputs.tokens])
 
     def clock_mask(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
-        """Return a mask of the positions where the clock's output is used."""
+        """Return a mask of the positions at which the clock changes the logits."""
         return inputs.tokens == self.equals_id
 
     def start(self, context: TimedState) -> TimedState:
@@ -101,7 +101,7 @@ class TimedModel(Model):
     def combine_logits(
         self, answers: Float[Tensor, "*n v"], clock: Float[Tensor, "*n 2"], is_first_slot: Bool[Tensor, "*n"]
     ) -> Float[Tensor, "*n v"]:
-        """Combine the logits of both models; ``is_first_slot`` is the mask of ``clock_mask``."""
+        """Combine the logits of both models; ``is_first_slot`` is the mask that ``clock_mask`` returns."""
         halts = clock.log_softmax(-1)
         ends = torch.arange(answers.shape[-1], device=answers.device) == self.end_id
         symbols = answers.masked_fill(ends, -torch.inf).log_softmax(-1) + halts[..., DONE, None]

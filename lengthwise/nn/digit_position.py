@@ -39,7 +39,7 @@ class _DigitPosition(Position):
 
     def _draw_offset(self, inputs: Inputs, generator: Generator) -> Int[Tensor, "#b 1"]:
         # Check the largest possible offset, not the drawn one, so that training fails at the first step.
-        most = int(_digit_positions(inputs).amax()) + self.offset - 1
+        most = int(_get_digit_positions(inputs).amax()) + self.offset - 1
         _check_fits(type(self).__name__, most, self.size, "use shorter numbers, a larger size or a smaller offset")
         return torch.randint(self.offset, (len(inputs) if self.each_row else 1, 1), generator=generator)
 
@@ -47,8 +47,8 @@ class _DigitPosition(Position):
 @dataclass(frozen=True)
 class Abacus(_DigitPosition):
     """Abacus embeddings: equal digit positions of operands and answer share a learned vector; all signs share another,
-    without an offset (McLeish et al. 2024, section 3). The paper adds these vectors to the input; its reproduction
-    adds them to queries and keys."""
+    without an offset (McLeish et al. 2024, section 3). The paper adds these vectors to the input; a blog that
+    reproduced it adds them to queries and keys."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
         offset = self._draw_offset(inputs, generator)
@@ -84,11 +84,11 @@ class _Table(Encoding):
 
     def check(self, inputs: Inputs) -> None:
         advice = f"use shorter numbers, or train with larger {self.kind}(size=…, offset=…)"
-        _check_fits(self.kind, int(_digit_positions(inputs.host).amax()), self.table.num_embeddings - 1, advice)
+        _check_fits(self.kind, int(_get_digit_positions(inputs.host).amax()), self.table.num_embeddings - 1, advice)
 
     def look_up(self, inputs: Inputs) -> Float[Tensor, "b t d"]:
         self.check(inputs)
-        return self.table(_digit_positions(inputs))
+        return self.table(_get_digit_positions(inputs))
 
 
 def _check_fits(name: str, largest: int, table_size: int, advice: str) -> None:
@@ -96,7 +96,7 @@ def _check_fits(name: str, largest: int, table_size: int, advice: str) -> None:
         raise UsageError(f"{name}: digit position {largest} does not fit the table of {table_size}: {advice}")
 
 
-def _digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
+def _get_digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:
     """Return digit positions, with 0 for padding: its positions may exceed the table, and its vectors are not used."""
     return inputs.digit_position.where(inputs.padding_mask, 0)
 

@@ -69,7 +69,7 @@ class Position(Config):
         """Build the encoding for a model of this width and number of heads."""
 
     def vary(self, inputs: Inputs, generator: Generator) -> Inputs:
-        """Change the positions of a training batch, so that positions of longer rows are trained; not at test time."""
+        """Change a training batch's positions, so that positions of longer rows are trained; not used at test time."""
         return inputs
 
 
@@ -298,8 +298,8 @@ class _FIRE(Encoding):
         self.times = nn.Parameter(torch.tensor(1.0))
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
-        index = _distinct_row_positions(inputs)
-        far = distances(index).to(self.scale.dtype)
+        index = _get_distinct_row_positions(inputs)
+        far = compute_distances(index).to(self.scale.dtype)
         most = torch.maximum(index.to(far.dtype), (self.times * self.threshold).abs())[..., None]
         near = ((self.scale * far).abs() + 1).log() / (((self.scale * most).abs() + 1).log() + 1e-6)
         bias = self.network(near[..., None]).permute(0, 3, 1, 2)
@@ -309,9 +309,9 @@ class _FIRE(Encoding):
 @dataclass(frozen=True)
 class ALiBi(Position):
     """ALiBi (Press et al. 2022): the attention bias is −slope · |i − j|. Head n = 0, 1, … has the fixed slope
-    ``steepest`` · rⁿ, with r = 2^(−8/heads). The published ``steepest`` (None) is r, 1/2 for eight heads; with steeper
-    slopes a head can attend to a single neighbour. If the number of heads is not a power of 2, the authors' code takes
-    slopes of the next powers instead."""
+    ``steepest`` · rⁿ, with r = 2^(−8/heads). With None, ``steepest`` is r as published, 1/2 for eight heads; with
+    steeper slopes a head can attend to a single neighbour. If the number of heads is not a power of 2, the authors'
+    code takes slopes of the next powers instead."""
 
     indexed = True
 
@@ -328,16 +328,16 @@ class _ALiBi(Encoding):
         self.register_buffer("slopes", slopes, persistent=False)
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "h t t"] | Float[Tensor, "b h t t"]:
-        bias = -self.slopes[:, None, None] * distances(_distinct_row_positions(inputs))[:, None]
+        bias = -self.slopes[:, None, None] * compute_distances(_get_distinct_row_positions(inputs))[:, None]
         return bias[0] if bias.shape[0] == 1 else bias
 
 
-def _distinct_row_positions(inputs: Inputs) -> Int[Tensor, "#b t"]:
+def _get_distinct_row_positions(inputs: Inputs) -> Int[Tensor, "#b t"]:
     """Return the positions of every row, or of a single row if all rows have the same positions."""
     index = inputs.host.position
     return inputs.position[:1] if bool((index == index[:1]).all()) else inputs.position
 
 
-def distances(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
+def compute_distances(index: Int[Tensor, "b t"]) -> Int[Tensor, "b t t"]:
     """Return the distances |i − j| between all pairs of positions in each row."""
     return (index[:, :, None] - index[:, None]).abs()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from lengthwise.base.ranges import Extra, Size
 from lengthwise.base.types import Inputs, UsageError
-from lengthwise.nn.position import Encoding, Position, distances
+from lengthwise.nn.position import Encoding, Position, compute_distances
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class _HeadWindow(Position):
 
     count: Size  # number of heads with this window
 
-    def _last_heads(self, heads: int) -> Bool[Tensor, " h"]:
+    def _mask_last_heads(self, heads: int) -> Bool[Tensor, " h"]:
         """Return a mask of the last ``count`` heads."""
         if self.count > heads:
             name = type(self).__name__
@@ -69,24 +69,24 @@ class _KeyMask(Encoding):
         self.register_buffer("head_mask", head_mask, persistent=False)
 
     @abstractmethod
-    def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
+    def compute_hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"] | Bool[Tensor, "b 1 t t"]:
         """Return a mask of pairs of positions: True if the first does not see the second."""
 
     def attention_bias(self, inputs: Inputs) -> Float[Tensor, "... t t"]:
         head_mask = self.head_mask[:1] if self.has_all_heads else self.head_mask  # one bias if all heads see the same
-        hidden = head_mask[:, None, None] & self.hidden_mask(inputs)
+        hidden = head_mask[:, None, None] & self.compute_hidden_mask(inputs)
         return torch.zeros(hidden.shape, device=hidden.device).masked_fill(hidden, -torch.inf)
 
 
 @dataclass(frozen=True)
 class LocalHeads(_HeadWindow):
-    """The first ``count`` heads see ``reach`` neighbours on either side, and the others see all positions; no
-    parameters (as in Longformer, Beltagy et al. 2020, by head instead of by position)."""
+    """The first ``count`` heads see ``reach`` neighbours on either side, and the others see all positions, as in
+    Longformer (Beltagy et al. 2020) but by head instead of by position. There are no parameters."""
 
     reach: Extra = 1  # neighbours on either side that are seen
 
     def build(self, width: int, heads: int) -> Encoding:
-        return LocalHeadsEncoding(self._last_heads(heads).flip(0), self.reach)
+        return LocalHeadsEncoding(self._mask_last_heads(heads).flip(0), self.reach)
 
 
 class LocalHeadsEncoding(_KeyMask):
@@ -96,8 +96,9 @@ class LocalHeadsEncoding(_KeyMask):
         super().__init__(head_mask)
         self.reach = reach
 
-    def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
-        return distances(torch.arange(inputs.position.shape[1], device=self.head_mask.device)[None])[0] > self.reach
+    def compute_hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
+        index = torch.arange(inputs.position.shape[1], device=self.head_mask.device)
+        return compute_distances(index[None])[0] > self.reach
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class CoupledHeads(_HeadWindow):
     ahead: Extra = 0  # the digit position at the centre of the window, relative to the position's own
 
     def build(self, width: int, heads: int) -> Encoding:
-        return CoupledHeadsEncoding(self._last_heads(heads), self.reach, self.ahead)
+        return CoupledHeadsEncoding(self._mask_last_heads(heads), self.reach, self.ahead)
 
 
 class CoupledHeadsEncoding(LocalHeadsEncoding):
@@ -124,7 +125,7 @@ class CoupledHeadsEncoding(LocalHeadsEncoding):
         super().__init__(head_mask, reach)
         self.ahead = ahead
 
-    def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
+    def compute_hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "b 1 t t"]:
         digit = inputs.digit_position
         far = (digit[:, None] - digit[:, :, None] - self.ahead).abs() > self.reach
         if self.ahead:
@@ -143,13 +144,13 @@ class EarlierHeads(_HeadWindow):
     """
 
     def build(self, width: int, heads: int) -> Encoding:
-        return EarlierHeadsEncoding(self._last_heads(heads))
+        return EarlierHeadsEncoding(self._mask_last_heads(heads))
 
 
 class EarlierHeadsEncoding(_KeyMask):
     """The module of ``EarlierHeads``."""
 
-    def hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
+    def compute_hidden_mask(self, inputs: Inputs) -> Bool[Tensor, "t t"]:
         position = torch.arange(inputs.position.shape[1], device=self.head_mask.device)
         return position[:, None] <= position  # a position does not see itself; the blank prevents an empty softmax
 

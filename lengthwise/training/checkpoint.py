@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map_only
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import error_line
 from lengthwise.experiment.recipe import Parent, Recipe
-from lengthwise.models.external import tensor_bytes
+from lengthwise.models.external import read_tensor_bytes
 from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import FINAL_FILE, Run, load, read_recipe, weights_folder
@@ -73,7 +73,7 @@ def state_digest(state: Mapping[str, Any]) -> str:
 def _update_digest(digest: Any, value: Any) -> None:
     if isinstance(value, Tensor):
         digest.update(f"{value.dtype} {tuple(value.shape)}".encode())
-        digest.update(tensor_bytes(value))
+        digest.update(read_tensor_bytes(value))
     elif isinstance(value, Mapping):
         for name in sorted(value, key=str):
             digest.update(f"{name}:".encode())

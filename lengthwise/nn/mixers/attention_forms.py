@@ -49,8 +49,8 @@ class ScalableAttention(SoftmaxAttention):
 @dataclass(frozen=True)
 class ForgettingAttention(MixerSpec):
     """Softmax attention with a forget gate (Lin et al. 2025): to the score of key j for query i, the sum of log f_l for
-    j < l ≤ i is added, with f = σ(w x + b) per head. For causal layouts. As in the authors' plain block, there are no
-    output gate, norms or token shift; unlike in that block, b starts in 2 … 6 instead of at 0."""
+    j < l ≤ i is added, with f = σ(w x + b) per head. The layout must be causal. As in the authors' plain block, there
+    are no output gate, norms or token shift; unlike in that block, b starts in 2 … 6 instead of at 0."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
         check_causal(self, causal)
@@ -78,14 +78,14 @@ class ForgettingMixer(SoftmaxAttention):
         key = torch.cat([key, one, -total[..., None]], -1)
         if cache is not None:
             key, value = cache.extend(key, value)
-        bias = _bias_without_blank("ForgettingAttention", context, key)
-        with _no_autocast(x.device.type):  # scores are differences of large sums, which 16 bits would round
+        bias = _get_bias_without_blank("ForgettingAttention", context, key)
+        with _turn_off_autocast(x.device.type):  # scores are differences of large sums, which 16 bits would round
             value = value.to(key.dtype)
             mixed = F.scaled_dot_product_attention(query, key, value, bias, is_causal=bias is None, scale=width**-0.5)
         return self.out(mixed.transpose(1, 2).flatten(2))
 
 
-def _no_autocast(device: str) -> AbstractContextManager[Any]:
+def _turn_off_autocast(device: str) -> AbstractContextManager[Any]:
     """Turn autocast off, but only if it is on: an exported program must not contain this change."""
     return torch.autocast(device, enabled=False) if torch.is_autocast_enabled(device) else nullcontext()
 
@@ -93,8 +93,8 @@ def _no_autocast(device: str) -> AbstractContextManager[Any]:
 @dataclass(frozen=True)
 class StickBreaking(MixerSpec):
     """Stick-breaking attention (Tan et al. 2025): with β = σ(q kᵀ / √e), query i gives key j the weight
-    β_ij Π_{j < l ≤ i} (1 − β_il), so that near keys take precedence without a positional encoding. For causal layouts.
-    Unlike in the authors' code by default, a query sees its own key, and the weight that is left over is dropped."""
+    β_ij Π_{j < l ≤ i} (1 − β_il), so that near keys take precedence without a positional encoding. The layout must
+    be causal. Unlike in the authors' code by default, a query sees its own key, and leftover weight is dropped."""
 
     def build(self, width: int, heads: int, *, causal: bool, biases: bool, **_: Any) -> Mixer:
         check_causal(self, causal)
@@ -110,7 +110,7 @@ class StickBreakingMixer(SoftmaxAttention):
             key, value = cache.extend(key, value)
         score = query @ key.mT / query.shape[-1] ** 0.5
         hidden = torch.ones(score.shape[-2:], dtype=torch.bool, device=x.device).triu(1 + score.shape[-1] - x.shape[1])
-        bias = _bias_without_blank("StickBreaking", context, key)
+        bias = _get_bias_without_blank("StickBreaking", context, key)
         score = score if bias is None else score + bias
         left = F.logsigmoid(-score).masked_fill(hidden, 0.0)  # log(1 − β)
         # log β = score + log(1 − β), so the sum starts at key j itself.
@@ -118,7 +118,7 @@ class StickBreakingMixer(SoftmaxAttention):
         return self.out((weight @ value).transpose(1, 2).flatten(2))
 
 
-def _bias_without_blank(name: str, context: AttentionContext, key: Float[Tensor, "b h k e"]) -> Tensor | None:
+def _get_bias_without_blank(name: str, context: AttentionContext, key: Float[Tensor, "b h k e"]) -> Tensor | None:
     """Return the attention bias, converted to the keys' type. Raises UsageError for a bias with a blank key."""
     if context.bias is not None and context.bias.shape[-1] > key.shape[2]:
         raise UsageError(f"{name} has no blank key: leave out Blank and EarlierHeads")

@@ -31,10 +31,10 @@ class _DeltaSpec(MixerSpec):
     """Base class of configurations whose fields are arguments of ``DeltaMixer``; ``negative`` sets its
     ``allow_neg_eigval``."""
 
-    fixed: ClassVar[dict[str, Any]] = {}  # further arguments of ``DeltaMixer``
+    fixed_arguments: ClassVar[dict[str, Any]] = {}  # further arguments of ``DeltaMixer``
 
     def build(self, width: int, heads: int, *, biases: bool, **_: Any) -> Mixer:
-        arguments = asdict(self) | self.fixed  # type: ignore[arg-type]
+        arguments = asdict(self) | self.fixed_arguments  # type: ignore[arg-type]
         return DeltaMixer(width, heads, biases=biases, allow_neg_eigval=arguments.pop("negative"), **arguments)
 
 
@@ -60,7 +60,7 @@ class GatedDeltaNet(_DeltaSpec):
     negative: bool = False  # eigenvalues in [−1, 1] instead of [0, 1]
     taps: Extra = 4  # kernel size of the short convolution; 0: none
 
-    fixed: ClassVar[dict[str, Any]] = {"gated": True}
+    fixed_arguments: ClassVar[dict[str, Any]] = {"gated": True}
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ class RecurrentMixer(Mixer):
 
     @abstractmethod
     def step(self, x: Hidden, state: Any) -> tuple[Hidden, Any]:
-        """Continue from ``state`` as ``Mixer.step`` does. A whole row is one step from the state None."""
+        """Continue from ``state`` as ``Mixer.step`` does. A whole row is computed as one step from the state None."""
 
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         mixed, _ = self.step(x, None)
@@ -78,11 +78,11 @@ def unbind_chunks(*parts: Float[Tensor, "_ _ n _ _"]) -> Iterator[tuple[Tensor, 
     return zip(*(part.unbind(2) for part in parts), strict=True)
 
 
-def solve_unit_lower(matrix: Float[Tensor, "*b s s"], known: Float[Tensor, "*b s c"]) -> Float[Tensor, "*b s c"]:
-    """Solve (I + the part of ``matrix`` below the diagonal) x = ``known``, in 32 bits or more, because torch
-    does not support 16."""
+def solve_unit_lower(matrix: Float[Tensor, "*b s s"], right_side: Float[Tensor, "*b s c"]) -> Float[Tensor, "*b s c"]:
+    """Solve (I + the part of ``matrix`` below the diagonal) x = ``right_side``, in 32 bits or more, because
+    torch does not support 16-bit numbers."""
     dtype = torch.promote_types(matrix.dtype, torch.float32)
-    return torch.linalg.solve_triangular(matrix.to(dtype), known.to(dtype), upper=False, unitriangular=True)
+    return torch.linalg.solve_triangular(matrix.to(dtype), right_side.to(dtype), upper=False, unitriangular=True)
 
 
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
