@@ -42,7 +42,7 @@ def predict_from_trace(weights: Weights, batch: Batch) -> Predictions:
     limit = loop_limits(rule, planned)
     found = trace_loops(model, batch, limit, recipe.layout.end_id(recipe.task))
     chosen = choose_loops(rule, replace(found, loops=limit), planned, limit)
-    return Predictions(found.predictions[chosen - 1, row], found.confidence[chosen - 1, row], chosen, ran=limit)
+    return Predictions(found.predictions[chosen - 1, row], found.confidence[chosen - 1, row], chosen, loops_run=limit)
 
 
 def predict_from_whole_trace(weights: Weights, batch: Batch) -> Predictions:
@@ -81,7 +81,7 @@ def measure(name: str, kind: str, samples: int, size: int, claim: float) -> dict
         **spread(ratios),
         "claim": claim,
         "to_dropping": round(statistics.median(to_dropping), 2),
-        "loops_run": [round(float(torch.cat([one[i].ran for one in pairs]).float().mean()), 1) for i in (0, 1)],
+        "loops_run": [round(float(torch.cat([one[i].loops_run for one in pairs]).float().mean()), 1) for i in (0, 1)],
         "unlike": sum(
             int((one.symbols != two.symbols).any(1).sum() + (one.loops != two.loops).sum()) for one, two in pairs
         ),

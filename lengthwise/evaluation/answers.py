@@ -37,8 +37,8 @@ class Predictions:
     symbols: Int[Tensor, "b a"]  # predicted in the row's answer slots
     confidence: Float[Tensor, " b"]  # mean log probability, in nats, up to the answer's first end symbol
     loops: Int[Tensor, " b"]  # the loop whose answer is used, from 1
-    stopped: Bool[Tensor, " b"] | None = None  # stopped by the rule, not by its limit; None: the rule has no ``done``
-    ran: Int[Tensor, " b"] | None = None  # loops that were run to choose ``loops``; None: ``loops``
+    stopped_by_rule: Bool[Tensor, " b"] | None = None  # not by the rule's limit; None: the rule has no ``done``
+    loops_run: Int[Tensor, " b"] | None = None  # loops that were run to choose ``loops``; None: ``loops``
     residual: Float[Tensor, " b"] | None = None  # largest relative movement of the state in the answer's loop
     start: Int[Tensor, " b"] | None = None  # number of the initial state (see ``with_initial_state``); None: 0
 
@@ -65,15 +65,15 @@ def predict_by_rules(model: Model, recipe: Recipe, batch: Batch, rules: Sequence
 
 
 def _predict_with_restarts(
-    models: Sequence[Model], recipe: Recipe, batch: Batch, rule: Restarts, best: Predictions
+    models: Sequence[Model], recipe: Recipe, batch: Batch, rule: Restarts, first_answers: Predictions
 ) -> Predictions:
     """Return the best answer to each row, by ``rule.pick``, among the answers of ``models``, which differ in their
-    initial states. ``best`` holds the answers of the first model."""
-    total = best.loops if best.ran is None else best.ran
-    best = replace(best, start=torch.zeros_like(best.loops))
+    initial states. ``first_answers`` are those of the first model."""
+    total = first_answers.loops if first_answers.loops_run is None else first_answers.loops_run
+    best = replace(first_answers, start=torch.zeros_like(first_answers.loops))
     for number, model in enumerate(models[1:], 1):
         (predictions,) = _predict_from_one_start(model, recipe, batch, [rule.rule], best.residual is not None)
-        total = total + (predictions.loops if predictions.ran is None else predictions.ran)
+        total = total + (predictions.loops if predictions.loops_run is None else predictions.loops_run)
         better = predictions.confidence > best.confidence
         if predictions.residual is not None and best.residual is not None and rule.pick == "residual":
             better = predictions.residual < best.residual
@@ -83,25 +83,25 @@ def _predict_with_restarts(
             rows = better[:, None] if name == "symbols" else better
             merged[name] = None if old is None else torch.where(rows, getattr(predictions, name), old)
         best = Predictions(**merged)
-    return replace(best, ran=total)
+    return replace(best, loops_run=total)
 
 
 def _predict_from_one_start(
-    model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping], movement: bool
+    model: Model, recipe: Recipe, batch: Batch, rules: Sequence[Stopping], with_movement: bool
 ) -> list[Predictions]:
-    """Return the model's answers by each rule, from one initial state; with ``movement``, they have residuals."""
+    """Return the model's answers by each rule, from one initial state, with residuals if ``with_movement``."""
     planned = recipe.loops.planned(batch.rounds)
     limits, end_id = [loop_limits(rule, planned) for rule in rules], recipe.layout.end_id(recipe.task)
-    if len(rules) == 1 and not rules[0].reads_output and not movement:
+    if len(rules) == 1 and not rules[0].reads_output and not with_movement:
         logits = choose_runner(model).last(batch.inputs, limits[0], batch.answer_slots)
-        symbols, _, confidence = _read_slots(_find_likeliest(logits).cpu(), batch.answer_slots, end_id)
+        symbols, _, confidence = _read_slots(_find_likeliest_symbols(logits).cpu(), batch.answer_slots, end_id)
         return [Predictions(symbols, confidence, limits[0])]
     if all(rule.stops or not rule.reads_output for rule in rules):
         pairs = zip(rules, limits, strict=True)
-        progress = [_RuleProgress(rule, limit, planned, batch, movement) for rule, limit in pairs]
-        _run_until_done(model, batch, progress, end_id, movement)
+        progress = [_RuleProgress(rule, limit, planned, batch, with_movement) for rule, limit in pairs]
+        _run_until_done(model, batch, progress, end_id, with_movement)
         return [rule.predictions() for rule in progress]
-    traced = trace_loops(model, batch, torch.stack(limits).amax(0), end_id, movement=movement)
+    traced = trace_loops(model, batch, torch.stack(limits).amax(0), end_id, movement=with_movement)
     row = torch.arange(len(planned))
     predictions = []
     for rule, limit in zip(rules, limits, strict=True):
@@ -127,56 +127,57 @@ class _RuleProgress:
     ) -> None:
         self.rule, self.limit, self.planned = rule, limit, planned
         self.running = torch.ones(len(batch), dtype=torch.bool)  # rows without a chosen answer
-        self.stopped = torch.zeros_like(self.running)  # rows stopped by the rule, not by their limit
+        self.stopped_by_rule = torch.zeros_like(self.running)  # rows stopped by the rule, not by its limit
         self.symbols = torch.zeros(filled_slots(batch.answer_slots).shape, dtype=torch.long)
         self.confidence, self.loops = torch.zeros(len(batch), dtype=torch.float32), limit.clone()
         self.residual = torch.zeros_like(self.confidence) if movement else None
 
-    def choose(self, trace: Trace, loop: int) -> None:
+    def choose_answers(self, trace: Trace, loop: int) -> None:
         """Choose answers of the rows that stop after ``loop``, the last loop of ``trace``, by the rule or at their
         limit."""
         if self.rule.stops:
             with wrap_user_errors(self.rule):
                 done = find_done_rows(self.rule, trace, loop, self.planned) & self.running
             self._take_answers(done, trace, self.rule.answer_lag, loop)
-            self.stopped |= done
+            self.stopped_by_rule |= done
         self._take_answers(self.running & (self.limit == loop), trace, 0, loop)
 
-    def _take_answers(self, stopping: Bool[Tensor, " b"], trace: Trace, lag: int, loop: int) -> None:
-        """Choose the answers after loop ``loop`` − ``lag`` for the rows in the mask ``stopping``."""
-        if not stopping.any():
+    def _take_answers(self, mask: Bool[Tensor, " b"], trace: Trace, lag: int, loop: int) -> None:
+        """Choose the answers after loop ``loop`` − ``lag`` for the rows in ``mask``."""
+        if not mask.any():
             return
-        rows = stopping.nonzero()[:, 0]
+        rows = mask.nonzero()[:, 0]
         self.symbols[rows] = trace.predictions[-1 - lag, rows]
         self.confidence[rows] = trace.confidence[-1 - lag, rows]
         self.loops[rows] = loop - lag
         if self.residual is not None and trace.movement is not None:
             self.residual[rows] = trace.movement[-1 - lag, rows, 0]
-        self.running &= ~stopping
+        self.running &= ~mask
 
     def predictions(self) -> Predictions:
         predictions = Predictions(self.symbols, self.confidence, self.loops, residual=self.residual)
         if not self.rule.stops:
             return predictions
-        return replace(predictions, stopped=self.stopped, ran=self.loops + self.rule.answer_lag * self.stopped)
+        loops_run = self.loops + self.rule.answer_lag * self.stopped_by_rule
+        return replace(predictions, stopped_by_rule=self.stopped_by_rule, loops_run=loops_run)
 
 
 def _run_until_done(
-    model: Model, batch: Batch, progress: Sequence[_RuleProgress], end_id: int | None, movement: bool
+    model: Model, batch: Batch, progress: Sequence[_RuleProgress], end_id: int | None, with_movement: bool
 ) -> None:
     """Run each row until every rule has chosen a loop for the row. Only answers of loops in the rules' windows are
     kept, so memory does not grow with the number of loops."""
     limit = torch.stack([rule.limit for rule in progress]).amax(0)
     window = max(rule.rule.window for rule in progress)
-    steps = choose_runner(model).steps(batch.inputs, limit, batch.answer_slots, movement=movement)
+    steps = choose_runner(model).steps(batch.inputs, limit, batch.answer_slots, movement=with_movement)
     stay = latest = None
     while True:
         try:
             loop, rows, logits, moved = steps.send(stay)
         except StopIteration:
             return
-        current = _empty_trace(1, batch, movement)
-        answers = _read_slots(_find_likeliest(logits).cpu(), batch.answer_slots[rows], end_id)
+        current = _empty_trace(1, batch, with_movement)
+        answers = _read_slots(_find_likeliest_symbols(logits).cpu(), batch.answer_slots[rows], end_id)
         _store_answers(current, 0, rows, answers, moved)
         if latest is not None:
             past = {name: value for name, value in vars(latest).items() if name != "loops" and value is not None}
@@ -184,14 +185,14 @@ def _run_until_done(
             current = replace(current, **joined)
         latest = current
         for rule in progress:
-            rule.choose(latest, loop)
+            rule.choose_answers(latest, loop)
         goes_on = torch.stack([rule.running[rows] for rule in progress]).any(0)
         # When rows leave, all other states are copied, so rows leave together. At its limit a row leaves anyway.
         early = int((~goes_on & (limit[rows] > loop)).sum())
         stay = goes_on if early * LEAVE_TOGETHER >= len(rows) else None
 
 
-def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:
+def _empty_trace(loops: int, batch: Batch, with_movement: bool) -> Trace:
     """Return a trace of ``loops`` loops whose answers are not set yet."""
     rows, width = filled_slots(batch.answer_slots).shape
     return Trace(
@@ -199,7 +200,7 @@ def _empty_trace(loops: int, batch: Batch, movement: bool) -> Trace:
         torch.zeros(loops, rows, dtype=torch.long),
         torch.zeros(loops, rows, dtype=torch.float32),
         torch.full((rows,), loops),
-        torch.full((loops, rows, PERIODS), torch.inf, dtype=torch.float32) if movement else None,
+        torch.full((loops, rows, PERIODS), torch.inf, dtype=torch.float32) if with_movement else None,
     )
 
 
@@ -216,16 +217,16 @@ def _store_answers(
 
 @torch.no_grad()
 def trace_loops(
-    model: Model, batch: Batch, limit: Int[Tensor, " b"], end_id: int | None, *, movement: bool = False
+    model: Model, batch: Batch, limit: Int[Tensor, " b"], end_id: int | None, *, with_movement: bool = False
 ) -> Trace:
-    """Return a trace, on the CPU: each row's answers after each loop up to the row's ``limit`` and, with ``movement``,
-    the movement of its state."""
-    traced = replace(_empty_trace(int(limit.max()), batch, movement), loops=limit)
+    """Return a trace, on the CPU: each row's answers after each loop up to the row's ``limit`` and, if
+    ``with_movement``, the movement of its state."""
+    traced = replace(_empty_trace(int(limit.max()), batch, with_movement), loops=limit)
     steps, best = [], []
     runner = choose_runner(model)
-    for loop, rows, logits, moved in runner.steps(batch.inputs, limit, batch.answer_slots, movement=movement):
+    for loop, rows, logits, moved in runner.steps(batch.inputs, limit, batch.answer_slots, movement=with_movement):
         steps.append((loop, rows, None if moved is None else moved.amax(1, keepdim=True)))
-        best.append(_find_likeliest(logits))
+        best.append(_find_likeliest_symbols(logits))
     # All are copied to the CPU at once, because each copy waits for the device.
     on_host = torch.cat(best, 1).cpu().split([part.shape[1] for part in best], 1)
     for (loop, rows, moved), likeliest in zip(steps, on_host, strict=True):
@@ -233,20 +234,21 @@ def trace_loops(
     return traced
 
 
-def _find_likeliest(logits: Float[Tensor, "n v"]) -> Float[Tensor, "2 n"]:
+def _find_likeliest_symbols(logits: Float[Tensor, "n v"]) -> Float[Tensor, "2 n"]:
     """Return the likeliest symbols' ids, as floats, and their log probabilities, in nats."""
     best = logits.log_softmax(-1).max(-1)
     return torch.stack([best.indices.float(), best.values.float()])
 
 
 def _read_slots(
-    likeliest: Float[Tensor, "2 n"], answer_slots: Bool[Tensor, "r t"], end_id: int | None
+    likeliest_symbols: Float[Tensor, "2 n"], answer_slots: Bool[Tensor, "r t"], end_id: int | None
 ) -> tuple[Int[Tensor, "r a"], Int[Tensor, " r"], Float[Tensor, " r"]]:
     """Return each row's predicted symbols, its answer's length, end symbol included, and the confidence: the answer's
-    mean log probability. ``likeliest`` has the result of ``_find_likeliest`` for all answer slots, row by row."""
+    mean log probability. ``likeliest_symbols`` is the result of ``_find_likeliest_symbols`` for all answer slots, row
+    by row."""
     filled = filled_slots(answer_slots)
-    symbols, log_probability = torch.zeros(filled.shape, dtype=torch.long), likeliest.new_zeros(filled.shape)
-    symbols[filled], log_probability[filled] = likeliest[0].long(), likeliest[1]
+    symbols, log_probability = torch.zeros(filled.shape, dtype=torch.long), likeliest_symbols.new_zeros(filled.shape)
+    symbols[filled], log_probability[filled] = likeliest_symbols[0].long(), likeliest_symbols[1]
     counted = answer_mask(symbols, answer_slots, end_id)
     length = counted.sum(1)
     return symbols, length, (log_probability * counted).sum(1) / length
@@ -261,8 +263,8 @@ def gather_slots(values: Shaped[Tensor, "b t"], answer_slots: Bool[Tensor, "b t"
 
 
 def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
-    """Return the answer that ``symbols`` of a row's slots hold, as text in the task's notation, or symbol by symbol if
-    it holds other symbols than the task's."""
+    """Return the answer in ``symbols``, those of a row's slots, as text: in the task's notation or, if the answer has
+    symbols that the task lacks, symbol by symbol."""
     answer = recipe.layout.answer(symbols, recipe.task)
     if len(answer) and int(answer.max()) < len(recipe.task.symbols):
         return recipe.task.format(answer)
@@ -272,7 +274,7 @@ def answer_text(recipe: Recipe, symbols: Int[Tensor, " a"]) -> str:
 def answer_mask(
     symbols: Int[Tensor, "b a"], answer_slots: Bool[Tensor, "b t"], end_id: int | None
 ) -> Bool[Tensor, "b a"]:
-    """Return a mask of the slots that hold each row's answer, end symbol included; ``symbols`` are those in all
+    """Return a mask of the slots that hold each row's answer, end symbol included. ``symbols`` has the symbols of all
     slots."""
     return filled_slots(answer_slots) & mask_through_end(symbols, end_id)
 
@@ -285,7 +287,7 @@ def filled_slots(answer_slots: Bool[Tensor, "b t"]) -> Bool[Tensor, "b a"]:
 
 def with_initial_state(model: Model, start: int) -> Model:
     """Return the model with initial state number ``start``: 0 is the model's own, others are random (see
-    ``RandomStart``). Raises UsageError if the model's initial state is never random, in training either."""
+    ``RandomStart``). Raises UsageError if the model's initial state is never random, not even in training."""
     return RandomStart(model, start) if start else model
 
 
@@ -386,13 +388,13 @@ def decode_without_cache(model: Model, recipe: Recipe, batch: Batch, stopping: S
     end_id = recipe.layout.end_id(recipe.task) or 0
     tokens = _hide_answer(batch, end_id)
 
-    def predict_all() -> Predictions:
+    def predict_all_rows() -> Predictions:
         inputs = replace(batch.inputs, tokens=tokens)
         return predict(model, recipe, replace(batch, inputs=inputs), stopping)
 
     for slot in range(int(count.max()) - 1):
         has_next = slot + 1 < count
-        symbols = predict_all().symbols
+        symbols = predict_all_rows().symbols
         symbols = symbols.where(symbols < symbol_count, end_id)  # a model may have more logits than there are symbols
         tokens[row[has_next], first[has_next] + slot + 1] = symbols[has_next, slot]
-    return predict_all()
+    return predict_all_rows()

@@ -1,5 +1,5 @@
 """A search for problems that a model answers wrongly (structured and random problems, then mutations of those with the
-lowest confidence), and an analysis of wrong answers (the first wrong symbol, lengths, hard features)."""
+lowest confidence), and an analysis of wrong answers (the first wrong symbol, lengths, difficulty)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Attempt:
 
     prompt: str  # the text that ``Task.parse`` reads
     origin: str  # "every", "uniform", a family's name or "mutation"
-    right: bool
+    is_right: bool  # True if the model answered the problem correctly
     confidence: float  # mean log probability of its answer's symbols
 
 
@@ -62,11 +62,11 @@ class Attempts:
 
     tries: Counter[str] = field(default_factory=Counter)  # number of problems tried, by origin
     failures: Counter[str] = field(default_factory=Counter)  # number of wrong answers, by origin
-    shortest: list[Attempt] = field(default_factory=list)  # failures, by length, then by falling confidence
-    least_confident: list[Attempt] = field(default_factory=list)  # right answers, by rising confidence
+    shortest_failures: list[Attempt] = field(default_factory=list)  # failures, by length, then by falling confidence
+    least_confident_attempts: list[Attempt] = field(default_factory=list)  # right answers, by rising confidence
     prompts: set[str] = field(default_factory=set)  # prompts of all problems tried
 
-    def select_new(self, problems: Problems, task: Task) -> Problems:
+    def select_new_problems(self, problems: Problems, task: Task) -> Problems:
         """Return the problems that were not tried yet, without repeats."""
         first: dict[str, int] = {}
         for number, prompt in enumerate(prompt_texts(task, problems)):
@@ -76,15 +76,15 @@ class Attempts:
 
     def add(self, attempts: Sequence[Attempt]) -> None:
         """Record the results of problems that were not tried before."""
-        failed = [problem for problem in attempts if not problem.right]
+        failed = [problem for problem in attempts if not problem.is_right]
         self.prompts |= {problem.prompt for problem in attempts}
         self.tries.update(problem.origin for problem in attempts)
         self.failures.update(problem.origin for problem in failed)
-        failures = sorted([*self.shortest, *failed], key=lambda p: (len(p.prompt), -p.confidence, p.prompt))
-        self.shortest = failures[:KEPT_FAILURES]
-        least_confident = [*self.least_confident, *(problem for problem in attempts if problem.right)]
-        least_confident.sort(key=lambda problem: (problem.confidence, problem.prompt))
-        self.least_confident = least_confident[:POOL_SIZE]
+        failures = sorted([*self.shortest_failures, *failed], key=lambda p: (len(p.prompt), -p.confidence, p.prompt))
+        self.shortest_failures = failures[:KEPT_FAILURES]
+        right = [*self.least_confident_attempts, *(problem for problem in attempts if problem.is_right)]
+        right.sort(key=lambda problem: (problem.confidence, problem.prompt))
+        self.least_confident_attempts = right[:POOL_SIZE]
 
 
 def attack(
@@ -99,16 +99,15 @@ def attack(
     """Search for problems that the model answers wrongly, and try no problem twice. Return a row with the number of
     problems tried, by origin; the number of failures; and the shortest failures with the model's answers. The search
     ends after ``seconds``, and can overrun by a second plus the time of three problems. With ``tries``, the search ends
-    after about this number of problems, and equal seeds give equal results. The default sizes are half the training
-    length, the training length, and one and a half times it; all problems of the shortest sizes are tried too. Raises
-    UsageError for a rule that needs a batch of problems, or if one problem of the largest size takes longer than
-    ``seconds``."""
+    after about this number of problems, and equal seeds give equal results. The default sizes are 0.5, 1 and 1.5 times
+    the training length; all problems of the shortest sizes are tried too. Raises UsageError for a rule that needs a
+    batch of problems, or if one problem of the largest size takes longer than ``seconds``."""
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, 1, stopping)
     if rule.together > 1:
         raise UsageError(f"an attack tries single problems, but {rule.name} needs a batch: choose per=example")
     if seconds <= 0 or (tries is not None and tries < 1):
-        raise UsageError("an attack needs seconds above 0, and 1 try or more")
+        raise UsageError("attack: set seconds above 0, and tries to 1 or more")
     chosen = _choose_sizes(recipe, sizes)
     largest = max(chosen, key=sum)
     demand, label = estimate_evaluation(recipe, [largest], 1, [rule]), f"one problem of size {size_text(largest)}"
@@ -122,7 +121,7 @@ def attack(
     history, deadline = Attempts(), math.inf if tries else time.monotonic() + seconds
     work = 0.0  # cost of the problems until the next check of the time, as ``relative_cost``
     for problems, origin in _generate_candidates(recipe, chosen, history, seed):
-        new, start = history.select_new(problems, recipe.task), 0
+        new, start = history.select_new_problems(problems, recipe.task), 0
         # The first problem is tried in any case. Without a deadline, all are tried at once, to be repeatable.
         while start < len(new) and ((began := time.monotonic()) <= deadline or not work):
             problem_cost = relative_cost(recipe, tuple(new.sizes.amax(0).tolist()))
@@ -176,10 +175,13 @@ def _generate_candidates(
         fruitless = 0 if len(history.prompts) > tried else fruitless + 1
 
 
-def _generate_mutations(task: Task, history: Attempts, rng: Random, limits: Int[Tensor, " axes"]) -> Iterator[Problems]:
-    """Yield new problems, of sizes up to ``limits`` on each axis: mutations of problems with the lowest confidence, and
-    of the shortest failures, to find shorter failures."""
-    parents = [problem.prompt for problem in [*history.least_confident, *history.shortest, *history.shortest]]
+def _generate_mutations(
+    task: Task, history: Attempts, rng: Random, max_sizes: Int[Tensor, " axes"]
+) -> Iterator[Problems]:
+    """Yield new problems, of sizes up to ``max_sizes`` on each axis: mutations of problems with the lowest confidence,
+    and of the shortest failures, to find shorter failures."""
+    mutated_attempts = [*history.least_confident_attempts, *history.shortest_failures, *history.shortest_failures]
+    parents = [attempt.prompt for attempt in mutated_attempts]
     mutated: set[str] = set()
     for _ in range(3 * MUTATIONS_PER_ROUND):
         if not parents or len(mutated) == MUTATIONS_PER_ROUND:
@@ -190,7 +192,7 @@ def _generate_mutations(task: Task, history: Attempts, rng: Random, limits: Int[
         except UsageError:
             continue
         (prompt,) = prompt_texts(task, problems)
-        fits = int(problems.sizes.max()) >= task.smallest and bool((problems.sizes <= limits).all())
+        fits = int(problems.sizes.max()) >= task.smallest and bool((problems.sizes <= max_sizes).all())
         if fits and prompt not in mutated and prompt not in history.prompts:
             mutated.add(prompt)
             yield problems
@@ -215,7 +217,7 @@ def prompt_texts(task: Task, problems: Problems) -> list[str]:
 
 def _summarize(weights: Weights, history: Attempts, rule: Stopping, seed: int, deadline: float) -> dict[str, Any]:
     solver, failures = Solver(weights), []
-    for problem in history.shortest[:SHOWN_FAILURES]:
+    for problem in history.shortest_failures[:SHOWN_FAILURES]:
         if failures and time.monotonic() > deadline:
             break
         answer = solver.solve(problem.prompt, rule)
@@ -296,7 +298,7 @@ def measure_anatomy(
     symbols are wrong). ``first_wrong`` counts wrong answers by the position of the first wrong symbol, from 1. ``by``
     divides the problems into groups of about equal size by each difficulty feature of the task: a group has the lowest
     and highest value of the feature, the number of problems, and the fraction answered correctly. Raises UsageError if
-    size, problems or stopping rule do not fit the recipe."""
+    the size, the kind of problems or the stopping rule does not fit the recipe."""
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, samples, stopping)
     sizes, end = recipe.sizes(size), recipe.layout.end_id(recipe.task)

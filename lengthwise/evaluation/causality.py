@@ -70,7 +70,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
         if weight_names != [name for name, _ in model.named_parameters()]:
             raise UsageError(
                 f"{name} builds weights in its first call, which would be neither trained nor stored: build them in "
-                "__init__, or call it on some tokens first"
+                "__init__, or call the model on some tokens first"
             )
         # A mistake at the border of two chunks, or only in wide batches, shows only in long rows.
         largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes or [recipe.tops]), key=sum))]
@@ -85,7 +85,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
                     f"{name} gives logits that are NaN in a batch with rows of {batch.inputs.tokens.shape[1]} "
                     "positions: look for a division by 0, or for a softmax over a row that is hidden entirely"
                 )
-            if _differ(logits, _compute_logits(model, batch.inputs), batch.inputs.padding_mask, tolerance):
+            if _logits_differ(logits, _compute_logits(model, batch.inputs), batch.inputs.padding_mask, tolerance):
                 raise UsageError(
                     f"{name} is random at test time, or keeps state from one call to the next: "
                     "the same rows got different logits in a second call; use random numbers in training only, as "
@@ -138,20 +138,20 @@ Tolerance = tuple[float, float]  # (r, s): changes of a logit up to r · (s + th
 def _copy_in_double_precision(model: Model, inputs: Inputs) -> tuple[Model, Tolerance]:
     """Return a copy of the model with weights in 64 bits, and the tolerance for changes of its logits: small weight
     types would round relevant changes away. If the copy does not run on ``inputs``, weights in 16 bits become 32 bits,
-    and other models are returned as they are. The tolerance is larger unless weights have 64 bits and all operations 32
-    or more: those under ``torch.autocast`` have 16."""
+    and other models are returned as they are. The tolerance is larger unless weights have 64 bits and all operations
+    have 32 or more: operations under ``torch.autocast`` have 16."""
 
-    def cast(value: Tensor, kind: torch.dtype) -> Tensor:
+    def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
         if value.is_complex():
-            return value.to(kind.to_complex())
-        return value.to(kind) if value.is_floating_point() else value
+            return value.to(dtype.to_complex())
+        return value.to(dtype) if value.is_floating_point() else value
 
     weights = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
     has_coarse_weights = any(torch.finfo(weight.dtype).bits < 32 for weight in weights)
     small = sum(weight.numel() for weight in weights) <= MAX_COPIED
     for kind in [torch.float64] * small + [torch.float32] * has_coarse_weights:
         try:
-            copied = deepcopy(model)._apply(partial(cast, kind=kind))
+            copied = deepcopy(model)._apply(partial(cast, dtype=kind))
             _compute_logits(copied, inputs)
         except Exception:  # it may cast to another type inside, or have parts that cannot be copied
             continue
@@ -182,8 +182,8 @@ class _CoarsestType(TorchDispatchMode):
 
 
 def _compute_logits(model: Model, inputs: Inputs) -> Float[Tensor, "b t v"]:
-    """Return the logits of all positions. Raises TooFewPositions for an IndexError: the model has too few positions or
-    symbols."""
+    """Return the logits of all positions. Raises TooFewPositions if the model raises an IndexError: it has too few
+    positions or symbols."""
     loops = torch.full((len(inputs),), LOOPS if not isinstance(model, SinglePass) else 1)
     try:
         logits = Plain(model).last(inputs, loops, torch.ones_like(inputs.padding_mask))
@@ -211,13 +211,13 @@ def _check_symbols(model: Model, inputs: Inputs, recipe: Recipe) -> None:
         # If positions are missing, rows of a single symbol fail too. On a GPU, a second error would stop the process.
         _compute_logits(deepcopy(model).cpu(), replace(inputs, tokens=torch.zeros_like(inputs.tokens)))
         raise UsageError(
-            f"{name} has too few embeddings for the {len(reads)} symbols of {recipe.task.name} in "
+            f"{name} has too few embeddings for the {len(reads)} symbols of {recipe.task.name} with the layout "
             f"{type(recipe.layout).__name__}"
         ) from None
     if logits.shape[-1] < len(writes):
         raise UsageError(
-            f"{name} gives {logits.shape[-1]} logits per position, but {recipe.task.name} in "
-            f"{type(recipe.layout).__name__} writes {len(writes)} symbols: {' '.join(writes.symbols)}"
+            f"{name} gives {logits.shape[-1]} logits per position, but {recipe.task.name} with the layout "
+            f"{type(recipe.layout).__name__} has {len(writes)} output symbols: {' '.join(writes.symbols)}"
         )
 
 
@@ -231,13 +231,13 @@ def _check_positions(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> 
             check_size(recipe.task, size)
     measures = (sum, *map(itemgetter, range(axes)))
     for largest in {max(distinct, key=measure) for measure in measures}:
-        if fault := _find_misfit(model, recipe, largest):
-            fitting = (size for size in reversed(distinct) if not _find_misfit(model, recipe, size))
+        if fault := _find_size_error(model, recipe, largest):
+            fitting = (size for size in reversed(distinct) if not _find_size_error(model, recipe, size))
             fits = next((f"the largest that fits is {size_text(size)}" for size in fitting), "none fits")
             raise UsageError(f"{fault}; of the sizes to measure, {fits}")
 
 
-def _find_misfit(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageError | None:
+def _find_size_error(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageError | None:
     """Return the error that the model raises for rows of this size, or None if random rows fit."""
     nearest = [*map(recipe.task.nearest_size, size)]
     problems = recipe.task.sample(torch.tensor([nearest] * ROWS), stream(0, "room"))
@@ -265,27 +265,27 @@ def _check_causality(
         later = torch.arange(inputs.tokens.shape[1]) > cut[:, None]
         changed = inputs.tokens.where(~later, (inputs.tokens + 1) % symbols)
         changed_logits = _compute_logits(model, replace(inputs, tokens=changed))
-        if _differ(logits, changed_logits, inputs.padding_mask & ~later, tolerance):
+        if _logits_differ(logits, changed_logits, inputs.padding_mask & ~later, tolerance):
             name = type(layout).__name__ if hasattr(layout, "causal") and not layout.decodes else "FullOutput"
             raise UsageError(
-                f"{_model_name(model)} looks ahead: other tokens after a position changed its logits at or before it, "
-                "where a causal layout may see earlier tokens only; mask its attention, or let it see the whole row "
-                f"with layout={name}(causal=false)"
+                f"{_model_name(model)} looks ahead: in a causal layout a position may see only itself and earlier "
+                "tokens, but later tokens changed its logits; mask the attention, or let every position see the whole "
+                f"row with layout={name}(causal=false)"
             )
 
 
 def _check_padding(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"], tolerance: Tolerance) -> None:
-    """Raise UsageError unless each row gets the same logits alone as in the batch, ``logits``."""
+    """Raise UsageError unless each row alone gets the logits that it has in the batch, ``logits``."""
     for row in range(len(inputs)):
         alone = inputs.take(slice(row, row + 1)).cut_padding()
         width = alone.tokens.shape[1]
         expected = _compute_logits(model, alone)
-        if not _differ(expected, logits[row : row + 1, :width], alone.padding_mask, tolerance):
+        if not _logits_differ(expected, logits[row : row + 1, :width], alone.padding_mask, tolerance):
             continue
         # A recurrent model can amplify the rounding errors of a long row without bound. If the row's logits differ in a
         # batch of copies of the row, rounding errors may have caused the other differences too.
         copies = _compute_logits(model, alone.take(torch.zeros(len(inputs), dtype=torch.long)))[:1]
-        if width <= SHORT_ROW or not _differ(expected, copies, alone.padding_mask, tolerance):
+        if width <= SHORT_ROW or not _logits_differ(expected, copies, alone.padding_mask, tolerance):
             raise UsageError(
                 f"{_model_name(model)} reads padding, or other rows: a row's logits change when longer rows are in the "
                 "batch; give its forward a parameter padding_mask (rows × positions, True for a real token), hide "
@@ -293,7 +293,7 @@ def _check_padding(model: Model, inputs: Inputs, logits: Float[Tensor, "b t v"],
             )
 
 
-def _differ(
+def _logits_differ(
     logits: Float[Tensor, "b t v"],
     other_logits: Float[Tensor, "b t v"],
     mask: Bool[Tensor, "b t"],

@@ -34,8 +34,8 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
     """Measure the answers to new problems of one size after each loop, and return a row: ``exact`` is the fraction
     correct, ``confidence`` the mean log probability, per loop. ``chosen`` describes the loops that rules choose: the
     oracle, ``MaxConfidence`` for all problems as one batch (512 as published) and per problem, and the recipe's ``own``
-    rule, if it is another one. Raises UsageError for a layout that decodes, or if problems take different numbers of
-    loops."""
+    rule, if it differs from these. Raises UsageError for a layout that decodes, or if problems take different numbers
+    of loops."""
     recipe = weights.recipe
     if recipe.layout.decodes:
         raise UsageError(f"{weights.name}: its inputs hold the right answer; to measure confidence, use another layout")
@@ -56,7 +56,7 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
     }
     limits = {name: loop_limits(rule, planned) for name, rule in rules.items()}
     movement, limit = own_rule.needs_movement, torch.stack([*limits.values()]).amax(0)
-    traced, right = trace_answers(weights.model, recipe, batch, limit, movement=movement)
+    traced, right = trace_answers(weights.model, recipe, batch, limit, with_movement=movement)
     chosen = {}
     for name, rule in rules.items():
         loops = choose_loops(rule, replace(traced, loops=limits[name]), planned, limits[name])
@@ -101,7 +101,7 @@ def measure_depths(
 @torch.no_grad()
 def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, samples: int, seed: int) -> Fate:
     """Return the ``Fate`` of one set of weights: how answers and states change up to ``extra_loops`` after T(n). The
-    model runs twice, to compare each state with the last one."""
+    model runs twice, to compare each state with the final state."""
     model, recipe = weights.model.eval(), weights.recipe
     if int(recipe.loops.planned(torch.tensor([9]))) < 2:
         raise UsageError(f"{weights.name}: it runs a single loop; `depth` needs looped weights")
@@ -174,16 +174,16 @@ def find_recording_obstacle(recipe: Recipe) -> str:
 
 @torch.no_grad()
 def record_problem(weights: Weights, prompt: str, max_cells: int = MAX_CELLS) -> dict[str, Any] | None:
-    """Record a model's answer to one problem after every loop. Each of ``loops`` has, per answer slot, the likeliest
-    symbol's id (``said``) and probability in percent (``sure``), and the largest relative movement of a position's
-    state (``moved``; None in the first loop). ``stop`` is the loop at which the model's own rule stops, or its limit if
-    not ``stopped``; ``right`` is True if the answer after ``stop`` loops is right. Return None for more than MAX_LOOPS
-    loops or ``max_cells`` slots × loops. Raises UsageError if the task cannot parse the prompt, or if the right answer
-    is unknown."""
+    """Record a model's answer to one problem after every loop. Each entry of ``loops`` has, per answer slot, the
+    likeliest symbol's id (``said``) and probability in percent (``sure``), and the largest relative movement of a
+    position's state (``moved``; None in the first loop). ``stop`` is the loop at which the recipe's rule stops, or the
+    rule's limit if not ``stopped``; ``right`` is True if the answer after ``stop`` loops is right. Return None if the
+    recording needs more than MAX_LOOPS loops or ``max_cells`` slots × loops. Raises UsageError if the task cannot parse
+    the prompt, or if the right answer is unknown."""
     model, recipe = weights.model.eval(), weights.recipe
     problems, is_known = parse_prompt(recipe.task, prompt)
     if not is_known:
-        raise UsageError(f"{recipe.task.name}: the right answer to {prompt} is not known; use the file's problems")
+        raise UsageError(f"{recipe.task.name}: the answer to {prompt} is unknown; use a problem of the task's file")
     batch = recipe.layout.write(problems, recipe.task)
     rule = recipe.stopping.rule if isinstance(recipe.stopping, Restarts) else recipe.stopping
     predictions = predict(model, recipe, batch, rule)
@@ -210,7 +210,7 @@ def record_problem(weights: Weights, prompt: str, max_cells: int = MAX_CELLS) ->
         "shape": recipe.task.shape(problems.sizes[0].tolist()),
         "planned": int(recipe.loops.planned(batch.rounds)[0]),
         "stop": stop,
-        "stopped": predictions.stopped is None or bool(predictions.stopped[0]),
+        "stopped": predictions.stopped_by_rule is None or bool(predictions.stopped_by_rule[0]),
         "right": loops[stop - 1]["said"][:length] == right_symbols,
         "wanted": right_symbols,
         "loops": loops,

@@ -88,7 +88,7 @@ def family_samples(samples: int) -> int:
 
 
 def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
-    """Return the shortest sizes, as far as a size has few enough problems to measure all of them."""
+    """Return the shortest sizes: those that have few enough problems to measure all of them."""
     sizes: list[int] = []
     smallest = max(recipe.task.smallest, recipe.lengths.bottom)
     for size in recipe.task.listed_sizes or range(smallest, max(smallest, FAR_MULTIPLE * recipe.lengths.top) + 1):
@@ -100,11 +100,12 @@ def short_sizes(recipe: Recipe, samples: int = 100) -> list[int]:
 
 
 def _problems_by_family(
-    recipe: Recipe, size: tuple[int, ...], samples: int, names: Sequence[str], seed: int, by_name: bool
+    recipe: Recipe, size: tuple[int, ...], samples: int, names: Sequence[str], seed: int, are_requested: bool
 ) -> dict[str, Problems]:
-    """Return the problems of one size by family: ``{"every": …}`` if they are few, unless families are requested
-    ``by_name``. A family without test problems is left out, or raises NoProblemsLeft if requested ``by_name``."""
-    every = None if by_name else all_problems(recipe, size, samples)
+    """Return the problems of one size by family: ``{"every": …}`` if they are few, unless the families ``names``
+    ``are_requested`` by the user. A family without test problems raises NoProblemsLeft if requested; otherwise it is
+    left out."""
+    every = None if are_requested else all_problems(recipe, size, samples)
     if every is not None:
         return {"every": every}
     groups = {}
@@ -112,7 +113,7 @@ def _problems_by_family(
         try:
             groups[name] = evaluation_problems(recipe, size, samples, seed=seed, kind=name)
         except NoProblemsLeft:
-            if by_name:
+            if are_requested:
                 raise
     return groups
 
@@ -161,11 +162,11 @@ def scores_with_progress(
     measure, per_rule = (evaluate_families, len(recipe.task.families)) if families else (evaluate, 1)
     line, done = progress.add_line(label, per_rule * len(rules) * sum(cost.values())), 0.0
 
-    def watch(current_sizes: Sequence[Sizes], fraction: float) -> None:
+    def update_line(current_sizes: Sequence[Sizes], fraction: float) -> None:
         inside = fraction * per_rule * len(rules) * sum(cost[size] for size in current_sizes)
         line.update(max(line.done, done + inside), f"at {size_text(current_sizes[-1])}")
 
-    for score in measure(weights, [*distinct.values()], stopping=rules, watch=watch, **options):
+    for score in measure(weights, [*distinct.values()], stopping=rules, watch=update_line, **options):
         done += cost[score.sizes] * (per_rule if score.problems == "every" else 1)  # one score for all families
         line.update(max(line.done, done), f"at {size_text(score.sizes)}")
         yield score
@@ -195,7 +196,7 @@ def weights_digest(tensors: dict[str, Tensor]) -> str:
 
 
 def derive_sealed_seed(weights: Weights) -> int:
-    """Return the seed of the problems on which only these weights are measured, in the end."""
+    """Return the seed of the problems for the final scores of these weights; other weights get other problems."""
     return derive_seed(0, "sealed", weights.recipe.id, weights_digest(weights.model.state_dict()))
 
 
@@ -210,8 +211,8 @@ def measure_sealed(
     device: str | torch.device = "cpu",
 ) -> list[dict[str, Any]]:
     """Measure a run at new sizes, on ``samples`` problems of each kind and ``family_samples`` problems of each family.
-    The scores are stored in rows whose field ``sealed`` is a digest of the weights; return all such rows. Another call
-    measures further sizes and kinds, and never repeats a measurement."""
+    The scores are stored in rows whose field ``sealed`` is a digest of the weights; return all such rows. Scores that
+    are stored already are not measured again."""
     weights, recipe = run.weights(device), run.recipe
     name, seed = weights_digest(weights.model.state_dict()), derive_sealed_seed(weights)
     earlier = [row for row in run.rows("scores") if row.get("sealed") == name]
@@ -221,16 +222,16 @@ def measure_sealed(
     chosen = list(rules) or [recipe.stopping]
     all_sizes = list(dict.fromkeys(map(recipe.sizes, sizes)))
 
-    def store(*scores: Score) -> None:
+    def store_scores(*scores: Score) -> None:
         run.append("scores", *(score.row() | {"seed": seed, "sealed": name} for score in scores))
 
     for kind in kinds:
         measured = {(size, rule) for size, problems, rule in measurements if problems == kind}
         for missing, unmeasured in sizes_without_scores(recipe, all_sizes, chosen, measured).items():
             for score in evaluate(weights, unmeasured, samples=samples, stopping=missing, kind=kind, seed=seed):
-                store(score)
+                store_scores(score)
     short = [recipe.sizes(size) for size in short_sizes(recipe, family_samples)]
     for size in dict.fromkeys([*short, *all_sizes]):
         if size not in families:  # all families of a size are stored together
-            store(*evaluate_families(weights, [size], samples=family_samples, stopping=chosen[0], seed=seed))
+            store_scores(*evaluate_families(weights, [size], samples=family_samples, stopping=chosen[0], seed=seed))
     return [row for row in run.rows("scores") if row.get("sealed") == name]

@@ -88,7 +88,7 @@ def evaluate(
             size_rows = slice(number * samples, (number + 1) * samples)
             for rule, rule_results in zip(rules, results, strict=True):
                 part = rule_results.take(size_rows)
-                yield build_score(weights, rule, kind, size, problems, part, alone=True, rows=rows)
+                yield build_score(weights, rule, kind, size, problems, part, measured_alone=True, rows=rows)
 
 
 def _evaluate_to_precision(
@@ -109,13 +109,14 @@ def _evaluate_to_precision(
     for size in sizes:
         problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
         parts_by_rule: list[list[RowResults]] = [[] for _ in rules]
-        done, until = 0, smallest_sample(precision)
+        done, until = 0, smallest_sample_size(precision)
         while done < samples and until > done:
             part = slice(done, min(samples, -(-until // together) * together))
 
-            def on_progress(fraction: float, part: slice = part, size: AnySize = size) -> None:
+            def on_progress(fraction: float, row_range: slice = part, size: AnySize = size) -> None:
                 if watch:
-                    watch([recipe.sizes(size)], (part.start + fraction * (part.stop - part.start)) / samples)
+                    rows_done = row_range.start + fraction * (row_range.stop - row_range.start)
+                    watch([recipe.sizes(size)], rows_done / samples)
 
             results = results_of_groups(weights.model, recipe, [problems.take(part)], rules, on_progress)
             for parts, result in zip(parts_by_rule, results, strict=True):
@@ -125,11 +126,11 @@ def _evaluate_to_precision(
             repeats = describe_repeats(recipe.has_fixed_problems, problems.take(slice(done)))
             counted = counted_problems({"count": done} | repeats)
             rights = [sum(int(part.counts[:, 0].sum()) for part in parts) * counted / done for parts in parts_by_rule]
-            needed = [needed_sample(n, counted, precision, r.together) for n, r in zip(rights, rules, strict=True)]
+            needed = [needed_sample_size(n, counted, precision, r.together) for n, r in zip(rights, rules, strict=True)]
             until = done + math.ceil((max(needed) - counted) * done / counted)
         measured, early = problems.take(slice(done)), precision if done < samples else None
         for rule, parts in zip(rules, parts_by_rule, strict=True):
-            marks = {"precision": early, "alone": True, "rows": rows}
+            marks = {"precision": early, "measured_alone": True, "rows": rows}
             yield build_score(weights, rule, kind, recipe.sizes(size), measured, RowResults.join(parts), **marks)
 
 
@@ -139,13 +140,13 @@ def check_precision(precision: float | None) -> None:
         raise UsageError(f"precision is half the width of an interval, between 1e-6 and 0.5, not {precision}")
 
 
-def smallest_sample(precision: float) -> int:
+def smallest_sample_size(precision: float) -> int:
     """Return the number of problems for an interval of ± ``precision`` if all answers are right, or all are wrong; any
     other result needs more problems."""
     return math.ceil(NORMAL_QUANTILE**2 * (0.5 / precision - 1))
 
 
-def needed_sample(right_count: float, count: int, precision: float, batch_rows: int = 1) -> int:
+def needed_sample_size(right_count: float, count: int, precision: float, batch_rows: int = 1) -> int:
     """Return the number of problems to measure, given that ``right_count`` of ``count`` answers are right: ``count`` if
     their interval is within ± ``precision``, otherwise at most twice as many. ``batch_rows`` is the rule's batch
     size."""
@@ -166,10 +167,10 @@ def build_score(
     results: RowResults,
     *,
     precision: float | None = None,
-    alone: bool = False,
+    measured_alone: bool = False,
     rows: bool = False,
 ) -> Score:
-    """Return the Score of ``results`` on ``problems`` by one rule. A family that was measured ``alone`` is marked, so
+    """Return the Score of ``results`` on ``problems`` by one rule. A family that was ``measured_alone`` is marked, so
     that it is not reported as the worst. With ``rows``, the score has ``answers``, a row for each problem."""
     recipe, answers = weights.recipe, list[dict[str, Any]]()
     for i, (prompt, wanted) in enumerate(iterate_texts(recipe.task, problems) if rows else ()):
@@ -193,7 +194,7 @@ def build_score(
         at_limit=at_limit / count if rule.stops else None,
         ran=ran / count if rule.reads_output else None,
         precision=precision,
-        family="alone" if alone and kind not in KINDS_WITH_CURVE else None,
+        family="alone" if measured_alone and kind not in KINDS_WITH_CURVE else None,
         chance=recipe.layout.chance(recipe.task),
         final=final / count if recipe.task.final_after else None,
         together=rule.together if rule.together > 1 else None,
@@ -228,7 +229,7 @@ def _group_sizes(
     recipe: Recipe, sizes: Iterable[AnySize], samples: int, *, kind: Kind, seed: int
 ) -> Iterator[list[tuple[tuple[int, ...], Problems]]]:
     """Yield groups of sizes, in order, with ``samples`` fresh problems of each size. The rows of a group fit one
-    forward pass, unless it has a single size."""
+    forward pass, unless the group has a single size."""
     group: list[tuple[tuple[int, ...], Problems]] = []
     widest = 0
     for size in sizes:
@@ -278,19 +279,19 @@ def row_counts(recipe: Recipe, batch: Batch, predictions: Predictions) -> Int[Te
         (same & answer).sum(1),
         answer.sum(1),
         predictions.loops,
-        torch.zeros_like(predictions.loops) if predictions.stopped is None else ~predictions.stopped,
-        predictions.loops if predictions.ran is None else predictions.ran,
+        torch.zeros_like(predictions.loops) if predictions.stopped_by_rule is None else ~predictions.stopped_by_rule,
+        predictions.loops if predictions.loops_run is None else predictions.loops_run,
     ]
     return torch.stack([column.long() for column in (*columns, columns[0])], 1)
 
 
 def _is_final_part_right(
-    model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predictions: Predictions, right: Bool[Tensor, " b"]
+    model: Model, recipe: Recipe, batch: Batch, rule: Stopping, predictions: Predictions, is_right: Bool[Tensor, " b"]
 ) -> Bool[Tensor, " b"]:
     """Return a mask of the rows whose final part, the symbols after the last ``Task.final_after``, is right. If answer
-    tokens are inputs, wrong rows are decoded, because ``predictions`` were made from the right scratchpad. ``right`` is
-    True for rows whose whole answer is right."""
-    symbols, wrong = predictions.symbols, (~right).nonzero()[:, 0]
+    tokens are inputs, wrong rows are decoded, because ``predictions`` were made from the right scratchpad. ``is_right``
+    is True for rows whose whole answer is right."""
+    symbols, wrong = predictions.symbols, (~is_right).nonzero()[:, 0]
     if recipe.layout.decodes and len(wrong):
         symbols = symbols.clone()
         part = batch.take(wrong)
@@ -338,15 +339,15 @@ def _split_rows(count: int, width: int, positions: int = MAX_POSITIONS) -> list[
 
 
 def trace_answers(
-    model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"], *, movement: bool = False
+    model: Model, recipe: Recipe, batch: Batch, limit: Int[Tensor, " b"], *, with_movement: bool = False
 ) -> tuple[Trace, Bool[Tensor, "k b"]]:
     """Return a trace up to ``limit`` (see ``trace_loops``), and a mask of the loops and rows whose answers are
     right."""
     model.eval()
     end = recipe.layout.end_id(recipe.task)
     parts = _split_rows(*batch.targets.shape)
-    traces = [trace_loops(model, batch.take(part), limit[part], end, movement=movement) for part in parts]
-    names = ["predictions", "ends", "confidence", *["movement"] * movement]
+    traces = [trace_loops(model, batch.take(part), limit[part], end, with_movement=with_movement) for part in parts]
+    names = ["predictions", "ends", "confidence", *["movement"] * with_movement]
     traced = Trace(**{name: torch.cat([getattr(part, name) for part in traces], 1) for name in names}, loops=limit)
     right_symbols = gather_slots(batch.targets, batch.answer_slots)
     ignored = ~answer_mask(right_symbols, batch.answer_slots, end)

@@ -65,8 +65,9 @@ class Solver:
         return estimate
 
     def solve(self, prompt: str, stopping: Stopping | None = None) -> Answer:
-        """Answer a prompt, by the rule ``stopping`` or the recipe's own. ``right``, ``correct`` and ``perplexity`` are
-        None if the right answer is unknown. Raises UsageError if the task cannot parse the prompt."""
+        """Answer a prompt with the rule ``stopping``, by default the recipe's. ``right``, ``correct`` and
+        ``perplexity`` are None if the right answer is unknown. Raises UsageError if the task cannot parse the
+        prompt."""
         if not isinstance(prompt, str):
             raise UsageError(f"solve takes one prompt as text, not {type(prompt).__name__}; call it once per prompt")
         recipe, model, prompt = self.weights.recipe, self.weights.model, prompt.strip()

@@ -20,7 +20,8 @@ from lengthwise.runners.plain import detach
 
 
 class Objective(Config):
-    """Base class of training losses of a batch and each row's number of loops. Subclasses are frozen dataclasses."""
+    """Base class of training losses, given a batch and each row's number of loops. Subclasses are frozen
+    dataclasses."""
 
     needs_end: ClassVar[bool] = False  # True if answers must end with an end symbol, so that they can be empty
 
@@ -59,7 +60,7 @@ def loss_and_accuracy(
 class Final(Objective):
     """The loss after each row's last loop; for a standard model, which is advanced once, the usual loss.
 
-    With label smoothing (Szegedy et al. 2016, section 7) solved problems keep a gradient, so that nearly exact values,
+    With label smoothing (Szegedy et al., 2016, section 7), solved problems keep a gradient; thus nearly exact values,
     such as an eigenvalue of −1, become more exact.
     """
 
@@ -96,7 +97,7 @@ class Progressive(Objective):
     By default r is uniform in 1 … R, with gradients through all r loops. ``truncated`` is the published form,
     r = n + k: first n loops without gradients, n uniform in 0 … R − 1, then k loops with gradients, k uniform in
     1 … min(R − n, max(⌊R/2⌋, 1)); the pass of R loops has gradients in its last max(⌊R/2⌋, 1) loops only. A row with
-    fewer loops stops after its own number.
+    fewer loops stops after its own number of loops.
     """
 
     weight: Fraction = 0.5  # weight of the loss after fewer loops
@@ -129,9 +130,9 @@ class Progressive(Objective):
 
 @dataclass(frozen=True)
 class Segments(Objective):
-    """Runs ``count`` segments, each of a row's number of loops, with a loss and an optimizer step after each segment.
-    Gradients go through one segment only, so memory does not grow with ``count``, while the model learns to continue
-    from states that many loops have computed.
+    """Runs ``count`` segments, in each of which a row takes its number of loops, with a loss and an optimizer step
+    after each segment. Gradients go through one segment only, so memory does not grow with ``count``, while the model
+    learns to continue from states that many loops have computed.
 
     A subclass may define its own ``steps``. Calling the objective returns the mean of the losses of ``steps``.
     """

@@ -328,7 +328,7 @@ WRONG = [
     (lambda: lw.evaluate(Gru(), 2, task=3), "task: 3 is neither a task nor the name of one"),
     (lambda: lw.evaluate(Gru(returns_dict=True), 2, task="parity"), "but Gru gave dict"),
     (lambda: lw.evaluate(Gru(input_count=3), 2, task="parity"), "Gru has too few embeddings for the 4 symbols"),
-    (lambda: lw.evaluate(Gru(output_count=3), 2, task="parity"), "3 logits per position, but .* writes 4 symbols: 0 "),
+    (lambda: lw.evaluate(Gru(output_count=3), 2, task="parity"), "3 logits per position, but .* 4 output symbols: 0 "),
     (lambda: lw.evaluate(Gru().to("meta"), 2, task="parity"), "Gru has weights on the meta device"),
     (lambda: lw.evaluate("looped-parity", 3, samples=2, quiet=True).compare("x"), "compare takes scores, not 'x'; lw."),
     (lambda: lw.depth([]), "depth: name weights"),

@@ -80,7 +80,7 @@ def test_answers_are_those_of_the_full_trace(name, monkeypatch):
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     rules = [rule for rule in RULES if recipe.layout.ends or not rule.needs_end]
     limits = [loop_limits(rule, planned) for rule in rules]
-    traces = {str(limit): trace_loops(model, batch, limit, end, movement=True) for limit in limits}
+    traces = {str(limit): trace_loops(model, batch, limit, end, with_movement=True) for limit in limits}
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 1)
     alone = [predict_by_rules(model, recipe, batch, [rule])[0] for rule in rules]
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 10**9)
@@ -89,10 +89,10 @@ def test_answers_are_those_of_the_full_trace(name, monkeypatch):
         traced = traces[str(limit)]
         chosen, stopped = find_first_done(rule, traced, planned)
         assert torch.equal(found.symbols, traced.predictions[chosen - 1, row]), rule
-        assert torch.equal(found.loops, chosen) and torch.equal(found.stopped, stopped), rule
-        assert torch.equal(found.ran, torch.where(stopped, chosen + rule.answer_lag, limit)), rule
+        assert torch.equal(found.loops, chosen) and torch.equal(found.stopped_by_rule, stopped), rule
+        assert torch.equal(found.loops_run, torch.where(stopped, chosen + rule.answer_lag, limit)), rule
         assert_close(found.confidence, traced.confidence[chosen - 1, row], 1e-6)
-        for field in ("symbols", "loops", "stopped", "ran"):
+        for field in ("symbols", "loops", "stopped_by_rule", "loops_run"):
             assert torch.equal(getattr(found, field), getattr(beside, field)), (rule, field)
 
 

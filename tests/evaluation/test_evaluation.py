@@ -478,8 +478,8 @@ def cumulative_successes(share, seed, count=12_000):
 
 def sample_until_narrow(right, precision, most=10_000):
     """Return the sample size at which sampling ends, and how many problems were right by then."""
-    count = evaluation.smallest_sample(precision)
-    while (more := min(most, evaluation.needed_sample(right[count - 1], count, precision))) > count:
+    count = evaluation.smallest_sample_size(precision)
+    while (more := min(most, evaluation.needed_sample_size(right[count - 1], count, precision))) > count:
         count = more
     return count, right[count - 1]
 
@@ -499,14 +499,14 @@ def test_an_interval_of_a_sample_that_ends_early_still_covers(share, precision):
 def test_precision_decides_how_many_problems_are_measured():
     weights = load("looped-parity")
     (easy,) = evaluate(weights, [3], samples=1000, precision=0.1)
-    assert (easy.exact, easy.count, easy.precision) == (1.0, evaluation.smallest_sample(0.1), 0.1)
+    assert (easy.exact, easy.count, easy.precision) == (1.0, evaluation.smallest_sample_size(0.1), 0.1)
     (few,) = evaluate(weights, [3], samples=10, precision=0.1)
     assert (few.count, few.precision) == (10, None)  # all samples were used
     (same,) = evaluate(weights, [3], samples=easy.count)
     assert same.row() == {name: value for name, value in easy.row().items() if name != "precision"}
     hard, other = evaluate(weights, [3], samples=600, precision=0.1, stopping=[After(1), Oracle()])
     assert hard.count == other.count > easy.count  # all rules see the same problems
-    assert evaluation.needed_sample(256, 512, 0.1, batch_rows=512) == 1024  # one choice for a batch is one trial
+    assert evaluation.needed_sample_size(256, 512, 0.1, batch_rows=512) == 1024  # one choice for a batch is one trial
     for wrong in (0, 0.5, -1, 1e-200):
         with pytest.raises(UsageError, match=r"precision is half the width of an interval, between 1e-6 and 0\.5"):
             list(evaluate(weights, [3], precision=wrong))

@@ -209,7 +209,7 @@ def test_an_attack_tries_each_problem_once_and_ends_with_the_last(monkeypatch):
 
 def test_mutations_stay_within_the_largest_size_on_each_axis():
     search = Attempts(
-        least_confident=[Attempt("10*110", "uniform", True, -1.0), Attempt("1*1011", "uniform", True, -1.0)]
+        least_confident_attempts=[Attempt("10*110", "uniform", True, -1.0), Attempt("1*1011", "uniform", True, -1.0)]
     )
     tried = list(_generate_mutations(Multiplication(), search, Random(0), torch.tensor([2, 4])))
     assert len(tried) > 20
@@ -346,11 +346,11 @@ def test_the_shortest_failures_are_kept_in_whatever_order_they_come():
     draw = Random(0)
     texts = [str(number) * draw.randint(1, 3) for number in range(500)]
     tried = [Attempt(text, "uniform", draw.random() < 0.5, draw.choice([-1.0, -2.0])) for text in texts]
-    wrong = sorted((len(one.prompt), -one.confidence, one.prompt) for one in tried if not one.right)
+    wrong = sorted((len(one.prompt), -one.confidence, one.prompt) for one in tried if not one.is_right)
     search = Attempts()
     for start in range(0, len(tried), 70):
         search.add(tried[start : start + 70])
-    found = [(len(one.prompt), -one.confidence, one.prompt) for one in search.shortest]
+    found = [(len(one.prompt), -one.confidence, one.prompt) for one in search.shortest_failures]
     assert found == wrong[: attacking.KEPT_FAILURES] and search.failures.total() == len(wrong)
     assert attacking.SHOWN_FAILURES <= attacking.KEPT_FAILURES < len(wrong)
 

@@ -40,7 +40,7 @@ def test_keeps_the_best_of_the_answers_from_each_initial_state(sudoku, rule, pic
     starts, row = [with_initial_state(model, number) for number in range(5)], torch.arange(len(batch))
     tried = [predict(one, recipe, batch, rule) for one in starts]
     pairs = zip(starts, tried, strict=True)
-    traces = [trace_loops(one, batch, found.loops, None, movement=True) for one, found in pairs]
+    traces = [trace_loops(one, batch, found.loops, None, with_movement=True) for one, found in pairs]
     residuals = [whole.movement[found.loops - 1, row, 0].float() for whole, found in zip(traces, tried, strict=True)]
     values = torch.stack([-one for one in residuals] if pick == "residual" else [one.confidence for one in tried])
     best = values.argmax(0)
@@ -50,7 +50,7 @@ def test_keeps_the_best_of_the_answers_from_each_initial_state(sudoku, rule, pic
         assert torch.allclose(getattr(kept, name).double(), wanted.double()), name
     if kept.residual is not None:
         assert torch.allclose(kept.residual, torch.stack(residuals)[best, row])
-    assert torch.equal(kept.ran, sum(one.loops if one.ran is None else one.ran for one in tried))
+    assert torch.equal(kept.loops_run, sum(one.loops if one.loops_run is None else one.loops_run for one in tried))
 
 
 @BOTH

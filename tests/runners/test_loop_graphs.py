@@ -199,7 +199,7 @@ def test_settled_stops_once_the_answering_state_is_stationary(name, size, period
     recipe = weights.recipe
     batch = recipe.layout.write(evaluation_problems(recipe, recipe.sizes(size), 8, seed=0), recipe.task)
     (found,) = predict_by_rules(weights.model, recipe, batch, [Settled(0.01, period=period, most=80)])
-    assert bool(found.stopped.all()) == stops and (found.loops <= 80).all()
+    assert bool(found.stopped_by_rule.all()) == stops and (found.loops <= 80).all()
     (score,) = evaluate(weights, [size], samples=8, stopping=Settled(0.01, period=period, most=80))
     assert (score.at_limit == 0) == stops and score.row()["at_limit"] == score.at_limit
     (score,) = evaluate(weights, [size], samples=8, stopping=After(3))
