@@ -1,4 +1,4 @@
-"""Abacus embeddings and looped decoders (McLeish et al. 2024), and their reproduction.
+"""Abacus embeddings and looped decoders (McLeish et al., 2024): the published recipes and ours.
 
 ``abacus-addition`` is ours, at a small width; ``abacus-positions-<encoding>`` and ``abacus-split-<layers>x<loops>``
 compare encodings and splits at equal budget; ``paper-abacus-…`` and ``blog-abacus-addition`` are the published
@@ -40,12 +40,12 @@ SPLITS: dict[str, tuple[int, Injection]] = {
 }
 
 
-def paper() -> dict[str, Recipe]:
-    """A decoder of McLeish et al. 2024 as published: width 1024, 20 million sums of up to 20 digits; for a GPU."""
-    return recipes_by_name(map(_published_recipe, SPLITS))
+def paper_decoders() -> dict[str, Recipe]:
+    """A decoder of McLeish et al., 2024, as published: width 1024, 20 million sums of up to 20 digits; for a GPU."""
+    return recipes_by_name(map(_build_published_recipe, SPLITS))
 
 
-def _published_recipe(name: str) -> Recipe:
+def _build_published_recipe(name: str) -> Recipe:
     layers, injection = SPLITS[name]
     loops = DEPTH // layers
     # The batch size is constant: the published one grows to 8,192 over the first 60 % of the run, which lasts 24 hours.
@@ -87,8 +87,9 @@ def _published_recipe(name: str) -> Recipe:
 
 
 def blog_abacus_addition() -> Recipe:
-    """A blog's reproduction: one layer, 16 loops, the input read in every layer, and digit positions added to queries
-    and keys. Training takes 27 hours of one GPU; the blog reports a mean of 0.61 over 40 × 40 digits."""
+    """The model of a blog that reproduced Abacus addition (docs/abacus.md): one layer, 16 loops, the input read in
+    every layer, and digit positions added to queries and keys. Training takes 27 hours of one GPU; the blog reports a
+    mean exact match of 0.61 over 40 × 40 digits."""
     model = Transformer(
         width=1024,
         layers=1,
@@ -99,7 +100,7 @@ def blog_abacus_addition() -> Recipe:
         injection="reads",
     )
     return replace(
-        _published_recipe("1x16"),
+        _build_published_recipe("1x16"),
         name="blog-abacus-addition",
         model=model,
         objective=Progressive(),
@@ -121,8 +122,8 @@ ABACUS = Abacus(size=160, offset=100, std=0.3, start="sines", each_row=True)
 
 def abacus_addition() -> Recipe:
     """Our model for addition with Abacus embeddings: two layers, two loops and width 128. Half of the heads see only
-    neighbouring digit positions, the others only the position of the next digit; each may also attend to nothing. A
-    seed takes about 25 minutes of one CPU thread; weights are shipped. See docs/abacus.md."""
+    neighbouring digit positions, the others only the position of the next digit; any head may also attend to nothing.
+    A seed takes about 25 minutes of one CPU thread; weights are shipped. See docs/abacus.md."""
     coupling = Coupling(size=160, offset=100, std=0.3, start="sines")
     # A head that has to find the next column among its neighbours also mixes in some of their content.
     windows = CoupledHeads(count=SMALL_MODEL.heads, reach=1), CoupledHeads(count=SMALL_MODEL.heads // 2, ahead=1)
@@ -176,16 +177,17 @@ POSITIONS: dict[str, tuple[Position, ...]] = {
 }
 
 
-def positions() -> dict[str, Recipe]:
-    """Sums of up to 5 digits with one of ten positional encodings (compared as in McLeish et al. 2024), at a budget
+def positional_encodings() -> dict[str, Recipe]:
+    """Sums of up to 5 digits with one of ten positional encodings (compared as in McLeish et al., 2024), at a budget
     that also suffices for encodings without digit positions. See results/abacus."""
+    models = {name: replace(SMALL_MODEL, positions=positions) for name, positions in POSITIONS.items()}
     return recipes_by_name(
-        _comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=replace(SMALL_MODEL, positions=chosen))
-        for name, chosen in POSITIONS.items()
+        _build_comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=model)
+        for name, model in models.items()
     )
 
 
-def splits() -> dict[str, Recipe]:
+def depth_splits() -> dict[str, Recipe]:
     """Sums of up to 6 digits by sixteen effective layers of width 64, split into layers and loops as published.
     ``-once`` adds the input only before the first loop; ``-progressive`` adds a loss after a random number of loops.
     See results/abacus."""
@@ -193,7 +195,7 @@ def splits() -> dict[str, Recipe]:
     for name, (layers, injection) in SPLITS.items():
         loops = DEPTH // layers
         model = replace(SMALL_MODEL, width=64, layers=layers, injection=injection, positions=(_DIGIT_POSITIONS,))
-        build = partial(_comparison_recipe, top=6, steps=3000, loops=Constant(loops))
+        build = partial(_build_comparison_recipe, top=6, steps=3000, loops=Constant(loops))
         recipes.append(build(f"abacus-split-{name}", model=model))
         if loops > 1:
             recipes.append(build(f"abacus-split-{name}-once", model=replace(model, injection="once")))
@@ -201,7 +203,7 @@ def splits() -> dict[str, Recipe]:
     return recipes_by_name(recipes)
 
 
-def _comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
+def _build_comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
     """Return a recipe for sums of up to ``top`` digits, which trains in minutes."""
     sizes = (top, top + 2)
     return replace(
@@ -219,8 +221,8 @@ def _comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
 _SHORT_DIGIT_POSITIONS = Abacus(size=64, offset=8, std=0.3, start="sines", each_row=True)
 
 
-def tasks() -> dict[str, Recipe]:
-    """Another task of McLeish et al. 2024, on small sizes. See results/abacus."""
+def other_tasks() -> dict[str, Recipe]:
+    """Another task of McLeish et al., 2024, on small sizes. See results/abacus."""
     base = replace(abacus_addition_full(), steps=4000, ema=0.99)
     short_positions = replace(base, model=replace(SMALL_MODEL, positions=(_SHORT_DIGIT_POSITIONS,)), steps=12_000)
     rotary = replace(base, model=replace(SMALL_MODEL, positions=(_SHORT_DIGIT_POSITIONS, RoPE())))
@@ -240,12 +242,12 @@ def tasks() -> dict[str, Recipe]:
 
 def local_sorting() -> Recipe:
     """Our model for sorting: half of the heads see only the left neighbour, and collect a number's digits at its end;
-    the others see all positions. Trained on up to four numbers of four digits. Expect .99 or more on every family with
-    three numbers of three digits, .9 with four numbers of four digits, and little with five. A seed takes an hour of
-    one CPU thread; weights are shipped."""
+    the others see all positions. The model is trained on up to four numbers of four digits. Expect .99 or more on every
+    family with three numbers of three digits, .9 with four of four, and low scores with five of five. A seed takes an
+    hour of one CPU thread; weights are shipped."""
     similar = ("neighbours", "shared-front", "odd-one-out", "same-length", "two-values")
     return replace(
-        tasks()["abacus-sorting"],
+        other_tasks()["abacus-sorting"],
         name="local-sorting",
         lengths=Uniform(4),
         loops=Constant(4),

@@ -1,8 +1,8 @@
 """Controls: our looped variants without the loop, without the window, or without both.
 
 ``control-<task>-window`` sees only neighbours, in several layers applied once; ``-loops`` loops and sees the whole row;
-``-neither`` has neither; ``-both`` is ``looped-<task>`` at half its range. All four share data, steps and batch size;
-for pairs, models applied once use those of ``standard-pairs``.
+``-neither`` has neither; ``-both`` is ``looped-<task>`` at half its range. All four share data, steps and batch size,
+but for pairs, models applied once are trained as ``standard-pairs`` is.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ LAYERS = 20  # applied once instead of in a loop
 
 
 def controls() -> dict[str, Recipe]:
-    """One of our recipes without the loop, without the window, without both, or with both on half its range. See
-    docs/controls.md."""
+    """One of our recipes without the loop, without the window, without both, or with both on half the range of
+    training sizes. See docs/controls.md."""
     looped, standard = looped_pairs(), standard_pairs()  # the standard one has neither loop nor window
     assert isinstance(looped.model, Transformer)
     assert isinstance(standard.model, Transformer)

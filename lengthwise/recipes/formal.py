@@ -73,8 +73,9 @@ TASKS: dict[str, tuple[Task, Layout, int]] = {
 
 
 def formal_recipe(task: str, architecture: str, scale: Scale = "cpu", *, families: float = 0.0) -> Recipe:
-    """Return a recipe. ``task`` and ``architecture`` are keys of ``TASKS`` and ``ARCHITECTURES``, or names of
-    classes of tasks and mixers; ``families`` is the fraction of problems from families."""
+    """Return the recipe of an architecture on a task. ``task`` and ``architecture`` are keys of ``TASKS`` and
+    ``ARCHITECTURES``, or names of classes of tasks and mixers; ``families`` is the fraction of problems from
+    families."""
     if task in TASKS:
         problems, layout, symbols = TASKS[task]
         top, start = MAX_SYMBOLS // symbols, max(problems.smallest, START_SYMBOLS // symbols)
@@ -124,7 +125,7 @@ def _largest_size(task: Task, symbols: int) -> int:
 
 
 def exact_parity() -> dict[str, Recipe]:
-    """Parity by a recurrent layer whose reflections (Grazzi et al. 2025) are exact enough for 256 bits. Without a short
+    """Parity by a recurrent layer with reflections (Grazzi et al., 2025) exact enough for 256 bits. Without a short
     convolution, the first block's keys depend on one bit only. A seed takes a minute of one CPU thread."""
     gated = replace(two_blocks(GatedDeltaNet(negative=True, taps=0)), layers=1, heads=1)
     settings = {
@@ -150,6 +151,6 @@ def exact_parity() -> dict[str, Recipe]:
 KNOWN_OUTCOMES = {"parity": ("attention", "deltanet-01", "deltanet", "gated-deltanet", "lstm"), "s3": ("lstm",)}
 
 
-def formal() -> dict[str, Recipe]:
-    """An architecture on a formal language, with an outcome that is known from papers."""
+def formal_languages() -> dict[str, Recipe]:
+    """An architecture on a formal language for which papers tell whether the architecture learns it."""
     return recipes_by_name(formal_recipe(task, name) for task, names in KNOWN_OUTCOMES.items() for name in names)

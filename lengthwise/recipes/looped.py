@@ -1,4 +1,4 @@
-"""Looped transformers and their baselines (Fan et al. 2025): eight methods on six tasks, at three scales.
+"""Looped transformers and their baselines (Fan et al., 2025): eight methods on six tasks, at three scales.
 
 ``paper-<method>-<task>`` is the published recipe; ``<method>-<task>`` is the same at a small width, for a CPU: no
 positional encoding, no window. ``half-<method>-<task>`` is trained on half the range, with half the loops and pauses.
@@ -40,18 +40,18 @@ METHODS: tuple[Method, ...] = get_args(Method)
 
 @dataclass(frozen=True)
 class Setting:
-    """The settings of a task at one scale. Defaults are those shared by all tasks in Fan et al. 2025, section 6 and
+    """The settings of a task at one scale. Defaults are those shared by all tasks in Fan et al., 2025, section 6 and
     appendix.
 
     ``embedding_std`` is 1 / √(3 · symbols), the standard deviation of torch's initialization of a linear layer on
-    one-hot symbols: 0.29 for four. The official read-in is such a layer, with a bias, but on six inputs for every task
-    (0.24); for the unique set it is a table.
+    one-hot symbols: 0.29 for four symbols. The official code reads symbols with such a layer, plus a bias, but with six
+    inputs for every task (0.24); for the unique set, it uses an embedding table.
     """
 
     task: Task
     layers: int  # layers of the block
     heads: int
-    every: int  # steps until the curriculum's next length; 0: until the model masters it
+    steps_per_length: int  # steps until the curriculum's next length; 0: until the model masters it
     constant_steps: int  # steps until the rate falls
     steps: int = 100_000
     batch: int = 64
@@ -62,26 +62,33 @@ class Setting:
     ema: float = 0.0
     ema_start: int = 0
     top: int = 20
-    most: tuple[int, ...] = ()
+    top_per_axis: tuple[int, ...] = ()  # the largest size in training; empty: ``top`` on every axis
     large_eps: bool = False  # in AdamW: steps then vanish with the gradients, so that nothing is forgotten (docs/lab)
     families: tuple[str, ...] = ()  # half of the problems are from these families
     measurements: int = 10  # number of measurements near the training lengths, on 200 problems each
     keep_best: bool = False  # keep the best measured weights, on 500 problems each; else the last
     inspected_sizes: tuple[int, ...] = ()  # longer sizes that were measured while the setting was chosen (docs/lab)
-    least: float = 0.9  # with ``Mastery``: exact match that admits the next length
-    longest: float = 0.0  # with ``Mastery``: the fraction of rows that have the largest size so far
-    level: bool = True  # rows of short problems are as long as the batch's longest, and supervised to their ends
+    mastery_level: float = 0.9  # with ``Mastery``: exact match that admits the next length
+    longest_fraction: float = 0.0  # with ``Mastery``: the fraction of rows that have the largest size so far
+    level_rows: bool = True  # rows are as long as the batch's longest, and supervised to their ends
     fixed_count: int = 20  # number of loops, pauses, or blocks (in methods without loops), if it is fixed
 
 
 # Smaller than published, with larger initial weights, fewer heads, a faster curriculum and a higher rate. The unique
 # set has two heads of the published width: with heads of width eight it learns later and confuses symbols (docs/lab).
-_small_setting = partial(Setting, batch=32, width=64, level=False, init_std=0.1, embedding_std=0.3, ema=0.99)
+_small_setting = partial(Setting, batch=32, width=64, level_rows=False, init_std=0.1, embedding_std=0.3, ema=0.99)
 _steady_setting = partial(_small_setting, batch=64, large_eps=True)
 _long_setting = partial(
-    _steady_setting, layers=3, every=0, least=0.8, rate=1e-3, ema=0.998, level=True, inspected_sizes=(30,)
+    _steady_setting,
+    layers=3,
+    steps_per_length=0,
+    mastery_level=0.8,
+    rate=1e-3,
+    ema=0.998,
+    level_rows=True,
+    inspected_sizes=(30,),
 )
-_half_setting = partial(_steady_setting, every=0, ema=0.995, top=10, fixed_count=10, level=True)
+_half_setting = partial(_steady_setting, steps_per_length=0, ema=0.995, top=10, fixed_count=10, level_rows=True)
 
 SETTINGS: dict[Scale, dict[str, Setting]] = {
     "paper": {
@@ -89,7 +96,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
         "copy": Setting(Copy(), 2, 8, 1000, 20_000),
         "addition": Setting(Addition(2, "most", True, True), 3, 8, 1600, 32_000, embedding_std=0.26),
         "binary-sum": Setting(BinarySum(), 2, 16, 500, 10_000, ema=0.9999, ema_start=10_000),
-        "multiplication": Setting(Multiplication(), 4, 8, 500, 6000, embedding_std=0.26, top=11, most=(2, 11)),
+        "multiplication": Setting(Multiplication(), 4, 8, 500, 6000, embedding_std=0.26, top=11, top_per_axis=(2, 11)),
         "unique-set": Setting(UniqueSet(), 3, 8, 1000, 20_000, embedding_std=1.0),
     },
     "cpu": {
@@ -101,7 +108,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
             heads=8,
             constant_steps=0,
             steps=14_000,
-            longest=0.3,
+            longest_fraction=0.3,
             measurements=28,
             keep_best=True,
         ),
@@ -110,13 +117,13 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
             Multiplication(),
             layers=4,
             heads=8,
-            every=0,
+            steps_per_length=0,
             constant_steps=9000,
             steps=12_000,
             rate=7e-4,
             ema=0.995,
             top=11,
-            most=(2, 11),
+            top_per_axis=(2, 11),
             families=("mostly-highest", "powers", "one-and-any", "rich-in-one-digit"),
             measurements=48,
             keep_best=True,
@@ -132,7 +139,7 @@ SETTINGS: dict[Scale, dict[str, Setting]] = {
         "addition": _half_setting(Addition(2, "most", True, True), 3, 8, constant_steps=3000, steps=7000, rate=1e-3),
         "binary-sum": _half_setting(BinarySum(), 2, 8, constant_steps=1000, steps=2000, rate=7e-4),
         "multiplication": _half_setting(
-            Multiplication(), 4, 8, constant_steps=2000, steps=4000, rate=7e-4, top=6, most=(2, 6)
+            Multiplication(), 4, 8, constant_steps=2000, steps=4000, rate=7e-4, top=6, top_per_axis=(2, 6)
         ),
         "unique-set": _half_setting(UniqueSet(), 3, 2, constant_steps=3000, steps=7000, rate=1e-3, embedding_std=1.0),
     },
@@ -149,10 +156,11 @@ def build_variation(task: str, method: Method, scale: Scale = "cpu") -> Recipe:
     looped, watched_sizes = "loop" in method, (setting.top, int(1.3 * setting.top))
     pauses = setting.fixed_count if "pause" in method else 0
     # The paper's code supervises every column of a batch; its code for the baselines is not public.
-    full = FullOutput(pauses, whole_tail=setting.level, level=setting.level)
-    lengths = Mastery(top=setting.top, most=setting.most, least=setting.least, longest=setting.longest)
-    if setting.every:
-        lengths = Curriculum(top=setting.top, every=setting.every, most=setting.most)
+    full = FullOutput(pauses, whole_tail=setting.level_rows, level=setting.level_rows)
+    range_ = {"top": setting.top, "most": setting.top_per_axis}
+    lengths = Mastery(least=setting.mastery_level, longest=setting.longest_fraction, **range_)
+    if setting.steps_per_length:
+        lengths = Curriculum(every=setting.steps_per_length, **range_)
     return Recipe(
         name=f"{method}-{task}" if scale == "cpu" else f"{scale}-{method}-{task}",
         task=setting.task,
@@ -183,18 +191,18 @@ def build_variation(task: str, method: Method, scale: Scale = "cpu") -> Recipe:
     )
 
 
-def cpu() -> dict[str, Recipe]:
-    """A method of Fan et al. 2025 at a small width: minutes to three hours of one CPU thread. See results/looped."""
+def small_methods() -> dict[str, Recipe]:
+    """A method of Fan et al., 2025, at a small width: minutes to three hours of one CPU thread. See results/looped."""
     return _all_methods("cpu")
 
 
-def half() -> dict[str, Recipe]:
-    """A method of Fan et al. 2025 at a small width, trained on half the range. See docs/looped.md."""
+def half_range_methods() -> dict[str, Recipe]:
+    """A method of Fan et al., 2025, at a small width, trained on half the range. See docs/looped.md."""
     return _all_methods("half")
 
 
-def paper() -> dict[str, Recipe]:
-    """A method of Fan et al. 2025 as published: width 256, 100,000 steps; for a GPU."""
+def paper_methods() -> dict[str, Recipe]:
+    """A method of Fan et al., 2025, as published: width 256, 100,000 steps; for a GPU."""
     return _all_methods("paper")
 
 

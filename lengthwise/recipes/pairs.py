@@ -47,7 +47,7 @@ def looped_pairs() -> Recipe:
 
 def standard_pairs() -> Recipe:
     """Addition by four layers that see the whole row, with learned positions, applied once, on the data of
-    ``looped-pairs``. With as few steps as that recipe, it does not learn all 8-digit sums."""
+    ``looped-pairs``. With only the 2,500 steps of that recipe, this model does not learn all 8-digit sums."""
     return replace(
         looped_pairs(),
         name="standard-pairs",
@@ -68,9 +68,9 @@ def standard_pairs() -> Recipe:
     )
 
 
-def notebook() -> dict[str, Recipe]:
-    """The notebook's settings: a standard encoder and the looped one that it meant to use, on sums of exactly 8 digits,
-    decimal or binary modulo 2ⁿ."""
+def notebook_models() -> dict[str, Recipe]:
+    """The notebook's settings: a standard encoder, and the looped encoder that the notebook meant to use, on sums of
+    exactly 8 digits, decimal or binary modulo 2ⁿ."""
     # Like torch's encoder layer: an MLP of width 2,048, dropout (but none inside the MLP), and initial weights of
     # standard deviation 1 / √(3 · inputs). A column's two digits are read as two real numbers.
     standard = Transformer(

@@ -26,7 +26,8 @@ SIZES = {"small": (16, 64, 3), "medium": (32, 128, 4), "large": (64, 256, 6)}  #
 
 
 def build_models(size: str) -> dict[str, tuple[ModelSpec, float]]:
-    """Return one size's models with their peak rates. GPT is twice as wide, for as many parameters as the others."""
+    """Return the models of one size, each with its peak rate. GPT is twice as wide as the others, to have as many
+    parameters."""
     width, hidden, layers = SIZES[size]
     gpt = Transformer(
         width=2 * width,
@@ -48,13 +49,13 @@ def build_models(size: str) -> dict[str, tuple[ModelSpec, float]]:
     }
 
 
-def paper() -> dict[str, Recipe]:
+def paper_models() -> dict[str, Recipe]:
     """A model of the ReTran paper as published: ten epochs of 2.6 million expressions of up to 30 characters."""
     # One difference: the published GPT also has dropout after each GELU.
-    return recipes_by_name(_published_recipe(name, size) for size in SIZES for name in build_models(size))
+    return recipes_by_name(_build_published_recipe(name, size) for size in SIZES for name in build_models(size))
 
 
-def _published_recipe(name: str, size: str) -> Recipe:
+def _build_published_recipe(name: str, size: str) -> Recipe:
     model, rate = build_models(size)[name]
     epoch = ROWS // BATCH
     return Recipe(
@@ -85,13 +86,13 @@ BUDGETS = {
 }
 
 
-def cpu() -> dict[str, Recipe]:
+def small_models() -> dict[str, Recipe]:
     """A model of the ReTran paper on a budget for a CPU: fewer expressions, in smaller batches."""
     recipes = []
     for size, (expressions, settings) in BUDGETS.items():
         for name, (batch, rate) in settings.items():
             steps = expressions // batch
-            recipe = replace(_published_recipe(name, size), name=f"{name}-{size}", steps=steps, batch=batch)
+            recipe = replace(_build_published_recipe(name, size), name=f"{name}-{size}", steps=steps, batch=batch)
             watch = Watch(every=steps // 10, validation=8192)
             recipes.append(replace(recipe, optimizer=AdamW(rate=rate), watch=watch))
     return recipes_by_name(recipes)

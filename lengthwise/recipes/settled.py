@@ -45,8 +45,8 @@ def settled_parity() -> Recipe:
 
 
 def settled_copy() -> Recipe:
-    """``looped-copy`` whose answer stays right. One head sees the whole row, so that every position can tell when the
-    copy is complete. A seed takes four minutes of one CPU thread."""
+    """``looped-copy`` with an answer that stays right in further loops. One head sees the whole row, so that every
+    position can tell when the copy is complete. A seed takes four minutes of one CPU thread."""
     return replace(
         looped_copy(),
         name="settled-copy",
@@ -63,8 +63,8 @@ def settled_copy() -> Recipe:
 
 
 def settled_addition() -> Recipe:
-    """Binary addition, lowest digit first, whose sum stays right. It takes about as many loops as the longest carry,
-    not T(n) = n. A seed takes eight minutes of one CPU thread."""
+    """Binary addition, lowest digit first, with a sum that stays right in further loops. It takes about as many loops
+    as the longest carry, not T(n) = n. A seed takes eight minutes of one CPU thread."""
     return replace(
         looped_addition(),
         name="settled-addition",
@@ -79,8 +79,8 @@ def settled_addition() -> Recipe:
 
 
 def settled_binary_sum() -> Recipe:
-    """The binary sum of up to 12 bits, whose answer stays right; counts beyond those of training are wrong. A seed
-    takes seven minutes of one CPU thread."""
+    """The binary sum of up to 12 bits, with an answer that stays right in further loops; counts larger than in training
+    are wrong. A seed takes seven minutes of one CPU thread."""
     return replace(
         short_binary_sum(),
         name="settled-binary-sum",
@@ -96,7 +96,7 @@ def settled_binary_sum() -> Recipe:
 
 
 def looped_prefix_sum() -> Recipe:
-    """Prefix sums by a looped convolution (Bansal et al. 2022): each loop sees the neighbours and the input."""
+    """Prefix sums by a looped convolution (Bansal et al., 2022): each loop sees the neighbours and the input."""
     return Recipe(
         name="looped-prefix-sum",
         task=PrefixSum(),

@@ -1,10 +1,10 @@
-"""Looped transformers that see neighbours, not the whole row: our variant of the looped system (Fan et al. 2025).
+"""Looped transformers that see neighbours, not the whole row: our variant of the looped system (Fan et al., 2025).
 
 Layout, loops and objective are those of the published method, ``fop-loop-adaptive``; recipes that halt by themselves
 have other loops and objectives. Attention differs. Without a positional encoding, a model finds a position by counting,
 and counts grow with the length. Here a head sees the left neighbour, or the same digit position of each number
-(``CoupledHeads``), or, where symbols must be found, all earlier positions (``EarlierHeads``). So these heads
-see the same at every length.
+(``CoupledHeads``), or, where symbols must be found, all earlier positions (``EarlierHeads``). So what
+these heads see does not depend on the length.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def looped_addition() -> Recipe:
 
 
 def columns_addition() -> Recipe:
-    """An earlier form of ``looped-addition``, without the mark, in half of the steps: at twice the training length,
-    uniform sums are right and complements are not. Ablations are based on it."""
+    """An earlier form of ``looped-addition``, without the mark, trained for half of the steps: at twice the training
+    length, uniform sums are right and complements are not. Ablations are based on this recipe."""
     return replace(
         WINDOWED,
         name="columns-addition",
@@ -168,8 +168,8 @@ def short_binary_sum() -> Recipe:
 
 def looped_binary_sum() -> Recipe:
     """``short-binary-sum`` that counts past 32 ones: trained to 36 bits, with rows of 7 to 32 ones around each power of
-    two, since training must contain every such carry. It starts with up to ten bits, so that the model learns one rule
-    for all positions of the answer. A seed takes 45 minutes of one CPU thread; only one was trained."""
+    two, since training must contain every such carry. Training starts with up to ten bits, so that the model learns one
+    rule for all positions of the answer. A seed takes 45 minutes of one CPU thread; only one seed was trained."""
     sums = short_binary_sum()
     return replace(
         sums,
@@ -187,7 +187,7 @@ def halting_binary_sum() -> Recipe:
     """``looped-binary-sum`` that stops by itself. A clock, one small layer that sees the left neighbour and the mark of
     the first bit, but no bits, runs beside the layers that count; a tenth of the rows stop too early, which trains only
     the clock. A model that both counts and detects the last bit does not count beyond the training lengths, and a clock
-    that sees bits stops early at long rows (docs/lab). A seed takes half an hour of one CPU thread; only one was
+    that sees bits stops early on long rows (docs/lab). A seed takes half an hour of one CPU thread; only one seed was
     trained."""
     sums = looped_binary_sum()
     return replace(
@@ -204,11 +204,11 @@ def halting_binary_sum() -> Recipe:
 
 def looped_multiplication() -> Recipe:
     """Our model for products of 1 or 2 bits and n bits: n₁·n₂ + 2 loops, with heads as for addition. The first position
-    is marked: without it no weights can distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal neighbour
-    changes nothing. Rows take up to twenty more loops in training, so that finished digits stay. It stops by a clock
-    with two layers, since one operand determines how fast its mark moves along the other; beyond the training lengths
-    the clock may be early, so the answer is taken four loops later. A seed takes 20 minutes of one CPU thread; expect
-    every family to be right at the training length."""
+    is marked: without the mark no weights can distinguish 11 * 1 from 1 * 1, since averaging a digit with an equal
+    neighbour changes nothing. Rows take up to twenty more loops in training, so that finished digits stay. It stops by
+    a clock with two layers, since one operand determines how fast the clock's mark moves along the other; beyond the
+    training lengths the clock may be early, so the answer is taken four loops later. A seed takes 20 minutes of one CPU
+    thread; expect every family to be right at the training length."""
     return replace(
         LONG,
         name="looped-multiplication",
@@ -232,10 +232,10 @@ def looped_multiplication() -> Recipe:
 
 
 def looped_unique_set() -> Recipe:
-    """Our model for the unique set: one head sees the left neighbour, the other all earlier positions, to find equal
-    symbols, or nothing. Three fifths of the problems are structured: a symbol has to find its own copies among many
-    copies of another. It stops by itself. A seed takes 45 minutes of one CPU thread; expect .99 or more on every family
-    at 1.5 times the training length."""
+    """Our model for the unique set: one head sees the left neighbour; the other, which finds equal symbols, sees all
+    earlier positions. Three fifths of the problems are structured: a symbol has to find its own copies among many
+    copies of another. The model stops by itself. A seed takes 45 minutes of one CPU thread; expect .99 or more on every
+    family at 1.5 times the training length."""
     positions = (LocalHeads(1), EarlierHeads(1), Mark())
     odd = ("odd-end", "odd-one-out", "two-odd", "in-order", "palindrome")
     return replace(

@@ -21,7 +21,7 @@ OUTER_PARAMETERS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # d
 )
 def test_published_decoders_have_the_published_parameter_counts(name, layers):
     """The count by hand is 122.5M for 16 × 1 with about as many symbols (120) as the published vocabulary."""
-    recipe = abacus.paper()[f"paper-abacus-{name}"]
+    recipe = abacus.paper_decoders()[f"paper-abacus-{name}"]
     symbols = lw.Vocab(tuple(chr(200 + i) for i in range(120)))
     with torch.device("meta"):
         model = recipe.model.build(symbols, symbols, causal=True)
@@ -41,7 +41,8 @@ def test_probes_fit_the_position_tables_of_their_recipes():
 
 
 @pytest.mark.parametrize(
-    ("family", "depth", "budget"), [(abacus.positions, 4, (4000, 64, 5)), (abacus.splits, 16, (3000, 64, 6))]
+    ("family", "depth", "budget"),
+    [(abacus.positional_encodings, 4, (4000, 64, 5)), (abacus.depth_splits, 16, (3000, 64, 6))],
 )
 def test_compared_recipes_have_the_same_budget_and_depth(family, depth, budget):
     recipes = family().values()

@@ -13,7 +13,7 @@ from lengthwise.api import catalog
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.schemas import ParameterRow
 from lengthwise.cli.entry import main
-from lengthwise.recipes.retran import build_models, cpu, paper
+from lengthwise.recipes.retran import build_models, paper_models, small_models
 from lengthwise.report.published import read_table
 from lengthwise.runners.cpu import recurrent
 from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
@@ -59,7 +59,7 @@ PARAMETERS = {
 @pytest.mark.parametrize("size", PARAMETERS)
 def test_models_have_their_published_size(size):
     for name, parameters in PARAMETERS[size].items():
-        for recipe in (cpu()[f"{name}-{size}"], paper()[f"paper-{name}-{size}"]):
+        for recipe in (small_models()[f"{name}-{size}"], paper_models()[f"paper-{name}-{size}"]):
             assert sum(parameter.numel() for parameter in recipe.build().parameters()) == parameters
 
 

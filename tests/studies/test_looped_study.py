@@ -63,7 +63,7 @@ def test_methods_differ_only_in_layout_loops_depth_and_injection(scale, task):
     assert list(METHODS) == list(TABLE)
     for method, (layout, count, blocks, injection) in TABLE.items():
         recipe = build_variation(task, method, scale)
-        level = isinstance(layout, lw.FullOutput) and SETTINGS[scale][task].level
+        level = isinstance(layout, lw.FullOutput) and SETTINGS[scale][task].level_rows
         whole = {"whole_tail": True, "level": True} if level else {}
         assert recipe.layout == replace(layout, pauses=layout.pauses // part, **whole)
         assert recipe.loops == (Constant(max(1, count // part)) if count else PerRound())
