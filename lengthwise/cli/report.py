@@ -16,10 +16,10 @@ from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Size
 from lengthwise.cli.console import announce_duration, has_code_changed, print_files, save_page, show_elapsed, warn
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
-from lengthwise.report import all_curves, by_recipe, drop_repeats
+from lengthwise.report import all_curves, by_recipe, drop_repeated_folders
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
-from lengthwise.report.publish import publish, publish_depth, redraw
+from lengthwise.report.publish import publish, publish_depth, redraw_figures
 from lengthwise.report.published import is_results_folder, read_figures_json, read_inquiries, read_published_runs
 from lengthwise.report.scored import PooledComparison
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS
@@ -77,7 +77,8 @@ def run(args: Options) -> int:
     folders = [Path(name) for name in args.runs if is_results_folder(Path(name))]
     if args.matrix:  # architectures × tasks, from run folders and from the runs in folders of results
         runs = [run for folder in folders for run in read_published_runs(folder)]
-        rows = matrix_rows(drop_repeats([*runs, *(_open_run(name) for name in args.runs if Path(name) not in folders)]))
+        runs += [_open_run(name) for name in args.runs if Path(name) not in folders]
+        rows = matrix_rows(drop_repeated_folders(runs))
         with show_elapsed("the matrix", quiet=args.quiet):
             files = publish_matrix(rows, Path(args.out or "figures"), **_figure_options(args))
         return print_files(args, files, matrix_table(rows), matrix=rows)
@@ -98,14 +99,14 @@ def run(args: Options) -> int:
         if len(set(targets)) < len(targets):
             raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
         pairs = zip(folders, targets, strict=True)
-        return print_files(args, [file for pair in pairs for file in redraw(*pair, **_figure_options(args))])
+        return print_files(args, [file for pair in pairs for file in redraw_figures(*pair, **_figure_options(args))])
     paths = {name: inquiry_path(name) for name in args.runs}
-    runs = drop_repeats(_open_run(name) for name, path in paths.items() if path is None)
+    runs = drop_repeated_folders(_open_run(name) for name, path in paths.items() if path is None)
     inquiries: list[InquiryFolder] = []
     if any(paths.values()):
         from lengthwise.ask.inquiry import InquiryRun
 
-        inquiries = drop_repeats(InquiryRun.open(path) for path in paths.values() if path)
+        inquiries = drop_repeated_folders(InquiryRun.open(path) for path in paths.values() if path)
     if args.html:
         check_writable("--html", Path(args.html))
         return _write_page(

@@ -3,7 +3,7 @@
     curves(runs) → Curve     one per recipe, set of problems and stopping rule, with all its seeds
     Curve.points() → Point   one per size: the mean over seeds, with a band
 
-``tables`` formats them for the terminal, ``csv_files`` writes CSV, ``terminal`` plots with characters, the modules
+``tables`` formats curves for the terminal, ``csv_files`` writes CSV, ``terminal`` plots with characters, the modules
 named ``…_figure`` plot with matplotlib in one ``style``; ``publish`` writes all of these into a folder.
 """
 
@@ -52,7 +52,7 @@ class Point:
     high: float  # exact match of the best seed, or the interval's upper end
     error: float | None  # standard error of the mean over seeds; None for a single seed
     seeds: int
-    solved: int  # number of seeds with exact match of SOLVED (.99) or more
+    solved_seeds: int  # number of seeds with exact match of SOLVED (.99) or more
     count: int  # problems per seed, repeated ones counted once; the minimum over seeds
     families: tuple[str, ...] = ()  # families of structured problems; if some have wrong answers, only those
 
@@ -72,37 +72,37 @@ class Curve:
     problems: str  # "uniform", "hard", "natural", the name of a family, or WORST_FAMILY: the worst one at each size
     stopping: str  # the stopping rule; empty for language models
     rows_by_seed: Mapping[SeedPair, Sequence[Row]]
-    looked_at: tuple[int, ...] = ()  # sizes that the recipe may have been selected on; empty if unknown
-    most: tuple[int, ...] = ()  # the largest size trained on, per axis
+    chosen_on: tuple[int, ...] = ()  # sizes that the recipe may have been selected on; empty if unknown
+    top_per_axis: tuple[int, ...] = ()  # the largest size trained on, per axis
     diverged: int = 0  # seeds whose loss became NaN or infinite
     own_rule: str = ""  # the recipe's own stopping rule
 
     @property
     def tops(self) -> Sizes:
         """The largest size trained on, per axis; by default ``top`` on every axis."""
-        return self.most or (self.top,) * len(self.axes)
+        return self.top_per_axis or (self.top,) * len(self.axes)
 
     def points(self) -> list[Point]:
         """Return one point per size, smallest first. Each point averages the seeds that were measured at its size."""
         return [*self._points]
 
     @cached_property
-    def _latest(self) -> list[Row]:
+    def _latest_rows(self) -> list[Row]:
         return [row for rows in self.rows_by_seed.values() for row in select_reported_rows(rows)]
 
     @cached_property
     def _points(self) -> Sequence[Point]:
         points = []
-        for sizes, rows in sorted(group_by(self._latest, lambda row: tuple(row["sizes"])).items()):
-            shares = [row["exact"] for row in rows]
+        for sizes, rows in sorted(group_by(self._latest_rows, lambda row: tuple(row["sizes"])).items()):
+            scores = [row["exact"] for row in rows]
             if len(rows) == 1:
                 low, high, error = rows[0]["low"], rows[0]["high"], None
             else:
-                low, high, error = min(shares), max(shares), statistics.stdev(shares) / math.sqrt(len(shares))
-            solved, count = sum(share >= SOLVED for share in shares), min(map(counted_problems, rows))
+                low, high, error = min(scores), max(scores), statistics.stdev(scores) / math.sqrt(len(scores))
+            solved, count = sum(score >= SOLVED for score in scores), min(map(counted_problems, rows))
             failing = [row for row in rows if row["exact"] < 1]
             families = tuple(sorted({row["problems"] for row in failing or rows} - {*NON_FAMILIES}))
-            points.append(Point(sizes, statistics.fmean(shares), low, high, error, len(rows), solved, count, families))
+            points.append(Point(sizes, statistics.fmean(scores), low, high, error, len(rows), solved, count, families))
         return points
 
     def diagonal(self) -> list[Point]:
@@ -113,12 +113,12 @@ class Curve:
 
     def has_all_problems(self) -> bool:
         """Return True if every seed was measured on all problems of the training length."""
-        names = [row["problems"] for row in self._latest if tuple(row["sizes"]) == self.tops]
+        names = [row["problems"] for row in self._latest_rows if tuple(row["sizes"]) == self.tops]
         return {*names} == {"every"} and len(names) == len(self.rows_by_seed)
 
     def is_sealed(self) -> bool:
         """Return True if all points were measured on sealed problems, which nothing else uses."""
-        return all("sealed" in row for row in self._latest)
+        return all("sealed" in row for row in self._latest_rows)
 
     def is_trained_size(self, sizes: Sizes) -> bool:
         """Return True if these sizes lie within the training range."""
@@ -140,11 +140,11 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
                 seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
         first = group[0].outline
         diverged = sum(run.diverged for run in group)
-        facts = {"looked_at": first.looked_at, "most": first.tops, "diverged": diverged, "own_rule": first.stopping}
+        facts = {"chosen_on": first.looked_at, "top_per_axis": first.tops, "own_rule": first.stopping}
         # Single families come last; within both groups the recipe's own rule comes first.
         for problems, stopping in sorted(kinds, key=lambda kind: (_is_family(kind[0]), kind[1] != first.stopping)):
             seeds = kinds[problems, stopping]
-            drawn.append(Curve(label, first.top, first.axes, problems, stopping, seeds, **facts))
+            drawn.append(Curve(label, first.top, first.axes, problems, stopping, seeds, diverged=diverged, **facts))
     if not drawn:
         rest_text = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         first = ", ".join(run.folder.name for run in runs[:3])
@@ -181,7 +181,7 @@ def by_recipe(runs: Iterable[RunFolder]) -> dict[str, list[RunFolder]]:
         outline = run.outline
         first = seeds.setdefault(outline.seedless_id, {}).setdefault((outline.seed, outline.data_seed), run)
         if first.folder.resolve() != run.folder.resolve():
-            raise UsageError(f"{run.folder}: {first.folder} is the same run, of the same seed: name one of them")
+            raise UsageError(f"{run.folder}: {first.folder} is the same run, with the same seed: name only one")
     if not seeds:
         raise UsageError("there is nothing to report: name at least one run")
     groups = [[*runs_by_seed.values()] for runs_by_seed in seeds.values()]
@@ -196,7 +196,7 @@ def own_scores(run: RunFolder) -> list[Row]:
     return [row for row in select_reported_rows(run.rows("scores")) if row["stopping"] == run.outline.stopping]
 
 
-def drop_repeats(folders: Iterable[AnyFolder]) -> list[AnyFolder]:
+def drop_repeated_folders(folders: Iterable[AnyFolder]) -> list[AnyFolder]:
     """Return the folders without duplicates of the same path."""
     return [*{folder.folder.resolve(): folder for folder in folders}.values()]
 
@@ -229,8 +229,8 @@ def scores_at_training_length(curves: Iterable[Curve]) -> dict[str, float]:
 
 
 def warnings_by_recipe(curves: Sequence[Curve]) -> dict[str, str]:
-    """Return ``training_warnings`` by recipe. A warning says so if exact match was measured on all problems of the
-    training length."""
+    """Return ``training_warnings`` by recipe. If exact match was measured on all problems of the training length, the
+    warning states this."""
     fits = scores_at_training_length(curves)
     exhaustive = {curve.label for curve in curves if curve.problems == WORST_FAMILY and curve.has_all_problems()}
     warnings = {}

@@ -43,8 +43,8 @@ def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, floa
     shorter size beyond the training range may have an upper end below 0.99. ``longest_uniform`` ignores families.
     ``generalise``: the number of seeds that solve a size beyond the training range. ``worst``: the worst family within
     the training range; if none fails there, the worst of all sizes. ``chosen_on``: sizes that the recipe may have been
-    selected on. ``fit``: exact match at the training length. ``operations``: of the whole training, by the recipe's
-    ``operations_per_step`` (keys are ids without seeds). ``cpu_s``: processor time, the median over seeds."""
+    selected on. ``fit``: exact match at the training length. ``operations``: the operations of the whole training, from
+    the recipe's ``operations_per_step`` (keys are ids without seeds). ``cpu_s``: the median processor time of seeds."""
     rows = []
     for label, group in by_recipe(runs).items():
         first = group[0].outline
@@ -82,7 +82,7 @@ def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, floa
 
 
 def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
-    """Return the longest size solved on uniform problems and, with ``families``, on all families; None if none is."""
+    """Return the longest size that is solved on uniform problems and, with ``families``, on all families, or None."""
     lowest = {tuple(row["sizes"]): row for row in worst_rows(scores)} if families else {}
     longest = None
     uniform = [row for row in scores if row["problems"] == "uniform"]
@@ -205,7 +205,7 @@ def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
         low = lowest.get(size)
         named = f"{low['problems']}, of {len(structured[size])}" if low else ""
         mark = " (trained)" if is_within_training_sizes(size, tops) else ""
-        yield f"| {size_text(size)}{mark} | {_format_share(uniform.get(size))} | {_format_share(low)} | {named} |"
+        yield f"| {size_text(size)}{mark} | {_format_score(uniform.get(size))} | {_format_score(low)} | {named} |"
     yield ""
     yield "Exact match: the whole answer is right, end symbol included. In brackets: the 95 % Wilson interval (for the"
     yield "worst family: of the lowest of all families) and the number of fresh problems."
@@ -213,5 +213,5 @@ def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     yield from (f"Intervals: {note}." for note in interval_notes(rows))
 
 
-def _format_share(row: Row | None) -> str:
+def _format_score(row: Row | None) -> str:
     return f"{share_text(row['exact'], 3)} ({interval_text(row)}; {row['count']:,})" if row else "–"

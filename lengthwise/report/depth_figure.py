@@ -35,7 +35,7 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
     for (above, below), row in zip(grid.T, rows, strict=True):
         if len(row["exact"]) != len(row["confidence"]):
             where = f"the row of length {size_text(row['sizes'])}"
-            raise UsageError(f"depth.jsonl: {where} has different numbers of loops and confidences: delete it")
+            raise UsageError(f"depth.jsonl: {where} has different numbers of loops and confidences: delete the row")
         # A cross-entropy that rounds to 0 has no logarithm; draw it at about float32's resolution.
         unsure = [max(1e-8, -confidence) for confidence in row["confidence"]]
         for axes, values in ((above, row["exact"]), (below, unsure)):
@@ -104,25 +104,26 @@ def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
     axes.tick_params(color=FAINT, labelsize=6)
 
 
-def _draw_problem(above: Axes, below: Axes, fate: Fate) -> None:
+def _draw_problem(movement_axes: Axes, state_axes: Axes, fate: Fate) -> None:
     """Draw one problem's states. The upper panel shows how far each loop, counted from 1, moved each position's state
     (dark: not at all); the lower one shows the states on two principal components, with a cross after T(n) loops."""
     moved = [[math.nan if x is None else max(MIN_MOVEMENT, x) for x in loop] for loop in fate.map]
     edges = (-0.5, len(moved[0]) - 0.5, len(moved) + 0.5, 0.5)  # left, right, bottom, top
     scale = LogNorm(1e-6, 2)
-    image = above.imshow(moved, aspect="auto", norm=scale, interpolation="nearest", cmap="viridis", extent=edges)
-    above.axhline(fate.map_planned, color="white", linewidth=0.8)
-    above.text(len(moved[0]) - 0.6, fate.map_planned, "T(n)", color="white", fontsize=6, ha="right", va="bottom")
-    above.grid(visible=False)
+    image = movement_axes.imshow(moved, "viridis", scale, aspect="auto", interpolation="nearest", extent=edges)
+    movement_axes.axhline(fate.map_planned, color="white", linewidth=0.8)
+    place = len(moved[0]) - 0.6, fate.map_planned
+    movement_axes.text(*place, "T(n)", color="white", fontsize=6, ha="right", va="bottom")
+    movement_axes.grid(visible=False)
     across, up = zip(*fate.path, strict=True)
-    below.plot(across, up, color=FAINT, linewidth=0.5)
-    states = below.scatter(across, up, c=range(1, len(across) + 1), s=5, cmap="viridis", zorder=3)
-    below.plot(*fate.path[fate.map_planned - 1], marker="x", color=COLOURS[1], markersize=7, zorder=4)
-    above.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
-    below.xaxis.set_major_locator(MaxNLocator(4))
+    state_axes.plot(across, up, color=FAINT, linewidth=0.5)
+    states = state_axes.scatter(across, up, c=range(1, len(across) + 1), s=5, cmap="viridis", zorder=3)
+    state_axes.plot(*fate.path[fate.map_planned - 1], marker="x", color=COLOURS[1], markersize=7, zorder=4)
+    movement_axes.xaxis.set_major_locator(MaxNLocator(6, integer=True, min_n_ticks=1))
+    state_axes.xaxis.set_major_locator(MaxNLocator(4))
     for axes, image_or_states, label, across_label, up_label in (
-        (above, image, "movement", "position", "loop"),
-        (below, states, "loop", "first principal component", "second"),
+        (movement_axes, image, "movement", "position", "loop"),
+        (state_axes, states, "loop", "first principal component", "second"),
     ):
         axes.set_xlabel(across_label, fontsize=6.5)
         axes.set_ylabel(up_label, fontsize=6.5)

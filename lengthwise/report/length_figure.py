@@ -35,18 +35,18 @@ from lengthwise.runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class PlotPanel:
-    """One panel with its curves. With ``highlight``, its title is bold."""
+    """One panel with its curves. With ``highlight``, the panel's title is bold."""
 
     title: str
     curves: list[Curve]
     styles: list[LineStyle]
     highlight: bool = False
-    seeds_only: bool = False  # draw bands only for curves of several seeds
+    bands_over_seeds_only: bool = False  # draw bands only for curves of several seeds
 
 
 def score_figure(runs: Sequence[RunFolder], title: str | None = None, *, width: Width = "page") -> Drawing:
     """Draw exact match of runs against length, with uniform problems and the worst family as separate lines. If all
-    scores are at unequal sizes of two axes, draw a heat map of a single recipe instead. ``title`` is by default the
+    scores are at unequal sizes of two axes, draw a heat map of a single recipe instead. The default ``title`` names the
     task. Raises UsageError without scores, or if a heat map would show several recipes."""
     title = title or default_title([run.outline for run in runs])
     lines, rows = curves(runs), label_scores(runs)
@@ -54,7 +54,7 @@ def score_figure(runs: Sequence[RunFolder], title: str | None = None, *, width: 
         return length_figure(choose_curves(lines), title, width=width)
     if len({curve.label for curve in lines}) > 1:
         raise UsageError(
-            "all sizes differ between axes, which needs a heat map of a single recipe: draw recipes separately"
+            "every score is at two unequal sizes, which only a heat map of one recipe can show: draw recipes separately"
         )
     return heat_map(rows, runs[0].outline.tops, title, width=width)
 
@@ -68,7 +68,7 @@ def default_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
 
 def choose_curves(curves: Sequence[Curve]) -> list[Curve]:
     """Return the curves to plot. Curves of a single size, and of natural problems, which mix sizes, are left to tables.
-    The harder set is left out if families were measured, since it is one of them."""
+    The harder set is left out if families were measured, since this set is one of the families."""
     left_out = {"natural", *(["hard"] if any(curve.problems == WORST_FAMILY for curve in curves) else [])}
     lines = [curve for curve in curves if curve.problems not in left_out]
     return [curve for curve in lines if len(curve.points()) > 1] or lines or list(curves)
@@ -79,17 +79,17 @@ def length_figure(
     curves: Sequence[Curve], title: str | None = None, *, highlight: str | None = None, width: Width = "page"
 ) -> Drawing:
     """Draw exact match against length, a line per curve, the training range shaded; ``highlight`` is the main
-    recipe. A line is the mean over seeds; its band spans the worst to the best seed, or the 95 % interval of a
-    single seed (among few lines). With two axes, only the points of ``Curve.diagonal`` are drawn. Many curves are split
-    over several panels. Raises UsageError if no curve has such points."""
+    recipe. A line is the mean over seeds; its band spans the worst to the best seed or, for a single seed, the 95 %
+    interval (only in panels with few lines). With two axes, only the points of ``Curve.diagonal`` are drawn. Many
+    curves are split over several panels. Raises UsageError if no curve has such points."""
     curves = [curve for curve in curves if curve.diagonal()]
     if not curves:
         raise UsageError("no scores to plot against length: evaluate a run first (pairs of sizes make a heat map)")
     parts, heading = split_panels(curves, highlight)
     if len(parts) > 1:
-        longest = max(curve.diagonal()[-1].length for curve in curves)
-        return _draw_panels(parts, title, width, longest=longest, columns=5)
-    figure, (axes,) = panel_grid(1, len(curves), width)
+        max_length = max(curve.diagonal()[-1].length for curve in curves)
+        return _draw_panels(parts, title, width, max_length=max_length, columns=5)
+    figure, (axes,) = create_panels(1, len(curves), width)
     _draw_plot(axes, parts[0])
     ends = [(curve.diagonal()[-1].length, curve.diagonal()[-1].mean) for curve in curves]
     name_lines(axes, parts[0].styles, ends, width, heading)
@@ -102,10 +102,11 @@ def length_figure(
 def overview_figure(
     groups: Mapping[str, Sequence[RunFolder]], title: str | None = None, *, highlight: str = "", width: Width = "page"
 ) -> Drawing:
-    """Draw exact match on uniform problems against length, a panel per named group of runs. A recipe's method, which
-    has the same style in every panel, is its name without the words that all names of its panel share; panels of few
-    recipes use the names of the panel with the most. ``highlight`` is the main method. Each recipe is stopped by its
-    own rule or, if that was not measured, by the first one measured. Raises UsageError without scores."""
+    """Draw exact match on uniform problems against length, a panel per named group of runs. A recipe's method has the
+    same style in every panel. The method is the recipe's name without the words that all names of the panel share;
+    panels of few recipes use the methods of the panel with the most. ``highlight`` is the main method. Each recipe is
+    stopped by its own rule or, if that was not measured, by the first rule measured. Raises UsageError without
+    scores."""
     drawn: dict[str, dict[str, Curve]] = {}  # by panel, and by recipe
     for name, group in groups.items():
         measured = [run for run in group if run.rows("scores")]
@@ -129,29 +130,35 @@ def overview_figure(
     first = sorted(methods, key=lambda method: method != highlight)  # the highlighted method takes the first colour
     styles = {method: line_style(first.index(method), name=method, highlight=method == highlight) for method in methods}
     parts = [
-        PlotPanel(name, [*panel.values()], [styles[method] for method in panel], highlight=True, seeds_only=True)
+        PlotPanel(
+            name,
+            [*panel.values()],
+            [styles[method] for method in panel],
+            highlight=True,
+            bands_over_seeds_only=True,
+        )
         for name, panel in panels.items()
     ]
     return _draw_panels(parts, title, width, columns=4)
 
 
 def _draw_panels(
-    panels: Sequence[PlotPanel], title: str | None, width: Width, *, longest: int | None = None, columns: int
+    panels: Sequence[PlotPanel], title: str | None, width: Width, *, max_length: int | None = None, columns: int
 ) -> Drawing:
-    """Draw several panels and one legend. With ``longest``, all panels share a length axis up to it."""
+    """Draw several panels and one legend. With ``max_length``, all panels share a length axis up to it."""
     styles = dict.fromkeys(look for part in panels for look in part.styles)
-    figure, grid = panel_grid(len(panels), len(styles), width, sharex=longest is not None)
+    figure, grid = create_panels(len(panels), len(styles), width, sharex=max_length is not None)
     for axes, part in zip(grid, panels, strict=True):
-        _draw_plot(axes, part, longest)
+        _draw_plot(axes, part, max_length)
         axes.set_title(part.title, pad=11, fontsize=8, fontweight="bold" if part.highlight else "normal")
     add_legend(figure, list(styles), columns=2 if width == "column" else columns)
     return fix_layout(figure, title or "", width)
 
 
-def _draw_plot(axes: Axes, panel: PlotPanel, longest: int | None = None) -> None:
-    """Draw a panel's curves, up to ``longest`` or by default their largest size, and describe their bands."""
+def _draw_plot(axes: Axes, panel: PlotPanel, max_length: int | None = None) -> None:
+    """Draw a panel's curves, up to ``max_length`` or by default their largest size, and describe their bands."""
     curves = panel.curves
-    _set_up_length_axes(axes, curves, longest or max(curve.diagonal()[-1].length for curve in curves))
+    _set_up_length_axes(axes, curves, max_length or max(curve.diagonal()[-1].length for curve in curves))
     few, banded = len(curves) <= len(COLOURS), list[Curve]()
     for look, curve in zip(panel.styles, curves, strict=True):
         points = curve.diagonal()
@@ -159,7 +166,7 @@ def _draw_plot(axes: Axes, panel: PlotPanel, longest: int | None = None) -> None
         layer = 2.9 if look.highlight else 3.0  # drawn below the others, so that its wide line does not hide them
         marked = math.ceil(len(sizes) / MARKERS_PER_LINE)
         axes.plot(sizes, means, markevery=marked, zorder=layer, clip_on=False, **look.properties())
-        if look.highlight or len(curve.rows_by_seed) > 1 or (few and not panel.seeds_only):
+        if look.highlight or len(curve.rows_by_seed) > 1 or (few and not panel.bands_over_seeds_only):
             banded.append(curve)
             low, high = [point.low for point in points], [point.high for point in points]
             alpha = 0.18 if few or look.highlight else 0.1  # many bands overlap
@@ -171,10 +178,10 @@ def _draw_plot(axes: Axes, panel: PlotPanel, longest: int | None = None) -> None
         axes.set_xlabel(f"{axes.get_xlabel()}{means}\nbands: {explained}")
 
 
-def _set_up_length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> None:
-    """Set up the axes for exact match against length, up to ``longest``, and shade the training range."""
+def _set_up_length_axes(axes: Axes, curves: Sequence[Curve], max_length: int) -> None:
+    """Set up the axes for exact match against length, up to ``max_length``, and shade the training range."""
     tops = sorted({curve.top for curve in curves if curve.top})
-    right = 1.02 * max([longest, *tops])
+    right = 1.02 * max([max_length, *tops])
     axes.set(xlim=(0, right), ylim=(-0.02, 1.02), yticks=np.linspace(0, 1, 6))
     axes.xaxis.set_major_locator(MaxNLocator(10, steps=[1, 2, 5, 10], integer=True))
     place = axes.get_subplotspec()
@@ -202,13 +209,14 @@ def _set_up_length_axes(axes: Axes, curves: Sequence[Curve], longest: int) -> No
         axes.annotate(text, (x, 1.02), (0, 3), ha=side, textcoords="offset points", **text_options)
 
 
-def panel_grid(count: int, lines: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:
-    """Return a figure for ``lines`` names, and its ``count`` panels, which share their length axis if ``sharex``."""
+def create_panels(count: int, name_count: int, width: Width, *, sharex: bool = True) -> tuple[Drawing, list[Axes]]:
+    """Return a figure with room for ``name_count`` names of lines, and its ``count`` panels, which share their length
+    axis if ``sharex``."""
     across = min(count, PANELS_PER_ROW[width])
     down = math.ceil(count / across)
     height = (2.9 if width == "page" else 2.4) if count == 1 else 0.8 + 1.7 * down
     if count == 1:  # make room for all names, which stand at the right or below
-        height = max(height, 0.8 + 0.17 * lines) if width == "page" else height + 0.17 * lines
+        height = max(height, 0.8 + 0.17 * name_count) if width == "page" else height + 0.17 * name_count
     figure = new_figure(width, height)
     grid = figure.subplots(down, across, squeeze=False, sharex=sharex, sharey=True)
     for axes in grid.ravel()[count:]:

@@ -71,18 +71,20 @@ def shorten_labels(labels: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def name_lines(
-    axes: Axes, styles: Sequence[LineStyle], ends: Sequence[tuple[float, float]], width: Width, heading: str = ""
+    axes: Axes, styles: Sequence[LineStyle], end_points: Sequence[tuple[float, float]], width: Width, heading: str = ""
 ) -> None:
-    """Write each line's name to the right of the axes, as close to the line's last point as space permits. ``ends`` are
-    these last points, in data coordinates within the axes. In a column-wide figure the names form a legend below."""
+    """Write each line's name to the right of the axes, as close to the line's last point as space permits. The last
+    points are ``end_points``, in data coordinates within the axes. In a column-wide figure the names form a legend
+    below."""
     figure = cast(Figure, axes.figure)
     if width == "column":
         add_legend(figure, styles, columns=2, heading=heading)
         return
     figure.draw_without_rendering()  # lays the figure out, which sets the axes' height
     height = axes.get_window_extent().height / figure.dpi
-    wanted_heights = [float(axes.transAxes.inverted().transform(axes.transData.transform(end))[1]) for end in ends]
-    order = sorted(range(len(ends)), key=lambda number: -wanted_heights[number])
+    points = [axes.transAxes.inverted().transform(axes.transData.transform(end)) for end in end_points]
+    wanted_heights = [float(height) for _, height in points]
+    order = sorted(range(len(end_points)), key=lambda number: -wanted_heights[number])
     gaps = [(NAME_HEIGHT + NOTE_HEIGHT * bool(styles[number].note)) / height for number in order]
     # One pass down spaces names by at least ``gaps``, one pass up keeps the lowest within the axes. If there are too
     # many names, some heights exceed 1.

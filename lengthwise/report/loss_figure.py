@@ -49,7 +49,7 @@ def loss_figure(
         if logged := [log for log in map(_LoggedRun, group) if log.losses]:
             groups[name] = logged
     if not groups:
-        raise UsageError("no loss to draw: these runs logged none that is finite and above 0")
+        raise UsageError("no loss to draw: these runs logged no loss that is finite and above 0")
     heading, names = shorten_labels(list(groups))
     order, looks = sorted(groups, key=lambda label: label != highlight), {}
     for label, name in zip(groups, names, strict=True):
@@ -121,7 +121,7 @@ def _draw_losses(axes: Axes, groups: Groups, styles: dict[str, LineStyle]) -> li
             logged, _ = _join_lines([run_log.losses for run_log in group])
             axes.plot(*logged, color=styles[label].colour, linewidth=0.4, alpha=0.35, zorder=2, label="_")
         lines = [zip(*run_log.losses, strict=True) for run_log in group]
-        smooth = [[*zip(steps, running_mean(losses), strict=True)] for steps, losses in lines]
+        smooth = [[*zip(steps, running_geometric_mean(losses), strict=True)] for steps, losses in lines]
         joined, _ = _join_lines(smooth)
         axes.plot(*joined, zorder=2.9 if styles[label].highlight else 3, **styles[label].properties())
         last = [line[-1] for line in smooth]
@@ -147,9 +147,9 @@ def _size_style(number: int, size: str) -> LineStyle:
     return LineStyle(f"at {size}", INK, marker, dash, hollow=number > 0)
 
 
-def running_mean(losses: Sequence[float]) -> list[float]:
-    """Return the running geometric mean of losses: at each point, over a fiftieth of all values on either side, or a
-    quarter of the number of values before it if that is less, since early losses may fall a thousandfold."""
+def running_geometric_mean(losses: Sequence[float]) -> list[float]:
+    """Return the running geometric mean of losses: at each point, over a fiftieth of all values on either side, but at
+    most a quarter of the number of values before the point, since early losses may fall a thousandfold."""
     sums = [0.0, *itertools.accumulate(math.log(loss) for loss in losses)]
     sides = [int(min(1 / 50 * len(losses), number / 4)) for number in range(len(losses))]
     spans = [(number - side, min(number + side + 1, len(losses))) for number, side in enumerate(sides)]
@@ -239,15 +239,15 @@ def _label_log_axis(axis: Axis, values: Sequence[float], formatter: Formatter) -
     axis.set_major_formatter(formatter)
 
 
-def _draw_line(axes: Axes, group: Sequence[Row], measure: str, look: LineStyle) -> None:
-    measured = [row for row in group if row.get(measure) is not None]
+def _draw_line(axes: Axes, group: Sequence[Row], field: str, line: LineStyle) -> None:
+    measured = [row for row in group if row.get(field) is not None]
     if not measured:
         return
     recipes = group_by(measured, lambda row: (row["recipe"], row["parameters"]))
-    means = sorted((rows[0]["parameters"], statistics.fmean(row[measure] for row in rows)) for rows in recipes.values())
-    axes.plot(*zip(*means, strict=True), zorder=3, clip_on=False, **look.properties())
-    marks = [(row["parameters"], row[measure]) for rows in recipes.values() for row in rows]
-    faint = look.properties() | {"linestyle": "none", "label": "_"}
+    means = sorted((rows[0]["parameters"], statistics.fmean(row[field] for row in rows)) for rows in recipes.values())
+    axes.plot(*zip(*means, strict=True), zorder=3, clip_on=False, **line.properties())
+    marks = [(row["parameters"], row[field]) for rows in recipes.values() for row in rows]
+    faint = line.properties() | {"linestyle": "none", "label": "_"}
     axes.plot(*zip(*marks, strict=True), alpha=0.5, zorder=2, clip_on=False, **faint)
 
 

@@ -83,13 +83,13 @@ def average_cells(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Sizes, floa
 
 
 def _draw_map(
-    axes: Axes, cells: dict[Sizes, float], sides: Sequence[Sequence[int]], tops: Sizes, inches: float
+    axes: Axes, cells: dict[Sizes, float], sizes_per_axis: Sequence[Sequence[int]], tops: Sizes, inches_wide: float
 ) -> QuadMesh:
-    """Draw a map, ``inches`` wide and high: the first size along x, the second along y, in increasing order."""
-    firsts, seconds = sides
+    """Draw a square map, ``inches_wide``: the first size along x, the second along y, in increasing order."""
+    firsts, seconds = sizes_per_axis
     values = np.full((len(seconds), len(firsts)), math.nan)
-    for (first, second), share in cells.items():
-        values[seconds.index(second), firsts.index(first)] = share
+    for (first, second), score in cells.items():
+        values[seconds.index(second), firsts.index(first)] = score
     mesh = axes.pcolormesh(values, cmap="viridis", vmin=0, vmax=1, rasterized=True)
     axes.grid(visible=False)
     axes.set_aspect("equal")
@@ -98,12 +98,12 @@ def _draw_map(
     for side, set_ticks in ((firsts, axes.set_xticks), (seconds, axes.set_yticks)):
         step = math.ceil(len(side) / MAX_TICKS)
         set_ticks(np.arange(step - 0.5, len(side), step), list(map(str, side[step - 1 :: step])))
-    if 72 * inches / max(values.shape) >= 15:  # points per cell: there is room for values
-        for (first, second), share in cells.items():
+    if 72 * inches_wide / max(values.shape) >= 15:  # points per cell: there is room for values
+        for (first, second), score in cells.items():
             place = firsts.index(first) + 0.5, seconds.index(second) + 0.5
-            colour = "black" if share > 0.6 else "white"
-            axes.annotate(share_text(share), place, ha="center", va="center_baseline", fontsize=6, color=colour)
-    wide, high = (sum(size <= top for size in side) for side, top in zip(sides, tops, strict=True))
+            colour = "black" if score > 0.6 else "white"
+            axes.annotate(share_text(score), place, ha="center", va="center_baseline", fontsize=6, color=colour)
+    wide, high = (sum(size <= top for size in side) for side, top in zip(sizes_per_axis, tops, strict=True))
     if wide and high:
         for colour, linewidth in (("white", 2.6), ("black", 1.2)):  # visible on light and dark cells
             box = Rectangle((0, 0), wide, high, fill=False, edgecolor=colour, linewidth=linewidth, clip_on=False)

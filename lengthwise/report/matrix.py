@@ -240,7 +240,7 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
     sizes = [{max(row["sizes"]) for row in rows if row["times"] == times} for times in MATRIX_TIMES]
-    seeds, sizes_text = _span({row["seeds"] for row in rows}), " · ".join(map(_span, filter(None, sizes)))
+    seeds, sizes_text = _format_span({row["seeds"] for row in rows}), " · ".join(map(_format_span, filter(None, sizes)))
     caption = (
         f"in each cell, uniform problems above, the worst family below; seeds: {seeds}; hatched: a seed is not fitted\n"
         "at the foot: the published score (†: scaled so that guessing is 0, *: second-hand)\n"
@@ -250,6 +250,6 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
     return fix_layout(figure, title or "Exact match", width)
 
 
-def _span(values: set[int]) -> str:
+def _format_span(values: set[int]) -> str:
     """Format the smallest and the largest of ``values``: ``13–40``, or ``8`` if they are equal."""
     return "–".join(map(str, dict.fromkeys((min(values), max(values)))))

@@ -14,7 +14,7 @@ from lengthwise.base.files import remove, write_json, write_json_rows
 from lengthwise.base.results import Claim
 from lengthwise.base.schemas import DepthRow, Distribution, ParameterRow
 from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, group_by
-from lengthwise.report import all_curves, by_recipe, drop_repeats
+from lengthwise.report import all_curves, by_recipe, drop_repeated_folders
 from lengthwise.report.card import score_card
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import choose_curves, default_title, length_figure, overview_figure
@@ -45,7 +45,7 @@ def publish(
     .csv.gz above ``COMPRESS_ABOVE`` bytes), ``card.json`` (see ``card.score_card``), ``figures.json`` (the title),
     ``anatomy-<recipe>.json`` (how answers go wrong), and in each of ``formats`` the figures ``lengths``,
     ``map-<recipe>`` (exact match over two sizes) and ``loss``. ``highlight`` is the main recipe."""
-    runs, inquiries = drop_repeats(runs), drop_repeats(inquiries)
+    runs, inquiries = drop_repeated_folders(runs), drop_repeated_folders(inquiries)
     title = title or default_title([inquiry.outline for inquiry in [*runs, *inquiries]])
     figures = _draw_figures(runs, inquiries, title, highlight, width)  # drawn first, so that an error leaves no files
     groups = by_recipe(runs) if runs else {}
@@ -77,7 +77,9 @@ def publish(
     return files
 
 
-def redraw(source: Path, folder: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS) -> list[Path]:
+def redraw_figures(
+    source: Path, folder: Path, *, width: Width = "page", formats: Sequence[str] = FORMATS
+) -> list[Path]:
     """Redraw all figures of a folder of results from its rows, into ``folder``; return the paths written."""
     about, runs, inquiries = read_figures_json(source), read_published_runs(source), read_inquiries(source)
     figures: dict[str, Figure] = {}
@@ -147,8 +149,8 @@ def metrics_rows(runs: Sequence[RunFolder]) -> list[Row]:
     return rows
 
 
-def _write_json(folder: Path, name: str, tree: object) -> Path:
-    write_json(folder / f"{name}.json", tree)
+def _write_json(folder: Path, name: str, content: object) -> Path:
+    write_json(folder / f"{name}.json", content)
     return folder / f"{name}.json"
 
 
@@ -208,9 +210,9 @@ def publish_overview(panels: Sequence[str], folder: Path, *, title: str, highlig
     return files if len(all_panels) < 2 else [*files, *save(_draw_overview(folder, about), folder / "overview")]
 
 
-def _draw_overview(folder: Path, about: Row, width: Width = "page") -> Figure:
-    groups = {name.replace("-", " ").capitalize(): read_published_runs(folder / name) for name in about["panels"]}
-    return overview_figure(groups, about.get("title"), highlight=about.get("strong", ""), width=width)
+def _draw_overview(folder: Path, fields: Row, width: Width = "page") -> Figure:
+    groups = {name.replace("-", " ").capitalize(): read_published_runs(folder / name) for name in fields["panels"]}
+    return overview_figure(groups, fields.get("title"), highlight=fields.get("strong", ""), width=width)
 
 
 def publish_distribution(counts: Mapping[int, int], path: Path) -> list[Path]:

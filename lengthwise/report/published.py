@@ -114,7 +114,7 @@ def read_inquiries(folder: Path) -> list[PublishedInquiry]:
 
 
 def read_json(path: Path, schema: Any) -> Any:
-    """Read a JSON file of results and validate it against ``schema``. Raises UsageError if it is damaged."""
+    """Read a JSON file of results and validate it against ``schema``. Raises UsageError if the file is damaged."""
     try:
         tree = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:

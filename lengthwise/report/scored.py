@@ -110,10 +110,10 @@ class Scores(PrintedTable, list[Score]):
 
 
 class Comparison(PrintedTable):
-    """Two or more ``Scores`` side by side, at the sizes and on the sets of problems that all were measured on. If one
-    was measured by several stopping rules, only the recipe's own is compared. ``difference`` is exact match of the last
-    minus that of the first, with Newcombe's 95 % interval (see ``newcombe_interval``), which covers the sampling of
-    problems, but not the spread between training seeds. Raises UsageError for scores of different tasks."""
+    """Two or more ``Scores`` side by side, at the sizes and on the sets of problems that all were measured on. If a
+    recipe was measured by several stopping rules, only its own rule is compared. ``difference`` is the exact match of
+    the last scores minus that of the first, with Newcombe's 95 % interval (see ``newcombe_interval``), which covers the
+    sampling of problems, but not the spread between training seeds. Raises UsageError for scores of different tasks."""
 
     title_above = False
 
@@ -264,8 +264,8 @@ def to_data_frame(rows: Sequence[Row]) -> Any:
 
 @dataclass(frozen=True)
 class Difference:
-    """The difference of two recipes' mean exact match at one size, and Welch's 95 % interval over seeds. ``note`` says
-    why there is none: a recipe has only one seed, or all seeds of each recipe score the same."""
+    """The difference of two recipes' mean exact match at one size, and Welch's 95 % interval over seeds. Without an
+    interval, ``note`` says why: a recipe has only one seed, or all seeds of each recipe score the same."""
 
     mean: float
     low: float | None = None
@@ -295,7 +295,7 @@ class PooledComparison(PrintedTable):
 
     @property
     def sizes(self) -> list[Sizes]:
-        """The sizes at which every recipe was measured on uniform problems; all measured sizes if they share none."""
+        """The sizes at which every recipe was measured on uniform problems or, if there is none, all measured sizes."""
         measured = [{point.sizes for point in curve.points()} for curve in self.curves if curve.problems == "uniform"]
         return sorted(set.intersection(*measured) or set().union(*measured)) if measured else []
 

@@ -20,9 +20,9 @@ Grid = list[list[Text]]  # cells by column, headings first
 
 
 class FittedTable(Table):
-    """A table that adapts to the width of the terminal. Columns are never narrower than their longest word. If that is
-    too wide, words may break after a hyphen, then the column number ``optional_column`` is dropped; if the table is
-    still too wide, each row is written as a paragraph: its first cell, then the other cells with their headings."""
+    """A table that adapts to the width of the terminal. Columns are never narrower than their longest word. If the
+    table is too wide, words may break after a hyphen, then the column number ``optional_column`` is dropped; if the
+    table is still too wide, each row becomes a paragraph: its first cell, then the other cells with their headings."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class FittedTable(Table):
             yield _to_text(self.caption)
 
 
-def _build_table(columns: Sequence[Column], grid: Grid, minima: Sequence[int], max_width: int) -> Table:
-    """Return a table whose columns have at least the widths ``minima``. Spare width goes first to the names in the
-    first column, then to the columns that need the least. Long words are broken after hyphens."""
+def _build_table(columns: Sequence[Column], grid: Grid, min_widths: Sequence[int], max_width: int) -> Table:
+    """Return a table whose columns have at least the widths ``min_widths``. Spare width goes first to the names in the
+    first column, then to the columns that need the least width. Long words are broken after hyphens."""
     maxima = [_max_width(cells, str.splitlines) for cells in grid]
-    widths, spare = list(minima), max_width - COLUMN_GAP * len(minima) - sum(minima)
-    by_need = sorted(range(len(widths)), key=lambda number: maxima[number] - minima[number])
+    widths, spare = list(min_widths), max_width - COLUMN_GAP * len(min_widths) - sum(min_widths)
+    by_need = sorted(range(len(widths)), key=lambda number: maxima[number] - min_widths[number])
     for number, max_column_width in [
         (0, min(NAME_WIDTH, maxima[0])),
         *((number, maxima[number]) for number in by_need),
@@ -93,8 +93,8 @@ def _split_words(text: str) -> list[str]:
     return re.split(r"\s+|(?<=[a-z]-)(?=[a-z])", text)
 
 
-def _max_width(cells: Iterable[Text], split: Callable[[str], list[str]]) -> int:
-    return max((Text(piece).cell_len for cell in cells for piece in split(cell.plain)), default=0)
+def _max_width(cells: Iterable[Text], split_text: Callable[[str], list[str]]) -> int:
+    return max((Text(piece).cell_len for cell in cells for piece in split_text(cell.plain)), default=0)
 
 
 def _write_paragraphs(grid: Grid, width: int) -> Iterable[Text | Padding]:

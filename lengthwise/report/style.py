@@ -93,7 +93,7 @@ class Drawing(Figure):
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         width, height = (round(96 * inches) for inches in self.get_size_inches())  # on screen, at 96 pixels per inch
-        return _encode(self, "png"), {"width": width, "height": height}
+        return _encode_figure(self, "png"), {"width": width, "height": height}
 
 
 def new_figure(width: Width, height: float) -> Drawing:
@@ -111,11 +111,11 @@ def save(figure: Figure, path: Path | str, formats: Sequence[str] = FORMATS) -> 
     path, files = Path(path), []
     for name in formats:
         files.append(path.with_name(f"{path.name}.{name}"))
-        write(files[-1], _encode(figure, name))
+        write(files[-1], _encode_figure(figure, name))
     return files
 
 
-def _encode(figure: Figure, file_format: str) -> bytes:
+def _encode_figure(figure: Figure, file_format: str) -> bytes:
     """Return a figure as a file's content, without dates; a PNG has 64 colours, which make it a quarter as large."""
     content = io.BytesIO()
     about = {"svg": {"Date": None, "Creator": None}, "pdf": {"CreationDate": None, "Creator": None, "Producer": None}}

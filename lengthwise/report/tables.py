@@ -47,8 +47,9 @@ MAX_SIZES = 7  # sizes in a table, so that it fits 80 characters with a name
 
 
 def score_table(curves: Sequence[Curve]) -> Table:
-    """Return a table of exact match, one row per curve and one column per size: the mean over seeds, with its band. Of
-    too many sizes, some are left out, first those not in ``Curve.diagonal``. Raises UsageError without curves."""
+    """Return a table of exact match, one row per curve and one column per size: the mean over seeds, with its band. If
+    there are too many sizes, some are left out, first those not in ``Curve.diagonal``. Raises UsageError without
+    curves."""
     if not curves:
         raise UsageError("there are no scores to tabulate: evaluate a run first")
     points = [{point.sizes: point for point in curve.points()} for curve in curves]
@@ -80,7 +81,7 @@ def score_table(curves: Sequence[Curve]) -> Table:
                 low, high = math.floor(100 * point.low + TOLERANCE) / 100, math.ceil(100 * point.high - TOLERANCE) / 100
                 ends = [f"{end:.0f}" if end in (0, 1) else f"{end:.2f}".removeprefix("0") for end in (low, high)]
                 band = f" {'–'.join(ends)}" if low < high else ""  # no band if all seeds agree
-                mean, mark = (share_text(point.mean), _share_style(point.mean)), TRAINED * curve.is_trained_size(size)
+                mean, mark = (share_text(point.mean), _score_style(point.mean)), TRAINED * curve.is_trained_size(size)
                 cells[column] = Text.assemble((mark, "dim"), mean, (band, "dim"))
         table.add_row(Text(name), *(column[number] for column in row_headings.values()), *cells)
     return table
@@ -172,7 +173,7 @@ def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], clai
             if point.length in sizes:
                 error = None if point.error is None else round(point.error, 5)
                 score = {"size": size_text(point.sizes), "exact": round(point.mean, 5), "error": error}
-                seeds = {"solved": point.solved, "seeds": point.seeds, "count": point.count}
+                seeds = {"solved": point.solved_seeds, "seeds": point.seeds, "count": point.count}
                 rows.append(curve_columns | score | seeds | trained)
     for claim in claims:
         published = {"published": claim.reported, "standing": claim.standing}
@@ -238,7 +239,7 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
             rows = [row for at in part for row in structured[at]]
             count, wrong = sum(row["count"] for row in rows), sum((1 - row["exact"]) * row["count"] for row in rows)
             span = TRAINED * within + "–".join(dict.fromkeys([size_text(min(part)), size_text(max(part))]))
-            share = _format_share(worst_row(rows))
+            share = _format_score(worst_row(rows))
             table.add_row(span, "", "every problem", share, f"{round(wrong)} of {count} wrong")
     for sizes in sorted({*uniform, *structured} - {*exhaustive_only}):
         family_rows = structured.get(sizes, [])
@@ -246,7 +247,7 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
         below = sum(row["exact"] < SOLVED for row in family_rows)
         named, below = (worst["problems"], f"{below} of {len(family_rows)}") if worst else ("–", "–")
         size = TRAINED * is_within_training_sizes(sizes, tops) + size_text(sizes)
-        table.add_row(size, _format_share(uniform.get(sizes)), named, _format_share(worst), below)
+        table.add_row(size, _format_score(uniform.get(sizes)), named, _format_score(worst), below)
     return table
 
 
@@ -262,7 +263,7 @@ def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
     table = FittedTable(*headings, left_aligned=("family",), no_wrap=headings)
     means = {name: statistics.fmean(row["exact"] for row in cells.values()) for name, cells in by_name.items()}
     for name, cells in sorted(by_name.items(), key=lambda item: means[item[0]]):
-        table.add_row(name, *(_format_share(cells.get(size)) for size in sizes))
+        table.add_row(name, *(_format_score(cells.get(size)) for size in sizes))
     return table
 
 
@@ -298,20 +299,20 @@ def row_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def _format_share(row: Row | None) -> Text:
+def _format_score(row: Row | None) -> Text:
     if row is None:
         return Text("–", "dim")
     return Text(share_text(row["exact"], 3), "bold green" if row["exact"] >= SOLVED else "red")
 
 
-def _share_style(share: float) -> str:
-    if share >= SOLVED:
+def _score_style(score: float) -> str:
+    if score >= SOLVED:
         return "bold green"
-    return "dim red" if share == 0 else ""
+    return "dim red" if score == 0 else ""
 
 
 def _detail_cells(row: Row, tops: Sizes | None) -> list[Text]:
-    exact, style = row["exact"], _share_style(row["exact"])
+    exact, style = row["exact"], _score_style(row["exact"])
     # A bar of ten characters, in steps of an eighth of a character; any value above 0 is visible.
     eighths = max(round(exact * 80), 1 if exact > 0 else 0)
     bar = ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(10, "·")
@@ -340,11 +341,11 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
     seeds_text = f"{_format_range(seeds)} seed{'s' * (seeds != {1})}"
     lines += [f"{problems}, {seeds_text}; beside exact match: {', for a single seed the '.join(bands)}"]
     lines += [f"{shown_count} of {size_count} sizes are shown"] if shown_count < size_count else []
-    by_looked_at = group_by(curves, lambda curve: curve.looked_at)
-    for looked_at, curves_of_sizes in by_looked_at.items():
+    by_chosen_on = group_by(curves, lambda curve: curve.chosen_on)
+    for chosen_on, curves_of_sizes in by_chosen_on.items():
         labels = ", ".join(dict.fromkeys(one.label for one in curves_of_sizes))
-        of = f": {labels}" if len(by_looked_at) > 1 else ""
-        lines += [f"chosen on {', '.join(map(str, looked_at))}{of}"] if looked_at else []
+        of = f": {labels}" if len(by_chosen_on) > 1 else ""
+        lines += [f"chosen on {', '.join(map(str, chosen_on))}{of}"] if chosen_on else []
     lines += ["final: on sealed problems"] if all(curve.is_sealed() for curve in curves) else []
     worst = [curve for curve in curves if curve.problems == WORST_FAMILY]
     several = len({curve.stopping for curve in worst}) > 1

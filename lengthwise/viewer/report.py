@@ -14,7 +14,7 @@ from lengthwise.report import all_curves, by_recipe, name_curves
 from lengthwise.report.card import MIN_PROBLEMS, card_cells, format_sizes, score_card
 from lengthwise.report.length_figure import default_title
 from lengthwise.report.lines import line_style
-from lengthwise.report.loss_figure import running_mean
+from lengthwise.report.loss_figure import running_geometric_mean
 from lengthwise.report.map_figure import average_cells, label_scores
 from lengthwise.report.publish import anatomy_rows, metrics_rows, scores_with_run_columns
 from lengthwise.report.tables import depth_rows
@@ -180,7 +180,7 @@ def _charts_by_seed(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
         is_unique = same_seed[outline.seed] == 1
         seed = outline.seed if is_unique else f"{outline.seed}, problems {outline.data_seed}"
         logged = [row for row in metrics if (row.get("loss") or 0) > 0]
-        smooth = running_mean([row["loss"] for row in logged])
+        smooth = running_geometric_mean([row["loss"] for row in logged])
         for row, value in list(zip(logged, smooth, strict=True))[:: max(1, len(logged) // LOSS_POINTS)]:
             loss.append({"seed": seed, "step": row["step"], "loss": float(f"{value:.4g}")})
         for row in metrics:

@@ -17,7 +17,7 @@ from lengthwise.report import WORST_FAMILY, Curve, curves
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import length_figure, overview_figure, score_figure, split_panels
 from lengthwise.report.lines import line_style, shorten_labels
-from lengthwise.report.loss_figure import loss_figure, parameter_figure, running_mean
+from lengthwise.report.loss_figure import loss_figure, parameter_figure, running_geometric_mean
 from lengthwise.report.publish import publish, publish_overview
 from lengthwise.report.published import read_published_runs
 from lengthwise.report.style import WIDTHS, new_figure, save
@@ -151,9 +151,9 @@ def test_users_can_draw_figures_in_the_package_s_style(tmp_path):
 def test_the_running_mean_is_centred_and_follows_a_steep_fall_at_the_start():
     """The loss drops a thousandfold within the first hundredth of the steps, then varies little."""
     fall = [2.0**-step for step in range(200)]
-    assert running_mean(fall)[:190] == pytest.approx(fall[:190], rel=1e-3)  # a trailing mean would lag
+    assert running_geometric_mean(fall)[:190] == pytest.approx(fall[:190], rel=1e-3)  # a trailing mean would lag
     losses = [2.0 * 10 ** (-step / 3) if step < 10 else 1e-3 * (1 + step % 2) for step in range(1000)]
-    means = running_mean(losses)
+    means = running_geometric_mean(losses)
     assert means[0] == losses[0] and all(loss / 3 < mean < 3 * loss for mean, loss in zip(means, losses, strict=True))
     assert all(mean == pytest.approx(1e-3 * 2**0.5, rel=0.1) for mean in means[200:])
 
@@ -246,7 +246,7 @@ def test_a_heat_map_of_several_recipes_is_refused():
     exact = {"right": 1.0, "wrong": 0.0}
     runs = [build_run(replace(part, name=name), ((4, 8), share), ((2, 6), share)) for name, share in exact.items()]
     assert score_figure(runs[:1])
-    with pytest.raises(lw.UsageError, match="a heat map of a single recipe: draw recipes separately"):
+    with pytest.raises(lw.UsageError, match="a heat map of one recipe can show: draw recipes separately"):
         score_figure(runs)
 
 

@@ -29,7 +29,7 @@ from lengthwise.report.card import card_cells, card_table, score_card
 from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import distribution_figure, loss_figure, parameter_figure, parameter_rows
 from lengthwise.report.map_figure import heat_map, label_scores
-from lengthwise.report.publish import publish, publish_parameters, redraw
+from lengthwise.report.publish import publish, publish_parameters, redraw_figures
 from lengthwise.report.published import read_published_runs, read_table
 from lengthwise.report.style import save
 from lengthwise.report.tables import (
@@ -592,12 +592,12 @@ def test_reports_show_language_models_beside_trained_models(tmp_path):
     (record,) = json.loads((tmp_path / "inquiries.json").read_text())
     assert (record["model"], record["endpoint"], record["id"]) == ("org/model", "http://x/v1", asked.inquiry.id)
     assert [one.rows("scores") for one in read_published_runs(tmp_path)] == [run.rows("scores")]
-    redraw(tmp_path, tmp_path / "again")
+    redraw_figures(tmp_path, tmp_path / "again")
     assert (tmp_path / "again" / "lengths.png").read_bytes() == (tmp_path / "lengths.png").read_bytes()
     del record["outline"]
     (tmp_path / "inquiries.json").write_text(json.dumps([record]))
     with pytest.raises(UsageError, match=r"inquiries\.json: .* has no outline"):
-        redraw(tmp_path, tmp_path / "again")
+        redraw_figures(tmp_path, tmp_path / "again")
 
 
 def test_a_report_of_only_language_models_does_not_mention_training(tmp_path):
