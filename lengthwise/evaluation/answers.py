@@ -101,7 +101,7 @@ def _predict_from_one_start(
         progress = [_RuleProgress(rule, limit, planned, batch, with_movement) for rule, limit in pairs]
         _run_until_done(model, batch, progress, end_id, with_movement)
         return [rule.predictions() for rule in progress]
-    traced = trace_loops(model, batch, torch.stack(limits).amax(0), end_id, movement=with_movement)
+    traced = trace_loops(model, batch, torch.stack(limits).amax(0), end_id, with_movement=with_movement)
     row = torch.arange(len(planned))
     predictions = []
     for rule, limit in zip(rules, limits, strict=True):

@@ -101,11 +101,11 @@ def list_laws(kind: type) -> tuple[Law, ...]:
 
 
 def check_laws(part: Any, name: str, laws: Sequence[Law]) -> Findings:
-    """Check a part against ``laws``. The findings call the part ``name``."""
-    return Findings(_check(name, first_sentence(law.__doc__ or ""), partial(law, part)) for law in laws)
+    """Check a part against ``laws``. In the findings, the part is called ``name``."""
+    return Findings(_check_law(name, first_sentence(law.__doc__ or ""), partial(law, part)) for law in laws)
 
 
-def _check(name: str, law: str, function: Callable[[], Any]) -> Finding:
+def _check_law(name: str, law: str, function: Callable[[], Any]) -> Finding:
     """Return a finding for ``law``, which holds if ``function`` raises no error."""
     try:
         function()
@@ -122,7 +122,7 @@ def check_classes(kinds: Iterable[type[Config]]) -> Findings:
     """Create a part of each class without arguments, and check it against the laws of its kind."""
     findings = Findings()
     for kind in kinds:
-        built = _check(kind.__name__, "The class can be created without arguments.", kind)
+        built = _check_law(kind.__name__, "The class can be created without arguments.", kind)
         findings += check_part(kind(), kind.__name__) if built.holds else [built]
     return findings
 
@@ -139,32 +139,32 @@ def check_part(part: Config, name: str = "") -> Findings:
 
 def check_recipes(recipes: Mapping[str, Callable[[], Recipe]]) -> Findings:
     """Check the recipes that functions return, given by name, against the laws of recipes."""
-    return _check_built(recipes, Recipe, "The recipe can be created.")
+    return _check_builders(recipes, Recipe, "The recipe can be created.")
 
 
 def check_studies(studies: Mapping[str, Callable[[], Study]]) -> Findings:
     """Check the studies that functions return, given by name, against the laws of studies."""
-    return _check_built(studies, Study, "The study's function works without arguments.")
+    return _check_builders(studies, Study, "The study's function works without arguments.")
 
 
-def _check_built(builders: Mapping[str, Callable[[], Any]], kind: type, law: str) -> Findings:
+def _check_builders(builders: Mapping[str, Callable[[], Any]], kind: type, law: str) -> Findings:
     """Check the parts that functions return, given by name, against the laws of ``kind``."""
     findings = Findings()
     for name, build in builders.items():
-        findings.append(_check(name, law, partial(_build, build, kind)))
+        findings.append(_check_law(name, law, partial(_check_type, build, kind)))
         if findings[-1].holds and kind is Recipe:
             named = "The recipe's function, or its key in a family, has the recipe's name."
-            findings.append(_check(name, named, partial(_check_name, name, build)))
+            findings.append(_check_law(name, named, partial(_check_name, name, build)))
         if findings[-1].holds:
             findings += check_laws(build(), name, list_laws(kind))
     return findings
 
 
-def _build(build: Callable[[], Any], kind: type) -> None:
+def _check_type(build: Callable[[], Any], kind: type) -> None:
     if not isinstance(found := build(), kind):
-        raise Broken(f"its function must return lw.{kind.__name__}, not {quote_value(found)}")
+        raise Broken(f"the function must return lw.{kind.__name__}, not {quote_value(found)}")
 
 
 def _check_name(name: str, build: Callable[[], Recipe]) -> None:
     if (other := build().name) != name:
-        raise Broken(f"its function or key is called {name}, but its name is {other}")
+        raise Broken(f"the function or key is called {name}, but the recipe's name is {other}")

@@ -35,10 +35,10 @@ ROWS = 40
 
 
 def accepts_some_task(layout: Layout) -> None:
-    """The layout accepts a task on which laws can be checked: one of the package's, or an imported task of your own."""
-    if not _accepted_tasks(layout):
+    """The layout accepts a task on which laws can be checked: one of the package's, or a task that you imported."""
+    if not _list_accepted_tasks(layout):
         names = ", ".join(dict.fromkeys(task.name for task in TASKS))
-        raise Broken(f"it accepts none of {names}, and no imported task of your own: its other laws were not checked")
+        raise Broken(f"it accepts none of {names}, and no imported task of yours: the other laws were not checked")
 
 
 def targets_are_the_answer(layout: Layout) -> None:
@@ -91,17 +91,18 @@ def inputs_hide_the_answer(layout: Layout) -> None:
                 raise Broken(f"{task.name}: a different answer changes no target")
             # If answers are read, inputs may change after the position that predicts the symbol; else nowhere.
             must_be_equal = (changed.cumsum(1) - changed == 0) | (not layout.decodes)
-            if difference := _first_difference(batch.inputs, changed_batch.inputs, must_be_equal):
+            if difference := _find_first_difference(batch.inputs, changed_batch.inputs, must_be_equal):
                 name, row, position = difference
                 change = f"a different answer changes {name} at position {position}"
                 raise Broken(f"{_describe_row(task, problems, row)}: {change}")
 
 
-def _first_difference(inputs: Inputs, others: Inputs, mask: Bool[Tensor, "b t"]) -> tuple[str, int, int] | None:
-    """Return the field, row and position of the first difference of two inputs inside ``mask``; None: they are
-    equal."""
+def _find_first_difference(
+    inputs: Inputs, other_inputs: Inputs, mask: Bool[Tensor, "b t"]
+) -> tuple[str, int, int] | None:
+    """Return the field, row and position of the first difference of two inputs inside ``mask``, or None."""
     for name, value in vars(inputs).items():
-        differs = (value != getattr(others, name)) & mask
+        differs = (value != getattr(other_inputs, name)) & mask
         if differs.any():
             return name, *divmod(int(differs.flatten().long().argmax()), differs.shape[1])
     return None
@@ -109,7 +110,7 @@ def _first_difference(inputs: Inputs, others: Inputs, mask: Bool[Tensor, "b t"])
 
 def slots_do_not_depend_on_the_answer(layout: Layout) -> None:
     """Rows of one size and prompt length have the same answer slots, for answers of any length."""
-    for task in _accepted_tasks(layout):
+    for task in _list_accepted_tasks(layout):
         problems = task.sample(torch.full((100, len(task.axes)), task.list_smallest_sizes(3)[-1]), stream(0, "room"))
         batch = layout.write(problems, task)
         masks = {"answer_slots": batch.answer_slots, "padding_mask": batch.inputs.padding_mask}
@@ -121,7 +122,7 @@ def slots_do_not_depend_on_the_answer(layout: Layout) -> None:
 
 def rows_do_not_depend_on_the_batch(layout: Layout) -> None:
     """A row does not depend on the other rows of a batch, except that longer ones add padding without supervision."""
-    for task in _accepted_tasks(layout):
+    for task in _list_accepted_tasks(layout):
         problems = _draw_problems(task, size_count=4)
         longer = task.sample(torch.full((1, len(task.axes)), task.list_smallest_sizes(9)[-1]), stream(1, "longer"))
         order = torch.randperm(ROWS, generator=stream(0, "order"))
@@ -155,7 +156,7 @@ def rounds_and_sizes_do_not_change(layout: Layout) -> None:
                 raise Broken(f"{task.name}: the layout changes {name} from {before.tolist()} to {after.tolist()}")
 
 
-def _accepted_tasks(layout: Layout) -> list[Task]:
+def _list_accepted_tasks(layout: Layout) -> list[Task]:
     """Return the ``TASKS`` that a layout accepts or, if there are none, the user's own tasks that it accepts."""
     if shipped := [task for task in TASKS if layout.accepts(task)]:
         return shipped
@@ -168,7 +169,7 @@ def _accepted_tasks(layout: Layout) -> list[Task]:
 
 def _write_batches(layout: Layout) -> Iterator[tuple[Task, Problems, Batch]]:
     """Yield each accepted task with problems and their batch."""
-    for task in _accepted_tasks(layout):
+    for task in _list_accepted_tasks(layout):
         problems = _draw_problems(task)
         yield task, problems, layout.write(problems, task)
 

@@ -47,28 +47,28 @@ MIN_EFFECT = {torch.float32: 1e-4, torch.float64: 1e-12}  # larger differences o
 # This law is checked first, since a model with random outputs also breaks most other laws.
 def evaluation_is_deterministic(runner: Runner) -> None:
     """In evaluation, computing a row twice gives the same logits."""
-    inputs = _build_rows_for(runner)
+    inputs = _draw_checked_rows(runner)
     if not torch.equal(compute_logits(runner, inputs), compute_logits(runner, inputs)):
         raise Broken("a second evaluation of the same rows gave different logits: use random numbers in training only")
 
 
 def outputs_are_logits(runner: Runner) -> None:
     """The model returns logits, not probabilities."""
-    inputs = _build_rows_for(runner)
+    inputs = _draw_checked_rows(runner)
     if are_probabilities(compute_logits(runner, inputs)[inputs.padding_mask]):
-        raise Broken("it returns probabilities; return logits (before the softmax)")
+        raise Broken("the model returns probabilities; return logits (before the softmax)")
 
 
 def logits_do_not_depend_on_other_rows(runner: Runner) -> None:
     """A row gets the same logits alone and in a batch with longer rows and other numbers of loops."""
-    _compare_with_single_rows(runner, _build_rows_for(runner, width=10), LOOPS)
+    _compare_with_single_rows(runner, _draw_checked_rows(runner, width=10), LOOPS)
     with suppress(UsageError):  # the model may have fewer positions
-        _compare_with_single_rows(runner, _build_rows_for(runner, (CHUNKED_ROW // 3, CHUNKED_ROW, 5)), (1, 1, 1))
+        _compare_with_single_rows(runner, _draw_checked_rows(runner, (CHUNKED_ROW // 3, CHUNKED_ROW, 5)), (1, 1, 1))
 
 
 def padding_is_ignored(runner: Runner) -> None:
     """Tokens after a row's end change no logits."""
-    inputs = _build_rows_for(runner, width=10)
+    inputs = _draw_checked_rows(runner, width=10)
     other = (inputs.tokens + 1) % (int(inputs.tokens.max()) + 1)
     changed = replace(inputs, tokens=inputs.tokens.where(inputs.padding_mask, other))
     if not torch.equal(compute_logits(runner, inputs), compute_logits(runner, changed)):
@@ -77,7 +77,7 @@ def padding_is_ignored(runner: Runner) -> None:
 
 def the_order_of_rows_does_not_matter(runner: Runner) -> None:
     """Rows in a different order get the same logits."""
-    inputs, order = _build_rows_for(runner), torch.tensor([2, 0, 1])
+    inputs, order = _draw_checked_rows(runner), torch.tensor([2, 0, 1])
     for loops in (LOOPS, (2, 2, 2)):
         permuted = compute_logits(runner, inputs.take(order), [loops[i] for i in order])
         if logits_differ(compute_logits(runner, inputs, loops)[order], permuted):
@@ -91,7 +91,7 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
         check_causality(runner)
         with suppress(UsageError), torch.no_grad():  # the model may have fewer positions
             # A mistake at the border of two chunks does not show in short rows.
-            row = _build_rows_for(runner, [CHUNKED_ROW])
+            row = _draw_checked_rows(runner, [CHUNKED_ROW])
             width, symbols = row.tokens.shape[1], int(row.tokens.max()) + 1
             cuts = torch.linspace(0, width - 2, CUT_COUNT).round().long()
             later = torch.arange(width) > cuts[:, None]
@@ -109,7 +109,7 @@ def causal_models_do_not_look_ahead(spec: ModelSpec) -> None:
 
 def carried_states_continue_a_run(runner: Runner) -> None:
     """Loops that continue from a carried state give the same logits and gradients as one run of all loops."""
-    inputs, model = _build_rows_for(runner), runner.model
+    inputs, model = _draw_checked_rows(runner), runner.model
     positions = inputs.padding_mask
     for loops in (torch.tensor(LOOPS), torch.tensor((2, 2, 2))):
         model.zero_grad()
@@ -124,7 +124,7 @@ def carried_states_continue_a_run(runner: Runner) -> None:
         whole = runner.last(inputs, loops + 2, positions)
         whole.square().sum().backward()
         if logits_differ(whole, halves):
-            raise Broken("loops that continue from a state give different logits: it must hold all that loops need")
+            raise Broken("loops that continue from a state give different logits: the state must hold all they need")
         for gradient, (name, weight) in zip(gradients, model.named_parameters(), strict=True):
             if gradient is not None and weight.grad is not None and logits_differ(weight.grad, gradient):
                 raise Broken(f"{name} has a different gradient if loops continue from a carried state")
@@ -133,7 +133,7 @@ def carried_states_continue_a_run(runner: Runner) -> None:
 
 def every_parameter_affects_logits(runner: Runner) -> None:
     """Each parameter affects some logit: its gradient is not all zero."""
-    compute_logits(runner, _build_rows_for(runner)).square().sum().backward()
+    compute_logits(runner, _draw_checked_rows(runner)).square().sum().backward()
     for name, parameter in runner.model.named_parameters():
         if parameter.requires_grad and (parameter.grad is None or not parameter.grad.any()):
             raise Broken(f"{name} has no effect on any logit")
@@ -141,7 +141,7 @@ def every_parameter_affects_logits(runner: Runner) -> None:
 
 def weights_come_from_the_seed(spec: ModelSpec) -> None:
     """A model that is built twice with one seed gets the same weights."""
-    problems = find_checked_on(spec)
+    problems = find_task_and_layout(spec)
     for causal in (problems[1].causal,) if problems else (False, True):
         try:
             weights, again = (_build_seeded(spec, causal).state_dict() for _ in range(2))
@@ -149,13 +149,13 @@ def weights_come_from_the_seed(spec: ModelSpec) -> None:
             continue
         for name, weight in weights.items():
             if not torch.equal(weight, again[name]):
-                raise Broken(f"{name} differs between two builds with one seed: draw it as torch.nn.init does")
+                raise Broken(f"{name} differs between two builds with one seed: initialize it with torch.nn.init")
 
 
 def long_rows_have_finite_logits(runner: Runner) -> None:
     """Rows far longer than in training get finite logits or raise a UsageError."""
     with suppress(UsageError):
-        if not compute_logits(runner, _build_rows_for(runner, [LONG_ROW]), [1]).isfinite().all():
+        if not compute_logits(runner, _draw_checked_rows(runner, [LONG_ROW]), [1]).isfinite().all():
             raise Broken(f"a row of {LONG_ROW} positions gets logits that are not finite")
 
 
@@ -202,10 +202,10 @@ def _compare_with_single_rows(runner: Runner, inputs: Inputs, loops: Sequence[in
 
 
 def check_causality(runner: Runner, loop_counts: Sequence[int] = (1, 2)) -> None:
-    """Raise Broken if, after one of these numbers of loops, a position's logits depend on a later token, or do not
-    depend on its own token."""
+    """Raise Broken if, after any of ``loop_counts``, the logits of a position depend on a later token, or do not depend
+    on the position's own token."""
     for loops in loop_counts:
-        reached = find_influences(runner, _build_rows_for(runner, [10]), loops)
+        reached = find_influences(runner, _draw_checked_rows(runner, [10]), loops)
         if (later := reached & ~reached.tril()).any():
             position, token = later.nonzero()[0].tolist()
             raise Broken(f"after {loops} loops, token {token} changes the logits at position {position}")
@@ -233,10 +233,10 @@ class _CheckedRunner(Plain):
 
     def __init__(self, model: Model, spec: ModelSpec) -> None:
         super().__init__(model)
-        self.problems = find_checked_on(spec)
+        self.problems = find_task_and_layout(spec)
         self.symbols = len(choose_vocabs(spec)[0])
 
-    def rows(self, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
+    def draw_rows(self, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
         """Return random rows of these lengths or, with ``checked_on``, problems whose sizes grow with the lengths."""
         if self.problems is None:
             return build_rows(lengths, width)
@@ -247,18 +247,18 @@ class _CheckedRunner(Plain):
         return layout.write(drawn, task).inputs
 
 
-def _build_rows_for(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
-    return runner.rows(lengths, width) if isinstance(runner, _CheckedRunner) else build_rows(lengths, width)
+def _draw_checked_rows(runner: Runner, lengths: Sequence[int] = LENGTHS, width: int | None = None) -> Inputs:
+    return runner.draw_rows(lengths, width) if isinstance(runner, _CheckedRunner) else build_rows(lengths, width)
 
 
-def find_checked_on(spec: ModelSpec) -> tuple[Task, Layout] | None:
+def find_task_and_layout(spec: ModelSpec) -> tuple[Task, Layout] | None:
     """Return the task and layout in ``checked_on`` of a model or of a part in it. Return None if no part sets it."""
     return next((pair for part in nested_parts(spec) if (pair := getattr(part, "checked_on", None))), None)
 
 
 def choose_vocabs(spec: ModelSpec) -> tuple[Vocab, Vocab]:
     """Return the input and output vocabularies for checking a model."""
-    problems = find_checked_on(spec)
+    problems = find_task_and_layout(spec)
     return problems[1].vocabs(problems[0]) if problems else (choose_input_vocab(spec), WRITES)
 
 
@@ -268,13 +268,13 @@ def build_small_spec(part: Position | MixerSpec) -> ModelSpec:
     return replace(SMALL, positions=(), mixer=part) if is_mixer else replace(SMALL, positions=(part,))
 
 
-def build_models(spec: ModelSpec, directions: Sequence[bool] = (False, True)) -> Iterator[Model]:
+def build_models(spec: ModelSpec, causal_options: Sequence[bool] = (False, True)) -> Iterator[Model]:
     """Yield the non-causal and the causal model of a specification, with noise added to the weights. Raises the last
     UsageError if neither can be built."""
     errors = []
-    if problems := find_checked_on(spec):
-        directions = [causal for causal in directions if causal == problems[1].causal]
-    for causal in directions:
+    if problems := find_task_and_layout(spec):
+        causal_options = [causal for causal in causal_options if causal == problems[1].causal]
+    for causal in causal_options:
         try:
             model = _build_seeded(spec, causal)
         except UsageError as error:

@@ -52,7 +52,7 @@ def watched_sizes_stay_near_training(recipe: Recipe) -> None:
     """The recipe watches only sizes up to 1.5 times its training length, so that longer sizes test generalization."""
     furthest = max(_watched_sizes(recipe), default=0)
     if furthest > 1.5 * recipe.lengths.top:
-        raise Broken(f"it trains on sizes up to {recipe.lengths.top}, but watch.sizes contains {furthest}")
+        raise Broken(f"the recipe trains on sizes up to {recipe.lengths.top}, but watch.sizes contains {furthest}")
 
 
 def it_measures_unwatched_sizes(study: Study) -> None:

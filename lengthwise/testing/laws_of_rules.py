@@ -79,17 +79,17 @@ def draw_traces() -> Iterator[Example]:
     too."""
     draw = stream(0, "traces")
 
-    def integers(low: int, high: int, *shape: int) -> Tensor:
+    def draw_integers(low: int, high: int, *shape: int) -> Tensor:
         return torch.randint(low, high + 1, shape, generator=draw)
 
     for _ in range(TRACE_COUNT):
-        rows, width = int(integers(1, 4)), int(integers(1, 3))
-        loops = integers(1, 6, rows)
+        rows, width = int(draw_integers(1, 4)), int(draw_integers(1, 3))
+        loops = draw_integers(1, 6, rows)
         shape = int(loops.max()), rows
         # Confidences are multiples of 1/4, so that some are equal.
-        moved = integers(0, 8, *shape, 2) / 20
-        predictions, ends = integers(0, 1, *shape, width), integers(1, width, *shape)
-        yield Trace(predictions, ends, integers(-6, 0, *shape) / 4, loops, moved), integers(1, 6, rows)
+        moved = draw_integers(0, 8, *shape, 2) / 20
+        predictions, ends = draw_integers(0, 1, *shape, width), draw_integers(1, width, *shape)
+        yield Trace(predictions, ends, draw_integers(-6, 0, *shape) / 4, loops, moved), draw_integers(1, 6, rows)
 
 
 def take_row(trace: Trace, index: int) -> Trace:
@@ -190,7 +190,7 @@ def build_model_and_batch() -> tuple[Model, Batch]:
 
 
 def _compute_loss(objective: Objective, model: Model, batch: Batch) -> Loss:
-    """Return the mean loss of the objective's optimizer steps on a batch, computed as training does."""
+    """Return the mean of the losses that the objective yields for a batch, one per optimizer step, as in training."""
     steps = objective.steps(Plain(model), batch, batch.rounds, stream(0, "objective"))
     losses = [validate_loss(objective, loss) for loss in steps]
     if not losses:
@@ -221,7 +221,7 @@ def it_uses_its_rate(optimizer: Optimizer) -> None:
     built = optimizer.build(weights)
     rates = [group["lr"] for group in built.param_groups]
     if any(rate != optimizer.rate for rate in rates):
-        raise Broken(f"it is built with the rates {rates}, not {optimizer.rate}")
+        raise Broken(f"the optimizer is built with the rates {rates}, not {optimizer.rate}")
     for rate, moves in ((0.0, False), (optimizer.rate or 1e-3, True)):
         for group in built.param_groups:
             group["lr"] = rate
@@ -244,7 +244,7 @@ def its_state_dict_is_complete(optimizer: Optimizer) -> None:
         _take_step(first, weights, number)
         _take_step(second, resumed, number)
     if not all(map(torch.equal, weights, resumed)):
-        raise Broken("weights differ after resuming: its state_dict lacks a part of its state")
+        raise Broken("weights differ after resuming: the optimizer's state_dict is incomplete")
 
 
 def the_rate_is_a_fraction_of_its_peak(schedule: Schedule) -> None:

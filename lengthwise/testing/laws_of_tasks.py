@@ -23,7 +23,7 @@ POOL_SIZE, MAX_ENUMERATED = 2000, 3000  # numbers of natural problems drawn, and
 
 def every_answer_is_right(task: Task) -> None:
     """Every answer is the one that ``reference`` gives."""
-    for name, problems in _draw_all(task):
+    for name, problems in _draw_all_problems(task):
         for prompt, answer in prompts_and_answers(task, problems):
             check_answer(task, name, prompt, answer)
 
@@ -40,7 +40,7 @@ def problems_have_requested_sizes(task: Task) -> None:
 def symbols_are_in_reads_and_writes(task: Task) -> None:
     """Prompts contain only symbols in ``reads``, answers only symbols in ``writes``, and with ``answers_each_symbol``
     answers are as long as their prompts."""
-    for name, problems in _draw_all(task):
+    for name, problems in _draw_all_problems(task):
         for prompt, answer in prompts_and_answers(task, problems):
             read, written = map(task.vocab.split, (prompt, answer))
             case = f"{name} problem {prompt!r} → {answer!r}"
@@ -55,7 +55,7 @@ def symbols_are_in_reads_and_writes(task: Task) -> None:
 def rows_are_padded_with_zeros(task: Task) -> None:
     """Prompts and answers are rows of symbol ids with zeros after their ends, the longest fills the last column, and no
     prompt is empty."""
-    for name, problems in _draw_all(task):
+    for name, problems in _draw_all_problems(task):
         if int(shortest := problems.prompt_length.min()) < 1:
             raise Broken(f"{name} prompts have lengths from {shortest}: each must hold one symbol or more")
         if name == "uniform" and not problems.answer_length.any():
@@ -75,7 +75,7 @@ def rows_are_padded_with_zeros(task: Task) -> None:
 
 def answers_fit_their_slots(task: Task) -> None:
     """No answer is longer than ``answer_slots`` says."""
-    for name, problems in _draw_all(task):
+    for name, problems in _draw_all_problems(task):
         if (long := problems.answer_length > task.answer_slots(problems.sizes)).any():
             prompt, answer = prompts_and_answers(task, problems)[int(long.long().argmax())]
             raise Broken(f"the answer to the {name} problem {prompt!r}, {answer!r}, exceeds its slots")
@@ -89,15 +89,16 @@ def some_answer_fills_its_slots(task: Task) -> None:
         rows = (sizes == size).all(1)
         longest = max(int(problems.answer_length[rows].max()) for problems in samples)
         if longest < (slots := int(task.answer_slots(size[None])[0])):
-            raise Broken(f"{slots} slots at size {tuple(size.tolist())}, and no answer takes more than {longest}")
+            raise Broken(f"size {tuple(size.tolist())} has {slots} slots, but no answer fills more than {longest}")
 
 
 def rounds_are_whole_numbers(task: Task) -> None:
     """``rounds``, a problem's number of rounds T(n), is a whole number, 1 or more."""
-    for name, problems in _draw_all(task):
+    for name, problems in _draw_all_problems(task):
         rounds = problems.rounds
         if rounds.dtype != torch.long or int(rounds.min()) < 1:
-            raise Broken(f"rounds of {name} problems are {rounds.dtype}, from {rounds.min()} up: use torch.long from 1")
+            minimum = f"{rounds.dtype}, minimum {rounds.min()}"
+            raise Broken(f"rounds of {name} problems have the type {minimum}: use torch.long, 1 or more")
 
 
 def problems_depend_only_on_the_generator(task: Task) -> None:
@@ -113,7 +114,7 @@ def problems_depend_only_on_the_generator(task: Task) -> None:
 
 def typed_prompts_are_parsed(task: Task) -> None:
     """``parse`` reads the text that ``to_text`` writes, and returns the same prompt, answer and rounds."""
-    for name, problems in _draw_all(task):
+    for name, problems in _draw_all_problems(task):
         for (prompt, answer), rounds in zip(prompts_and_answers(task, problems), problems.rounds.tolist(), strict=True):
             typed = task.to_text(task.vocab.encode(prompt))
             parsed = task.parse(typed)
@@ -233,7 +234,7 @@ def draw_family_sizes(task: Task, name: str) -> Int[Tensor, "b axes"]:
     return torch.cat([small, ends, between])
 
 
-def _draw_all(task: Task) -> Iterator[tuple[str, Problems]]:
+def _draw_all_problems(task: Task) -> Iterator[tuple[str, Problems]]:
     """Yield uniform problems and problems of every family, each with its name."""
     for name, sampler in _list_samplers(task):
         yield name, sampler(draw_family_sizes(task, name), stream(0, "laws", name))

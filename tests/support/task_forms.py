@@ -46,11 +46,11 @@ def assert_laws(task, monkeypatch):
     """Check a task against all laws, on problems that are drawn once. Only a fourth of the prompts are parsed, because
     parsing is slow."""
     shrink_sizes(task, monkeypatch)
-    draws = list(laws_of_tasks._draw_all(task))
+    draws = list(laws_of_tasks._draw_all_problems(task))
     parsed = [(name, problems.take(slice(None, None, 1 if LONG else 4))) for name, problems in draws]
     for law in list_laws(type(task)):
         given = parsed if law is laws_of_tasks.typed_prompts_are_parsed else draws
-        monkeypatch.setattr(laws_of_tasks, "_draw_all", lambda _, given=given: given)
+        monkeypatch.setattr(laws_of_tasks, "_draw_all_problems", lambda _, given=given: given)
         law(task)
 
 

@@ -563,11 +563,12 @@ def test_each_law_has_a_part_that_breaks_it():
 def test_recipes_and_studies_are_checked():
     recipe = replace(lw.find("looped-parity"), name="own-parity", watch=lw.Watch(10, (50,)), steps=3, batch=2)
     told = [one.failing_case for one in lw.check(recipe).broken]
-    assert told == ["it trains on sizes up to 20, but watch.sizes contains 50"]
+    assert told == ["the recipe trains on sizes up to 20, but watch.sizes contains 50"]
     ahead = lw.check(recipe.change(model=_Spec("LooksAhead"), loops=lw.Constant(), watch=lw.Watch())).broken
     assert any("LooksAhead looks ahead" in one.failing_case for one in ahead)
     wrong = laws.check_recipes({"called": lambda: recipe}).broken
-    assert [one.failing_case for one in wrong] == ["its function or key is called called, but its name is own-parity"]
+    case = "the function or key is called called, but the recipe's name is own-parity"
+    assert [one.failing_case for one in wrong] == [case]
     for grid, measured in (((), 20), ((30,), 30)):
         panel = lw.Panel("One", (recipe,), sizes=(20,), grid=grid)
         told = [one.failing_case for one in lw.check(lw.Study("Mine", (panel,))).broken]
@@ -577,7 +578,7 @@ def test_recipes_and_studies_are_checked():
     assert found.failing_case.startswith("family_names: copy has no family 'few'")
     for check, kind in ((laws.check_recipes, "Recipe"), (laws.check_studies, "Study")):
         assert [one.failing_case for one in check({"none": lambda: None}).broken] == [
-            f"its function must return lw.{kind}, not None"
+            f"the function must return lw.{kind}, not None"
         ]
 
 
@@ -611,7 +612,7 @@ def test_findings_print_as_a_table():
     found = lw.check(_WrongTask(how="roomy"))
     assert isinstance(found, Findings)
     assert f"{len(found.broken)} of {len(found)} laws are broken" in str(found)
-    assert "slots at size (1,), and no answer" in " ".join(str(found).split()) and "<table>" in found._repr_html_()
+    assert "slots, but no answer fills more than" in " ".join(str(found).split()) and "<table>" in found._repr_html_()
     with pytest.raises(lw.UsageError, match=r"^check takes parts, .* classes of parts and Python modules, not int$"):
         lw.check(3)
     with pytest.raises(lw.UsageError, match=r"not Linear; a torch module is checked before it is trained or measured$"):
