@@ -34,7 +34,7 @@ def check_types(function):
     case are checked."""
     inner = None
 
-    def counting(*values, **named):
+    def count_and_call(*values, **named):
         nonlocal inner
         inner = inner or decorate(function)
         CALLS_LEFT[0] -= 1
@@ -42,7 +42,7 @@ def check_types(function):
             config.update("jaxtyping_disable", True)
         return inner(*values, **named)
 
-    return counting
+    return count_and_call
 
 
 install_import_hook("lengthwise", "conftest.check_types")
@@ -64,7 +64,7 @@ def pytest_collection_finish():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _no_stray_files():
+def _check_stray_files():
     """Check that the tests leave no file in the folder that they were started in."""
     before = set(os.listdir())
     yield
@@ -113,9 +113,9 @@ def command(*words, stdin="", env=None):
     return subprocess.CompletedProcess(words, left.value.code, out.getvalue(), err.getvalue())
 
 
-def call_in_fork(act, folder="."):
+def call_in_fork(function, folder="."):
     """Call ``act`` in ``folder`` in a fork of this process, without type checks, and return its result. Modules that it
-    imports are not imported here."""
+    imports are not imported in this process."""
     reads, writes = os.pipe()
     with warnings.catch_warnings(action="ignore"):  # about other threads, which the fork does not need
         child = os.fork()
@@ -123,7 +123,7 @@ def call_in_fork(act, folder="."):
         try:
             config.update("jaxtyping_disable", True)
             os.chdir(folder)
-            done = pickle.dumps(act())
+            done = pickle.dumps(function())
             with open(writes, "wb") as file:
                 file.write(done)
         except BaseException:
@@ -199,16 +199,16 @@ class Crash(BaseException):
     """An exception that simulates the death of a process: no ``except Exception`` catches it."""
 
 
-def run_through_crashes(act, patch, least, moment="before"):
+def run_through_crashes(function, patch, first_crash, moment="before"):
     """Call ``act`` until it finishes; return its result and the number of simulated crashes. Each call crashes at its
-    ``least``-th file, or one or two files later, right before or right after the file is moved into place."""
+    ``first_crash``-th file, or one or two files later, right before or right after the file is moved into place."""
     written, put, crashes = [], os.replace, 0
 
     def crash_or_replace(source, target):
         written.append(target)
         if moment == "after":
             put(source, target)
-        if len(written) == least + crashes % 3:
+        if len(written) == first_crash + crashes % 3:
             raise Crash
         if moment == "before":
             put(source, target)
@@ -216,7 +216,7 @@ def run_through_crashes(act, patch, least, moment="before"):
     patch.setattr(os, "replace", crash_or_replace)
     while True:
         try:
-            return act(), crashes
+            return function(), crashes
         except Crash:
             crashes += 1
             written.clear()

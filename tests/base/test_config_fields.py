@@ -109,16 +109,16 @@ CHANGES = [
 
 
 @pytest.mark.parametrize(("changes", "values"), CHANGES, ids=lambda value: " ".join(value))
-def test_text_changes_set_fields(changes, values):
+def test_changes_as_text_set_the_fields(changes, values):
     assert override(RECIPE, changes) == replace(RECIPE, **values)
     assert RECIPE.change(changes) == replace(RECIPE, **values)
     assert len(changes) != 1 or RECIPE.change(changes[0]) == replace(RECIPE, **values)
 
 
 def test_a_field_called_kind_is_refused_where_its_class_is_defined():
-    with pytest.raises(lw.UsageError, match=r"^Smooth\.kind: a field cannot be called kind: rename it$"):
+    with pytest.raises(lw.UsageError, match=r"^SmoothObjective\.kind: a field cannot be called kind: rename it$"):
 
-        class Smooth(lw.Objective):
+        class SmoothObjective(lw.Objective):
             kind: str = "smooth"
 
 
@@ -204,7 +204,7 @@ NOT_NUMBERS = [math.nan, math.inf, True, "1", None, [1.0], 10**400]
 NOT_JSON = ["", "{", "\x00", "NaN", "{'kind': 'Recipe'}", "[" * 100_000]
 
 
-def test_other_json_and_numbers_that_are_not_finite_are_refused():
+def test_invalid_json_and_invalid_numbers_are_refused():
     wrong = [encode(RECIPE) | {"ema": value} for value in NOT_NUMBERS]
     for text in (*map(json.dumps, [*NOT_RECIPES, *wrong]), *NOT_JSON):
         with pytest.raises(lw.UsageError) as error:
@@ -241,9 +241,9 @@ def test_any_json_in_any_field_gives_a_recipe_or_a_usage_error(position, value):
 
 @settings(max_examples=200 if LONG else 50)
 @given(st.one_of(st.text(max_size=20), st.text("(),=._-+'\"*{}[]aA01 \\\n", max_size=30)))
-def test_any_text_gives_plain_values_or_a_usage_error(typed):
+def test_any_text_gives_plain_values_or_a_usage_error(text):
     try:
-        value = parse_literal(typed)
+        value = parse_literal(text)
     except lw.UsageError:
         return
     assert json.loads(json.dumps(value)) == value or not math.isfinite(value)
@@ -264,7 +264,7 @@ CODE = [
 ]
 
 
-def test_no_text_and_no_file_runs_code(tmp_path, monkeypatch):
+def test_code_in_texts_and_files_is_never_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for change in (f"{name}={code}" for name in ("steps", "layout", "model.width") for code in CODE):
         with pytest.raises(lw.UsageError):

@@ -93,15 +93,15 @@ WRITERS = {
 }  # fmt: skip
 
 
-def symbolic_link(path, target):
+def make_symbolic_link(path, target):
     path.symlink_to(target)
 
 
-def dangling_link(path, target):
+def make_dangling_link(path, target):
     path.symlink_to(target.with_name("missing"))
 
 
-def contents(folder):
+def read_files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -114,20 +114,20 @@ def outside_folder(tmp_path):
     return folder
 
 
-@pytest.mark.parametrize("link", [symbolic_link, dangling_link])
+@pytest.mark.parametrize("make_link", [make_symbolic_link, make_dangling_link])
 @pytest.mark.parametrize("name", WRITERS)
-def test_no_writer_follows_a_link(name, link, outside_folder, tmp_path, monkeypatch):
+def test_no_writer_follows_a_link(name, make_link, outside_folder, tmp_path, monkeypatch):
     folder = build_run(tmp_path / "run").folder
     if WRITERS[name] is write_report:
         folder = tmp_path / "results"
         folder.mkdir()
     (folder / name).unlink(missing_ok=True)
     monkeypatch.setenv("LENGTHWISE_RUNS", str(folder))
-    link(folder / name, outside_folder / "file")
-    before = contents(outside_folder)
+    make_link(folder / name, outside_folder / "file")
+    before = read_files(outside_folder)
     with suppress(lw.UsageError):  # some files are replaced
         WRITERS[name](folder)
-    assert contents(outside_folder) == before and {*outside_folder.iterdir()} == {outside_folder / "file"}
+    assert read_files(outside_folder) == before and {*outside_folder.iterdir()} == {outside_folder / "file"}
 
 
 def run_failing(*words):
@@ -156,7 +156,7 @@ def finished_run(tmp_path_factory):
 
 
 @pytest.fixture
-def trained(finished_run, tmp_path):
+def copied_run(finished_run, tmp_path):
     return Path(shutil.copytree(finished_run, tmp_path / "trained"))
 
 
@@ -167,9 +167,9 @@ def test_only_abandoned_temporary_files_of_this_package_are_removed(tmp_path):
     """Files of other programs, folders, new files, and files that do not begin with a dot are kept."""
     age = time.time() - 2 * files.TEMPORARY_AGE_SECONDS
 
-    def create(name, *, old=True):
+    def create(name, *, is_old=True):
         (tmp_path / name).write_text("")
-        os.utime(tmp_path / name, (age, age) if old else None)
+        os.utime(tmp_path / name, (age, age) if is_old else None)
         return tmp_path / name
 
     unique = f"lengthwise-{'0' * 16}"
@@ -180,7 +180,7 @@ def test_only_abandoned_temporary_files_of_this_package_are_removed(tmp_path):
         f"scores.jsonl.{unique}",
     ):
         create(name)
-    create(f".scores.jsonl.{unique}", old=False)
+    create(f".scores.jsonl.{unique}", is_old=False)
     (tmp_path / f".folder.{unique}").mkdir()
     before = {*tmp_path.iterdir()}
     left = create(f".scores.jsonl.lengthwise-{'1' * 16}")
@@ -197,7 +197,7 @@ def test_only_abandoned_temporary_files_of_this_package_are_removed(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["scores.jsonl", "config.json", "about.json", "model.safetensors", "state.pt"])
-def test_an_endless_file_is_refused_at_once(name, tmp_path):
+def test_a_file_that_is_too_large_is_refused_at_once(name, tmp_path):
     run = build_run(tmp_path / "run")
     path = run.folder / name
     acts = {
@@ -218,7 +218,7 @@ def test_an_endless_file_is_refused_at_once(name, tmp_path):
     assert time.monotonic() - begun < 5
 
 
-def test_recipes_and_records_have_a_largest_size(tmp_path):
+def test_recipes_and_records_that_are_too_large_are_refused(tmp_path):
     path = tmp_path / "recipe.json"
     path.touch()
     os.truncate(path, 2 * 10**12)
@@ -231,16 +231,16 @@ def test_recipes_and_records_have_a_largest_size(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["scores", "anatomy", "depth"])
-def test_a_row_with_too_many_sizes_is_refused_in_one_line(name, trained, tmp_path):
-    path = trained / f"{name}.jsonl"
+def test_a_row_with_too_many_sizes_is_refused_in_one_line(name, copied_run, tmp_path):
+    path = copied_run / f"{name}.jsonl"
     lines = path.read_text().splitlines()
     lines.append(json.dumps(json.loads(lines[0]) | {"sizes": [2, 2]}))
     path.write_text("".join(f"{line}\n" for line in lines))
-    calls = [["report", trained, "--html", tmp_path / "x.html"]]
+    calls = [["report", copied_run, "--html", tmp_path / "x.html"]]
     if name == "scores":
-        calls += [["push", trained, "user/name", "--dry-run"], ["verify", trained, "--quiet"]]
-        calls += [["report", trained, "--out", tmp_path / "out", "--quiet"]]
-        calls += [["evaluate", trained, "--lengths", "2", "--samples", "4", "--quiet"]]
+        calls += [["push", copied_run, "user/name", "--dry-run"], ["verify", copied_run, "--quiet"]]
+        calls += [["report", copied_run, "--out", tmp_path / "out", "--quiet"]]
+        calls += [["evaluate", copied_run, "--lengths", "2", "--samples", "4", "--quiet"]]
     wanted = f"{name}.jsonl: line {len(lines)}: sizes must be 1 (length), not 2; delete that line"
     for words in calls:
         assert wanted in run_failing(*words)

@@ -1,4 +1,4 @@
-"""Random streams by seed and path: the same seed and path give the same numbers each time, others unrelated ones."""
+"""Random streams: equal seeds and paths give equal numbers each time, and all others give unrelated numbers."""
 
 import torch
 from hypothesis import given
@@ -47,7 +47,7 @@ def test_neighbouring_streams_are_unrelated():
     assert (pairs - torch.eye(3)).abs().max() < 0.1
 
 
-def test_seed_torch_equals_manual_seed():
+def test_seed_torch_gives_the_numbers_of_manual_seed():
     drawn = []
     for seed in (torch.manual_seed, seed_torch):
         seed(derive_seed(3))

@@ -14,17 +14,17 @@ seeds = st.integers(0, 10_000)
 types = st.sampled_from([SYMBOL_DTYPE, torch.int16, torch.int32, torch.long])
 
 
-def random_rows(seed, rows, width, dtype=torch.long, below=100):
-    return torch.randint(1, below, (rows, width), generator=stream(seed, "rows"), dtype=dtype)
+def random_rows(seed, rows, width, dtype=torch.long, high=100):
+    return torch.randint(1, high, (rows, width), generator=stream(seed, "rows"), dtype=dtype)
 
 
-def numbers(seed, low, high, count):
+def random_numbers(seed, low, high, count):
     return torch.randint(low, high + 1, (count,), generator=stream(seed, "numbers"))
 
 
 @given(seeds, sizes, sizes, types)
 def test_rows_are_masked_and_zeroed_beyond_their_lengths(seed, rows, width, dtype):
-    length = numbers(seed, 0, width, rows)
+    length = random_numbers(seed, 0, width, rows)
     row = random_rows(seed, rows, width, dtype)
     marked, kept = length_mask(length, width), zero_after(row, length)
     assert kept.dtype == dtype
@@ -37,7 +37,7 @@ def test_rows_are_masked_and_zeroed_beyond_their_lengths(seed, rows, width, dtyp
 
 @given(seeds, sizes, sizes, sizes, types)
 def test_each_row_is_shifted_by_its_own_offset(seed, rows, size, width, dtype):
-    by = numbers(seed, -size, width, rows)
+    by = random_numbers(seed, -size, width, rows)
     row = random_rows(seed, rows, size, dtype)
     moved = shift_right(row, by, width)
     assert moved.dtype == dtype
@@ -49,7 +49,7 @@ def test_each_row_is_shifted_by_its_own_offset(seed, rows, size, width, dtype):
 @given(seeds, sizes, sizes)
 def test_windows_are_cut_out_of_one_row(seed, count, width):
     row = random_rows(seed, 1, 20)[0]
-    starts = numbers(seed, 0, 20 - width, count)
+    starts = random_numbers(seed, 0, 20 - width, count)
     assert extract_windows(row, starts, width).tolist() == [row[i : i + width].tolist() for i in starts.tolist()]
 
 

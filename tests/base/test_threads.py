@@ -23,8 +23,8 @@ COUNT = 4
 
 
 @dataclass(frozen=True)
-class DropoutModule(lw.ModelSpec):
-    """A module with torch's dropout, which no fast runner supports, and which also draws from Python's generator."""
+class DropoutSpec(lw.ModelSpec):
+    """A module with torch's dropout, which no fast runner supports, that also draws from Python's generator."""
 
     def build(self, reads, writes, *, causal):
         class Module(nn.Sequential):
@@ -41,23 +41,23 @@ RECIPES = [
     DROPPING,
     replace(DROPPING, seed=1, watch=lw.Watch(every=5, sizes=(2,), count=4)),
     replace(NEXT_TOKEN, model=lw.LSTM(width=4, hidden=4, layers=2, dropout=0.3)),
-    replace(NEXT_TOKEN, model=DropoutModule()),
+    replace(NEXT_TOKEN, model=DropoutSpec()),
     replace(MASTERED, model=replace(MODEL, dropout=0.3), steps=8),
 ]
 
 
-def in_threads(function, things):
-    """Return the function's result for each of ``things``, computed in threads at the same time."""
-    ready, before = threading.Barrier(len(things)), sys.getswitchinterval()
+def call_in_threads(function, arguments):
+    """Return the function's result for each of ``arguments``, computed in threads at the same time."""
+    ready, before = threading.Barrier(len(arguments)), sys.getswitchinterval()
 
-    def call_when_ready(thing):
+    def call_when_ready(argument):
         ready.wait()
-        return function(thing)
+        return function(argument)
 
     sys.setswitchinterval(1e-5)  # seconds: threads take turns as often as they can
     try:
-        with ThreadPoolExecutor(len(things)) as threads:
-            return list(threads.map(call_when_ready, things))
+        with ThreadPoolExecutor(len(arguments)) as threads:
+            return list(threads.map(call_when_ready, arguments))
     finally:
         sys.setswitchinterval(before)
 
@@ -68,19 +68,19 @@ def test_training_in_threads_equals_training_alone(tmp_path, monkeypatch):
     alone = [read_outcome(train(recipe, tmp_path / f"alone-{number}")) for number, recipe in enumerate(RECIPES)]
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
 
-    def trained(number):
+    def train_again(number):
         return read_outcome(train(RECIPES[number], tmp_path / f"beside-{number}"))
 
-    beside = in_threads(trained, range(len(RECIPES)))
+    beside = call_in_threads(train_again, range(len(RECIPES)))
     assert [one == other for one, other in zip(alone, beside, strict=True)] == [True] * len(RECIPES)
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]
 
 
-def test_one_thread_draws_while_another_trains(tmp_path):
+def test_training_does_not_change_the_random_numbers_of_another_thread(tmp_path):
     """Training in one thread does not change the numbers that another draws from the global generator between steps."""
     hold, go = threading.Event(), threading.Event()
 
-    def trained():
+    def train_two_steps():
         one = trainer.Trainer(DROPPING, torch.device("cpu"))
         one.advance()
         hold.set()
@@ -91,7 +91,7 @@ def test_one_thread_draws_while_another_trains(tmp_path):
     expected = torch.rand(2)
     torch.manual_seed(3)
     with ThreadPoolExecutor(1) as worker:
-        training = worker.submit(trained)
+        training = worker.submit(train_two_steps)
         assert hold.wait(20)
         first = torch.rand(1)
         go.set()

@@ -9,9 +9,9 @@ from lengthwise.base.types import Batch, Inputs, Problems, Score, wilson_interva
 
 
 @given(st.integers(1, 10_000), st.integers(0, 10_000))
-def test_wilson_solves_its_own_equation(count, hits):
+def test_wilson_intervals_solve_their_equation(count, successes):
     """Each end p of the interval satisfies |share − p| = z standard errors of p."""
-    share, z = min(hits, count) / count, 1.959964
+    share, z = min(successes, count) / count, 1.959964
     low, high = wilson_interval(share, count)
     assert 0 <= low <= share <= high <= 1
     with pytest.raises(ValueError, match="at least one"):
@@ -30,15 +30,22 @@ def test_a_score_row_includes_its_interval():
     assert low == pytest.approx(0.2366, abs=5e-5)
 
 
-def problems(rows, prompt, answer, first):
-    def grid(width):
-        return torch.arange(first, first + rows * width).view(rows, width)
+def build_problems(rows, prompt_width, answer_width, first_number):
+    def build_grid(width):
+        return torch.arange(first_number, first_number + rows * width).view(rows, width)
 
-    row = torch.arange(first, first + rows)
-    return Problems(row[:, None], grid(prompt), row % prompt + 1, grid(answer), row % answer + 1, row)
+    row = torch.arange(first_number, first_number + rows)
+    return Problems(
+        row[:, None],
+        build_grid(prompt_width),
+        row % prompt_width + 1,
+        build_grid(answer_width),
+        row % answer_width + 1,
+        row,
+    )
 
 
-def batch(rows, width):
+def build_batch(rows, width):
     grid = torch.arange(rows * width).view(rows, width)
     row = torch.arange(rows)
     inputs = Inputs(grid, -grid, grid + 2, grid % 2 == 0)
@@ -47,7 +54,7 @@ def batch(rows, width):
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=8))
 def test_take_returns_the_requested_rows_in_order(rows):
-    whole, some = batch(6, 4), batch(6, 4).take(torch.tensor(rows))
+    whole, some = build_batch(6, 4), build_batch(6, 4).take(torch.tensor(rows))
     assert len(some) == len(rows)
     for position, row in enumerate(rows):
         one = whole.take(slice(row, row + 1))
@@ -58,7 +65,7 @@ def test_take_returns_the_requested_rows_in_order(rows):
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(1, 5), st.integers(1, 4)), min_size=1, max_size=4))
 def test_join_concatenates_rows_and_pads_with_zeros(shapes):
-    parts = [problems(*shape, first=100 * i + 1) for i, shape in enumerate(shapes)]
+    parts = [build_problems(*shape, first_number=100 * i + 1) for i, shape in enumerate(shapes)]
     joined = Problems.join(parts)
     assert len(joined) == sum(map(len, parts))
     start = 0
@@ -75,7 +82,7 @@ def test_join_concatenates_rows_and_pads_with_zeros(shapes):
 
 def test_inputs_on_a_device_keep_their_copy_on_the_cpu():
     """Only whole inputs remember their copy on the CPU; a selection of rows does not."""
-    inputs = batch(2, 3).inputs
+    inputs = build_batch(2, 3).inputs
     moved = inputs.to(torch.device("meta"))
     assert all(getattr(moved, name).is_meta for name in vars(inputs))
     assert moved.host is inputs is inputs.host is inputs.to(torch.device("cpu"))

@@ -28,11 +28,11 @@ def chromium():
 
 
 @pytest.fixture
-def opened(chromium):
+def open_page(chromium):
     """Return a function that opens a file from disk with the network off; errors in the page fail the test."""
     contexts, wrong = [], []
 
-    def opened(path, *, width=1000, scheme="light", after="", ready=".panel"):
+    def open_page(path, *, width=1000, scheme="light", fragment="", selector=".panel"):
         context = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
         contexts.append(context)
         page = context.new_page()
@@ -42,17 +42,17 @@ def opened(chromium):
             "request",
             lambda asked: wrong.append(asked.url) if not asked.url.startswith(("file:", "data:", "blob:")) else None,
         )
-        page.goto(f"{path.as_uri()}{after}")
-        page.wait_for_selector(ready, timeout=60_000)
+        page.goto(f"{path.as_uri()}{fragment}")
+        page.wait_for_selector(selector, timeout=60_000)
         return page
 
-    yield opened
+    yield open_page
     for context in contexts:
         context.close()
     assert not wrong, wrong
 
 
-def until(page, expression, seconds=30):
+def wait_until(page, expression, seconds=30):
     """Wait until a JavaScript expression is true. Playwright's own function for this is blocked by the page's content
     security policy."""
     end = time.monotonic() + seconds
@@ -61,13 +61,13 @@ def until(page, expression, seconds=30):
         time.sleep(0.02)
 
 
-def first_paint(page):
-    """Return seconds from opening to the first paint: the best of three, as the machine may be busy."""
+def measure_first_paint(page):
+    """Return the seconds from opening to the first paint: the least of three tries, since the machine may be busy."""
     found = []
     while not found or (min(found) >= 1 and len(found) < 3):
         if found:
             page.reload()
-        until(page, f"{PAINT}.length > 0")
+        wait_until(page, f"{PAINT}.length > 0")
         found.append(page.evaluate(f"{PAINT}[0].startTime") / 1000)
     return min(found)
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from browsing import chromium, needs_browser, opened, until  # noqa: F401
+from browsing import chromium, needs_browser, open_page, wait_until  # noqa: F401
 
 SITE = Path(__file__).parents[2] / "build" / "site"
 pytestmark = [
@@ -17,29 +17,29 @@ PAGES += ["lengthwise/runners/plain.py.html"]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fits_every_width_and_logs_no_errors(name, opened):
+def test_a_page_fits_every_width_and_logs_no_errors(name, open_page):
     for width in (360, 1200):
         for scheme in ("light", "dark"):
-            page = opened(SITE / name, width=width, scheme=scheme, ready="h1")
+            page = open_page(SITE / name, width=width, scheme=scheme, selector="h1")
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             missing = "[...document.images].filter(one => one.complete && !one.naturalWidth).map(one => one.src)"
             assert page.evaluate(missing) == []
 
 
-@pytest.mark.parametrize(("word", "wanted"), [("Mastery", "recipes.html"), ("leaderboard", "leaderboard.html")])
-def test_search_finds_a_word_without_a_server(word, wanted, opened):
+@pytest.mark.parametrize(("word", "expected_page"), [("Mastery", "recipes.html"), ("leaderboard", "leaderboard.html")])
+def test_search_finds_a_word_without_a_server(word, expected_page, open_page):
     """The keyboard alone suffices, and Enter opens the first result."""
-    page = opened(SITE / "docs" / "gallery.html", width=1400, ready="h1")
+    page = open_page(SITE / "docs" / "gallery.html", width=1400, selector="h1")
     page.keyboard.press("Control+k")
     page.keyboard.type(word, delay=20)
     page.get_by_text(re.compile(r"^\d+ results?$")).wait_for()
     page.keyboard.press("Enter")
-    page.wait_for_url(lambda url: "?h=" in url and wanted in url, wait_until="domcontentloaded")
+    page.wait_for_url(lambda url: "?h=" in url and expected_page in url, wait_until="domcontentloaded")
     assert word in page.inner_text("main")
 
 
-def test_interactive_pages_open_from_the_gallery(opened):
-    page = opened(SITE / "results" / "pairs" / "index.html", ready="h1")
+def test_interactive_pages_open_from_the_gallery(open_page):
+    page = open_page(SITE / "results" / "pairs" / "index.html", selector="h1")
     page.click("text=Interactive page")
     page.wait_for_selector(".panel, main")
-    until(page, "document.querySelectorAll('svg, canvas').length > 0")
+    wait_until(page, "document.querySelectorAll('svg, canvas').length > 0")

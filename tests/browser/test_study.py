@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
+from browsing import FITS, chromium, measure_first_paint, needs_browser, open_page, wait_until  # noqa: F401
 
 from lengthwise.base.csv_files import read_csv
 from lengthwise.report.published import read_published_runs
@@ -38,9 +38,9 @@ def write_report(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", CHARTS)
-def test_every_chart_is_there(name, write_report, opened):
-    page = opened(write_report(name), ready=READY)
-    assert first_paint(page) < 1
+def test_a_report_has_every_chart_of_its_study(name, write_report, open_page):
+    page = open_page(write_report(name), selector=READY)
+    assert measure_first_paint(page) < 1
     page.wait_for_selector(READY)
     drawn = {chart.get_attribute("id").removeprefix("chart-") for chart in page.locator(".chart:has(svg)").all()}
     assert drawn == CHARTS[name], drawn
@@ -51,11 +51,11 @@ def test_every_chart_is_there(name, write_report, opened):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 900, 1200, 1600])
-def test_the_page_fits_any_width(width, scheme, write_report, opened):
+def test_the_page_fits_any_width(width, scheme, write_report, open_page):
     path = write_report("pairs", "looped-pairs")
     assert path.stat().st_size < MAX_PAGE_BYTES
-    page = opened(path, width=width, scheme=scheme, ready=".panel")
-    assert first_paint(page) < 1
+    page = open_page(path, width=width, scheme=scheme, selector=".panel")
+    assert measure_first_paint(page) < 1
     page.wait_for_selector(".panel")
     page.wait_for_selector(READY)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -67,30 +67,30 @@ def test_the_page_fits_any_width(width, scheme, write_report, opened):
         page.screenshot(path=f"{folder}/report-{width}-{scheme}.png", full_page=True)
 
 
-def test_methods_problems_and_scale_can_be_switched(write_report, opened):
-    page = opened(write_report("pairs"), ready=READY)
+def test_methods_problems_and_scale_can_be_switched(write_report, open_page):
+    page = open_page(write_report("pairs"), selector=READY)
     labels = lambda: page.locator("#chart-lengths svg").get_by_label("standard-pairs").count()  # noqa: E731
     assert labels() > 0
     again = "document.querySelector('[data-report]').report"
     page.get_by_label("standard-pairs").first.uncheck()
-    until(page, f"{again}.hidden.has('standard-pairs')")
-    until(page, "!document.querySelector('#chart-lengths svg').innerHTML.includes('standard-pairs')")
+    wait_until(page, f"{again}.hidden.has('standard-pairs')")
+    wait_until(page, "!document.querySelector('#chart-lengths svg').innerHTML.includes('standard-pairs')")
     page.locator("#scale").select_option("log")
-    until(page, f"{again}.scale === 'log'")
+    wait_until(page, f"{again}.scale === 'log'")
     page.locator("#problems").select_option("worst family")
-    until(page, f"{again}.problems.length === 1")
+    wait_until(page, f"{again}.problems.length === 1")
     assert page.locator("#chart-lengths svg.marks").count() == 1
 
 
-def test_a_hovered_point_shows_its_numbers(write_report, opened):
-    page = opened(write_report("pairs"), ready=READY)
+def test_a_hovered_point_shows_its_numbers(write_report, open_page):
+    page = open_page(write_report("pairs"), selector=READY)
     page.locator("#chart-lengths svg .mark-symbol.role-mark path").first.hover(force=True)
     page.wait_for_selector("#vg-tooltip-element.visible")
     assert "exact match" in page.locator("#vg-tooltip-element").text_content()
 
 
-def test_tables_are_saved_as_csv(write_report, opened, tmp_path):
-    page = opened(write_report("pairs"), ready=READY)
+def test_tables_are_saved_as_csv(write_report, open_page, tmp_path):
+    page = open_page(write_report("pairs"), selector=READY)
     page.locator("#table-scores summary").focus()
     page.keyboard.press("Enter")
     with page.expect_download() as saved:
@@ -101,8 +101,8 @@ def test_tables_are_saved_as_csv(write_report, opened, tmp_path):
     assert page.locator("#table-scores tbody tr").count() == 200
 
 
-def test_printed_pages_have_no_controls(write_report, opened, tmp_path):
-    page = opened(write_report("pairs", "looped-pairs"), ready=".panel")
+def test_printed_pages_have_no_controls(write_report, open_page, tmp_path):
+    page = open_page(write_report("pairs", "looped-pairs"), selector=".panel")
     page.emulate_media(media="print")
     assert not page.locator("form.controls").is_visible() and not page.locator(".transport").is_visible()
     assert page.locator("#chart-lengths svg.marks").is_visible()

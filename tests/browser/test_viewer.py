@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from browsing import FITS, chromium, first_paint, needs_browser, opened, until  # noqa: F401
+from browsing import FITS, chromium, measure_first_paint, needs_browser, open_page, wait_until  # noqa: F401
 from viewer_reference import compute_reference, draw_prompts
 
 from lengthwise.runs.run import load
@@ -56,11 +56,11 @@ def write_viewer(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", LONGEST)
-def test_the_page_computes_what_pytorch_computes(name, write_viewer, opened):
+def test_the_page_computes_what_pytorch_computes(name, write_viewer, open_page):
     weights = load(name)
     prompts = draw_prompts(weights.recipe, COUNT, LONGEST[name])
     wanted = [compute_reference(weights, prompt) for prompt in prompts]
-    page, found = opened(write_viewer(name)), []
+    page, found = open_page(write_viewer(name)), []
     for start in range(0, COUNT, 10):
         found += page.evaluate(ASK, prompts[start : start + 10])
     worst = 0.0
@@ -72,25 +72,25 @@ def test_the_page_computes_what_pytorch_computes(name, write_viewer, opened):
     assert worst < 1e-3
 
 
-def test_a_loop_on_50_digits_takes_under_50_ms(write_viewer, opened):
-    milliseconds = opened(write_viewer("looped-pairs")).evaluate(TIME, f"{'7' * 50}+{'2' * 49}3")
+def test_a_loop_on_50_digits_takes_under_50_ms(write_viewer, open_page):
+    milliseconds = open_page(write_viewer("looped-pairs")).evaluate(TIME, f"{'7' * 50}+{'2' * 49}3")
     print(f"a loop of looped-pairs on 50 digits: {milliseconds:.1f} ms")
     assert milliseconds < 50
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 900, 1200, 1600])
-def test_every_part_is_shown_at_any_width(width, scheme, write_viewer, opened, tmp_path):
-    page = opened(write_viewer("looped-parity", "halting-parity"), width=width, scheme=scheme,
-                  after="#problem=1011011101&model=looped-parity&beside=halting-parity&loop=6")  # fmt: skip
-    assert first_paint(page) < 1
+def test_every_part_is_shown_at_any_width(width, scheme, write_viewer, open_page, tmp_path):
+    page = open_page(write_viewer("looped-parity", "halting-parity"), width=width, scheme=scheme,
+                  fragment="#problem=1011011101&model=looped-parity&beside=halting-parity&loop=6")  # fmt: skip
+    assert measure_first_paint(page) < 1
     page.wait_for_selector(".panel")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     panels = page.locator(".panel")
     assert panels.count() == 2
     for panel, rules in zip(panels.all(), (3, 4), strict=True):  # its own rule, and the usual ones that differ from it
         assert panel.locator("canvas").count() == 5  # the map and four heads
-        assert all("head" in label or " loops by " in label for label in _labels(panel))
+        assert all("head" in label or " loops by " in label for label in _read_labels(panel))
         assert panel.locator(".stops tbody tr").count() == rules
         assert panel.locator(".stops").evaluate(FITS)
         assert panel.locator(".positions").count() == 2  # of the model and of the program
@@ -98,27 +98,27 @@ def test_every_part_is_shown_at_any_width(width, scheme, write_viewer, opened, t
         page.screenshot(path=f"{folder}/viewer-{width}-{scheme}.png", full_page=True)
 
 
-def _labels(panel):
+def _read_labels(panel):
     return [canvas.get_attribute("aria-label") for canvas in panel.locator("canvas").all()]
 
 
-@pytest.mark.parametrize(("width", "height", "touch"), [(390, 844, True), (1280, 800, False)])
-def test_the_map_that_plays_is_seen_without_scrolling(width, height, touch, write_viewer, chromium):
+@pytest.mark.parametrize(("width", "height", "has_touch"), [(390, 844, True), (1280, 800, False)])
+def test_the_play_button_and_the_map_fit_on_one_screen(width, height, has_touch, write_viewer, chromium):
     viewport = {"width": width, "height": height}
-    page = chromium.new_context(viewport=viewport, has_touch=touch, is_mobile=touch, offline=True).new_page()
+    page = chromium.new_context(viewport=viewport, has_touch=has_touch, is_mobile=has_touch, offline=True).new_page()
     page.goto(write_viewer("looped-pairs").as_uri())
     page.wait_for_selector(".panel")
     play, chart = (page.locator(name).bounding_box() for name in (".transport .primary", ".map"))
     assert play["y"] + play["height"] <= chart["y"] and chart["y"] + chart["height"] <= height
-    assert page.locator(".keys").is_visible() != touch
+    assert page.locator(".keys").is_visible() != has_touch
     assert page.evaluate("document.body.innerText.split('After loop 1 of').length") == 2  # the sentence, once
     page.context.close()
 
 
 @pytest.mark.parametrize("name", ["looped-maze", "looped-prefix-sum"])
 @pytest.mark.parametrize(("width", "scheme"), [(360, "dark"), (1200, "light")])
-def test_a_recording_plays(name, width, scheme, write_viewer, opened):
-    page = opened(write_viewer(name), width=width, scheme=scheme)
+def test_a_recording_plays(name, width, scheme, write_viewer, open_page):
+    page = open_page(write_viewer(name), width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert page.locator(".panel canvas").count() == 2 and not page.locator("#problem").is_visible()
     status = lambda: page.locator(".status").text_content()  # noqa: E731
@@ -129,16 +129,16 @@ def test_a_recording_plays(name, width, scheme, write_viewer, opened):
     assert count == right
     page.keyboard.press("Home")
     page.locator(".transport .primary").click()
-    until(page, "document.querySelector('.transport output').textContent.startsWith('loop 3 ')")
+    wait_until(page, "document.querySelector('.transport output').textContent.startsWith('loop 3 ')")
     page.locator(".examples li button").nth(1).click()
-    until(page, "document.querySelector('.status').textContent.startsWith('After loop 1 of')")
+    wait_until(page, "document.querySelector('.status').textContent.startsWith('After loop 1 of')")
     box = page.locator(".panel canvas").first.bounding_box()
     page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
     assert "probability" in page.locator(".panel p.mono").text_content()
 
 
-def test_the_keyboard_alone_suffices(write_viewer, opened):
-    page = opened(write_viewer("looped-parity", "halting-parity"), after="#problem=101")
+def test_the_page_can_be_used_with_the_keyboard_alone(write_viewer, open_page):
+    page = open_page(write_viewer("looped-parity", "halting-parity"), fragment="#problem=101")
     loop = lambda: int(page.locator(".transport output").text_content().split()[1])  # noqa: E731
     press = page.keyboard.press
     for key, after in (("ArrowDown", 2), ("End", 23), ("Home", 1), ("ArrowUp", 1)):
@@ -151,13 +151,13 @@ def test_the_keyboard_alone_suffices(write_viewer, opened):
     assert "not one of the symbols" in page.locator("#trouble").text_content()
     press("Backspace")
     press("Enter")
-    until(page, "location.hash.includes('problem=11&')")
+    wait_until(page, "location.hash.includes('problem=11&')")
     press("Tab")  # from the problem on to the button; letters are no longer typed
     press("c")
     page.wait_for_selector(".panels.two")
     before = page.locator("#problem").input_value()
     press("n")
-    until(page, f"document.querySelector('#problem').value !== '{before}'")
+    wait_until(page, f"document.querySelector('#problem').value !== '{before}'")
     reached = set()
     for _ in range(60):
         press("Tab")
@@ -169,27 +169,27 @@ def test_the_keyboard_alone_suffices(write_viewer, opened):
     assert {"model", "beside", "loop", "Play", "next loop", "Copy link"} <= reached
     page.locator(".transport .primary").focus()
     press("Enter")
-    until(page, "document.querySelector('.transport output').textContent.match(/loop [^1]/)")
+    wait_until(page, "document.querySelector('.transport output').textContent.match(/loop [^1]/)")
     press("Enter")
     assert page.locator(".transport .primary").text_content() == "Play"
 
 
-def test_a_link_holds_the_problem(write_viewer, opened):
-    page = opened(write_viewer("looped-pairs"), after="#problem=99%2B1&loop=3")
+def test_a_link_holds_the_problem(write_viewer, open_page):
+    page = open_page(write_viewer("looped-pairs"), fragment="#problem=99%2B1&loop=3")
     assert page.locator("#problem").input_value() == "99+1"
     assert "loop 3 of" in page.locator(".transport output").text_content()
     page.evaluate("location.hash = 'problem=5%2B6'")
-    until(page, "document.querySelector('.status').textContent.includes(': 11, right')")
+    wait_until(page, "document.querySelector('.status').textContent.includes(': 11, right')")
 
 
-def test_a_problem_that_is_too_long_is_refused_in_one_line(write_viewer, opened):
-    after, ready = f"#problem={'9' * 200}%2B1", "#trouble:not(:empty)"
-    page = opened(write_viewer("abacus-addition"), after=after, ready=ready)
-    until(page, "document.querySelector('#trouble').textContent.startsWith('Too long for this model')")
+def test_a_problem_that_is_too_long_is_refused_in_one_line(write_viewer, open_page):
+    fragment, selector = f"#problem={'9' * 200}%2B1", "#trouble:not(:empty)"
+    page = open_page(write_viewer("abacus-addition"), fragment=fragment, selector=selector)
+    wait_until(page, "document.querySelector('#trouble').textContent.startsWith('Too long for this model')")
 
 
-def test_failures_are_among_the_examples(write_viewer, opened):
-    page = opened(write_viewer("local-sorting"))
+def test_failures_are_among_the_examples(write_viewer, open_page):
+    page = open_page(write_viewer("local-sorting"))
     page.locator(".examples button.wrong", has_text="q:2,r:36,s:35").click()
     page.keyboard.press("End")
-    until(page, "document.querySelector('.status').textContent.includes('wrong: q,s,r is right')")
+    wait_until(page, "document.querySelector('.status').textContent.includes('wrong: q,s,r is right')")

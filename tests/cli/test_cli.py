@@ -28,12 +28,12 @@ FEW = ["steps=2", "batch=2", "model.width=8", "watch.every=0"]
 MEASURED = ["--lengths", "2,3", "--samples", "20", "--quiet"]
 
 
-def check_error(done, *parts, code=2):
-    """Check the exit status, and for an empty standard output and one line on standard error that contains
+def check_error(result, *parts, code=2):
+    """Check the exit status, that standard output is empty, and that the only line on standard error contains
     ``parts``."""
-    lines = done.stderr.strip().splitlines()
-    assert (done.returncode, done.stdout, len(lines)) == (code, "", 1), done.stderr
-    assert lines[0].startswith("lengthwise") and all(part in lines[0] for part in parts), done.stderr
+    lines = result.stderr.strip().splitlines()
+    assert (result.returncode, result.stdout, len(lines)) == (code, "", 1), result.stderr
+    assert lines[0].startswith("lengthwise") and all(part in lines[0] for part in parts), result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_a_bad_prompt_among_good_ones_gets_an_empty_line(run):
     )
 )
 def test_grids_in_a_file_may_span_several_lines(puzzles):
-    """Grids of a file are joined line by line, with or without spaces and empty lines, next to grids on one line."""
+    """Grids drawn over several lines are joined, with or without spaces and empty lines; grids on one line stay."""
     task, lines, wanted = Sudoku(), [], []
     for side, seed, form in puzzles:
         typed = task.to_text(task.sample(torch.tensor([[side]]), lw.stream(seed, "file")).prompt[0])
@@ -114,7 +114,7 @@ def test_an_incomplete_grid_is_refused_and_the_next_is_solved():
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_train_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
+def test_the_main_commands_work_on_a_small_run(run, tmp_path, monkeypatch):
     again = command("train", run, *MEASURED, "--json")
     assert len(json.loads(again.stdout)[0]["scores"]) == 2  # the stored scores were used
     monkeypatch.setenv("LENGTHWISE_RUNS", str(run.parent))
@@ -129,7 +129,7 @@ def test_train_evaluate_report_list_show_sample(run, tmp_path, monkeypatch):
     assert command("sample", "Addition(base=2)", "4").stdout == command("sample", "addition", "4", "base=2").stdout
 
 
-def test_a_list_has_damaged_runs_and_counts_many_inquiries(run, runs, monkeypatch):
+def test_list_shows_damaged_runs_and_counts_many_inquiries(run, runs, monkeypatch):
     """Markup in a file is printed literally."""
     runs.mkdir()
     for name, text in (("odd", '{"kind": "[/bold]"}'), ("cut[b]", '{"kind": ')):
@@ -151,7 +151,7 @@ def test_a_list_has_damaged_runs_and_counts_many_inquiries(run, runs, monkeypatc
 
 
 @pytest.mark.usefixtures("jobs_in_process")
-def test_sizes_on_two_axes_reach_every_seed():
+def test_every_seed_is_measured_at_sizes_on_two_axes():
     words = ["looped-parity", "task=Addition", "lengths=Uniform(top=2)", *TINY, "--seeds", "2", "--jobs", "2"]
     done = command("train", *words, "--lengths", "1x2", "--samples", "5", "--quiet", "--json")
     assert done.returncode == 0, done.stderr
@@ -205,7 +205,7 @@ def test_training_a_changed_run_says_that_it_is_another_recipe(runs):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_taken_for_one(tmp_path):
+def test_shipped_weights_are_reported_and_a_folder_of_runs_is_not_mistaken_for_a_run(tmp_path):
     assert command("report", "looped-parity", "--out", tmp_path / "figures").returncode == 0
     for file, kind, kinds in (("config.json", "run", "runs"), ("runs.json", "folder of results", "folders of results")):
         folder = tmp_path / kinds
@@ -353,20 +353,22 @@ def test_a_read_only_run_is_refused_with_advice(run, monkeypatch):
 
 
 def test_all_sizes_are_checked_before_any_is_measured(monkeypatch):
-    """A list of sizes that includes expressions longer than 128 characters is refused before the first is measured."""
+    """If one of several sizes is impossible (an expression of over 128 characters), no size is measured."""
     monkeypatch.delattr(evaluate, "_measure_and_print")
     done = command("evaluate", "retran-small", "--lengths", "30,200", "--uniform-only", "--samples", "4")
     check_error(done, "expression: at most 128 characters can be drawn, not 200")
 
 
-@pytest.mark.parametrize(("words", "kept"), [(["solve", "looped-pairs", "1+1"], False), (["train", "pairs"], True)])
-def test_only_resumable_commands_promise_to_continue(monkeypatch, words, kept):
-    def stopped(args):
+@pytest.mark.parametrize(
+    ("words", "is_resumable"), [(["solve", "looped-pairs", "1+1"], False), (["train", "pairs"], True)]
+)
+def test_only_resumable_commands_promise_to_continue(monkeypatch, words, is_resumable):
+    def raise_interrupt(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(entry, "load_verb", stopped)
+    monkeypatch.setattr(entry, "load_verb", raise_interrupt)
     done = command(*words)
-    assert done.returncode == 130 and ("continues from here" in done.stderr) == kept
+    assert done.returncode == 130 and ("continues from here" in done.stderr) == is_resumable
 
 
 def test_an_unavailable_precision_is_refused_before_writing(runs, tmp_path, monkeypatch):

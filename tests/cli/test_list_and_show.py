@@ -22,7 +22,7 @@ WIDTHS = (60, 80, 200)
 
 
 @pytest.fixture
-def run(capsys, monkeypatch):
+def run_at_width(capsys, monkeypatch):
     """Return a function that runs a command at a terminal width and returns its output."""
 
     def run_at_width(width, *words):
@@ -98,38 +98,38 @@ assert not {"torch", "numpy", "matplotlib"} & set(sys.modules)
 
 
 @pytest.mark.parametrize("words", ["addition", "rope", "parity"])
-def test_matches_fit_a_screen(run, words):
-    """Matches fit 80 × 24: families are folded unless filtered to one, and few matches are described fully."""
-    text = run(80, "list", words)
+def test_matches_fit_a_screen(run_at_width, words):
+    """Matches fit 80 × 24 characters: families of recipes are folded, and few matches are described fully."""
+    text = run_at_width(80, "list", words)
     assert len(text.splitlines()) <= 24 and max(map(len, text.splitlines())) <= 80
     if words == "addition":
         assert "looped-addition  " in text and "control-addition-both … (4)" in text and "abacus-addition  " in text
-        text = run(80, "list", "control-addition")
+        text = run_at_width(80, "list", "control-addition")
         assert all(f"control-addition-{one}" in text for one in ("both", "loops", "window"))
-        assert "it does not learn all 8-digit" in " ".join(run(80, "list", "standard-pairs").split())
+        assert "it does not learn all 8-digit" in " ".join(run_at_width(80, "list", "standard-pairs").split())
 
 
-def test_words_filter_the_list(run):
-    text = run(60, "list", "rope")
+def test_words_filter_the_list(run_at_width):
+    text = run_at_width(60, "list", "rope")
     assert "abacus-positions-rope" in text.split() and "RoPE" in text
     assert "looped-pairs" not in text and "studies" not in text
-    found = json.loads(run(60, "list", "rope", "addition", "--json"))
+    found = json.loads(run_at_width(60, "list", "rope", "addition", "--json"))
     assert list(found["recipes"]) == ["ablation-addition-rope"] and found["parts"] == {}
 
 
-def test_parts_and_fields_are_explained(run):
-    text = run(80, "show", "Transformer")
+def test_show_explains_parts_and_fields(run_at_width):
+    text = run_at_width(80, "show", "Transformer")
     assert "lengthwise/models/transformer.py:" in text
     for field in sources.find_class("Transformer").fields:
         assert field.name in text and f"= {field.default}" in text
-    fields = json.loads(run(80, "show", "NextToken", "--json"))["fields"]
+    fields = json.loads(run_at_width(80, "show", "NextToken", "--json"))["fields"]
     assert [field["name"] for field in fields] == ["pauses", "framed"]  # inherited
-    text = run(80, "show", "model.positions")
+    text = run_at_width(80, "show", "model.positions")
     assert "tuple[Position, ...] = (NoPE(),)" in text
     for name in sources.declared_parts()["positions"]:
         assert f"  {name} " in text
-    assert run(80, "show", "positions").count("RoPE ") == 1
-    rows = run(200, "show", "looped-parity", "--all").splitlines()
+    assert run_at_width(80, "show", "positions").count("RoPE ") == 1
+    rows = run_at_width(200, "show", "looped-parity", "--all").splitlines()
     names = [row.split()[0] for row in rows if row.startswith("  ") and not row.startswith("   ")]
     assert {"task", "optimizer.weight_decay", "model.mixer", "watch.count", "keep"} <= set(names)
 
@@ -137,7 +137,7 @@ def test_parts_and_fields_are_explained(run):
 # Names that others use
 
 
-def test_synonyms_and_paths_lead_to_fields():
+def test_fields_are_found_by_synonyms_and_paths():
     for path, names in sources.SYNONYMS.items():
         assert path in sources.field_paths()
         for name in names.split():
@@ -241,8 +241,8 @@ COMPLETED = [
 ]
 
 
-@pytest.mark.parametrize(("typed", "wanted"), COMPLETED)
-def test_shell_completion_finds_names_and_options(typed, wanted):
-    *before, last = ["lengthwise", *typed.split()]
+@pytest.mark.parametrize(("text", "expected"), COMPLETED)
+def test_shell_completion_finds_names_and_options(text, expected):
+    *before, last = ["lengthwise", *text.split()]
     finder = argcomplete.CompletionFinder(add_completers(entry.build_parser()), always_complete_options=True)
-    assert wanted in [found.strip() for found in finder._get_completions(before, last, "", None)]
+    assert expected in [found.strip() for found in finder._get_completions(before, last, "", None)]

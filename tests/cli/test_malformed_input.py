@@ -38,21 +38,21 @@ TINY = lw.find("looped-parity", *fuzz.TINY, *fuzz.SMALL)
 
 
 @pytest.fixture
-def cli(capsys, monkeypatch):
+def run_cli(capsys, monkeypatch):
     """Return a function that runs a command in this process and returns its exit status and output."""
     monkeypatch.setattr(sys, "path", [*sys.path])
 
-    def cli(*words):
+    def run_cli(*words):
         with pytest.raises(SystemExit) as left:
             main([*map(str, words)])
         return left.value.code, *capsys.readouterr()
 
-    return cli
+    return run_cli
 
 
-def check_error(done, *parts):
+def check_error(result, *parts):
     """Check for exit status 2, no output, and one printable line of error that contains ``parts``."""
-    status, out, err = done
+    status, out, err = result
     assert (status, out) == (2, "")
     assert err.startswith("lengthwise") and err.endswith("\n") and err[:-1].isprintable()
     for part in parts:
@@ -111,14 +111,14 @@ def lacks_range(hint):
     return hint in (int, float) or (get_origin(hint) is not Annotated and any(map(lacks_range, get_args(hint))))
 
 
-def test_every_number_states_its_range():
+def test_every_numeric_field_declares_its_range():
     parts = [type(part) for name in catalog.parts() for part in list_parts(name)]
     parts += [lw.Recipe, lw.Schedule, lw.Watch, ChosenOn, Inquiry]
     fields = [(part, *field) for part in parts for field in field_types(part).items()]
     assert [f"{part.__name__}.{name}" for part, name, hint in fields if lacks_range(hint)] == []
 
 
-def test_a_range_says_what_would_be_right_and_is_spelled_out():
+def test_a_range_describes_its_requirement_in_words():
     for bounds, fits, wrong in (((1, 10**9), 1, 0), ((0, 1), 1, 1.01), ((0, 1, "open"), 0.5, 0)):
         assert Range(*bounds).broken_requirement(fits) is None
         assert str(bounds[0]) in Range(*bounds).broken_requirement(wrong)
@@ -153,8 +153,10 @@ TOO_LATE = {  # what would fail late, or could not be measured: refused before a
 
 
 @pytest.mark.parametrize("change", TOO_LATE)
-def test_recipes_and_options_that_would_fail_late_are_refused_before_a_folder_is_made(change, cli, runs):
-    check_error(cli("train", "looped-parity", *fuzz.TINY, *fuzz.SMALL, *change.split(), "--quiet"), TOO_LATE[change])
+def test_recipes_and_options_that_would_fail_late_are_refused_before_a_folder_is_made(change, run_cli, runs):
+    check_error(
+        run_cli("train", "looped-parity", *fuzz.TINY, *fuzz.SMALL, *change.split(), "--quiet"), TOO_LATE[change]
+    )
     assert not runs.exists()
 
 
@@ -166,14 +168,14 @@ def test_parts_can_be_given_by_name_in_python():
     assert lw.Watch(every=1, sizes=[2, 3]).sizes == lw.Watch(1, (2, 3)).sizes == (2, 3)
 
     @validate_arguments
-    def twice(number: Count, *, rule: lw.Stopping | None = None) -> object:
+    def return_arguments(number: Count, *, rule: lw.Stopping | None = None) -> object:
         return number, rule
 
-    assert twice(2, rule="Converged") == (2, lw.Converged())
+    assert return_arguments(2, rule="Converged") == (2, lw.Converged())
     with pytest.raises(lw.UsageError, match="number must be 1 or more, not 0"):
-        twice(0)
-    with pytest.raises(TypeError, match=r"twice: .*'rul' \(did you mean rule\?\)"):
-        twice(2, rul="Converged")
+        return_arguments(0)
+    with pytest.raises(TypeError, match=r"return_arguments: .*'rul' \(did you mean rule\?\)"):
+        return_arguments(2, rul="Converged")
 
 
 # Untrusted text
@@ -191,13 +193,13 @@ def test_foreign_text_is_printed_literally_without_control_codes_and_errors_are_
 
 
 @pytest.mark.parametrize("name", ["[bold]*?", "\x1b[31mtwo\nlines", "é→" + "x" * 200])
-def test_folders_may_have_any_name(name, cli, runs, monkeypatch):
+def test_folders_may_have_any_name(name, run_cli, runs, monkeypatch):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(runs / name))
     run = Run.of(TINY)
     odd = runs / name / name
     odd.mkdir()
     (odd / "config.json").write_text(json.dumps({"kind": damage.ESCAPES}))
-    status, out, err = cli("list")
+    status, out, err = run_cli("list")
     assert (status, err) == (0, "")
     assert run.folder.name in out
     assert all(line.isprintable() for line in out.split("\n"))
@@ -267,12 +269,14 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("code", [*IMPORTS, None])
-def test_a_module_that_cannot_be_imported_is_refused(code, cli, tmp_path, monkeypatch):
+def test_a_module_that_cannot_be_imported_is_refused(code, run_cli, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = f"module_{abs(hash(code))}"
     if code:
         Path(f"{name}.py").write_text(code, encoding="utf-8")
-    check_error(cli("sample", "parity", "3", "--import", name), f"--import {name}: ", IMPORTS.get(code, "no module"))
+    check_error(
+        run_cli("sample", "parity", "3", "--import", name), f"--import {name}: ", IMPORTS.get(code, "no module")
+    )
 
 
 NARROW = """
@@ -294,7 +298,7 @@ limit = 10**6
 
 
 @pytest.mark.parametrize("command", ["evaluate RUN --lengths 9", "solve RUN 010101010", "depth RUN --lengths 9"])
-def test_an_error_of_ones_own_task_after_training_is_one_line(command, cli, tmp_path, monkeypatch, runs):
+def test_an_error_in_a_user_s_task_after_training_is_one_line(command, run_cli, tmp_path, monkeypatch, runs):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     Path("narrow.py").write_text(NARROW, encoding="utf-8")
@@ -302,27 +306,29 @@ def test_an_error_of_ones_own_task_after_training_is_one_line(command, cli, tmp_
     narrow = importlib.import_module("narrow")
     run = lw.train(TINY.change(task=narrow.NarrowParity()), quiet=True)
     narrow.limit = 2
-    done = cli(*command.replace("RUN", str(run.folder)).split(), "--import", "narrow")
+    done = run_cli(*command.replace("RUN", str(run.folder)).split(), "--import", "narrow")
     check_error(done, "ValueError in narrow.py, line 11: too wide")
 
 
-def test_unusable_devices_and_names_too_long_for_a_file_are_refused(cli):
+def test_unusable_devices_and_names_too_long_for_a_file_are_refused(run_cli):
     for device in ("meta", "abacus", "cuda:99", "", None, 3.5):
         with pytest.raises(lw.UsageError, match="available are: auto, cpu"):
             choose_device(device)
     for verb in ("train", "evaluate", "solve", "report", "show", "attack"):
-        check_error(cli(verb, "x" * 5000))
+        check_error(run_cli(verb, "x" * 5000))
 
 
-def test_an_unreadable_folder_is_reported(cli, monkeypatch, runs):
+def test_an_unreadable_folder_is_reported(run_cli, monkeypatch, runs):
     Run.of(TINY)
 
-    def refuse(path, *_, **__):
+    def deny_access(path, *_, **__):
         raise PermissionError(13, "Permission denied", str(path))
 
-    opened = Path.open
-    monkeypatch.setattr(Path, "open", lambda path, *a, **b: (refuse if runs in path.parents else opened)(path, *a, **b))
-    assert "cannot be read (Permission denied)" in " ".join(cli("list")[1].split())
+    read = Path.open
+    monkeypatch.setattr(
+        Path, "open", lambda path, *a, **b: (deny_access if runs in path.parents else read)(path, *a, **b)
+    )
+    assert "cannot be read (Permission denied)" in " ".join(run_cli("list")[1].split())
 
 
 # Files
@@ -343,7 +349,7 @@ ROWS = {
 }
 
 
-def test_damaged_rows_are_reported_by_file_and_line(stored_runs, cli):
+def test_damaged_rows_are_reported_by_file_and_line(stored_runs, run_cli):
     for name, (change, message) in ROWS.items():
         path = stored_runs.finished / name
         text = path.read_text()
@@ -359,14 +365,14 @@ def test_damaged_rows_are_reported_by_file_and_line(stored_runs, cli):
     report = ["report", stored_runs.finished, "--out", stored_runs.folder / "out"]
     tree = json.loads(about.read_text())
     about.write_text(json.dumps(tree | {"cpu_s": None}))
-    check_error(cli(*report), "about.json: ", "cpu_s", "delete about.json")
+    check_error(run_cli(*report), "about.json: ", "cpu_s", "delete about.json")
     outline = tree["outline"] | {"name": "../../up"}  # a name cannot lead out of the folder of results
     about.write_text(json.dumps(tree | {"outline": outline}))
-    check_error(cli(*report), "outline.name must be letters")
+    check_error(run_cli(*report), "outline.name must be letters")
     about.write_text(json.dumps(tree))
     for content in (b"\xff", b"[]"):
         (stored_runs.finished / "config.json").write_bytes(content)
-        check_error(cli(*report), "config.json")
+        check_error(run_cli(*report), "config.json")
     assert not (stored_runs.folder / "out").exists()
 
 
@@ -375,11 +381,11 @@ def test_a_short_fuzzing_campaign_finds_no_fault(stored_runs):
     assert [fault for number in range(100 if LONG else 20) for fault in fuzz.play_input(stored_runs, number, 0)] == []
 
 
-def test_recipes_without_shipped_weights_ask_for_training_first(cli):
+def test_recipes_without_shipped_weights_ask_for_training_first(run_cli):
     for verb in ("evaluate", "depth", "attack"):
-        check_error(cli(verb, "/nothing"), "other recipes are trained first: `lengthwise train RECIPE`")
+        check_error(run_cli(verb, "/nothing"), "other recipes are trained first: `lengthwise train RECIPE`")
         for name in ("standard-pairs", "fop-loop-adaptive-parity"):  # the second resembles the shipped looped-parity
             advice = f"train it first: `lengthwise train {name}`"
-            check_error(cli(verb, name), f"{name}: this recipe has no shipped weights: {advice}")
+            check_error(run_cli(verb, name), f"{name}: this recipe has no shipped weights: {advice}")
     run = Run.of(lw.find("standard-pairs", *fuzz.SMALL))
-    check_error(cli("depth", "standard-pairs"), f"standard-pairs: name one of its runs: {run.folder}\n")
+    check_error(run_cli("depth", "standard-pairs"), f"standard-pairs: name one of its runs: {run.folder}\n")

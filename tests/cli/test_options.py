@@ -26,7 +26,7 @@ def test_options_read_from_the_source_equal_the_declared_ones(verb):
         assert (actions[name].default or None) == (given or None)
 
 
-def test_an_option_for_names_may_be_given_for_each_name():
+def test_an_option_for_a_list_of_names_may_be_repeated():
     words = ["reproduce", "formal", "--mixer", "A", "--methods", "B,C", "--mixer", "D"]
     assert entry.parse(words).methods == "A,B,C,D"
     assert entry.parse([*words[:3], ""]).methods == ""
@@ -43,8 +43,8 @@ GIVEN = {
 
 
 @given(st.fixed_dictionaries(GIVEN))
-def test_option_words_are_parsed_to_the_same_options(given):
-    options = Options(recipe="looped-parity", **given)
+def test_option_words_are_parsed_to_the_same_options(values):
+    options = Options(recipe="looped-parity", **values)
     args = entry.parse(["train", options.recipe, *option_words(options, {"recipe", "changes"})])
     parsed = {field.name: getattr(args, field.name) for field in dataclasses.fields(Options)}
     lists = {name: [*value] for name, value in vars(options).items() if isinstance(value, tuple)}

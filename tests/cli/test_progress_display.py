@@ -88,14 +88,14 @@ def test_a_line_shows_the_remaining_time(monkeypatch):
     assert ProgressLine("digging", None).describe() == "10 s so far"
 
 
-def test_durations_are_short():
+def test_durations_are_rounded_to_one_unit():
     assert [duration_text(seconds) for seconds in (0.4, 59, 150, 9000)] == ["0 s", "59 s", "2 min", "2.5 h"]
 
 
 # Terminals, pipes and notebooks
 
 
-def test_a_pipe_gets_a_line_at_intervals_and_a_terminal_an_uncut_line(monkeypatch, capsys):
+def test_a_pipe_gets_lines_at_intervals_and_a_terminal_gets_a_whole_line(monkeypatch, capsys):
     monkeypatch.setattr(progress, "LOG_SECONDS", 0.01)
     for width, terminal in ((80, False), (60, True), (200, True)):
         console = Console(file=io.StringIO(), force_terminal=terminal, width=width)
@@ -164,9 +164,9 @@ def test_long_commands_show_progress(recorded_lines, capsys, words, lines):
         assert "min more, on 1,000 problems of each default length" in " ".join(capsys.readouterr().out.split())
 
 
-@pytest.mark.parametrize("more", [[], ["--json"]])
-def test_many_problems_are_written_as_they_are_decoded(more, monkeypatch, capsys):
-    words = ["sample", "addition", "3", "--count", "7", *more]
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_many_problems_are_written_as_they_are_decoded(options, monkeypatch, capsys):
+    words = ["sample", "addition", "3", "--count", "7", *options]
     assert entry._run(entry.parse(words)) == 0
     whole = capsys.readouterr().out
     monkeypatch.setattr("lengthwise.cli.sample.PROBLEMS_PER_CHUNK", 2)
@@ -174,7 +174,7 @@ def test_many_problems_are_written_as_they_are_decoded(more, monkeypatch, capsys
     monkeypatch.setattr(sys.stdout, "write", lambda text: (written.append(text), write(text))[1])
     assert entry._run(entry.parse(words)) == 0
     assert "".join(written) == whole and len(written) >= 4 and max(map(len, written)) < len(whole) / 2
-    assert not more or len(json.loads(whole)) == 7
+    assert not options or len(json.loads(whole)) == 7
 
 
 @pytest.mark.usefixtures("blank_figures")
@@ -206,10 +206,10 @@ def test_cost_grows_with_loops_and_positions_and_progress_changes_no_scores():
     assert list(sizes_with_progress(shown, recipe, [2, 3], label="")) == [2, 3]
 
 
-@pytest.mark.parametrize(("rules", "more"), [
+@pytest.mark.parametrize(("rules", "options"), [
     ([lw.Oracle()], {}), ([lw.Oracle()], {"precision": 0.1}), ([lw.Oracle(), lw.MaxConfidence()], {})
 ])  # fmt: skip
-def test_progress_moves_within_a_size(rules, more, monkeypatch):
+def test_progress_moves_within_a_size(rules, options, monkeypatch):
     """A long size is measured in many batches, and the line advances with each."""
     monkeypatch.setattr(scores, "MAX_POSITIONS", 200)
     monkeypatch.setattr(scores, "CACHE_POSITIONS", 200)
@@ -218,7 +218,7 @@ def test_progress_moves_within_a_size(rules, more, monkeypatch):
     update = line.update
     monkeypatch.setattr(line, "update", lambda done, note="": (update(done, note), seen.append((done, note))))
     progress = SimpleNamespace(add_line=lambda *_: line)
-    list(scores_with_progress(weights, [20], rules, progress, label="", samples=40, **more))
+    list(scores_with_progress(weights, [20], rules, progress, label="", samples=40, **options))
     whole = relative_cost(weights.recipe, 20)
     assert len({done for done, _ in seen}) > 2 and {note for _, note in seen} == {"at 20"}
     assert all(0 < done <= whole * 2 for done, _ in seen) and [*seen] == sorted(seen)

@@ -163,7 +163,9 @@ def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
 
 def test_a_stack_that_crashed_at_any_write_resumes_to_the_bit(monkeypatch, tmp_path):
     """After a crash, seeds may have checkpoints of different steps, and only some may be finished."""
-    runs, crashes = run_through_crashes(lambda: train_stacked(vary_seeds(FEW, 2), save_every=0), monkeypatch, least=8)
+    runs, crashes = run_through_crashes(
+        lambda: train_stacked(vary_seeds(FEW, 2), save_every=0), monkeypatch, first_crash=8
+    )
     assert crashes > 2
     monkeypatch.undo()
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "uninterrupted"))
