@@ -39,12 +39,12 @@ from lengthwise.verify import verification
 CUDA = torch.device("cuda")
 
 
-@pytest.mark.parametrize(("device", "meanwhile"), [("meta", True), ("mps", False)])
-def test_copies_to_mps_are_blocking(device, meanwhile, monkeypatch):
+@pytest.mark.parametrize(("device", "is_asynchronous"), [("meta", True), ("mps", False)])
+def test_only_copies_to_mps_are_blocking(device, is_asynchronous, monkeypatch):
     asked = []
     monkeypatch.setattr(torch.Tensor, "to", lambda self, device, non_blocking=False: asked.append(non_blocking) or self)
     to_device(torch.ones(2), torch.device(device))
-    assert asked == [meanwhile]
+    assert asked == [is_asynchronous]
 
 
 def test_recomputed_parts_draw_dropout_on_their_device(monkeypatch):
@@ -57,7 +57,7 @@ def test_recomputed_parts_draw_dropout_on_their_device(monkeypatch):
 
 
 @pytest.mark.parametrize("kernel", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
-def test_operations_are_counted_alike_whatever_computes_attention(kernel):
+def test_the_attention_kernel_does_not_change_the_count_of_operations(kernel):
     weights, recipe = load("gpt-small"), replace(catalog.recipe("abacus-positions-nope"), batch=8)
     with sdpa_kernel(kernel):
         found = verification.count_operations(weights, (20,)), cost.count_operations(recipe, 2, 1)
@@ -68,29 +68,29 @@ def test_operations_are_counted_alike_whatever_computes_attention(kernel):
         assert found == (verification.count_operations(weights, (20,)), cost.count_operations(recipe, 2, 1))
 
 
-def precision_settings():
+def read_precision_settings():
     cudnn = torch.backends.cudnn
     parts = torch.backends.cuda.matmul, *(getattr(cudnn, name, None) for name in ("conv", "rnn"))
     return torch.get_float32_matmul_precision(), cudnn.allow_tf32, [getattr(one, "fp32_precision", 0) for one in parts]
 
 
-def test_only_steps_are_taken_in_tf32():
-    first = precision_settings()
+def test_tf32_is_on_only_during_training_steps():
+    first = read_precision_settings()
     with computation_settings(1):  # which restores the settings
         torch.set_float32_matmul_precision("high")
-        before = precision_settings()
+        before = read_precision_settings()
         with computation_settings(1):
-            assert precision_settings()[:2] == ("highest", False)
+            assert read_precision_settings()[:2] == ("highest", False)
             with step_precision("tf32"):
-                assert precision_settings()[:2] == ("high", True)
+                assert read_precision_settings()[:2] == ("high", True)
             for matmul in ("fp32", "bf16"):
                 with step_precision(matmul):
-                    assert precision_settings()[:2] == ("highest", False)
-        assert precision_settings() == before
-    assert precision_settings() == first
+                    assert read_precision_settings()[:2] == ("highest", False)
+        assert read_precision_settings() == before
+    assert read_precision_settings() == first
 
 
-def test_a_step_uses_the_requested_arithmetic(monkeypatch):
+def test_a_step_uses_the_requested_precision(monkeypatch):
     recipe, seen = build_small_recipe("looped-parity"), []
     trainee = Trainer(recipe, torch.device("cpu"), matmul="tf32")
     steps = trainee.objective_losses
@@ -105,7 +105,7 @@ def test_a_step_uses_the_requested_arithmetic(monkeypatch):
 
 
 @pytest.mark.skipif(not hasattr(torch.backends.cuda.matmul, "fp32_precision"), reason="torch 2.9 or newer")
-def test_the_newer_settings_of_precision_are_left_as_they_were():
+def test_torch_s_newer_precision_settings_are_restored():
     backend = torch.backends.cuda.matmul
     before = backend.fp32_precision
     try:
@@ -137,7 +137,7 @@ def test_an_unknown_symbol_does_not_reach_a_gpu(monkeypatch):
     assert module.asked == 0
 
 
-def test_each_of_the_processes_has_its_own_gpu(monkeypatch):
+def test_each_process_has_its_own_gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     asked, zeros = [], torch.zeros
     monkeypatch.setattr(torch, "zeros", lambda *size, device=None: asked.append(device) or zeros(*size))
@@ -160,20 +160,20 @@ def test_checkpoints_sent_between_processes_leave_out_the_best_weights():
     assert all(map(torch.equal, first.model.parameters(), other.model.parameters()))
 
 
-def remote_options(**changes):
+def build_remote_options(**changes):
     return TrainingOptions(**{"on": "Slurm(gpus=1)", "device": "cuda", "matmul": "tf32", "compile": True} | changes)
 
 
-def test_a_machine_without_a_gpu_sends_trainings_to_those_with_one():
-    assert local_device(remote_options()) == (torch.device("cpu"), "fp32")
-    assert local_device(remote_options(matmul="bf16")) == (torch.device("cpu"), "bf16")
+def test_remote_training_on_gpus_needs_no_local_gpu():
+    assert local_device(build_remote_options()) == (torch.device("cpu"), "fp32")
+    assert local_device(build_remote_options(matmul="bf16")) == (torch.device("cpu"), "bf16")
     for nowhere in ({"device": "cpu"}, {"on": "local", "device": "cpu"}):  # tf32 is kept, so it is refused later
-        assert local_device(remote_options(**nowhere)) == (torch.device("cpu"), "tf32")
+        assert local_device(build_remote_options(**nowhere)) == (torch.device("cpu"), "tf32")
     with pytest.raises(UsageError, match="'abacus' is not a device"):
-        local_device(remote_options(device="abacus"))
+        local_device(build_remote_options(device="abacus"))
 
 
-def test_the_time_of_a_gpu_step_is_not_estimated(monkeypatch):
+def test_a_gpu_step_that_would_take_too_long_is_not_timed(monkeypatch):
     monkeypatch.setattr(cost, "_estimate_step", lambda recipe: 1e6)
     assert cost.gpu_step_seconds(build_small_recipe("looped-parity"), 1) is None
 
@@ -188,14 +188,14 @@ def test_evaluation_on_a_gpu_uses_larger_batches(monkeypatch):
     assert seen == [scores.CACHE_POSITIONS, scores.GPU_FACTOR * scores.MAX_POSITIONS]
 
 
-def test_measurements_after_training_use_its_device(monkeypatch):
+def test_measurements_after_training_use_the_training_device(monkeypatch):
     asked = []
 
-    def weights(self, device="cpu"):
+    def record_device(self, device="cpu"):
         asked.append(device)
         raise InterruptedError
 
-    monkeypatch.setattr(Run, "weights", weights)
+    monkeypatch.setattr(Run, "weights", record_device)
     run = Run.locate(build_small_recipe("looped-parity"))
     for measure in (
         lambda: families.measure_sealed(run, [4], samples=2, family_samples=2, device=CUDA),
@@ -239,7 +239,7 @@ for_shipped_recipes = pytest.mark.parametrize("name", NAMES if LONG else FEW)
 
 @pytest.mark.usefixtures("no_type_checks")
 @for_shipped_recipes
-def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
+def test_a_step_reads_nothing_from_the_gpu_and_evaluation_reads_once_per_batch(name):
     recipe = build_small_recipe(name)
     trainee = build_meta_trainer(recipe)
     with MetaReadCounter() as reads:
@@ -253,7 +253,7 @@ def test_no_read_in_a_step_and_one_per_batch_of_evaluation(name):
         assert reads.found == {"copy": 1}
 
 
-def test_reads_and_copies_that_wait_are_counted():
+def test_reads_and_copies_that_make_the_host_wait_are_counted():
     there, here, mask = torch.zeros(3, device=META), torch.ones(3), torch.tensor([True, False, True])
     waits = [lambda: here.to(META), lambda: there.copy_(here)]
     for read in (there.tolist, there.sum().item, lambda: bool(there.any()), there.nonzero, lambda: there[there > 0],
@@ -304,7 +304,7 @@ MAX_OPERATIONS = {
 
 @pytest.mark.usefixtures("no_type_checks")
 @pytest.mark.parametrize("name", NAMES if LONG else [*FEW, "lstm-small", "retran-small"])
-def test_a_layer_takes_few_operations(name):
+def test_a_loop_takes_few_operations(name):
     """A loop takes few operations, as most take a device less time than the host takes to launch them."""
     recipe = build_small_recipe(name)
     model, (rows, loops), kind = recipe.build(), draw_batch(recipe, 0), type(recipe.model)
@@ -339,7 +339,7 @@ def test_bf16_loops_without_gradients_keep_the_gradients_of_later_loops():
     assert all(one.grad is not None and one.grad.any() for one in runner.model.blocks.parameters() if one.dim() > 1)
 
 
-def test_a_run_names_its_arithmetic():
+def test_a_run_records_the_precision_of_its_products():
     recipe = replace(build_small_recipe("looped-parity"), steps=2)
     run = train(recipe, matmul="bf16")
     assert run.about()["matmul"] == "bf16" and run.about()["runner"] == "Bf16"

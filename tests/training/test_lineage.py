@@ -42,7 +42,7 @@ def have_equal_weights(first, second):
     ],
     ids=",".join,
 )
-def test_two_halves_equal_an_unbroken_training_to_the_bit(changes, monkeypatch):
+def test_two_halves_of_a_training_equal_an_uninterrupted_training_bit_for_bit(changes, monkeypatch):
     """The first half keeps its full state, and the rate is constant. The second half is also stopped and resumed."""
     recipe = replace(BASE, **changes)
     half = train(recipe, device="cpu", keep_state=True)
@@ -92,7 +92,7 @@ def test_training_continues_from_weights_on_another_task_at_another_rate():
     )
 
 
-def test_the_schedule_restarts():
+def test_the_schedule_restarts_in_a_continued_run():
     recipe = continue_from(train(BASE, device="cpu").folder, BASE.change(["steps=17", "schedule.shape=linear"]))
     trainee = trainer.Trainer(recipe, torch.device("cpu"))
     trainee.restore_checkpoint(Run.of(recipe))
@@ -121,7 +121,7 @@ def test_impossible_continuations_are_refused_in_one_line(tmp_path):
         train(recipe, device="cpu")
 
 
-def test_the_command_line_continues_a_run_and_says_so(capsys):
+def test_the_command_line_continues_a_run_and_reports_it(capsys):
     few = ["batch=4", "model.width=16", "watch.every=0", "lengths=Uniform(top=6)"]
     words = ["--lengths", "6", "--samples", "4", "--quiet"]
     assert entry._run(entry.parse(["train", "looped-parity", "name=early", "steps=3", *few, *words])) == 0
@@ -163,7 +163,7 @@ def test_patience_needs_watched_scores():
         replace(BASE, accumulate=7)
 
 
-def test_accumulated_gradients_are_those_of_the_whole_batch():
+def test_accumulated_gradients_equal_those_of_the_whole_batch():
     plain = replace(BASE, model=replace(MODEL, dropout=0.0))
     first, second = (trainer.Trainer(one, torch.device("cpu")) for one in (plain, replace(plain, accumulate=3)))
     batch = data.draw_batch(plain, 0)

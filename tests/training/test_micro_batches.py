@@ -38,15 +38,15 @@ def exhaust_memory(*_, **__):
     torch.empty(2**50)
 
 
-def raise_cuda(*_, **__):
+def raise_cuda_error(*_, **__):
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
 
-def raise_python(*_, **__):
+def raise_memory_error(*_, **__):
     raise MemoryError
 
 
-class TwoRowMemory(Plain):
+class TwoRowRunner(Plain):
     def _check_rows(self, loops):
         if len(loops) > 2:
             exhaust_memory()
@@ -61,7 +61,7 @@ class TwoRowMemory(Plain):
 
 
 @pytest.mark.parametrize("name", ["ntp-pause-parity", "gpt-small"])
-def test_the_runners_for_a_cpu_run_in_parts(name):
+def test_cpu_runners_give_equal_gradients_in_parts(name):
     recipe = catalog.recipe(name, ["batch=4", "source=Fresh", "watch.every=0", "keep=last", "model.dropout=0"])
     whole, parted = Trainer(recipe, CPU), Trainer(recipe, CPU)
     parted.parts = 2
@@ -83,7 +83,7 @@ def test_training_in_parts_gives_the_same_weights(name, monkeypatch):
     for _ in range(steps):
         whole.advance()
         with monkeypatch.context() as patch:
-            patch.setattr(cpu, "choose_runner", lambda model, kinds: TwoRowMemory(model))
+            patch.setattr(cpu, "choose_runner", lambda model, kinds: TwoRowRunner(model))
             parted.advance()
     assert (whole.parts, parted.parts) == (1, 2 if recipe.batch == 3 else 4)
     for one, other in zip(whole.model.parameters(), parted.model.parameters(), strict=True):
@@ -103,10 +103,10 @@ def test_parts_keep_less_memory_for_backpropagation():
     assert kept[1] < kept[0] / 10
 
 
-def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
+def test_a_resumed_run_stays_divided_into_parts_and_reports_it_once(runs, monkeypatch, capsys):
     """A resumed run divides its batches as before, so its weights equal those of an uninterrupted run bit for bit."""
     recipe = replace(PLAIN, steps=4)
-    monkeypatch.setattr(cpu, "choose_runner", lambda model, kinds: TwoRowMemory(model))
+    monkeypatch.setattr(cpu, "choose_runner", lambda model, kinds: TwoRowRunner(model))
     whole, _ = train(recipe, runs / "whole"), capsys.readouterr()
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
     with pytest.raises(Interrupted):
@@ -119,23 +119,23 @@ def test_a_run_stays_in_parts_and_says_so_once(runs, monkeypatch, capsys):
     assert "parts" not in Trainer(PLAIN, CPU).about()
 
 
-EXHAUSTED = [exhaust_memory, raise_cuda, raise_python]
+RAISING_FUNCTIONS = [exhaust_memory, raise_cuda_error, raise_memory_error]
 
 
-@pytest.mark.parametrize("exhausted", EXHAUSTED)
-def test_a_single_row_that_does_not_fit_gives_one_line(monkeypatch, exhausted):
+@pytest.mark.parametrize("raise_error", RAISING_FUNCTIONS)
+def test_a_single_row_that_does_not_fit_gives_a_usage_error(monkeypatch, raise_error):
     trainee = Trainer(PLAIN, CPU)
-    monkeypatch.setattr(Trainer, "objective_losses", exhausted)
+    monkeypatch.setattr(Trainer, "objective_losses", raise_error)
     with pytest.raises(UsageError, match="plain: memory does not hold 1 of 6 rows at a time: reduce batch"):
         trainee.advance()
     together = stacked.Stack([SimpleNamespace(trainer=trainee, run=SimpleNamespace(recipe=PLAIN))], Progress())
-    monkeypatch.setattr(stacked, "advance_together", exhausted)
+    monkeypatch.setattr(stacked, "advance_together", raise_error)
     with pytest.raises(UsageError, match="plain: memory does not hold 1 seeds at once: stack fewer, or omit"):
         together.advance()
 
 
 @pytest.mark.parametrize(
-    ("words", "reduce"),
+    ("command", "settings"),
     [
         ("evaluate looped-parity --lengths 4 --samples 2", "--lengths, --samples"),
         ("attack looped-parity --tries 4", "--lengths"),
@@ -147,13 +147,13 @@ def test_a_single_row_that_does_not_fit_gives_one_line(monkeypatch, exhausted):
         ("verify looped-parity --lengths 4 --samples 2", "--lengths, --samples"),
     ],
 )
-def test_a_command_that_runs_out_of_memory_says_what_to_reduce(words, reduce, monkeypatch, capsys, runs):
-    for module, exhausted in zip(("answers", "scores", "attack"), EXHAUSTED, strict=True):
-        monkeypatch.setattr(f"lengthwise.evaluation.{module}.predict_by_rules", exhausted)
-    assert entry._run(entry.parse(words.split())) == 2
-    kept = "; the same command continues from here" if words.startswith("train") else ""
+def test_a_command_that_runs_out_of_memory_says_what_to_reduce(command, settings, monkeypatch, capsys, runs):
+    for module, raise_error in zip(("answers", "scores", "attack"), RAISING_FUNCTIONS, strict=True):
+        monkeypatch.setattr(f"lengthwise.evaluation.{module}.predict_by_rules", raise_error)
+    assert entry._run(entry.parse(command.split())) == 2
+    kept = "; the same command continues from here" if command.startswith("train") else ""
     *_, last = capsys.readouterr().err.splitlines()  # a slow machine shows progress before it
-    assert last == f"lengthwise: out of memory: reduce {reduce}{kept}"
+    assert last == f"lengthwise: out of memory: reduce {settings}{kept}"
 
 
 def test_other_runtime_errors_are_not_reported_as_lack_of_memory(monkeypatch):
@@ -166,12 +166,14 @@ def test_other_runtime_errors_are_not_reported_as_lack_of_memory(monkeypatch):
 # Devices
 
 
-@pytest.mark.parametrize(("cuda", "mps", "chosen"), [(1, 1, "cuda"), (1, 0, "cuda"), (0, 1, "mps"), (0, 0, "cpu")])
-def test_auto_takes_cuda_then_mps_then_the_cpu(cuda, mps, chosen, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(cuda))
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: bool(mps))
+@pytest.mark.parametrize(
+    ("has_cuda", "has_mps", "expected_device"), [(1, 1, "cuda"), (1, 0, "cuda"), (0, 1, "mps"), (0, 0, "cpu")]
+)
+def test_device_auto_is_cuda_else_mps_else_the_cpu(has_cuda, has_mps, expected_device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(has_cuda))
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: bool(has_mps))
     monkeypatch.setattr(torch, "zeros", lambda *_, device: torch.ones(1))  # as if the device existed
-    assert choose_device("auto").type == chosen
+    assert choose_device("auto").type == expected_device
 
 
 def test_the_gpu_with_the_fewest_jobs_is_chosen():
@@ -187,13 +189,13 @@ def test_runs_are_spread_over_gpus(monkeypatch):
     """Seven runs, four at a time, are spread over three GPUs, at most two on each; a device that is named is used."""
     started = []
 
-    def start(words, **_):
+    def start_process(words, **_):
         started.append(SimpleNamespace(words=words, status=None, poll=None, stdin=io.BytesIO()))
         started[-1].poll = lambda process=started[-1]: process.status
         return started[-1]
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
-    monkeypatch.setattr(launchers, "subprocess", SimpleNamespace(Popen=start, PIPE=None, DEVNULL=None))
+    monkeypatch.setattr(launchers, "subprocess", SimpleNamespace(Popen=start_process, PIPE=None, DEVNULL=None))
     executor, jobs, used = Local().executor(4), [], []
     for number in range(7):
         if len(started) >= 4:

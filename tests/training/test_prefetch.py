@@ -24,7 +24,7 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture
-def draws(monkeypatch):
+def batches(monkeypatch):
     """Turn prefetching on, and return a list of the drawn batches: step, number of exams passed, and thread."""
     found, draw = [], data.draw_batch
 
@@ -39,25 +39,25 @@ def draws(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _no_thread_is_left():
+def _check_that_no_thread_is_left():
     before = {*threading.enumerate()}
     yield
     assert {*threading.enumerate()} <= before
 
 
-def test_all_but_the_first_are_drawn_by_one_thread(draws):
+def test_all_batches_but_the_first_are_drawn_by_one_thread(batches):
     """One thread draws every batch after the first, each once, and none beyond the last step."""
     run = train(PLAIN)
     mine = threading.current_thread().name
-    alone = [step for step, _, thread in draws if thread == mine]
-    others = {thread: [step for step, _, by in draws if by == thread] for _, _, thread in draws if thread != mine}
+    alone = [step for step, _, thread in batches if thread == mine]
+    others = {thread: [step for step, _, by in batches if by == thread] for _, _, thread in batches if thread != mine}
     assert alone == [0, PLAIN.steps - 1, 0]  # two of them by try_training
     assert [*others.values()] == [[*range(1, PLAIN.steps)]]
     assert read_outcome(run) == train_uninterrupted(PLAIN)
 
 
 @pytest.mark.parametrize("recipe", [MASTERED, RICH] if LONG else [MASTERED], ids=lambda recipe: recipe.name)
-def test_stopped_and_resumed_equals_unbroken_to_the_bit(recipe, monkeypatch, draws):
+def test_stopped_and_resumed_training_equals_uninterrupted_training_bit_for_bit(recipe, monkeypatch, batches):
     stop_at(monkeypatch, [3, 4], lambda: os.kill(os.getpid(), signal.SIGTERM))
     for _ in range(2):
         with pytest.raises(Interrupted):
@@ -65,20 +65,20 @@ def test_stopped_and_resumed_equals_unbroken_to_the_bit(recipe, monkeypatch, dra
     assert read_outcome(train(recipe)) == train_uninterrupted(recipe)
 
 
-def test_a_batch_from_before_an_exam_is_never_used(draws):
+def test_a_batch_from_before_an_exam_is_never_used(batches):
     recipe = replace(PLAIN, lengths=Mastery(9, every=1), batch=30)
     trainee = Trainer(recipe, CPU)
     with prefetch_batches([trainee], on_any_device=True):
         for step, passed in [(0, 0), (1, 0), (2, 1), (3, 2), (4, 2)]:
             trainee.exams_passed = passed
             assert int(trainee.draw_batch(step)[0].sizes.max()) == recipe.lengths.maximum(passed)
-    assert {(step, passed) for step, passed, _ in draws} >= {(2, 0), (2, 1), (3, 1), (3, 2)}
+    assert {(step, passed) for step, passed, _ in batches} >= {(2, 0), (2, 1), (3, 1), (3, 2)}
 
 
 # Errors and interruption
 
 
-def test_an_error_while_drawing_is_raised_where_the_batch_is_needed(monkeypatch, draws):
+def test_an_error_in_drawing_a_batch_is_raised_at_its_step(monkeypatch, batches):
     draw = data.draw_batch
 
     def fail_at_step_4(recipe, step, *, exams_passed=None):
@@ -97,13 +97,13 @@ def test_an_error_while_drawing_is_raised_where_the_batch_is_needed(monkeypatch,
     assert read_outcome(train(PLAIN)) == train_uninterrupted(PLAIN)
 
 
-@pytest.mark.parametrize("end", [Crash, KeyboardInterrupt])
-def test_no_thread_is_left_when_training_is_interrupted(end, monkeypatch, draws):
-    def broken():
-        raise end
+@pytest.mark.parametrize("error_type", [Crash, KeyboardInterrupt])
+def test_no_thread_is_left_when_training_is_interrupted(error_type, monkeypatch, batches):
+    def raise_error():
+        raise error_type
 
-    stop_at(monkeypatch, [3], broken)
-    with pytest.raises(end):
+    stop_at(monkeypatch, [3], raise_error)
+    with pytest.raises(error_type):
         train(PLAIN)
 
 

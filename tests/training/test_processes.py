@@ -33,20 +33,20 @@ CPU = torch.device("cpu")
 
 
 @pytest.fixture(autouse=True)
-def _generators_of_each_process(monkeypatch):
+def _remove_generators_lock(monkeypatch):
     """Drop the lock around the global generators, which real processes would not share."""
     monkeypatch.setattr(rng, "_GENERATORS_LOCK", nullcontext())
 
 
 class ThreadProcesses(Processes):
-    def __init__(self, rank, count, box, barrier):
+    def __init__(self, rank, count, values, barrier):
         super().__init__(rank, count)
-        self.box, self.barrier = box, barrier
+        self.values, self.barrier = values, barrier
 
     def _exchange(self, value):
-        self.box[self.rank] = value
+        self.values[self.rank] = value
         self.barrier.wait()
-        found = list(self.box)
+        found = list(self.values)
         self.barrier.wait()
         return found
 
@@ -62,20 +62,20 @@ class ThreadProcesses(Processes):
 
 def train_in_threads(recipe, count, steps, state=None):
     """Return the trainer of each of ``count`` processes after ``steps`` steps in float64."""
-    barrier, box, faults = threading.Barrier(count, timeout=20), [None] * count, []
+    barrier, values, faults = threading.Barrier(count, timeout=20), [None] * count, []
     trainees = []
     for rank in range(count):
-        trainee = Trainer(recipe, CPU, processes=ThreadProcesses(rank, count, box, barrier) if count > 1 else None)
+        trainee = Trainer(recipe, CPU, processes=ThreadProcesses(rank, count, values, barrier) if count > 1 else None)
         trainee.model.double()
         if state:
             trainee.load_state({**state})
         trainees.append(trainee)
 
-    def run_process(trainee):
+    def run_process(trainer):
         try:
             for _ in range(steps):
-                trainee.advance()
-                trainee.take_exam()
+                trainer.advance()
+                trainer.take_exam()
         except Exception as error:
             faults.append(error)
             barrier.abort()
@@ -91,27 +91,27 @@ def train_in_threads(recipe, count, steps, state=None):
     return trainees
 
 
-def assert_same(one, other):
-    for name, value in one.model.state_dict().items():
-        torch.testing.assert_close(value, other.model.state_dict()[name], atol=1e-6, rtol=0)
-    for name, value in one.sums.items():
-        torch.testing.assert_close(value, other.sums[name], atol=1e-6, rtol=0)
-    assert one.exams_passed == other.exams_passed
+def assert_equal_trainers(first, second):
+    for name, value in first.model.state_dict().items():
+        torch.testing.assert_close(value, second.model.state_dict()[name], atol=1e-6, rtol=0)
+    for name, value in first.sums.items():
+        torch.testing.assert_close(value, second.sums[name], atol=1e-6, rtol=0)
+    assert first.exams_passed == second.exams_passed
 
 
 @pytest.mark.parametrize(("name", "count"), [("final", 2), *((name, 3) for name in RECIPES)])
-def test_several_processes_train_as_one_does(name, count):
+def test_several_processes_train_like_one_process(name, count):
     recipe, steps = RECIPES[name]
     (alone,) = train_in_threads(recipe, 1, steps)
     for one in train_in_threads(recipe, count, steps):
-        assert_same(one, alone)
+        assert_equal_trainers(one, alone)
 
 
-def test_several_processes_train_as_one_does_with_the_plain_runner():
+def test_several_processes_train_like_one_process_with_the_plain_runner():
     with plain():
         (alone,) = train_in_threads(RECIPES["every"][0], 1, 2)
         for one in train_in_threads(RECIPES["every"][0], 2, 2):
-            assert_same(one, alone)
+            assert_equal_trainers(one, alone)
 
 
 def test_the_number_of_processes_may_change_during_training():
@@ -121,17 +121,17 @@ def test_the_number_of_processes_may_change_during_training():
         first, *others = train_in_threads(ODD, count, 2, state)
         assert all(other.step == first.step for other in others)
         state = first.state()
-    assert_same(first, alone)
+    assert_equal_trainers(first, alone)
 
 
 def test_each_process_draws_its_own_dropout():
     recipe = replace(ODD, model=replace(ODD.model, dropout=0.5), steps=1)
     assert Processes(0, 2).rng_address == () != Processes(1, 2).rng_address != Processes(2, 3).rng_address
     one, two = train_in_threads(recipe, 2, 1)
-    assert_same(one, two)
+    assert_equal_trainers(one, two)
 
 
-def test_too_few_rows_are_refused():
+def test_fewer_rows_than_processes_are_refused():
     with pytest.raises(UsageError, match="a batch of 2 rows is too few for 3 processes"):
         train_in_threads(replace(PLAIN, batch=2), 3, 1)
 
@@ -152,7 +152,7 @@ def test_objectives_that_use_the_model_are_refused_before_training_in_several_pr
         try_training(recipe, CPU)
     one = try_training(ODD, CPU)  # uses only its own rows
     monkeypatch.undo()
-    assert_same(one, try_training(ODD, CPU))
+    assert_equal_trainers(one, try_training(ODD, CPU))
 
 
 # Real processes
@@ -168,7 +168,7 @@ def start_torchrun(count):
 
 @pytest.mark.skipif(not LONG, reason="starts many processes: LENGTHWISE_LONG=1")
 @pytest.mark.timeout(600)
-def test_torchrun_killed_and_resumed_by_another_number(runs):
+def test_a_killed_torchrun_is_resumed_with_another_number_of_processes(runs):
     assert start_torchrun(1).wait() == 0
     (alone,) = runs.glob("looped-parity-*")
     expected = load_file(alone / "model.safetensors")

@@ -38,7 +38,7 @@ from lengthwise.training.trainer import try_training
 
 
 def write_finished_run(recipe):
-    """Write a finished run's folder, with weights from ``unbroken``, and return the folder."""
+    """Write a finished run's folder, with the weights of ``train_uninterrupted``, and return the folder."""
     folder = Run.of(recipe).folder
     (folder / "model.safetensors").write_bytes(train_uninterrupted(recipe)[0])
     return folder
@@ -55,12 +55,12 @@ def test_batch_i_is_a_function_of_i_alone(order, data_seed):
     for i in order:
         torch.manual_seed(i)
         again, loops = data.draw_batch(recipe, i)
-        assert hold_same_batch(again, first[i][0]) and torch.equal(loops, first[i][1])
+        assert are_equal_batches(again, first[i][0]) and torch.equal(loops, first[i][1])
 
 
-def hold_same_batch(one, two):
-    one, two = ({**vars(batch), **vars(batch.inputs), "inputs": batch.rounds} for batch in (one, two))
-    return all(torch.equal(one[name], two[name]) for name in one)
+def are_equal_batches(first, second):
+    first, second = ({**vars(batch), **vars(batch.inputs), "inputs": batch.rounds} for batch in (first, second))
+    return all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_problems_depend_on_step_and_data_seed_but_not_on_the_seed_of_weights():
@@ -69,7 +69,7 @@ def test_problems_depend_on_step_and_data_seed_but_not_on_the_seed_of_weights():
     assert len({str(batch.inputs.tokens[:, :20].tolist()) for batch in batches}) == 9
     recipe = replace(RICH, batch=40)
     (one, loops), (two, others) = (data.draw_batch(replace(recipe, seed=seed), 0) for seed in (0, 1))
-    assert hold_same_batch(one, two)
+    assert are_equal_batches(one, two)
     assert not torch.equal(loops, others)
 
 
@@ -81,22 +81,22 @@ class _HardAllOnes(lw.Parity):
         return lw.Problems(**{**vars(ones), "prompt": torch.ones_like(ones.prompt)})
 
 
-@pytest.mark.parametrize(("hard", "count"), [(0.0, 0), (0.3, 3), (0.5, 5), (1.0, 10)])
-def test_a_share_of_every_batch_is_hard_whatever_its_length(hard, count):
+@pytest.mark.parametrize(("hard", "hard_count"), [(0.0, 0), (0.3, 3), (0.5, 5), (1.0, 10)])
+def test_a_fraction_of_every_batch_is_hard_at_any_length(hard, hard_count):
     recipe = replace(PLAIN, task=_HardAllOnes(), batch=10, hard=hard, lengths=lw.Uniform(40, 30, longest=0.5))
     longest = set()
     for step in range(5):
         batch, _ = data.draw_batch(recipe, step)
         marked = (batch.inputs.tokens[:, :30] == 1).all(1)
-        assert int(marked.sum()) == count
+        assert int(marked.sum()) == hard_count
         longest |= set((batch.sizes[marked, 0] == 40).tolist())
-    assert longest == ({True, False} if count else set())
+    assert longest == ({True, False} if hard_count else set())
 
 
 # Training equals a plain loop
 
 
-def plain_training(recipe):
+def run_plain_training_loop(recipe):
     """Return weights, their moving average by its formula, and the loss of each step of a plain training loop."""
     model = recipe.build()
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=recipe.optimizer.weight_decay)
@@ -129,9 +129,9 @@ def plain_training(recipe):
     [replace(RICH, ema=0.0, keep="last"), replace(RICH, keep="last"), replace(SEGMENTED, clip=0.1, steps=15)],
     ids=["plain", "ema", "several steps on a batch"],
 )
-def test_training_is_the_plain_loop_and_ema_its_formula(recipe):
+def test_training_equals_a_plain_loop_and_ema_equals_its_formula(recipe):
     run = train(recipe)
-    weights, average, losses = plain_training(recipe)
+    weights, average, losses = run_plain_training_loop(recipe)
     for name, value in run.weights().model.state_dict().items():
         torch.testing.assert_close(value, (average if recipe.ema else weights)[name], atol=1e-5, rtol=0)
     logged = {row["step"]: row["loss"] for row in run.rows("metrics") if "loss" in row}
@@ -182,7 +182,7 @@ def test_watching_measures_the_weights_that_are_kept():
     held_out = data.validation_problems(run.recipe, watch.validation)
     assert row["validation_loss"] == pytest.approx(scores.validation_loss(run.model, run.recipe, held_out), rel=1e-5)
     raw = run.recipe.build()
-    raw.load_state_dict(plain_training(run.recipe)[0])
+    raw.load_state_dict(run_plain_training_loop(run.recipe)[0])
     assert row["validation_loss"] != pytest.approx(scores.validation_loss(raw.eval(), run.recipe, held_out), rel=1e-3)
     assert row["exact"]["2"] == scores.exact_match(run.model, run.recipe, (2, 2), watch.count, step=RICH.steps)
     batch = run.recipe.layout.write(run.recipe.task.parse("12+21"), run.recipe.task)
@@ -223,7 +223,7 @@ def test_watching_changes_no_weight():
     assert read_outcome(train(replace(PLAIN, watch=lw.Watch(3, (2,), 5))))[0] == train_uninterrupted(PLAIN)[0]
 
 
-def test_probes_are_watched():
+def test_the_perplexity_of_probes_is_logged():
     watched = replace(PLAIN, steps=12, watch=lw.Watch(3, (2,), 5, probes=("1", "10")))
     run = train(watched)
     rows = [row for row in run.rows("metrics") if "perplexity" in row]
@@ -234,7 +234,7 @@ def test_probes_are_watched():
         replace(PLAIN, watch=lw.Watch(3, (2,), 5, probes=("12",)))
 
 
-def test_seeds_give_other_runs_and_the_same_seed_the_same_to_the_bit(tmp_path):
+def test_equal_seeds_give_equal_weights_and_other_seeds_give_other_weights(tmp_path):
     assert read_outcome(train(PLAIN, tmp_path / "again")) == train_uninterrupted(PLAIN)
     for other in (replace(PLAIN, seed=1), replace(PLAIN, data_seed=1)):
         assert read_outcome(train(other))[0] != train_uninterrupted(PLAIN)[0]
@@ -249,7 +249,7 @@ def test_a_finished_run_is_not_trained_again(monkeypatch):
     assert {path.name: path.read_bytes() for path in run.folder.iterdir()} == before
 
 
-def test_training_leaves_threads_and_signals_as_they_were():
+def test_training_restores_threads_and_signal_handlers():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], torch.get_num_threads()
     train(PLAIN)
     assert before == ([signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)], torch.get_num_threads())
@@ -267,7 +267,7 @@ STOPPED = [(LARGE, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIG
 
 
 @pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["large", "rich", "mastered", "segmented"])
-def test_stopped_at_any_step_and_resumed_equals_unbroken(recipe, number, monkeypatch):
+def test_training_stopped_at_any_step_and_resumed_equals_uninterrupted_training(recipe, number, monkeypatch):
     """Training is stopped between two logged rows, after a logged row, after a measurement, and after the last step."""
     stops = [1, 4, 10, recipe.steps]
     stop_at(monkeypatch, stops, lambda: os.kill(os.getpid(), number))
@@ -281,38 +281,38 @@ def test_a_user_loop_that_suppresses_errors_stops_at_a_signal(monkeypatch):
     stop_at(monkeypatch, [3], lambda: os.kill(os.getpid(), signal.SIGTERM))
     begun = []
 
-    def loop():
+    def train_three_seeds():
         for seed in range(3):
             begun.append(seed)
             with suppress(Exception):
                 train(replace(PLAIN, seed=seed))
 
     with pytest.raises(KeyboardInterrupt, match="stopped at step 3; the same command continues from there"):
-        loop()
+        train_three_seeds()
     assert begun == [0] and read_outcome(train(PLAIN)) == train_uninterrupted(PLAIN)
 
 
-@pytest.mark.parametrize(("right", "reached"), [(0.9, [3, 4]), (0.89, [1, 1])])
-def test_an_exam_passed_admits_the_next_length(right, reached, monkeypatch):
+@pytest.mark.parametrize(("exact_match", "expected_lengths"), [(0.9, [3, 4]), (0.89, [1, 1])])
+def test_a_passed_exam_admits_the_next_length(exact_match, expected_lengths, monkeypatch):
     """Exams are due every four steps; lengths are logged every ten."""
-    monkeypatch.setattr(scores, "exact_match", lambda *_, **__: right)
+    monkeypatch.setattr(scores, "exact_match", lambda *_, **__: exact_match)
     recipe = replace(MASTERED, steps=20, lengths=lw.Mastery(4, every=4, least=0.9))
-    assert [row["length"] for row in train(recipe).rows("metrics")] == reached
+    assert [row["length"] for row in train(recipe).rows("metrics")] == expected_lengths
     seen = [int(data.draw_batch(recipe, 7, exams_passed=passed)[0].sizes.max()) for passed in (0, 1, 2, 9, None)]
     assert seen == [1, 2, 3, 4, 4]
 
 
-@pytest.mark.parametrize("again", [train, lambda recipe: train_stacked([recipe, replace(recipe, seed=8)])])
-def test_the_checkpoint_of_a_process_that_was_killed_at_its_very_end_is_removed(again):
+@pytest.mark.parametrize("train_again", [train, lambda recipe: train_stacked([recipe, replace(recipe, seed=8)])])
+def test_the_checkpoint_of_a_process_that_was_killed_at_its_very_end_is_removed(train_again):
     folder = write_finished_run(PLAIN)
     (folder / "state.pt").write_bytes(b"")
-    again(PLAIN)
+    train_again(PLAIN)
     assert not (folder / "state.pt").exists()
     assert (folder / "model.safetensors").read_bytes() == train_uninterrupted(PLAIN)[0]
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-def test_a_crash_at_any_write_and_resumed_equals_unbroken(moment, monkeypatch):
+def test_training_that_crashes_at_any_write_and_resumes_equals_uninterrupted_training(moment, monkeypatch):
     """Each session crashes right before or after it writes its fourth, fifth or sixth file; .owner is the first."""
     recipe = replace(RICH, steps=6)
     expected = train_uninterrupted(recipe)
@@ -360,7 +360,7 @@ HALF = replace(PLAIN, ema=0.5)
 
 
 @cache
-def half_trained_state():
+def build_half_trained_state():
     trainee = training.Trainer(HALF, torch.device("cpu"))
     for _ in range(5):
         trainee.advance()
@@ -394,8 +394,8 @@ STATES = [
 
 @pytest.mark.parametrize("change", STATES)
 def test_a_damaged_or_foreign_checkpoint_is_refused_in_one_line(change):
-    """Changes return the file's content, or alter the state that is stored in it."""
-    path, state = Run.of(HALF).folder / "state.pt", copy.deepcopy(half_trained_state())
+    """A change returns the file's content, or alters the state that is then stored in the file."""
+    path, state = Run.of(HALF).folder / "state.pt", copy.deepcopy(build_half_trained_state())
     content = change(state)
     path.write_bytes(to_bytes(state) if content is None else content)
     with pytest.raises(lw.UsageError, match=r"state\.pt: not a checkpoint[^\n]*; delete it to start over$"):
@@ -419,7 +419,7 @@ def test_an_intact_checkpoint_is_resumed(monkeypatch):
     monkeypatch.setattr(
         data, "draw_batch", lambda recipe, step, **more: steps.append((recipe, step)) or draw(recipe, step, **more)
     )
-    (run.folder / "state.pt").write_bytes(to_bytes(half_trained_state()))
+    (run.folder / "state.pt").write_bytes(to_bytes(build_half_trained_state()))
     train(run.recipe)
     assert [step for recipe, step in steps if recipe == run.recipe] == list(range(5, 14))
 
@@ -467,17 +467,17 @@ def test_a_folder_with_another_recipe_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("operation", ["replace", "fsync"])
-def test_a_full_disk_gives_one_line_and_no_partial_file(operation, monkeypatch):
+def test_a_full_disk_gives_a_usage_error_and_no_partial_file(operation, monkeypatch):
     recipe, times, original = replace(RICH, steps=6), [], getattr(os, operation)
 
-    def full(*arguments):
+    def raise_disk_full(*arguments):
         times.append(arguments)
         if len(times) % 3 == 0:
             raise OSError(errno.ENOSPC, "No space left on device")
         return original(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, operation, full)
+        patch.setattr(os, operation, raise_disk_full)
         for _ in range(4):
             times.clear()
             with pytest.raises(lw.UsageError, match=r"^.*cannot be written to \(No space left on device\)[^\n]*$"):
@@ -496,7 +496,7 @@ def test_a_folder_that_cannot_be_created_is_a_usage_error(tmp_path):
         train(PLAIN, tmp_path / "file" / "below")
 
 
-def test_rows_that_do_not_fit_on_the_disk_are_added_all_or_none(tmp_path):
+def test_rows_that_do_not_all_fit_on_the_disk_are_not_added(tmp_path):
     run = Run.of(PLAIN, tmp_path)
     run.append("scores", {"row": 1})
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -509,7 +509,7 @@ def test_rows_that_do_not_fit_on_the_disk_are_added_all_or_none(tmp_path):
     assert (tmp_path / "scores.jsonl").read_text() == '{"row": 1}\n'
 
 
-def test_rows_come_back_and_a_line_cut_short_does_not_count(tmp_path):
+def test_rows_are_read_back_without_a_line_that_was_cut_short(tmp_path):
     run = Run.of(PLAIN, tmp_path)
     assert run.rows("metrics") == []
     rows = [{"step": i, "loss": i / 3, "name": "é"} for i in range(3)]
@@ -529,8 +529,8 @@ def test_rows_come_back_and_a_line_cut_short_does_not_count(tmp_path):
 
 
 def test_lamb_scales_each_layer_s_step_to_its_weights():
-    """The formula is algorithm 2 of You et al. 2020: a step, decay included, is scaled to the rate times the norm of
-    the weights, or times 10 if the norm is larger."""
+    """The formula is algorithm 2 of You et al. 2020: a step, decay included, is scaled to a norm of the rate times the
+    norm of the weights, or the rate times 10 if the weights' norm is larger."""
     weights = [torch.nn.Parameter(torch.tensor([3.0, 4.0, 0.0, 0.0]) * scale) for scale in (1, 100)]
     start = [weight.detach().clone() for weight in weights]
     lamb = lw.LAMB(rate=0.1, weight_decay=0.5)
@@ -562,7 +562,7 @@ def test_lamb_scales_each_layer_s_step_to_its_weights():
     ],
     ids=repr,
 )
-def test_schedules_by_hand(schedule, factors):
+def test_schedules_equal_factors_computed_by_hand(schedule, factors):
     assert [schedule.factor(step, 10) for step in range(10)] == pytest.approx(factors, abs=1e-6)
 
 
@@ -571,14 +571,16 @@ def test_an_exponential_decay_needs_a_positive_floor():
         lw.Schedule("exponential")
 
 
-@pytest.mark.parametrize("wrong", [{"warmup": -0.1}, {"warmup": 1.1}, {"floor": 2.0}, {"warmup": 0.6, "cooldown": 0.5}])
-def test_a_schedule_that_does_not_fit_is_refused(wrong):
+@pytest.mark.parametrize(
+    "invalid_values", [{"warmup": -0.1}, {"warmup": 1.1}, {"floor": 2.0}, {"warmup": 0.6, "cooldown": 0.5}]
+)
+def test_an_invalid_schedule_is_refused(invalid_values):
     with pytest.raises(lw.UsageError):
-        lw.Schedule("linear", **wrong)
+        lw.Schedule("linear", **invalid_values)
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid_values",
     [
         {"steps": 0}, {"batch": 0}, {"ema": 1.0}, {"ema": -0.1}, {"hard": 1.5}, {"clip": 0.0}, {"clip": -1.0},
         {"name": ""}, {"name": "a/b"}, {"name": ".."}, {"name": "-a"}, {"name": "a b"}, {"name": "a\0b"},
@@ -587,6 +589,6 @@ def test_a_schedule_that_does_not_fit_is_refused(wrong):
     ],
     ids=str,
 )  # fmt: skip
-def test_an_invalid_recipe_is_refused(wrong):
+def test_an_invalid_recipe_is_refused(invalid_values):
     with pytest.raises(lw.UsageError):
-        replace(PLAIN, **wrong)
+        replace(PLAIN, **invalid_values)

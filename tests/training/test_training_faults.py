@@ -50,15 +50,15 @@ def wait_until(condition, seconds=90):
         time.sleep(0.05)
 
 
-def is_alive(number):
+def is_alive(pid):
     try:
-        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
 
 
-def child_pids(number):
-    return [int(text) for text in Path(f"/proc/{number}/task/{number}/children").read_text(encoding="utf-8").split()]
+def list_child_pids(pid):
+    return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8").split()]
 
 
 # Foreign code
@@ -73,7 +73,7 @@ def test_files_of_the_working_folder_are_not_imported_as_libraries(runs, tmp_pat
     words = ["train", "looped-parity", "steps=1000000", "watch.every=0", "--seeds", "2", "--jobs", "2", *ENDLESS]
     parent = start_lengthwise(*words, "--import", "own", cwd=tmp_path)
     wait_until(lambda: len(list(runs.glob("*/state.pt"))) == 2)
-    known = child_pids(parent.pid)
+    known = list_child_pids(parent.pid)
     assert len(known) == 2
     parent.kill()
     parent.communicate(timeout=90)
