@@ -75,13 +75,13 @@ class TimedModel(Model):
 
     def embed(self, inputs: Inputs) -> TimedState:
         answers = self.answers.embed(inputs)
-        return TimedState(answers, self.clock.embed(self.clock_inputs(inputs)), self.clock_mask(inputs))
+        return TimedState(answers, self.clock.embed(self.build_clock_inputs(inputs)), self.build_clock_mask(inputs))
 
-    def clock_inputs(self, inputs: Inputs) -> Inputs:
+    def build_clock_inputs(self, inputs: Inputs) -> Inputs:
         """Return the inputs of the clock."""
         return inputs if self.clock_ids is None else replace(inputs, tokens=self.clock_ids[inputs.tokens])
 
-    def clock_mask(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
+    def build_clock_mask(self, inputs: Inputs) -> Bool[Tensor, "b t"]:
         """Return a mask of the positions at which the clock changes the logits."""
         return inputs.tokens == self.equals_id
 
@@ -101,7 +101,7 @@ class TimedModel(Model):
     def combine_logits(
         self, answers: Float[Tensor, "*n v"], clock: Float[Tensor, "*n 2"], is_first_slot: Bool[Tensor, "*n"]
     ) -> Float[Tensor, "*n v"]:
-        """Combine the logits of both models; ``is_first_slot`` is the mask that ``clock_mask`` returns."""
+        """Combine the logits of both models; ``is_first_slot`` is the mask that ``build_clock_mask`` returns."""
         halts = clock.log_softmax(-1)
         ends = torch.arange(answers.shape[-1], device=answers.device) == self.end_id
         symbols = answers.masked_fill(ends, -torch.inf).log_softmax(-1) + halts[..., DONE, None]

@@ -142,7 +142,7 @@ class TransformerModel(Model):
         for position, encoding in zip(spec.positions, encodings, strict=True):
             if encoding.attends and not any(block.mixer.attends for block in blocks):
                 names = ", ".join(dict.fromkeys(type(mixer).__name__ for mixer in mixers))
-                raise UsageError(f"{names} has no attention for {type(position).__name__} to act on")
+                raise UsageError(f"{type(position).__name__} needs a mixer with attention, not {names}")
         self.norm = nn.LayerNorm(spec.width, spec.eps) if spec.final_norm == "loop" else nn.Identity()
         self.readout = _build_readout(spec, output_symbol_count)
 
@@ -153,9 +153,9 @@ class TransformerModel(Model):
             attention = AttentionContext.build(self.encodings, inputs, causal=self.causal)
         if any(block.mixer.sees_cells for block in self.blocks):
             attention = attention._replace(cells=find_neighbouring_cells(inputs, causal=self.causal))
-        return TransformerContext(self.embed_tokens(inputs.tokens, self.position_vectors(inputs)), attention)
+        return TransformerContext(self.embed_tokens(inputs.tokens, self.compute_position_vectors(inputs)), attention)
 
-    def position_vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
+    def compute_position_vectors(self, inputs: Inputs) -> list[Float[Tensor, "b t d"]]:
         """Return the vectors that positional encodings add to the embedded tokens."""
         vectors = (encoding.vectors(inputs) for encoding in self.encodings)
         return [vector for vector in vectors if vector is not None]

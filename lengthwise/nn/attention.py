@@ -58,9 +58,9 @@ class SoftmaxAttention(Mixer):
         """Return queries, keys and values by head."""
         return self.project(x).unflatten(-1, (3, self.heads, -1))
 
-    def add_positions(self, projected: Projected, context: AttentionContext) -> list[Float[Tensor, "b h t e"]]:
+    def add_positions(self, qkv: Projected, context: AttentionContext) -> list[Float[Tensor, "b h t e"]]:
         """Return queries, keys and values; positional vectors and rotations are applied to queries and keys."""
-        query, key, value = projected.unbind(2)
+        query, key, value = qkv.unbind(2)
         if context.keys is not None:
             vectors = context.keys.unflatten(-1, (self.heads, -1))
             query, key = query + vectors, key + vectors
@@ -68,9 +68,9 @@ class SoftmaxAttention(Mixer):
             query, key = rotate(query, context.angles), rotate(key, context.angles)
         return [part.transpose(1, 2) for part in (query, key, value)]
 
-    def attend(self, projected: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
+    def attend(self, qkv: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
         """Return the heads' outputs, before ``out``: softmax attention of every query over the keys it may see."""
-        query, key, value = self.add_positions(projected, context)
+        query, key, value = self.add_positions(qkv, context)
         if cache is not None:  # keys are cached after their rotation, which depends on no other position
             key, value = cache.extend(key, value)
         bias = None if context.bias is None else context.bias.to(query.dtype)

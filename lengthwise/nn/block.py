@@ -47,14 +47,14 @@ class Block(nn.Module):
         self.drop = nn.Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "b t d"], context: AttentionContext, injected: Tensor | None = None, cache: Any = None
+        self, x: Float[Tensor, "b t d"], context: AttentionContext, injection: Tensor | None = None, cache: Any = None
     ) -> Float[Tensor, "b t d"]:
-        """Apply the block. ``injected`` "b t d" is added to the inputs of mixer and MLP, not to the residual stream."""
+        """Apply the block. Add ``injection`` "b t d" to the inputs of mixer and MLP, not to the residual stream."""
         if self.post:
-            x = self.norm_mixer(x + self.drop(self._mix(add_optional(x, injected), context, cache)))
-            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(add_optional(x, injected))))
-        x = x + self.drop(self._mix(add_optional(self.norm_mixer(x), injected), context, cache))
-        return x if self.mlp is None else x + self.drop(self.mlp(add_optional(self.norm_mlp(x), injected)))
+            x = self.norm_mixer(x + self.drop(self._mix(add_optional(x, injection), context, cache)))
+            return x if self.mlp is None else self.norm_mlp(x + self.drop(self.mlp(add_optional(x, injection))))
+        x = x + self.drop(self._mix(add_optional(self.norm_mixer(x), injection), context, cache))
+        return x if self.mlp is None else x + self.drop(self.mlp(add_optional(self.norm_mlp(x), injection)))
 
     def _mix(self, x: Float[Tensor, "b t d"], context: AttentionContext, cache: Any) -> Float[Tensor, "b t d"]:
         """Apply the mixer; in decoding, a mixer without keys and values continues from its state in the cache."""
@@ -76,6 +76,6 @@ class Block(nn.Module):
             draw_normal(self.mlp.narrow, small if scale_mlp else std)
 
 
-def add_optional(x: Float[Tensor, "*b d"], injected: Float[Tensor, "*b d"] | None) -> Float[Tensor, "*b d"]:
+def add_optional(x: Float[Tensor, "*b d"], injection: Float[Tensor, "*b d"] | None) -> Float[Tensor, "*b d"]:
     """Return x, plus the injected input if there is one."""
-    return x if injected is None else x + injected
+    return x if injection is None else x + injection

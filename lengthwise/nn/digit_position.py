@@ -91,9 +91,9 @@ class _Table(Encoding):
         return self.table(_get_digit_positions(inputs))
 
 
-def _check_fits(name: str, largest: int, table_size: int, advice: str) -> None:
-    if largest > table_size:
-        raise UsageError(f"{name}: digit position {largest} does not fit the table of {table_size}: {advice}")
+def _check_fits(name: str, largest_position: int, table_size: int, advice: str) -> None:
+    if largest_position > table_size:
+        raise UsageError(f"{name}: digit position {largest_position} does not fit the table of {table_size}: {advice}")
 
 
 def _get_digit_positions(inputs: Inputs) -> Int[Tensor, "b t"]:

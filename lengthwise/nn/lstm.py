@@ -32,8 +32,8 @@ class Cell(nn.Module):
         self.first_short = nn.Parameter(torch.zeros(width))
         self.first_long = nn.Parameter(torch.zeros(hidden))
 
-    def start(self, rows: int) -> States:
-        return self.first_short.expand(rows, -1), self.first_long.expand(rows, -1)
+    def start(self, row_count: int) -> States:
+        return self.first_short.expand(row_count, -1), self.first_long.expand(row_count, -1)
 
     def forward(self, x: Float[Tensor, "r t d"], states: States) -> tuple[Float[Tensor, "r t d"], States]:
         """Return the outputs at these positions, and the states after them."""

@@ -190,10 +190,10 @@ class Randomized(Position):
 class _Randomized(Encoding):
     reads_padding = True
 
-    def __init__(self, inner: Encoding, most: int) -> None:
+    def __init__(self, inner_encoding: Encoding, position_count: int) -> None:
         super().__init__()
-        self.inner = inner
-        self.drawn = torch.randperm(most, generator=stream(0, "randomized positions"))  # on the CPU
+        self.inner = inner_encoding
+        self.drawn = torch.randperm(position_count, generator=stream(0, "randomized positions"))  # on the CPU
 
     @property
     def attends(self) -> bool:

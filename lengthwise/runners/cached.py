@@ -72,7 +72,7 @@ class CachedTransformer(IncrementalDecoder):
     def __init__(self, model: TransformerModel, inputs: Inputs) -> None:
         super().__init__(model)
         self.attention = AttentionContext.build(model.encodings, inputs, causal=True)
-        self.vectors, self.cache, self.read_count = model.position_vectors(inputs), Cache(), 0
+        self.vectors, self.cache, self.read_count = model.compute_position_vectors(inputs), Cache(), 0
 
     def next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         model, start = self.model, self.read_count

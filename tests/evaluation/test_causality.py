@@ -265,8 +265,8 @@ class SlicedPositions(Causal):
 
 def test_a_replaced_block_is_checked_too():
     class LookAheadBlock(Block):
-        def forward(self, x, context, injected=None, cache=None):
-            return super().forward(x, context, injected, cache) + x.flip(1)
+        def forward(self, x, context, injection=None, cache=None):
+            return super().forward(x, context, injection, cache) + x.flip(1)
 
     own = catalog.recipe("looped-copy")
     model = own.build()

@@ -20,7 +20,7 @@ OUTER_PARAMETERS = 512 * 1024 + 2 * 1024 + 3 * 1024**2 + 2 * 1024 + 1024**2  # d
     ("name", "layers"), [("16x1", 16), ("16x1-injection", 16), ("8x2", 8), ("4x4", 4), ("1x16", 1)]
 )
 def test_published_decoders_have_the_published_parameter_counts(name, layers):
-    """The count by hand is 122.5M for 16 × 1 with about as many symbols (120) as the published vocabulary."""
+    """A count by hand gives 122.5M for 16 layers and about as many symbols (120) as in the published vocabulary."""
     recipe = abacus.paper_decoders()[f"paper-abacus-{name}"]
     symbols = lw.Vocab(tuple(chr(200 + i) for i in range(120)))
     with torch.device("meta"):
@@ -81,7 +81,7 @@ def test_the_study_has_the_expected_panels_map_and_stopping_rules():
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_a_study_measures_and_draws_a_map(monkeypatch, tmp_path, capsys):
-    """Each pair of sizes is measured once under each rule, and the picture of the map is published."""
+    """Each pair of sizes is measured once with each stopping rule, and a figure of the map is written."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
     tiny = catalog.recipe("abacus-split-8x2", ["steps=1", "batch=2", "model.width=8", "watch.every=0", "name=tiny"])
     panel = lw.Panel("Tiny", (tiny,), (3,), grid=(2, 2), loops=(1,), name="tiny")

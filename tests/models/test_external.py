@@ -104,7 +104,7 @@ class WithCache:
     ],
 )
 @pytest.mark.parametrize("name", ["gain", "config"])
-def test_attributes_beside_the_weights_are_part_of_a_modules_identity(gains, name):
+def test_attributes_other_than_weights_are_part_of_a_modules_identity(gains, name):
     one, two = build_attention(), build_attention()
     for module, gain in ((one, gains[0]), (two, gains[1])):
         setattr(module, name, gain)

@@ -115,7 +115,7 @@ def test_mixers_alternate_over_the_layers():
 
 def test_an_attention_encoding_needs_at_least_one_attention_layer():
     build_model(layers=2, mixers=(_ModuleSpec(), Attention()), positions=(lw.Local(1),))
-    with pytest.raises(lw.UsageError, match="_ModuleSpec, _LayerNumberSpec has no attention for Local to act on"):
+    with pytest.raises(lw.UsageError, match="Local needs a mixer with attention, not _ModuleSpec, _LayerNumberSpec"):
         build_model(layers=2, mixers=(_ModuleSpec(), _LayerNumberSpec()), positions=(lw.Local(1),))
 
 

@@ -273,7 +273,7 @@ def test_abacus_offsets_are_drawn_only_in_training(each_row):
 
 
 def test_coupled_signs_share_a_vector_and_are_offset_with_the_digits():
-    """Unlike in Abacus, signs have the digit position before the first, plus the offset."""
+    """Unlike in Abacus, signs have digit position 0 plus the offset."""
     encoding, inputs = Coupling(30, 8).build(8, 2), build_rows([9, 9])
     plain = encoding.vectors(inputs)
     same = inputs.digit_position[0][:, None] == inputs.digit_position[0]
@@ -310,9 +310,9 @@ def test_randomized_positions_increase_and_cover_the_range():
         replace(BASE, positions=(position, ALiBi()))
 
 
-@pytest.mark.parametrize("inner", [Blank(), EarlierHeads(1), LocalHeads(1)], ids=repr)
-def test_randomized_keeps_the_other_properties_of_its_encoding(inner):
-    own, randomized = inner.build(8, 2), Randomized(inner, 20).build(8, 2)
+@pytest.mark.parametrize("inner_position", [Blank(), EarlierHeads(1), LocalHeads(1)], ids=repr)
+def test_randomized_keeps_the_other_properties_of_its_encoding(inner_position):
+    own, randomized = inner_position.build(8, 2), Randomized(inner_position, 20).build(8, 2)
     assert randomized.attends == own.attends
     for name in ("blank", "tied_heads"):
         one, two = getattr(own, name)(), getattr(randomized, name)()
@@ -343,7 +343,7 @@ def test_two_rotary_or_two_blank_encodings_are_refused(positions, build_runner):
 
 
 @pytest.mark.parametrize(
-    "build_invalid",
+    "build_invalid_part",
     [
         lambda: LocalHeads(3).build(8, 2),
         lambda: EarlierHeads(3).build(8, 2),
@@ -353,9 +353,9 @@ def test_two_rotary_or_two_blank_encodings_are_refused(positions, build_runner):
         lambda: RoPE().build(6, 2),
     ],
 )
-def test_invalid_heads_and_widths_are_refused(build_invalid):
+def test_invalid_heads_and_widths_are_refused(build_invalid_part):
     with pytest.raises(lw.UsageError):
-        build_invalid()
+        build_invalid_part()
 
 
 # The block and its loop
@@ -518,7 +518,7 @@ def test_attention_with_negligible_dropout_equals_attention_without(positions, c
 
 
 class LoopCounter(lw.Model):
-    """A model whose state holds the number of the row and of its loops; it records the rows of each advance."""
+    """A model whose state holds a row's number and its count of loops; it records how many rows each advance has."""
 
     def __init__(self):
         super().__init__()

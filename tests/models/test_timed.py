@@ -59,7 +59,7 @@ def test_a_blind_clock_sees_only_signs_and_lengths(name):
     sizes = torch.tensor([recipe.sizes(5)]).repeat(6, 1)
     inputs = recipe.layout.write(recipe.task.sample(sizes, lw.stream(0, "rows")), recipe.task).inputs
     assert len({*map(str, inputs.tokens.tolist())}) > 1
-    read = model.clock_inputs(inputs)
+    read = model.build_clock_inputs(inputs)
     logits = Plain(model.clock).last(read, torch.full((6,), 4), inputs.padding_mask)
     alike = logits.view(6, -1, logits.shape[-1])
     torch.testing.assert_close(alike, alike[:1].expand_as(alike))

@@ -127,8 +127,8 @@ def combine_losses(weight, all_loops, fewer_loops):
     return (1 - weight) * all_loops[0] + weight * fewer_loops[0], gradients
 
 
-def assert_close(found, expected):
-    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+def assert_close(actual, expected):
+    torch.testing.assert_close(actual, expected, atol=1e-9, rtol=1e-9)
 
 
 def compute_gradients(value, model):
@@ -137,9 +137,9 @@ def compute_gradients(value, model):
     return dict(zip(parameters, found, strict=True))
 
 
-def are_close(first, second):
+def are_equal_gradients(gradients, expected):
     zero = torch.zeros(())
-    pairs = [[zero if found is None else found for found in (first[name], second[name])] for name in first]
+    pairs = [[zero if found is None else found for found in (gradients[name], expected[name])] for name in gradients]
     return all(torch.allclose(*torch.broadcast_tensors(*pair), atol=1e-9, rtol=1e-9) for pair in pairs)
 
 
@@ -158,7 +158,7 @@ def test_final_and_every_equal_losses_computed_row_by_row(spec, task, layout, ob
     value, right, wanted = compute_reference(reference, spec, task, layout)
     assert_close(loss.value, value)
     assert float(loss.logs["token_accuracy"]) == pytest.approx(float(right))
-    assert are_close(found, wanted)
+    assert are_equal_gradients(found, wanted)
     if "last_loss" in loss.logs:
         last, _ = average_rows([run_single_row(model, batch, int(LOOPS.argmax()), int(LOOPS.max()))])
         assert_close(loss.logs["last_loss"], last.detach())
@@ -178,7 +178,7 @@ def test_progressive_equals_losses_computed_row_by_row(spec, build_runner):
         # Several depths are equal if further loops change nothing.
         depths = [depth for depth, (value, _) in wanted.items() if abs(value - loss.value) < 1e-9]
         assert_close(loss.logs["full_loss"], by_depth[4][0])
-        assert are_close(found, wanted[depths[0]][1])
+        assert are_equal_gradients(found, wanted[depths[0]][1])
         drawn.update(depths)
     assert drawn == {1, 2, 3, 4}
 
@@ -196,7 +196,7 @@ def test_truncated_progressive_equals_full_runs_with_gradients_of_the_last_loops
     for seed in takewhile(lambda _: len(drawn) < len(pairs), range(40)):
         loss, found = compute_loss_and_gradients(lw.Progressive(0.7, truncated=True), build_runner(model), batch, seed)
         close_values = [(pair, slow) for pair, (value, slow) in wanted.items() if abs(value - loss.value) < 1e-9]
-        (pair,) = [pair for pair, slow in close_values if are_close(found, slow)]
+        (pair,) = [pair for pair, slow in close_values if are_equal_gradients(found, slow)]
         drawn.add(pair)
     assert drawn == set(pairs)
 

@@ -24,8 +24,8 @@ SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integer
 MASKS = ("none", "causal", "present", "scores", "scores of each row", "blank")
 
 
-def attend_by_torch(projected, mask, angles, *, causal):
-    query, key, value = projected.unbind(2)
+def attend_by_torch(qkv, mask, angles, *, causal):
+    query, key, value = qkv.unbind(2)
     if angles is not None:
         query, key = rotate(query, angles), rotate(key, angles)
     query, key, value = (part.transpose(1, 2) for part in (query, key, value))
@@ -34,11 +34,11 @@ def attend_by_torch(projected, mask, angles, *, causal):
     return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, is_causal=causal).transpose(1, 2)
 
 
-def attend_small_heads(projected, bias, angles, *, causal, probability=0.0):
-    rows = Ragged.from_mask(torch.ones(projected.shape[:2], dtype=torch.bool))
+def attend_small_heads(qkv, bias, angles, *, causal, probability=0.0):
+    rows = Ragged.from_mask(torch.ones(qkv.shape[:2], dtype=torch.bool))
     context = AttentionContext(torch.empty(0), causal, bias, angles)
-    plan = small.AttentionPlan.build(projected, projected.shape[-2], rows, context)
-    return rows.unpack(small.attend(rows.pack(projected), plan, probability))
+    plan = small.AttentionPlan.build(qkv, qkv.shape[-2], rows, context)
+    return rows.unpack(small.attend(rows.pack(qkv), plan, probability))
 
 
 def build_mask(kind, shape):
@@ -115,7 +115,7 @@ def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, posit
 
 
 @pytest.mark.parametrize(
-    ("count", "uses_own"),
+    ("count", "uses_fast_gelu"),
     [
         (1, False),
         (elementwise.MIN_NUMBERS, True),
@@ -123,7 +123,7 @@ def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, posit
         (elementwise.MAX_NUMBERS + 1, False),
     ],
 )
-def test_own_gelu_equals_torchs_gelu_and_is_used_only_where_it_is_faster(count, uses_own):
+def test_fast_gelu_equals_torchs_gelu_and_is_used_only_where_it_is_faster(count, uses_fast_gelu):
     torch.manual_seed(0)
     x = (torch.randn(count, dtype=torch.float64) * 4).requires_grad_()
     found = []
@@ -131,7 +131,7 @@ def test_own_gelu_equals_torchs_gelu_and_is_used_only_where_it_is_faster(count, 
         result = activate(x)
         found.append([type(result.grad_fn).__name__, result, *torch.autograd.grad(result.square().sum(), x)])
     (kind, *ours), (_, *theirs) = found
-    assert kind == ("_GELUBackward" if uses_own else "GeluBackward0")
+    assert kind == ("_GELUBackward" if uses_fast_gelu else "GeluBackward0")
     for one, two in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, two, atol=1e-12, rtol=1e-12)
 

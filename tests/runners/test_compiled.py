@@ -41,11 +41,11 @@ def traced_graphs(no_type_checks, monkeypatch):
     """Collect the traced graphs and run them uncompiled, without type checks, which cannot be traced."""
     graphs = []
 
-    def backend(graph, inputs):
+    def collect_graph(graph, inputs):
         graphs.append(graph)
         return graph
 
-    monkeypatch.setattr(compiled, "BACKEND", backend)
+    monkeypatch.setattr(compiled, "BACKEND", collect_graph)
     yield graphs
     torch._dynamo.reset()
 
@@ -88,11 +88,11 @@ def test_padding_does_not_exceed_the_table_of_positions(length):
 
 @unwarned
 def test_one_graph_is_compiled_per_bucket_of_lengths(traced_graphs):
-    """Other lengths and numbers of loops reuse the graph; a longer bucket or loops without gradients compile
+    """Other lengths and numbers of loops reuse the graph; a longer bucket or loops without gradients need
     another."""
     model = cached_model(BASE, True)
 
-    def step(runner, lengths, loops, no_grad_loops=0):
+    def compute_step(runner, lengths, loops, no_grad_loops=0):
         inputs = build_rows(lengths)
         read = runner.last(inputs, torch.tensor(loops), inputs.padding_mask, no_grad_loops=no_grad_loops)
         return compute_gradients(read, model)
@@ -100,7 +100,7 @@ def test_one_graph_is_compiled_per_bucket_of_lengths(traced_graphs):
     asked_of = [([3, 1, 2], [2, 5, 1]), ([16, 9, 4], [1, 1, 1]), ([17, 3, 2], [2, 2, 3]), ([9, 2, 2], [4, 4, 1], 2)]
     for more, asked in [*zip([1, 0, 1, 1], asked_of, strict=True)][: 4 if LONG else 3]:
         before = len(traced_graphs)
-        assert_all_close(step(Compiled(model), *asked), step(Plain(model), *asked))
+        assert_all_close(compute_step(Compiled(model), *asked), compute_step(Plain(model), *asked))
         assert len(traced_graphs) == before + more
 
 
@@ -143,12 +143,12 @@ def test_unsupported_models_are_declined_with_a_reason(spec, reason):
 # Training
 
 
-def tiny_recipe(**changes):
+def build_tiny_recipe(**changes):
     return replace(PLAIN, steps=4, model=replace(PLAIN.model, dropout=0.0, positions=(Mark(),)), **changes)
 
 
-def test_a_compiled_run_is_close_to_an_uncompiled_one_and_resumes_to_the_bit(traced_graphs, monkeypatch, tmp_path):
-    recipe = tiny_recipe()
+def test_a_compiled_run_is_close_to_an_uncompiled_one_and_resumes_bit_identically(traced_graphs, monkeypatch, tmp_path):
+    recipe = build_tiny_recipe()
     run = lw.train(recipe, folder=tmp_path / "one", compile=True, quiet=True)
     other = train(recipe, tmp_path / "other")
     assert len(traced_graphs) == 1 and run.recipe.id == other.recipe.id

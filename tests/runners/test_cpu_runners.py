@@ -74,7 +74,7 @@ CASES += [(*pair, True) for pair in dict.fromkeys(OTHERS)]
     ids=[FORMS.get(case[:2]) or list_ids([case[:2]])[0] for case in CASES],
     indirect=["fast_paths"],
 )
-def test_every_supporting_runner_equals_the_plain_one(spec, causal, fast_paths):
+def test_every_runner_that_supports_a_model_equals_the_plain_one(spec, causal, fast_paths):
     model, inputs = cached_model(spec, causal), build_rows(LENGTHS, width=12)
     for runner in list_supporting_runners(model):
         found = compute_all_logits(runner, inputs, LOOPS)
@@ -353,7 +353,7 @@ def test_positions_are_dropped_once_they_are_no_longer_needed(positions, expecte
 @pytest.mark.parametrize(
     "name", ["fop-loop-adaptive-parity", "looped-addition", "looped-binary-sum", "paper-fop-loop-adaptive-parity"]
 )
-def test_a_training_step_equals_the_plain_one(name):
+def test_a_training_step_equals_that_of_the_plain_runner(name):
     recipe = replace(catalog.recipe(name), lengths=lw.Uniform(6), batch=12)
     model = recipe.build().double()
     batch, loops = data.draw_batch(recipe, 3)

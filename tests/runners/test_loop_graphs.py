@@ -44,7 +44,7 @@ def recordings(monkeypatch):
     return found
 
 
-def run_methods(runner, inputs, *, movement=False):
+def collect_logits(runner, inputs, *, movement=False):
     """Return the logits after the last loop, then the logits after each loop while rows stop, with the movement of
     states."""
     positions = inputs.padding_mask & (torch.arange(inputs.tokens.shape[1]) % 3 != 1)
@@ -66,7 +66,7 @@ def run_methods(runner, inputs, *, movement=False):
 @torch.no_grad()
 def test_recorded_loops_equal_the_plain_runner(spec, causal, recordings):
     model, inputs = cached_model(spec, causal).eval(), build_rows([4, 11, 1, 11, 7, 11], width=12)
-    assert_all_close(*(run_methods(runner, inputs, movement=True) for runner in (LoopGraphs(model), Plain(model))))
+    assert_all_close(*(collect_logits(runner, inputs, movement=True) for runner in (LoopGraphs(model), Plain(model))))
     assert recordings and all(done for _, done in recordings)
 
 
@@ -116,7 +116,7 @@ class UnrepeatableModel(lw.Model):
 @torch.no_grad()
 def test_a_loop_that_cannot_be_replayed_runs_unrecorded(kind, recordings):
     model, inputs = UnrepeatableModel(kind).double().eval(), build_rows([4, 11, 1, 11, 7, 11])
-    assert_all_close(*(run_methods(runner, inputs) for runner in (LoopGraphs(model), Plain(model))))
+    assert_all_close(*(collect_logits(runner, inputs) for runner in (LoopGraphs(model), Plain(model))))
     assert recordings and not any(done for _, done in recordings)
 
 
@@ -185,7 +185,7 @@ def test_movement_counts_parts_of_a_state_without_positions_at_every_position():
 
 
 @pytest.mark.parametrize(
-    ("name", "size", "period", "stops"),
+    ("name", "size", "period", "should_stop"),
     [
         ("looped-pairs", 8, 1, True),
         ("halting-parity", 20, 1, True),
@@ -193,14 +193,14 @@ def test_movement_counts_parts_of_a_state_without_positions_at_every_position():
         ("looped-parity", 20, 2, True),
     ],
 )
-def test_settled_stops_once_the_answering_state_is_stationary(name, size, period, stops):
+def test_settled_stops_once_the_answering_state_is_stationary(name, size, period, should_stop):
     """``looped-parity`` alternates between two states; the changing clock of ``halting-parity`` is ignored."""
     weights = load(name)
     recipe = weights.recipe
     batch = recipe.layout.write(evaluation_problems(recipe, recipe.sizes(size), 8, seed=0), recipe.task)
     (found,) = predict_by_rules(weights.model, recipe, batch, [Settled(0.01, period=period, most=80)])
-    assert bool(found.stopped_by_rule.all()) == stops and (found.loops <= 80).all()
+    assert bool(found.stopped_by_rule.all()) == should_stop and (found.loops <= 80).all()
     (score,) = evaluate(weights, [size], samples=8, stopping=Settled(0.01, period=period, most=80))
-    assert (score.at_limit == 0) == stops and score.row()["at_limit"] == score.at_limit
+    assert (score.at_limit == 0) == should_stop and score.row()["at_limit"] == score.at_limit
     (score,) = evaluate(weights, [size], samples=8, stopping=After(3))
     assert score.at_limit is None

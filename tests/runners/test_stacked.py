@@ -126,7 +126,7 @@ def assert_stack_equals_single_runs(recipe, steps, batch=None):
 
 
 @pytest.mark.parametrize("name", RECIPES if LONG else ["mastered"])
-def test_each_seed_equals_its_own_run(name):
+def test_each_stacked_seed_equals_its_single_run(name):
     """The recipes cover all objectives, averages, clipping, LAMB and seeds with different curricula, in float64."""
     assert_stack_equals_single_runs(RECIPES[name], 100 if LONG else 4)
 
@@ -161,7 +161,7 @@ def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
 # Files and interruptions
 
 
-def test_a_stack_that_crashed_at_any_write_resumes_to_the_bit(monkeypatch, tmp_path):
+def test_a_stack_that_crashed_at_any_write_resumes_bit_identically(monkeypatch, tmp_path):
     """After a crash, seeds may have checkpoints of different steps, and only some may be finished."""
     runs, crashes = run_through_crashes(
         lambda: train_stacked(vary_seeds(FEW, 2), save_every=0), monkeypatch, first_crash=8
@@ -202,7 +202,7 @@ def use_tiny_study(monkeypatch, recipe):
 
 
 @pytest.mark.usefixtures("jobs_in_process", "no_type_checks")
-def test_a_study_stacks_its_seeds_and_resumes_to_the_bit(monkeypatch, tmp_path):
+def test_a_study_stacks_its_seeds_and_resumes_bit_identically(monkeypatch, tmp_path):
     recipe = replace(PLAIN, steps=3)
     use_tiny_study(monkeypatch, recipe)
     stop_stack_after(monkeypatch, 2)
@@ -218,7 +218,7 @@ def test_a_study_stacks_its_seeds_and_resumes_to_the_bit(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("diverged_seeds", [[1], [0, 1]])
-def test_diverged_seeds_leave_and_the_others_finish(diverged_seeds, monkeypatch):
+def test_diverged_seeds_leave_the_stack_and_the_others_finish(diverged_seeds, monkeypatch):
     def check_finite(trainer):
         if trainer.stacked > 1 and trainer.recipe.seed in diverged_seeds:
             raise Diverged("the loss is not finite")

@@ -43,8 +43,8 @@ def build_models(spec, causal):
     return models
 
 
-def build_queries(no_grad_loops=(0, 0, 0), each=False, depths=((), (), ()), step=1):
-    return [Query(rows, torch.tensor(loops), rows.padding_mask, first, each, depth)
+def build_queries(no_grad_loops=(0, 0, 0), after_each_loop=False, depths=((), (), ()), step=1):
+    return [Query(rows, torch.tensor(loops), rows.padding_mask, first, after_each_loop, depth)
             for rows, loops, first, depth in zip(ROWS[::step], LOOPS[::step], no_grad_loops, depths, strict=True)
             ]  # fmt: skip
 
@@ -73,7 +73,7 @@ def answer_in_new_step(runner, queries):
     return runner.answer_queries(queries)
 
 
-OPTIONS = [{"no_grad_loops": (0, 2, 1)}, {}, {"no_grad_loops": (1, 1, 1)}, {"each": True},
+OPTIONS = [{"no_grad_loops": (0, 2, 1)}, {}, {"no_grad_loops": (1, 1, 1)}, {"after_each_loop": True},
            {"depths": ((3, 2), (2, 1), (5, 1))}]  # fmt: skip
 
 
@@ -140,7 +140,7 @@ def test_all_seeds_use_one_compiled_loop(bf16, monkeypatch):
     torch._dynamo.reset()
 
 
-def test_a_stack_resumes_to_the_bit(monkeypatch, tmp_path):
+def test_a_stack_resumes_bit_identically(monkeypatch, tmp_path):
     """A CPU stands in for the GPU. A checkpoint holds the weights of one seed only."""
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
     recipes = vary_seeds(replace(DETERMINISTIC, steps=5, ema_start=0), 2)
@@ -196,7 +196,7 @@ TRAIN_COMMAND = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8"
      (["model.dropout=0.1"], 1e12, 1), (["accumulate=2"], 1e12, 1)],
 )  # fmt: skip
 def test_a_gpu_with_enough_memory_stacks_seeds_by_default(options, memory, count, monkeypatch, tmp_path):
-    """Seeds are stacked only if that is possible and no option forbids it. A CPU stands in for the GPU."""
+    """Seeds are stacked only if memory and recipe allow it and no option forbids it. A CPU stands in for the GPU."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
     monkeypatch.setattr(stacked, "is_worthwhile", lambda device: True)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (memory, memory))

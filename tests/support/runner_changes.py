@@ -15,14 +15,14 @@ from lengthwise.nn.window import LocalEncoding
 class DoubledBlock(Block):
     """A block that adds twice its MLP's output."""
 
-    def forward(self, x, context, injected=None, cache=None):
+    def forward(self, x, context, injection=None, cache=None):
         middle = x + self.mixer(self.norm_mixer(x), context, cache)
         return middle + 2 * self.mlp(self.norm_mlp(middle))
 
 
 class NegatedAttention(SoftmaxAttention):
-    def attend(self, projected, context, cache=None):
-        return -super().attend(projected, context, cache)
+    def attend(self, qkv, context, cache=None):
+        return -super().attend(qkv, context, cache)
 
 
 class NegatedMLP(MLP):

@@ -34,8 +34,8 @@ class ScalableAttention(SoftmaxAttention):
         super().__init__(width, heads, dropout=dropout, biases=biases)
         self.scale = exempt_from_decay(nn.Parameter(torch.full((heads, 1), 0.43)))  # initially s log n = log₁₀ n
 
-    def attend(self, projected: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
-        query, key, value = projected.unbind(2)
+    def attend(self, qkv: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
+        query, key, value = qkv.unbind(2)
         if context.causal:
             before = 0 if cache is None or cache.current_entry() is None else cache.current_entry()[0].shape[2]
             count = torch.arange(before + 1, before + query.shape[1] + 1, device=query.device)[None]

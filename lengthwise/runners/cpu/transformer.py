@@ -123,14 +123,14 @@ class Twice(claims.SpecializedRunner):
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         answers = self.answers.last(inputs, loops, positions, no_grad_loops=no_grad_loops)
-        clock = self.clock.last(self.model.clock_inputs(inputs), loops, positions, no_grad_loops=no_grad_loops)
-        return self.model.combine_logits(answers, clock, self.model.clock_mask(inputs)[positions])
+        clock = self.clock.last(self.model.build_clock_inputs(inputs), loops, positions, no_grad_loops=no_grad_loops)
+        return self.model.combine_logits(answers, clock, self.model.build_clock_mask(inputs)[positions])
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
         # Both models run rows in the same order. Only the movement of the answering state is returned.
         answers = self.answers.steps(inputs, loops, positions, movement=movement)
-        clock = self.clock.steps(self.model.clock_inputs(inputs), loops, positions)
-        first, stay = self.model.clock_mask(inputs), None
+        clock = self.clock.steps(self.model.build_clock_inputs(inputs), loops, positions)
+        first, stay = self.model.build_clock_mask(inputs), None
         while True:
             try:
                 k, rows, answered, moved = answers.send(stay)
@@ -156,7 +156,7 @@ class _PreparedBatch(NamedTuple):
         running = (loops[:, None] > torch.arange(int(loops.max()))).sum(0).tolist()
         inputs = inputs.take(rows)
         ragged = Ragged.from_mask(inputs.padding_mask)
-        embedded = model.embed_tokens(inputs.tokens, model.position_vectors(inputs))
+        embedded = model.embed_tokens(inputs.tokens, model.compute_position_vectors(inputs))
         pattern = build_pattern(list(model.encodings), inputs, model.causal, block_attention(model.blocks[0]))
         return _PreparedBatch(rows, loops[rows], running, inputs, PackedTensor(ragged.pack(embedded), ragged), pattern)
 
