@@ -69,7 +69,7 @@ def describe_file(name: str, *, words: bool = False, grid: bool = False) -> tupl
     task = File(name, words=words, grid=grid)
     collection = task.collection
     counts = [f"{int((collection.part == number).sum()):,} {part}" for number, part in enumerate(PARTS)]
-    repeated = f"; {collection.repeated:,} lines repeat others" * bool(collection.repeated)
+    repeated = f"; {collection.repeat_count:,} lines repeat others" * bool(collection.repeat_count)
     prompt, answer = collection.length.amax(0).tolist()
     first_symbols = " ".join(symbol for symbol in map(to_text, collection.symbols[:40]) if not symbol.isspace())
     has_spaces = not words and " " in map(to_text, collection.symbols)

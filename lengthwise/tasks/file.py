@@ -72,7 +72,7 @@ class File(Task):
             lines = [json.dumps(dict(row), ensure_ascii=False, default=operator.index) + "\n" for row in rows]
         except (TypeError, ValueError) as error:
             advice = "as frame.to_dict('records') returns for a data frame"
-            raise UsageError(f"rows are dictionaries with prompt and answer, {advice} ({error_line(error)})") from None
+            raise UsageError(f"rows must be dicts with prompt and answer, {advice} ({error_line(error)})") from None
         write(to_path(path), "".join(lines).encode())
         return File(str(path))
 
@@ -158,7 +158,7 @@ class File(Task):
         drawn = torch.empty_like(index)
         for number in index.unique().tolist():
             same_size = index == number
-            drawn[same_size] = first[number] + _draw_in_turns(int(same_size.sum()), int(counts[number]), generator)
+            drawn[same_size] = first[number] + _draw_shuffled(int(same_size.sum()), int(counts[number]), generator)
         return self.collection.problems(rows[drawn])
 
     def sample_natural(self, count: int, low: int, high: int, generator: Generator) -> Problems:
@@ -166,7 +166,7 @@ class File(Task):
         rows = rows[(self.collection.size[rows] >= low) & (self.collection.size[rows] <= high)]
         if not len(rows):
             raise UsageError(f"{self.name} has no problems of sizes {low} to {high}")
-        return self.collection.problems(rows[_draw_in_turns(count, len(rows), generator)])
+        return self.collection.problems(rows[_draw_shuffled(count, len(rows), generator)])
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         rows = self._rows_by_size[0]
@@ -184,7 +184,7 @@ class File(Task):
         unknown = f"{self.name}: {text[:60]!r} is not a prompt of the file, so its answer is unknown"
         counts_symbols = torch.equal(collection.size ** (1 + self.grid), collection.length[:, 0])
         if not counts_symbols or not torch.equal(collection.size, collection.rounds):
-            raise UsageError(f"{unknown}, and so are its size and rounds, which the file lists")
+            raise UsageError(f"{unknown}, and so are its size and rounds, which only the file defines")
         length = torch.tensor([len(prompt)])
         size = torch.tensor([math.isqrt(len(prompt))]) if self.grid else length
         count = length if self.answers_each_symbol else self.answer_slots(size[:, None]).clamp(max=1)
@@ -228,6 +228,6 @@ def _build_part(task: File, purpose: Purpose) -> File:
     return part
 
 
-def _draw_in_turns(count: int, limit: int, generator: Generator) -> Int[Tensor, " count"]:
-    """Draw ``count`` integers below ``limit``, each of them once before any is drawn again."""
+def _draw_shuffled(count: int, limit: int, generator: Generator) -> Int[Tensor, " count"]:
+    """Draw ``count`` integers below ``limit``: every integer once before any is drawn again."""
     return torch.cat([torch.randperm(limit, generator=generator) for _ in range(0, count, limit)])[:count]

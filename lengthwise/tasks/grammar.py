@@ -47,7 +47,7 @@ class _Blocks(NamedTuple):
     lead: Int[Tensor, " k"]  # index of the number's first digit, or of the inner (: 1, or 2 after a minus sign
     lead_symbol: UInt8[Tensor, " k"]  # the symbol at ``lead``: 0, ( or DIGIT; later digits of the number are uniform
     length: Int[Tensor, " k"]
-    digits: UInt8[Tensor, " k"]  # number of digits; 0 if the operand is a parenthesis
+    digit_count: UInt8[Tensor, " k"]  # number of digits; 0 if the operand is a parenthesis
     number_sign: Float[Tensor, " k"]  # 1 or -1
     inside_length: Int[Tensor, " k"]  # number of symbols inside the parentheses; 0 if there are none
     weight: Float[Tensor, " k"]  # probability of the block, except that of the symbols inside its parentheses
@@ -82,13 +82,13 @@ class _Tables(NamedTuple):
     the next block, and the state after that block. The entries of a state are contiguous."""
 
     mass: Float[Tensor, " n"]  # probability of all expressions of each length
-    complete: int  # the state of a complete expression of n symbols is complete + n
-    first: Int[Tensor, " s"]  # first entry of each state
-    count: Float[Tensor, " s"]  # number of entries of each state
-    keep: Float[Tensor, " e"]  # probability of keeping a drawn entry (see ``_build_alias_tables``)
+    complete_offset: int  # the state of a complete expression of n symbols is complete_offset + n
+    first_entry: Int[Tensor, " s"]  # first entry of each state
+    entry_count: Float[Tensor, " s"]  # number of entries of each state
+    keep_probability: Float[Tensor, " e"]  # probability of keeping a drawn entry (see ``_build_alias_tables``)
     alias: Int[Tensor, " e"]  # the entry that replaces a drawn entry which is not kept
     block: Int[Tensor, " e"]
-    state: Int[Tensor, " e"]  # the state after the block; 0: the text is complete
+    next_state: Int[Tensor, " e"]  # the state after the block; 0: the text is complete
     blocks: _Blocks
     inside_state: Int[Tensor, " k"]  # the state of the contents of each block's parentheses
 
@@ -112,17 +112,17 @@ def _build_tables(max_length: int) -> _Tables:
     steps: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # for each state: blocks, next states, weights
 
     def add_transitions(
-        row: int, symbols: int, block_numbers: Tensor, tails: Tensor, shape: Tensor | float = 1.0
+        row: int, symbol_count: int, block_numbers: Tensor, tail_count: Tensor, tail_weight: Tensor | float = 1.0
     ) -> None:
-        """Add the transitions from a state: the blocks ``block_numbers``, each followed by ``tails`` tails."""
+        """Add the transitions from a state: the blocks ``block_numbers``, each followed by ``tail_count`` tails."""
         hidden = int(row >= inner)  # the first block's ( is not counted among the symbols
-        remaining = symbols + hidden - blocks.length[block_numbers]
-        state = tails * mass.shape[1] + remaining.clamp(min=0)
+        remaining = symbol_count + hidden - blocks.length[block_numbers]
+        state = tail_count * mass.shape[1] + remaining.clamp(min=0)
         rest_probability = mass.view(-1)[state] * mass[inner, blocks.inside_length[block_numbers]]
-        weight = blocks.weight[block_numbers] * rest_probability * shape * (remaining >= 0)
+        weight = blocks.weight[block_numbers] * rest_probability * tail_weight * (remaining >= 0)
         possible = weight > 0
-        steps[row * mass.shape[1] + symbols] = block_numbers[possible], state[possible], weight[possible]
-        mass[row, symbols] = weight.sum()
+        steps[row * mass.shape[1] + symbol_count] = block_numbers[possible], state[possible], weight[possible]
+        mass[row, symbol_count] = weight.sum()
 
     opens = blocks.first_symbol == OPEN
     tail, first = (~opens).nonzero().flatten(), opens.nonzero().flatten()
@@ -147,8 +147,8 @@ def _build_tables(max_length: int) -> _Tables:
 
 
 def _build_alias_tables(weights: list[float], counts: list[int]) -> tuple[Float[Tensor, " e"], Int[Tensor, " e"]]:
-    """Return the tables ``keep`` and ``alias`` of the alias method (Walker 1977), which draws a uniform entry of a
-    state, and then keeps it or replaces it by its alias."""
+    """Return the tables ``keep_probability`` and ``alias`` of the alias method (Walker 1977), which draws a uniform
+    entry of a state, and then keeps it or replaces it by its alias."""
     keep, alias, start = list(weights), list(range(len(weights))), 0
     for count in counts:
         entries = range(start, start + count)
@@ -185,21 +185,22 @@ def draw_expressions(
 def _write_expressions(
     tables: _Tables, lengths: Int[Tensor, " b"], generator: Generator
 ) -> tuple[UInt8[Tensor, "p b"], list[Step]]:
-    """Sample expressions; return their symbols, one expression per column, and the steps in which they were drawn. The
-    first step draws the first block of every expression, each later one the blocks after and inside those before."""
+    """Sample expressions; return their symbols, one expression per column, and the steps that drew them. The first
+    step draws the first block of every expression; each later step draws blocks after and inside the last ones."""
     rows, blocks = len(lengths), tables.blocks
     columns = torch.zeros(int(lengths.max()) + 2, rows, dtype=torch.uint8)
     text, leads, ends = columns.view(-1), blocks.lead * rows, blocks.length * rows
-    state, start, steps = (tables.complete + lengths).int(), torch.arange(rows), []
+    state, start, steps = (tables.complete_offset + lengths).int(), torch.arange(rows), []
     while len(state):
         # Draw a transition from each state.
-        drawn = torch.rand(len(state), dtype=torch.float64, generator=generator) * tables.count.index_select(0, state)
+        entry_counts = tables.entry_count.index_select(0, state)
+        drawn = torch.rand(len(state), dtype=torch.float64, generator=generator) * entry_counts
         index = drawn.int()
-        entry = tables.first.index_select(0, state) + index
-        is_kept = drawn - index < tables.keep.index_select(0, entry)
+        entry = tables.first_entry.index_select(0, state) + index
+        is_kept = drawn - index < tables.keep_probability.index_select(0, entry)
         entry = torch.where(is_kept, entry, tables.alias.index_select(0, entry))
-        block, state = tables.block.index_select(0, entry), tables.state.index_select(0, entry)
-        lead_symbol, digits = blocks.lead_symbol.index_select(0, block), blocks.digits.index_select(0, block)
+        block, state = tables.block.index_select(0, entry), tables.next_state.index_select(0, entry)
+        lead_symbol, digits = blocks.lead_symbol.index_select(0, block), blocks.digit_count.index_select(0, block)
         digit = torch.randint(1, 10, lead_symbol.shape, generator=generator, dtype=torch.uint8)
         first = torch.where(lead_symbol == DIGIT, digit, lead_symbol)
         lead, end = (offsets.index_select(0, block).add_(start) for offsets in (leads, ends))
@@ -253,13 +254,13 @@ def evaluate(expression: str) -> int:
 
 
 class Step(NamedTuple):
-    """The blocks of many expressions that are drawn at once. A complete expression is stored in parentheses too. The
-    next step holds first the blocks that follow these, then the first blocks inside their parentheses."""
+    """Blocks of many expressions, drawn at once. The stored text of a complete expression also begins with an (. The
+    next step holds the blocks that follow these blocks, then the first blocks inside their parentheses."""
 
     start: Int[Tensor, " n"]  # index of the block's first symbol in a flattened text
     number: Float[Tensor, " n"]  # the signed number; undefined for a parenthesis
-    followed: Int[Tensor, " m"]  # indices of the blocks that another block follows
-    nested: Int[Tensor, " i"]  # indices of the blocks with a parenthesis
+    followed_indices: Int[Tensor, " m"]  # indices of the blocks that another block follows
+    nested_indices: Int[Tensor, " i"]  # indices of the blocks with a parenthesis
 
 
 # For each first symbol of a block: the sign with which the product that begins there is added to the total (0 for *, as
@@ -276,10 +277,10 @@ def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: In
     # step to the first, compute the product at the beginning of its text, and the total of the rest.
     product = total = torch.zeros(0, dtype=torch.float64)
     for step in reversed(steps):
-        sign, following_count = text.index_select(0, step.start).int(), len(step.followed)
-        number = step.number.index_copy(0, step.nested, total[following_count:])
-        product = torch.ones_like(number).index_copy_(0, step.followed, product[:following_count]).mul_(number)
-        total = torch.zeros_like(number).index_copy_(0, step.followed, total[:following_count])
+        sign, following_count = text.index_select(0, step.start).int(), len(step.followed_indices)
+        number = step.number.index_copy(0, step.nested_indices, total[following_count:])
+        product = torch.ones_like(number).index_copy_(0, step.followed_indices, product[:following_count]).mul_(number)
+        total = torch.zeros_like(number).index_copy_(0, step.followed_indices, total[:following_count])
         total.addcmul_(product, ADDS.index_select(0, sign))
         fits = torch.maximum(product.abs(), total.abs()) < 2.0**53  # where float64 is exact; False for NaN too
         if not fits.all():

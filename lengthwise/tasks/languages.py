@@ -60,7 +60,7 @@ class CountedBlocks(Task):
 
     def _members(self, sizes: Sizes, generator: Generator | None = None) -> Rows:
         """Words of the language: aaabbbccc."""
-        return (self._positions(sizes) // sizes).clamp(max=self.letters - 1)
+        return (self._list_positions(sizes) // sizes).clamp(max=self.letters - 1)
 
     def _one_moved(self, sizes: Sizes, generator: Generator) -> Rows:
         """Words in which one block has a letter too many, and a neighbouring block one too few: aaaabbccc."""
@@ -72,14 +72,14 @@ class CountedBlocks(Task):
     def _two_swapped(self, sizes: Sizes, generator: Generator) -> Rows:
         """Words of the language in which two neighbouring letters of different blocks are swapped: aababbccc."""
         which = torch.randint(1, self.letters, (len(sizes), 1), generator=generator)
-        row, position, end = self._members(sizes), self._positions(sizes), which * sizes
+        row, position, end = self._members(sizes), self._list_positions(sizes), which * sizes
         return torch.where(position == end - 1, which, torch.where(position == end, which - 1, row))
 
     def _one_changed(self, sizes: Sizes, generator: Generator) -> Rows:
         """Words of the language with one letter changed: acabbbccc."""
         place = (torch.rand(len(sizes), 1, generator=generator) * self.letters * sizes).long()
         other = torch.randint(1, self.letters, (len(sizes), 1), generator=generator)
-        return (self._members(sizes) + other * (self._positions(sizes) == place)) % self.letters
+        return (self._members(sizes) + other * (self._list_positions(sizes) == place)) % self.letters
 
     def _one_letter(self, sizes: Sizes, generator: Generator) -> Rows:
         """Words of one repeated letter: bbbbbbbbb."""
@@ -96,23 +96,23 @@ class CountedBlocks(Task):
         """Words with the right counts of letters in random order: bacabcacb."""
         rows = self._members(sizes)
         order = torch.rand(rows.shape, generator=generator)
-        return rows.gather(1, order.masked_fill(self._positions(sizes) >= self.letters * sizes, 2.0).argsort(1))
+        return rows.gather(1, order.masked_fill(self._list_positions(sizes) >= self.letters * sizes, 2.0).argsort(1))
 
     def _repeated(self, sizes: Sizes, generator: Generator) -> Rows:
         """Words that repeat all letters in order: abcabcabc."""
-        return (self._positions(sizes) % self.letters).expand(len(sizes), -1)
+        return (self._list_positions(sizes) % self.letters).expand(len(sizes), -1)
 
     patterns = (
         _members, _one_moved, _two_swapped, _one_changed, _one_letter, _other_counts, _shuffled, _repeated
     )  # fmt: skip
 
-    def _positions(self, sizes: Sizes) -> Int[Tensor, " p"]:
+    def _list_positions(self, sizes: Sizes) -> Int[Tensor, " p"]:
         return torch.arange(self.letters * int(sizes.max()))
 
     def _build_blocks(self, sizes: Sizes, ends: Int[Tensor, "b cuts"]) -> Rows:
         """Return rows of letters in order; letter i ends before position ``ends[:, i]``, and the last one at the row's
         end."""
-        return (self._positions(sizes) >= ends[..., None]).sum(1)
+        return (self._list_positions(sizes) >= ends[..., None]).sum(1)
 
     def from_rows(self, sizes: Sizes, rows: Rows) -> Problems:
         """Return problems with their answers, given rows of letters."""
@@ -129,7 +129,7 @@ class CountedBlocks(Task):
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         if len(row) % self.letters:
-            raise UsageError(f"{self.name}: {text!r} does not have a multiple of {self.letters} letters")
+            raise UsageError(f"{self.name}: the number of letters of {text!r} is not a multiple of {self.letters}")
         return self.from_rows(torch.tensor([[len(row) // self.letters]]), row[None])
 
     def reference(self, prompt: str) -> str:
@@ -229,13 +229,13 @@ class Dyck(SequenceTask):
         """Return problems with their answers, given rows of brackets."""
         return self._follow_stack(sizes, rows < self.kinds, rows.long() % self.kinds)
 
-    def _follow_stack(self, sizes: Sizes, opens: Bool[Tensor, "b p"], kind: Int[Tensor, "b p"]) -> Problems:
+    def _follow_stack(self, sizes: Sizes, opening_mask: Bool[Tensor, "b p"], kind: Int[Tensor, "b p"]) -> Problems:
         """Return problems with their answers. A bracket opens, with the kind in ``kind``, where ``opens`` is True or no
         bracket is open; elsewhere, the innermost open bracket is closed."""
         count, width = kind.shape
         stack, depth, row, answer = torch.zeros(count, width + 1).long(), torch.zeros(count, 1).long(), [], []
         top = stack[:, :1]
-        for opened, opens_here in zip(kind.split(1, 1), opens.split(1, 1), strict=True):
+        for opened, opens_here in zip(kind.split(1, 1), opening_mask.split(1, 1), strict=True):
             opening = opens_here | (depth == 0)
             row.append(torch.where(opening, opened, self.kinds + top))
             stack = torch.where(opening, stack.scatter(1, depth, opened), stack)

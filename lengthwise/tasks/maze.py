@@ -1,4 +1,4 @@
-"""Mazes without cycles, in which the way is to be found (Schwarzschild et al. 2021; Bansal et al. 2022)."""
+"""Mazes without cycles, with a path from start to goal to be found (Schwarzschild et al. 2021; Bansal et al. 2022)."""
 
 from __future__ import annotations
 
@@ -133,13 +133,14 @@ def _build_corridor(order: list[int], count: int, cells: int, generator: Generat
     return _open_walls(up, left, torch.where(backwards[:, None], ends.flip(1), ends), generator)
 
 
-def _open_walls(up: Bool[Tensor, "b n n"], left: Tensor, ends: Tensor | None, generator: Generator) -> Carved:
-    """Return mazes whose cells are open to the neighbour above where ``up`` is True, and to the left one where ``left``
-    is. A random symmetry of the square is applied to each maze with its start and goal (``ends``)."""
-    count, cells = up.shape[:2]
+def _open_walls(open_up: Bool[Tensor, "b n n"], open_left: Tensor, ends: Tensor | None, generator: Generator) -> Carved:
+    """Return mazes whose cells are open to the neighbour above where ``open_up`` is True, and to the left
+    neighbour where ``open_left`` is True. A random symmetry of the square is applied to each maze, its start and its
+    goal (``ends``)."""
+    count, cells = open_up.shape[:2]
     free = torch.zeros(count, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
     free[:, 1::2, 1::2] = True
-    free[:, 0:-1:2, 1::2], free[:, 1::2, 0:-1:2] = up, left
+    free[:, 0:-1:2, 1::2], free[:, 1::2, 0:-1:2] = open_up, open_left
     number = torch.arange(cells * cells).view(cells, cells)
     forms = [(free.rot90(k, (1, 2)), number.rot90(k)) for k in range(4)]
     forms += [(grid.transpose(1, 2), numbers.T) for grid, numbers in forms]
@@ -181,7 +182,7 @@ class Maze(SquareGridTask):
         return self.draw_pattern(carve_depth_first, sizes, generator)
 
     def draw_pattern(self, pattern: Carver, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        def draw(cells: int, count: int) -> Problems:
+        def draw_mazes(cells: int, count: int) -> Problems:
             free, ends = pattern(count, cells, generator)
             if ends is None:
                 ends = torch.rand(count, cells * cells, generator=generator).topk(2, 1).indices
@@ -189,7 +190,7 @@ class Maze(SquareGridTask):
             place = (2 * (ends // cells) + 1) * (2 * cells + 1) + 2 * (ends % cells) + 1
             return self._from_grids(grid.scatter_(1, place, torch.tensor([[START, GOAL]]).expand(count, -1)), cells)
 
-        return self.draw_by_size(sizes, draw)
+        return self.draw_by_size(sizes, draw_mazes)
 
     def _from_grids(self, grid: Int[Tensor, "b n"], cells: int) -> Problems:
         """Return problems with their answers, given grids of one size."""

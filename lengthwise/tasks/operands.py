@@ -39,7 +39,7 @@ class Pair:
         return int(self.lengths.max())
 
     @property
-    def top(self) -> int:
+    def largest_digit(self) -> int:
         """The largest digit."""
         return self.base - 1
 
@@ -76,7 +76,7 @@ class Pair:
         if not self.leading_zeros and self.base > 2:
             between = torch.randint(1, self.base - 1, digits.shape, generator=self.generator)
             digits = torch.where(self.digit_index == self.shorter_length - 1, between, digits)
-        return torch.where(self.digit_index >= self.shorter_length, self.top, digits)
+        return torch.where(self.digit_index >= self.shorter_length, self.largest_digit, digits)
 
     def stack_by_length(self, longer: Int[Tensor, "b n"], shorter: Int[Tensor, "b n"]) -> Digits:
         """Stack two numbers per row so that the longer one gets the larger of the row's ``lengths``. The order is
@@ -92,20 +92,20 @@ class Pair:
 
     def all_highest(self) -> Digits:
         """Numbers of largest digits only: 999+999."""
-        return torch.full((len(self.lengths), 2, self.width), self.top)
+        return torch.full((len(self.lengths), 2, self.width), self.largest_digit)
 
     def complement(self) -> Digits:
         """Numbers whose digits add up to the largest digit in all columns: 372+627. No column carries, but a carry into
         the lowest column would pass through all."""
         longer = self.draw_passing_digits()
-        return self.stack_by_length(longer, self.top - longer)
+        return self.stack_by_length(longer, self.largest_digit - longer)
 
     def complement_and_one(self) -> Digits:
         """Numbers whose digits add up to the largest digit in all columns but the lowest, and there to one more:
         372+628. A carry passes through all columns."""
         longer, lowest = self.draw_passing_digits(), self.digit_index == 0
         longer = torch.where(lowest, longer.clamp(min=1), longer)
-        return self.stack_by_length(longer, self.top - longer + lowest)
+        return self.stack_by_length(longer, self.largest_digit - longer + lowest)
 
     def interrupted_carry(self) -> Digits:
         """Numbers of complement-and-one with one digit decreased by one: 372+618. The carry ends at this digit; if it
@@ -118,7 +118,7 @@ class Pair:
     def highest_and_one(self) -> Digits:
         """A number of largest digits and the number 1: 999+001. In half of the rows, a smaller digit stops the carry:
         989+001."""
-        longer = torch.full((len(self.lengths), self.width), self.top)
+        longer = torch.full((len(self.lengths), self.width), self.largest_digit)
         stops = (self.digit_index == self.draw_position(self.longer_length)) & (self.draw_fraction() < 0.5)
         longer = longer - stops.long() * torch.randint(1, self.base, longer.shape, generator=self.generator)
         return self.stack_by_length(longer, (self.digit_index == 0).long().expand_as(longer))
@@ -150,10 +150,11 @@ class Pair:
         numbers = []
         for length in self.lengths.split(1, 1):
             # The 1 of the power is at a uniform digit or, without leading zeros, at the top digit.
-            one_position = self.draw_position(length) if self.leading_zeros else length - 1
+            one_index = self.draw_position(length) if self.leading_zeros else length - 1
             change = torch.randint(-1, 2, (len(length), 1), generator=self.generator)
-            one_less = torch.where(self.digit_index < (one_position if self.leading_zeros else length), self.top, 0)
-            power = (self.digit_index == one_position).long()
+            end = one_index if self.leading_zeros else length
+            one_less = torch.where(self.digit_index < end, self.largest_digit, 0)
+            power = (self.digit_index == one_index).long()
             one_more = power | (self.digit_index == 0).long()
             numbers.append(torch.where(change < 0, one_less, torch.where(change > 0, one_more, power)))
         return torch.stack(numbers, 1)
@@ -187,10 +188,10 @@ class Pair:
             start = torch.where(~carries & (self.draw_fraction() < 0.5), -1, start)
         chained, first = (place > start) & (place < end), place == start
         # Beyond the shorter number's end, the longer one alone must pass the carry on.
-        passing = torch.where((self.draw_fraction() < 0.5) | (place >= shorter), self.top, self.draw_digits())
+        passing = torch.where((self.draw_fraction() < 0.5) | (place >= shorter), self.largest_digit, self.draw_digits())
         above = torch.where(chained, passing, self.draw_digits())
         above = torch.where(first & carries, above.clamp(min=1), above)
-        below = torch.where(chained, self.top - passing, self.draw_digits())
+        below = torch.where(chained, self.largest_digit - passing, self.draw_digits())
         # In a chain's first column, digits add up to the base or more if a carry starts there, else to less.
         carry, no_carry = self.base - above + below % above.clamp(min=1), below % (self.base - above)
         below = torch.where(first, torch.where(carries, carry, no_carry), below)
@@ -206,7 +207,7 @@ class Pair:
         """Uniform numbers in which one digit, often the largest, replaces a random fraction of the digits."""
         rows = len(self.lengths)
         fixed = torch.randint(self.base, (rows, 2, 1), generator=self.generator)
-        fixed = torch.where(torch.rand(rows, 2, 1, generator=self.generator) < 0.5, self.top, fixed)
+        fixed = torch.where(torch.rand(rows, 2, 1, generator=self.generator) < 0.5, self.largest_digit, fixed)
         chosen = torch.rand(rows, 2, self.width, generator=self.generator) < self.draw_fraction()[..., None]
         return torch.where(chosen, fixed, torch.stack([self.draw_digits(), self.draw_digits()], 1))
 
@@ -218,11 +219,11 @@ def _apply_to_each_number(pattern: Pattern) -> PairPattern:
     """Convert a pattern of rows to a pattern of pairs that draws each number on its own."""
 
     @wraps(pattern)
-    def draw(pair: Pair) -> Digits:
+    def draw_pair(pair: Pair) -> Digits:
         rows = RowSampler(pair.lengths.flatten(), pair.width, pair.base, pair.generator)
         return pattern(rows).view(len(pair.lengths), 2, pair.width)
 
-    return draw
+    return draw_pair
 
 
 EACH_NUMBER_PATTERNS: tuple[PairPattern, ...] = tuple(_apply_to_each_number(pattern) for pattern in (
@@ -319,7 +320,8 @@ class ArithmeticTask(PairTask, NumberTask):
     """A sum or product of two numbers."""
 
     def parse(self, text: str) -> Problems:
-        """Read two numbers, most significant digit first. If the task has one axis, the shorter gets leading zeros."""
+        """Read two numbers, most significant digit first. If the task has one axis, the shorter number gets leading
+        zeros."""
         numbers = list(split_numbers(self, text, self.base))
         if not self.leading_zeros:
             numbers = [number[len(number) - int(count_digits(number.flip(0)[None])) :] for number in numbers]

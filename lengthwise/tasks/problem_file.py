@@ -48,7 +48,7 @@ class Collection:
 
     symbols: tuple[str, ...]
     digest: str  # 16 hexadecimal digits of the SHA-256 of the file
-    repeated: int  # number of problems that repeat an earlier one
+    repeat_count: int  # number of problems that repeat an earlier one
     ids: Int[Tensor, " total"]  # of all texts, then as many zeros as the longest text has symbols
     start: Int[Tensor, "n 2"]  # index in ``ids`` of the first symbol of prompt and answer
     length: Int[Tensor, "n 2"]
@@ -126,7 +126,7 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
     return Collection(
         symbols=symbols,
         digest=digest,
-        repeated=len(entries) - len(distinct),
+        repeat_count=len(entries) - len(distinct),
         ids=torch.nn.functional.pad(small, (0, int(length.max()))),
         start=(length.flatten().cumsum(0) - length.flatten()).view(-1, 2),
         length=length,
@@ -162,7 +162,7 @@ def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[lis
             if first != entry:
                 raise UsageError(f"this prompt has another answer, size, rounds or split in line {line}")
             if entries and (entry.part is None) != (entries[0].part is None):
-                raise UsageError("give split in every line, or in none")
+                raise UsageError("give split in every line or in no line")
         except UsageError as error:
             if errors is None:
                 raise UsageError(f"{path}: line {number}: {error}") from None

@@ -123,7 +123,7 @@ class Recall(Task):
         word = self.vocab.decode(ids)
         match = re.fullmatch(r"((?:[a-z]\d)+)([a-z]+)", word)
         if not match or len(match[1]) != 2 * len(match[2]) or not {*match[2]} <= {*match[1]}:
-            raise UsageError(f"{self.name}: {text!r} is not pairs followed by as many of their letters, such as a3b1ba")
+            raise UsageError(f"{self.name}: {text!r} is not n pairs, then n letters of these pairs, such as a3b1ba")
         count = len(match[2])
         pairs, queries = ids[None].long().split([2 * count, count], 1)
         return self.from_rows(torch.tensor([[count]]), pairs[:, ::2], pairs[:, 1::2] - self.keys, queries)

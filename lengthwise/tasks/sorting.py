@@ -58,7 +58,7 @@ class NumberList:
         """Draw each number's length, uniform from 1 to the row's largest length."""
         return (self.draw_fractions(*self.shape[:2]) * self.sizes[:, 1:]).long() + 1
 
-    def draw_consecutive(self, rank: Int[Tensor, "b n"]) -> Numbers:
+    def draw_consecutive_numbers(self, rank: Int[Tensor, "b n"]) -> Numbers:
         """Draw a uniform start for each row, and return the numbers start + ``rank``, at most the largest number."""
         low_digits = torch.minimum(self.sizes[:, 1], torch.tensor(3))  # these digits change; the others are shared
         value_count = 10**low_digits
@@ -145,17 +145,17 @@ class NumberList:
 
     def ascending(self) -> Numbers:
         """Consecutive numbers in order."""
-        return self.draw_consecutive(torch.arange(self.shape[1]).expand(self.shape[:2]))
+        return self.draw_consecutive_numbers(torch.arange(self.shape[1]).expand(self.shape[:2]))
 
     def descending(self) -> Numbers:
         """Consecutive numbers in reverse order."""
-        return self.draw_consecutive((self.sizes[:, :1] - 1 - torch.arange(self.shape[1])).clamp(min=0))
+        return self.draw_consecutive_numbers((self.sizes[:, :1] - 1 - torch.arange(self.shape[1])).clamp(min=0))
 
     def neighbours(self) -> Numbers:
         """Consecutive numbers in random order: 42, 44, 43."""
         padding = torch.arange(self.shape[1]) >= self.sizes[:, :1]
         order = self.draw_fractions(*self.shape[:2]).masked_fill(padding, 2).argsort(1)
-        return self.draw_consecutive(order.argsort(1))
+        return self.draw_consecutive_numbers(order.argsort(1))
 
     patterns = (
         all_equal, odd_one_out, two_values, same_length, one_digit, shared_front, shared_back, powers, all_highest,

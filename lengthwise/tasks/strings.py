@@ -60,12 +60,12 @@ class _RearrangementTask(_AlphabetTask):
         return self.times == 1
 
     @abstractmethod
-    def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def find_source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         """Return the position in the prompt of each answer symbol; positions after an answer's end are arbitrary."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
-        places = self.source_positions(sizes, rows).clamp(min=0, max=rows.shape[1] - 1)
+        places = self.find_source_positions(sizes, rows).clamp(min=0, max=rows.shape[1] - 1)
         answer_length = self.times * length
         return Problems(sizes, rows, length, zero_after(rows.gather(1, places), answer_length), answer_length, length)
 
@@ -79,7 +79,7 @@ class Reverse(_RearrangementTask):
 
     question = "Write this sequence of symbols in reverse order."
 
-    def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def find_source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         return length - 1 - torch.arange(rows.shape[1])
 
     def reference(self, prompt: str) -> str:
@@ -93,7 +93,7 @@ class Duplicate(_RearrangementTask):
     question = "Write this sequence of symbols twice, one copy directly after the other."
     times = 2
 
-    def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def find_source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         return torch.arange(2 * rows.shape[1]) % length
 
     def reference(self, prompt: str) -> str:
@@ -107,7 +107,7 @@ class OddsFirst(_RearrangementTask):
 
     question = "Write every second symbol of this sequence, beginning with the first, and then all the others in order."
 
-    def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def find_source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         position, odds = torch.arange(rows.shape[1]), (length + 1) // 2
         return torch.where(position < odds, 2 * position, 2 * (position - odds) + 1)
 
@@ -123,7 +123,7 @@ class BucketSort(_RearrangementTask):
 
     question = "Write the symbols of this sequence in ascending order, digits before letters."
 
-    def source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
+    def find_source_positions(self, length: Int[Tensor, "b 1"], rows: Int[Tensor, "b p"]) -> Int[Tensor, "b a"]:
         is_padding = torch.arange(rows.shape[1]) >= length
         return rows.long().masked_fill(is_padding, self.alphabet).argsort(1)
 

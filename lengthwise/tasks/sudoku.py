@@ -27,7 +27,7 @@ PARTS: tuple[tuple[Purpose, int], ...] = (("train", 80), ("validation", 90), ("t
 
 
 @cache
-def number_units(side: int) -> tuple[tuple[int, int, int], ...]:
+def index_units(side: int) -> tuple[tuple[int, int, int], ...]:
     """Return, for each cell, the indices of its row, column and box."""
     down, right = BOXES[side]
     cells = [divmod(cell, side) for cell in range(side**2)]
@@ -38,7 +38,7 @@ def solve(board: Sequence[int], side: int) -> list[list[int]]:
     """Return up to two solutions of a board, which is written row after row with 0 for a blank. The search tries the
     digits of the cell with the fewest candidates first. A board that breaks the rules has no solutions."""
     used, solutions, board = [[0] * side for _ in range(3)], list[list[int]](), [*board]
-    units, all_digits = number_units(side), (1 << side) - 1
+    units, all_digits = index_units(side), (1 << side) - 1
 
     def toggle_digit(cell: int, bit: int) -> bool:
         """Mark a digit, given as a bit, as used in a cell's row, column and box, or unmark it. Return whether it was
@@ -75,11 +75,11 @@ def choose_purpose(base: str, side: int) -> Purpose:
     """Return the part (training, validation or test) of a base puzzle, by a hash of properties that no symmetry
     changes. So equivalent puzzles belong to one part."""
     clues = [cell for cell, symbol in enumerate(base) if symbol.isdigit()]
-    counts = [Counter(number_units(side)[cell][kind] for cell in clues) for kind in range(3)]
+    counts = [Counter(index_units(side)[cell][kind] for cell in clues) for kind in range(3)]
     digits = Counter(base[cell] for cell in clues)
     clue_features = []
     for cell in clues:
-        row, column, box = (count[number_units(side)[cell][kind]] for kind, count in enumerate(counts))
+        row, column, box = (count[index_units(side)[cell][kind]] for kind, count in enumerate(counts))
         clue_features.append((*sorted((row, column)), box, digits[base[cell]]))
     share = derive_seed(side, str(sorted(clue_features))) % 100
     return next(purpose for purpose, below in PARTS if share < below)
@@ -102,7 +102,7 @@ def read_base_puzzles(side: int, purpose: Purpose | None) -> tuple[Int[Tensor, "
 ClueChooser = Callable[[int, Tensor, Tensor, Generator], Bool[Tensor, "b cells"]]
 
 
-def some_spare_clues(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
+def some_extra_clues(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Minimal puzzles with 0 to 4 extra clues."""
     count = is_clue.sum(1) + torch.randint(5, (len(is_clue),), generator=generator)
     rank = (torch.rand(is_clue.shape, generator=generator) - is_clue.float()).argsort(1).argsort(1)
@@ -136,7 +136,7 @@ def full_box(side: int, solution: Tensor, is_clue: Tensor, generator: Generator)
 
 def chessboard(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Minimal puzzles with every second cell as an extra clue."""
-    return is_clue | torch.tensor([(row + column) % 2 == 0 for row, column, _ in number_units(side)])
+    return is_clue | torch.tensor([(row + column) % 2 == 0 for row, column, _ in index_units(side)])
 
 
 def one_cell_left(side: int, solution: Tensor, is_clue: Tensor, generator: Generator) -> Bool[Tensor, "b cells"]:
@@ -176,10 +176,10 @@ class Sudoku(SquareGridTask):
         return replace(self, bases=purpose)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.draw_pattern(some_spare_clues, sizes, generator)
+        return self.draw_pattern(some_extra_clues, sizes, generator)
 
     def draw_pattern(self, pattern: ClueChooser, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        def draw(side: int, count: int) -> Problems:
+        def draw_puzzles(side: int, count: int) -> Problems:
             if side not in BOXES:
                 raise UsageError(f"{self.name}: the sizes are 4, 6 and 9, not {side}")
             solution, is_clue = read_base_puzzles(side, None if self.bases == "all" else self.bases)
@@ -191,7 +191,7 @@ class Sudoku(SquareGridTask):
             answer = new_digit.gather(1, solution.gather(1, cell) - 1)
             return _build_problems(answer * is_clue.gather(1, cell), answer)
 
-        return self.draw_by_size(sizes, draw)
+        return self.draw_by_size(sizes, draw_puzzles)
 
     def parse(self, text: str) -> Problems:
         lines = text.replace("/", " ").replace("0", ".").split()
@@ -223,7 +223,7 @@ class Sudoku(SquareGridTask):
 
 def _mask_random_unit(unit_kind: int, side: int, count: int, generator: Generator) -> Bool[Tensor, "b cells"]:
     """Return a mask for each row: the cells of a random line (``unit_kind`` 0), column (1) or box (2)."""
-    unit = torch.tensor([cell_units[unit_kind] for cell_units in number_units(side)])
+    unit = torch.tensor([cell_units[unit_kind] for cell_units in index_units(side)])
     return unit == torch.randint(side, (count, 1), generator=generator)
 
 

@@ -336,7 +336,7 @@ WRONG = [
     (lambda: lw.check(), "check: name what to test"),
     (lambda: lw.problems("parity", 4, 3).batches(0, lw.NextToken()), "rows must be 1 or more, not 0"),
     (lambda: lw.problems("parity", 4, 3).batches(2, "NextTokn"), "layout: .*did you mean NextToken"),
-    (lambda: lw.File.of([("10", "1")], "x.jsonl"), "rows are dictionaries with prompt and answer, as frame.to_dict"),
+    (lambda: lw.File.of([("10", "1")], "x.jsonl"), "rows must be dicts with prompt and answer, as frame.to_dict"),
     (lambda: lw.train("looped-parity", track=itertools.repeat("wandb")), "track must be a string or a list of strings"),
     (lambda: lw.train(UnfrozenSpec(), task="parity"), "UnfrozenSpec is not a frozen dataclass"),
     (lambda: lw.train(Spec()), "Spec: name the task"),

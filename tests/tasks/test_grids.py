@@ -18,7 +18,7 @@ from lengthwise.tasks.sudoku import (
     Sudoku,
     _shuffle_blocks,
     choose_purpose,
-    number_units,
+    index_units,
     read_base_puzzles,
     solve,
 )
@@ -89,7 +89,7 @@ def test_heads_see_rows_columns_and_boxes():
     inputs = Grid().write(Sudoku().sample(sizes, stream(0, "cells")), Sudoku()).inputs
     bias = GridHeadsEncoding(4).attention_bias(inputs)
     for row, side in enumerate(BOXES):
-        of = torch.tensor(number_units(side))
+        of = torch.tensor(index_units(side))
         seen = bias[row, :, : side**2, : side**2] == 0
         for kind in range(3):
             assert torch.equal(seen[kind], of[:, None, kind] == of[:, kind])

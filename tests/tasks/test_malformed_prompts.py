@@ -35,7 +35,7 @@ MALFORMED = [
         ],
     ),
     (Dyck(), "a closing bracket has no open bracket of its kind", ["(]"]),
-    (Recall(), "is not pairs followed", ["a3b1c"]),
+    (Recall(), "is not n pairs, then n letters", ["a3b1c"]),
     (StackManipulation(), "is not letters a and b, then actions", ["a-b"]),
     (BracketedArithmetic(), "needs one pair of brackets per operation", ["(1+2", "1+2", "+", "("]),
     (SolveEquation(), "is not an equation with one x", ["(x+x):1", "(1+2):3", "(1+2):x", "(1+x)", "(1+x):x"]),
