@@ -60,7 +60,7 @@ def reference(low, high, count, seed=0):
 
 
 def texts(problems):
-    return task_forms.texts(TASK, problems)
+    return task_forms.to_texts(TASK, problems)
 
 
 def operators(row):
