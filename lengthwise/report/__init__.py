@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import counted_problems, worst_rows
@@ -74,7 +74,7 @@ class Curve:
     rows_by_seed: Mapping[SeedPair, Sequence[Row]]
     chosen_on: tuple[int, ...] = ()  # sizes that the recipe may have been selected on; empty if unknown
     top_per_axis: tuple[int, ...] = ()  # the largest size trained on, per axis
-    diverged: int = 0  # seeds whose loss became NaN or infinite
+    diverged_seeds: int = 0  # seeds whose loss became NaN or infinite
     own_rule: str = ""  # the recipe's own stopping rule
 
     @property
@@ -139,12 +139,12 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
                 seeds = kinds.setdefault((problems, row["stopping"]), {})
                 seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
         first = group[0].outline
-        diverged = sum(run.diverged for run in group)
-        facts = {"chosen_on": first.looked_at, "top_per_axis": first.tops, "own_rule": first.stopping}
+        facts: dict[str, Any] = {"chosen_on": first.looked_at, "top_per_axis": first.tops, "own_rule": first.stopping}
+        facts["diverged_seeds"] = sum(run.diverged for run in group)
         # Single families come last; within both groups the recipe's own rule comes first.
         for problems, stopping in sorted(kinds, key=lambda kind: (_is_family(kind[0]), kind[1] != first.stopping)):
             seeds = kinds[problems, stopping]
-            drawn.append(Curve(label, first.top, first.axes, problems, stopping, seeds, diverged=diverged, **facts))
+            drawn.append(Curve(label, first.top, first.axes, problems, stopping, seeds, **facts))
     if not drawn:
         rest_text = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         first = ", ".join(run.folder.name for run in runs[:3])
@@ -209,9 +209,9 @@ def describe_misfit(exact_at_training_length: float | None, size: int | str) -> 
     return f"not fitted: {share_text(min(exact_at_training_length, SOLVED - 0.001), 3)} at {size}"  # never 0.990
 
 
-def training_warnings(exact_at_training_length: float | None, size: int | str, diverged: int) -> str:
+def training_warnings(exact_at_training_length: float | None, size: int | str, diverged_seeds: int) -> str:
     """Return the warning of ``describe_misfit`` and the number of seeds that diverged, as text; may be empty."""
-    seeds = f"{diverged} seed{'s' * (diverged > 1)} {DIVERGED}" if diverged else ""
+    seeds = f"{diverged_seeds} seed{'s' * (diverged_seeds > 1)} {DIVERGED}" if diverged_seeds else ""
     return ", ".join(part for part in (describe_misfit(exact_at_training_length, size), seeds) if part)
 
 
@@ -236,7 +236,7 @@ def warnings_by_recipe(curves: Sequence[Curve]) -> dict[str, str]:
     warnings = {}
     for curve in curves:
         top = f"{curve.top} ({problems_text('every')})" if curve.label in exhaustive else curve.top
-        warnings[curve.label] = training_warnings(fits.get(curve.label), top, curve.diverged)
+        warnings[curve.label] = training_warnings(fits.get(curve.label), top, curve.diverged_seeds)
     return warnings
 
 

@@ -168,7 +168,8 @@ def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], clai
     for curve in curves:
         curve_columns = {"panel": panel, "who": curve.label, "stopping": curve.stopping, "problems": curve.problems}
         fit = round(fits[curve.label], 5) if curve.label in fits else None
-        trained = {"fit": fit, "trained_to": curve.top} | ({"diverged": curve.diverged} if curve.diverged else {})
+        diverged = {"diverged": curve.diverged_seeds} if curve.diverged_seeds else {}
+        trained = {"fit": fit, "trained_to": curve.top} | diverged
         for point in curve.points():
             if point.length in sizes:
                 error = None if point.error is None else round(point.error, 5)

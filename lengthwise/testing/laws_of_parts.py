@@ -18,7 +18,7 @@ class Broken(AssertionError):
     """The error of a law that does not hold; its message describes the failing case on one line."""
 
 
-def it_is_equal_after_json(part: Config) -> None:
+def part_equals_its_json_copy(part: Config) -> None:
     """The part equals its copy that was written as JSON and read back."""
     if type(part).__name__.startswith("_"):
         raise Broken(f"{type(part).__name__} starts with _, so no recipe can contain it: rename it")
@@ -27,14 +27,14 @@ def it_is_equal_after_json(part: Config) -> None:
         raise Broken(f"{fields.part_text(part)} comes back from JSON as {fields.part_text(again)}")
 
 
-def it_is_frozen(part: Config) -> None:
+def part_is_frozen(part: Config) -> None:
     """The part is a frozen dataclass, so that a run's recipe cannot change."""
     if not type(part).__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise Broken(f"{type(part).__name__} is not frozen: write @dataclass(frozen=True)")
     hash(part)
 
 
-def it_has_a_docstring(part: Config) -> None:
+def part_has_a_docstring(part: Config) -> None:
     """The class has a docstring, which ``list`` and ``show`` print."""
     about = type(part).__doc__ or ""
     if not about or about.startswith(f"{type(part).__name__}("):  # the default docstring of dataclasses
@@ -43,7 +43,7 @@ def it_has_a_docstring(part: Config) -> None:
         raise Broken(f"{type(part).__name__} is not a dataclass")
 
 
-def it_trains_and_is_measured(recipe: Recipe) -> None:
+def recipe_can_be_trained_and_measured(recipe: Recipe) -> None:
     """The recipe's first and last training steps, validation and longest problems run without errors."""
     try_training(recipe, torch.device("cpu"))
 
@@ -55,7 +55,7 @@ def watched_sizes_stay_near_training(recipe: Recipe) -> None:
         raise Broken(f"the recipe trains on sizes up to {recipe.lengths.top}, but watch.sizes contains {furthest}")
 
 
-def it_measures_unwatched_sizes(study: Study) -> None:
+def panels_measure_unwatched_sizes(study: Study) -> None:
     """Each panel measures a size beyond those that its recipes watch or, if they watch none, beyond the training
     length."""
     for panel in study.panels:

@@ -215,7 +215,7 @@ def purposes_do_not_depend_on_other_problems(source: Source) -> None:
             raise Broken(f"which problems are for {purpose} depends on the other problems of the batch")
 
 
-def it_uses_its_rate(optimizer: Optimizer) -> None:
+def optimizer_uses_its_rate(optimizer: Optimizer) -> None:
     """The optimizer starts at its ``rate``. A step at rate 0 changes no weight, and a step at ``rate`` changes some."""
     weights = _build_weights()
     built = optimizer.build(weights)
@@ -231,7 +231,7 @@ def it_uses_its_rate(optimizer: Optimizer) -> None:
             raise Broken(f"a step at a rate of {rate} moves {'no' if moves else 'a'} weight")
 
 
-def its_state_dict_is_complete(optimizer: Optimizer) -> None:
+def optimizer_state_is_complete(optimizer: Optimizer) -> None:
     """A new optimizer that loads another's state continues exactly like that one."""
     weights, resumed = _build_weights(), _build_weights()
     first, second = optimizer.build(weights), optimizer.build(resumed)
@@ -247,7 +247,7 @@ def its_state_dict_is_complete(optimizer: Optimizer) -> None:
         raise Broken("weights differ after resuming: the optimizer's state_dict is incomplete")
 
 
-def the_rate_is_a_fraction_of_its_peak(schedule: Schedule) -> None:
+def the_rate_factor_is_a_fraction(schedule: Schedule) -> None:
     """At each step of a run of any length, the factor of the learning rate is between 0 and 1."""
     for steps in (1, 2, 3, 10, 1000):
         factors = [schedule.factor(step, steps) for step in range(steps)]

@@ -14,7 +14,7 @@ from lengthwise.runners import cpu
 from lengthwise.runners.cpu import choose_decoder
 from lengthwise.testing.laws import check_laws, list_laws
 from lengthwise.testing.laws_of_models import READS, WRITES, build_rows
-from lengthwise.testing.laws_of_parts import it_is_equal_after_json
+from lengthwise.testing.laws_of_parts import part_equals_its_json_copy
 
 SMALL = lw.Transformer(width=8, heads=2, layers=1)
 
@@ -69,7 +69,7 @@ class _LayerNumberSpec(MixerSpec):
 
 def list_broken_laws(spec):
     """Return the laws that a model breaks, without the law of JSON, as this file's parts are not registered by name."""
-    return check_laws(spec, "", [law for law in list_laws(type(spec)) if law is not it_is_equal_after_json]).broken
+    return check_laws(spec, "", [law for law in list_laws(type(spec)) if law is not part_equals_its_json_copy]).broken
 
 
 def build_model(causal=True, **changes):

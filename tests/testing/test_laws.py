@@ -437,9 +437,9 @@ class _ForgetfulSumSpec(lw.MixerSpec):
 
 
 LAW_BREAKERS = {
-    "it_is_equal_after_json": _ChangedByJson(),
-    "it_is_frozen": _NotFrozen(),
-    "it_has_a_docstring": _WithoutDocstring(),
+    "part_equals_its_json_copy": _ChangedByJson(),
+    "part_is_frozen": _NotFrozen(),
+    "part_has_a_docstring": _WithoutDocstring(),
     "every_answer_is_right": _WrongTask(how="copies"),
     "problems_have_requested_sizes": _WrongTask(how="longer"),
     "symbols_are_in_reads_and_writes": _MissingWrites(),
@@ -486,9 +486,9 @@ LAW_BREAKERS = {
     "rows_do_not_depend_on_the_batch": _WrongRows(how="centred"),
     "rounds_and_sizes_do_not_change": _WrongRows(how="hurried"),
     "purposes_do_not_depend_on_other_problems": _PartByRowNumber(),
-    "it_uses_its_rate": _IgnoresRate(),
-    "its_state_dict_is_complete": _IncompleteState(),
-    "the_rate_is_a_fraction_of_its_peak": _FactorAboveOne(),
+    "optimizer_uses_its_rate": _IgnoresRate(),
+    "optimizer_state_is_complete": _IncompleteState(),
+    "the_rate_factor_is_a_fraction": _FactorAboveOne(),
 }
 
 
@@ -531,7 +531,7 @@ def test_a_failing_case_is_described(law, part, told):
 
 @pytest.mark.parametrize("kind", [_Unary, _ThreeSizes, _QuestionMark])
 def test_small_tasks_satisfy_all_laws(kind):
-    found = [law for law in list_laws(kind) if law.__name__ != "it_is_equal_after_json"]  # names start with _
+    found = [law for law in list_laws(kind) if law.__name__ != "part_equals_its_json_copy"]  # names start with _
     assert len(found) > 10 and not laws.check_laws(kind(), "", found).broken
 
 
