@@ -13,7 +13,7 @@ from lengthwise.base.results import RunOutline
 from lengthwise.base.score_rows import Row, select_reported_rows, share_text, size_text, training_length_rows
 from lengthwise.report import describe_misfit
 from lengthwise.report.publish import run_columns
-from lengthwise.report.published import PublishedRun, read_published_runs
+from lengthwise.report.results_folder import PublishedRun, read_published_runs
 
 ROOT = Path(__file__).parents[2]
 WITHIN = 1.3  # a recipe may be chosen on sizes up to this multiple of its training length

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from lengthwise.base.errors import UsageError
-from lengthwise.report.published import is_results_folder, read_published_runs
+from lengthwise.report.results_folder import is_results_folder, read_published_runs
 from lengthwise.runs.folder import SHIPPED, list_shipped
 from lengthwise.runs.run import load
 from lengthwise.viewer.report import report_page

@@ -20,7 +20,7 @@ from lengthwise.base.score_rows import select_reported_rows, share_text, size_te
 from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import ModelSpec
-from lengthwise.report.scored import PooledComparison, Scores
+from lengthwise.report.comparisons import PooledComparison, Scores
 from lengthwise.runs import run
 from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
 

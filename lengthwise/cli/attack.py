@@ -12,7 +12,7 @@ from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import parse_single_rule, parse_sizes
 from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, Texts
 from lengthwise.evaluation.attack import attack
-from lengthwise.report.sheet import FittedTable
+from lengthwise.report.fitted_table import FittedTable
 from lengthwise.runs.run import choose_device, load
 from lengthwise.training.arithmetic import computation_settings
 

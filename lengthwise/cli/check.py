@@ -15,7 +15,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed, warn
 from lengthwise.cli.entry import is_problem_file
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
-from lengthwise.report.sheet import FittedTable
+from lengthwise.report.fitted_table import FittedTable
 
 
 @dataclass(kw_only=True)

@@ -13,7 +13,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import parse_sizes
 from lengthwise.cli.shared import Arguments, ComputeOptions, OutputOptions
-from lengthwise.report.sheet import FittedTable
+from lengthwise.report.fitted_table import FittedTable
 from lengthwise.report.style import save
 from lengthwise.runs.run import choose_device, load
 from lengthwise.training.arithmetic import computation_settings

@@ -23,7 +23,7 @@ from lengthwise.experiment.stopping import Stopping
 from lengthwise.jobs.launchers import Local
 from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
-from lengthwise.report.sheet import FittedTable
+from lengthwise.report.fitted_table import FittedTable
 from lengthwise.runs.run import Run
 from lengthwise.training.cost import gpu_step_seconds, look_up_cost, measure_cost
 

@@ -18,10 +18,10 @@ from lengthwise.cli.console import announce_duration, has_code_changed, print_fi
 from lengthwise.cli.shared import Arguments, OutputOptions, ProgressOptions
 from lengthwise.report import all_curves, by_recipe, drop_repeated_folders
 from lengthwise.report.card import card_table, score_card
+from lengthwise.report.comparisons import PooledComparison
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
 from lengthwise.report.publish import publish, publish_depth, redraw_figures
-from lengthwise.report.published import is_results_folder, read_figures_json, read_inquiries, read_published_runs
-from lengthwise.report.scored import PooledComparison
+from lengthwise.report.results_folder import is_results_folder, read_figures_json, read_inquiries, read_published_runs
 from lengthwise.report.style import FORMATS, KNOWN_FORMATS
 from lengthwise.report.tables import depth_rows, row_table, score_table
 from lengthwise.runs.folder import (

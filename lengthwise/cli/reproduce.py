@@ -29,7 +29,7 @@ from lengthwise.report import curves
 from lengthwise.report.card import card_table, score_card
 from lengthwise.report.matrix import matrix_rows, matrix_table, publish_matrix
 from lengthwise.report.publish import publish, publish_depth, publish_distribution, publish_overview, publish_parameters
-from lengthwise.report.published import is_results_folder, read_published_runs
+from lengthwise.report.results_folder import is_results_folder, read_published_runs
 from lengthwise.report.tables import score_table, summary_rows, summary_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run

@@ -15,7 +15,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result
 from lengthwise.cli.options import parse_sizes
 from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, ProgressOptions
-from lengthwise.report.sheet import FittedTable
+from lengthwise.report.fitted_table import FittedTable
 from lengthwise.report.tables import worst_table
 from lengthwise.runs.hub import REQUIRED_FILES
 from lengthwise.runs.run import choose_device, load, weights_folder, weights_name

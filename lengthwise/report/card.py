@@ -30,7 +30,7 @@ from lengthwise.base.score_rows import (
     worst_row,
 )
 from lengthwise.report import by_recipe, describe_misfit, own_scores
-from lengthwise.report.sheet import FittedTable
+from lengthwise.report.fitted_table import FittedTable
 from lengthwise.runs.folder import DIVERGED, RunFolder
 
 MIN_PROBLEMS = 381  # to solve a size: with fewer problems, the 95 % interval starts below SOLVED even if all are right

@@ -21,7 +21,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.results import MATRIX_TIMES, RunOutline, worst_rows
 from lengthwise.base.score_rows import SOLVED, Row, share_text, training_length_rows, uniform_rows_by_size
 from lengthwise.report import own_scores
-from lengthwise.report.sheet import FittedTable
+from lengthwise.report.fitted_table import FittedTable
 from lengthwise.report.style import FORMATS, INK, Drawing, Width, fix_layout, new_figure, save, style
 from lengthwise.runs.folder import RunFolder
 

@@ -20,7 +20,13 @@ from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.length_figure import choose_curves, default_title, length_figure, overview_figure
 from lengthwise.report.loss_figure import distribution_figure, loss_figure, parameter_figure, parameter_rows
 from lengthwise.report.map_figure import heat_map, label_scores
-from lengthwise.report.published import read_figures_json, read_inquiries, read_json, read_published_runs, read_table
+from lengthwise.report.results_folder import (
+    read_figures_json,
+    read_inquiries,
+    read_json,
+    read_published_runs,
+    read_table,
+)
 from lengthwise.report.style import FORMATS, Width, save
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.score_rows import Row, group_by, share_text
-from lengthwise.report.sheet import FittedTable
+from lengthwise.report.fitted_table import FittedTable
 from lengthwise.report.style import COLOURS, FAINT, Drawing, fix_layout, new_figure, style
 
 MAX_TRIAL_ROWS = 12  # trials in the table

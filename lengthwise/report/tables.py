@@ -38,7 +38,7 @@ from lengthwise.report import (
     scores_at_training_length,
     training_warnings,
 )
-from lengthwise.report.sheet import FittedTable
+from lengthwise.report.fitted_table import FittedTable
 
 TOLERANCE = 1e-9  # tolerance for floating-point error in a fraction such as 0.07
 MAX_NAMED = 2  # number of families to name; others are only counted

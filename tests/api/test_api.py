@@ -20,7 +20,7 @@ from torch import nn
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.api.arguments import MAX_SIZES, resolve_sizes
-from lengthwise.report.scored import newcombe_interval
+from lengthwise.report.comparisons import newcombe_interval
 from lengthwise.runs.run import load
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 from browsing import FITS, chromium, measure_first_paint, needs_browser, open_page, wait_until  # noqa: F401
 
 from lengthwise.base.csv_files import read_csv
-from lengthwise.report.published import read_published_runs
+from lengthwise.report.results_folder import read_published_runs
 from lengthwise.runs.run import load
 from lengthwise.viewer.report import MAX_PAGE_BYTES, report_page
 

@@ -17,7 +17,7 @@ from lengthwise.api import catalog
 from lengthwise.base import csv_files
 from lengthwise.cli import entry
 from lengthwise.cli.entry import is_problem_file
-from lengthwise.report import published
+from lengthwise.report import results_folder
 from lengthwise.training import loop
 
 ROOT = Path(__file__).parents[2]
@@ -26,10 +26,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="module", autouse=True)
 def _fast_reading():
     """Read the published rows faster: no page quotes metrics, and most cells occur many times."""
-    read = published._rows_by_run
+    read = results_folder._rows_by_run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(csv_files, "_parse_cell", functools.cache(csv_files._parse_cell))
-        patch.setattr(published, "_rows_by_run", lambda path, kind: {} if path.stem == "metrics" else read(path, kind))
+        patch.setattr(
+            results_folder, "_rows_by_run", lambda path, kind: {} if path.stem == "metrics" else read(path, kind)
+        )
         yield
 
 

@@ -13,7 +13,7 @@ import lengthwise as lw
 from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.results import Outcomes, Score, effective_trials, independent_trials, wilson_interval, worst_rows
 from lengthwise.base.score_rows import interval_notes
-from lengthwise.report.scored import newcombe_interval
+from lengthwise.report.comparisons import newcombe_interval
 from lengthwise.report.tables import detail_table
 
 DRAWS = 1000

@@ -14,7 +14,7 @@ from lengthwise.base.csv_files import write_csv
 from lengthwise.base.schemas import ParameterRow
 from lengthwise.cli.entry import main
 from lengthwise.recipes.retran import build_models, paper_models, small_models
-from lengthwise.report.published import read_table
+from lengthwise.report.results_folder import read_table
 from lengthwise.runners.cpu import recurrent
 from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
 from lengthwise.runners.plain import Plain

@@ -19,7 +19,7 @@ from lengthwise.report.length_figure import length_figure, overview_figure, scor
 from lengthwise.report.lines import line_style, shorten_labels
 from lengthwise.report.loss_figure import loss_figure, parameter_figure, running_geometric_mean
 from lengthwise.report.publish import publish, publish_overview
-from lengthwise.report.published import read_published_runs
+from lengthwise.report.results_folder import read_published_runs
 from lengthwise.report.style import WIDTHS, new_figure, save
 from lengthwise.runs.folder import SHIPPED
 

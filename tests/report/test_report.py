@@ -30,7 +30,7 @@ from lengthwise.report.length_figure import length_figure
 from lengthwise.report.loss_figure import distribution_figure, loss_figure, parameter_figure, parameter_rows
 from lengthwise.report.map_figure import heat_map, label_scores
 from lengthwise.report.publish import publish, publish_parameters, redraw_figures
-from lengthwise.report.published import read_published_runs, read_table
+from lengthwise.report.results_folder import read_published_runs, read_table
 from lengthwise.report.style import save
 from lengthwise.report.tables import (
     detail_table,

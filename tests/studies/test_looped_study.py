@@ -27,7 +27,7 @@ from lengthwise.recipes import looped
 from lengthwise.recipes.looped import METHODS, SETTINGS, build_variation
 from lengthwise.report.depth_figure import depth_figure
 from lengthwise.report.publish import anatomy_rows
-from lengthwise.report.published import read_published_runs
+from lengthwise.report.results_folder import read_published_runs
 from lengthwise.report.style import save
 from lengthwise.report.tables import depth_rows
 from lengthwise.runs.run import Run, load

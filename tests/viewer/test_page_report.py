@@ -20,7 +20,7 @@ from lengthwise.ask.inquiry import Inquiry, InquiryRun, draw_items, judge_reply,
 from lengthwise.base.csv_files import read_csv
 from lengthwise.report import curves
 from lengthwise.report.publish import publish
-from lengthwise.report.published import read_published_runs
+from lengthwise.report.results_folder import read_published_runs
 from lengthwise.runs.run import Run
 from lengthwise.viewer import report
 from lengthwise.viewer.document import vendor_scripts

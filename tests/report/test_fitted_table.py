@@ -7,7 +7,7 @@ from rich.console import Console
 
 from lengthwise.base.results import wilson_interval
 from lengthwise.report.card import card_table
-from lengthwise.report.sheet import FittedTable
+from lengthwise.report.fitted_table import FittedTable
 from lengthwise.report.tables import (
     anatomy_table,
     detail_table,
