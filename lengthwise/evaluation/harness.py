@@ -16,7 +16,7 @@ from lengthwise.tasks import Task, iterate_texts
 def write_harness_task(
     folder: Path, task: Task, sizes: Sequence[tuple[int, ...]], samples: int, *, seed: int = 0
 ) -> list[Path]:
-    """Write for each size a task of the harness and a file of problems, then a group of all these tasks, and return the
+    """Write a task of the harness and a file of problems for each size, and a group of all these tasks; return the
     paths of the files. The problems are those of ``evaluate`` with this ``seed``, in the usual notation. The harness's
     ``exact_match`` equals Lengthwise's for equal answers. Raises UsageError if the task lacks a size."""
     name, question, files = f"lengthwise_{task.name.replace('-', '_')}", task.question, []

@@ -1,1 +1,1 @@
-"""Recipes: functions that return one. Each docstring states the expected accuracy and the training cost."""
+"""Recipes, each defined by a function. Each docstring states the expected accuracy and the training cost."""

@@ -106,8 +106,8 @@ class Curve:
         return points
 
     def diagonal(self) -> list[Point]:
-        """Return the points with equal sizes on all axes, except that an axis trained to less than ``top`` has at most
-        its training limit."""
+        """Return the points with equal sizes on all axes, except that an axis trained to less than ``top`` is limited
+        to its largest training size."""
         short = [top if top < self.top else math.inf for top in self.tops]
         return [point for point in self.points() if point.sizes == tuple(min(point.length, top) for top in short)]
 
@@ -210,7 +210,7 @@ def describe_misfit(exact_at_training_length: float | None, size: int | str) -> 
 
 
 def training_warnings(exact_at_training_length: float | None, size: int | str, diverged_seeds: int) -> str:
-    """Return the warning of ``describe_misfit`` and the number of seeds that diverged, as text; may be empty."""
+    """Return the warning of ``describe_misfit`` and the number of diverged seeds as text, which may be empty."""
     seeds = f"{diverged_seeds} seed{'s' * (diverged_seeds > 1)} {DIVERGED}" if diverged_seeds else ""
     return ", ".join(part for part in (describe_misfit(exact_at_training_length, size), seeds) if part)
 

@@ -117,7 +117,7 @@ def format_sizes(sizes: Iterable[Any]) -> str:
 
 
 def card_cells(row: Row) -> dict[str, str]:
-    """Format a row of the score card, by heading; a dash stands for an unknown value."""
+    """Return the cells of a row of the score card, by heading; a dash stands for an unknown value."""
     unfit, low = describe_misfit(row.get("fit"), row["trained_to"]), row.get("worst")
     parameters, operations, seconds = row["parameters"], row["operations"], row["cpu_s"]
     worst = f"{problems_text(low['family'])} {share_text(low['exact'])} at {low['size']}" if low else "not measured"
@@ -150,7 +150,7 @@ PAPERS_BY_KIND = {  # papers, by the kind of part that they introduced
 
 def model_card(run: RunFolder, repository: str, *, license_: str, example: str, controls: Sequence[RunFolder]) -> str:
     """Return the model card of a run's weights in ``repository``: Markdown with the Hub's metadata in front.
-    ``example`` is a prompt; ``controls`` are runs to compare it with."""
+    ``example`` is a prompt; ``controls`` are other runs for comparison."""
     outline, rows, about = run.outline, own_scores(run), run.about()
     uniform = uniform_rows_by_size(rows)
     text = ["---", f"license: {license_}", "library_name: lengthwise"]

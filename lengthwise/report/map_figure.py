@@ -28,7 +28,7 @@ def label_scores(runs: Iterable[RunFolder]) -> list[Row]:
 
 @style()
 def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, width: Width = "page") -> Drawing:
-    """Draw a heat map of exact match for every pair of sizes, averaged over weights, the training range outlined; a
+    """Draw exact match at pairs of sizes as a heat map, averaged over weights, with the training range outlined; a
     panel per stopping rule and set of problems. ``tops`` are the largest sizes trained on. If any pair has unequal
     sizes, only sizes that occur in such a pair are shown. Raises UsageError without pairs of sizes."""
     pairs = [row for row in rows if len(row["sizes"]) == 2]
@@ -85,7 +85,7 @@ def average_cells(rows: Iterable[Row]) -> dict[tuple[str, str], dict[Sizes, floa
 def _draw_map(
     axes: Axes, cells: dict[Sizes, float], sizes_per_axis: Sequence[Sequence[int]], tops: Sizes, inches_wide: float
 ) -> QuadMesh:
-    """Draw a square map, ``inches_wide``: the first size along x, the second along y, in increasing order."""
+    """Draw a square map of width ``inches_wide``: the first size along x, the second along y, in increasing order."""
     firsts, seconds = sizes_per_axis
     values = np.full((len(seconds), len(firsts)), math.nan)
     for (first, second), score in cells.items():

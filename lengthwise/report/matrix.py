@@ -127,7 +127,7 @@ def format_cell_foot(row: Row) -> tuple[str, str]:
 
 
 def name_architectures(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return an architecture's name for each recipe: its model's mixers (or its class) and positional encodings."""
+    """Return an architecture's name for each recipe: the model's mixers (or class) and positional encodings."""
     mixers = [_read_mixers(config["model"]) for config in configs]
     texts = iter(label_differing_fields([mixer for group in mixers for mixer in group]))
     models = [config["model"] for config, group in zip(configs, mixers, strict=True) if not group]

@@ -118,7 +118,7 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
 
 def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     """Return a table of exact match at pairs of sizes, averaged over blocks of neighbouring pairs, at most
-    ``MAX_BLOCKS`` per side. The rows must be of one stopping rule."""
+    ``MAX_BLOCKS`` per side. All rows must have the same stopping rule."""
     cells = {tuple(row["sizes"]): row["exact"] for row in rows}
     sides: list[dict[str, list[int]]] = [{}, {}]  # blocks of sizes of equal count, by their span as text
     for axis, blocks in enumerate(sides):
@@ -206,7 +206,8 @@ def summary_table(rows: Sequence[Row]) -> Table:
 
 
 def depth_rows(rows: Sequence[Row]) -> list[Row]:
-    """Return a row per size: exact match under each stopping rule, and after −1, 1 and 5 loops more than planned."""
+    """Return a row per size: exact match under each stopping rule, and after one loop fewer, one more and five more
+    than planned."""
     depth_summaries = []
     for row in rows:
         exact, planned, chosen = row["exact"], row["planned"], row["chosen"]

@@ -23,7 +23,7 @@ def plot(series: Mapping[str, Points], x_label: str, top: float | None = None) -
     low, high = min(ends, default=0), max(ends, default=1)
 
     def locate(x: float, y: float) -> tuple[int, int]:
-        """Return the dot of a value, from the left and from the top."""
+        """Return the position of a value's dot, counted from the left and from the top."""
         across = np.interp(x, (low, max(high, low + 1)), (0, 2 * COLUMNS - 1))
         return round(across), round(np.interp(y, (0, 1), (4 * ROWS - 1, 0)))
 

@@ -68,7 +68,7 @@ class Findings(list[Finding]):
 
     @property
     def summary(self) -> str:
-        """The number of broken laws, such as '2 of 17 laws are broken'."""
+        """The number of broken laws in words, such as '2 of 17 laws are broken'."""
         laws, verb = "law" if len(self) == 1 else "laws", "is" if len(self.broken) == 1 else "are"
         return f"{len(self.broken)} of {len(self)} {laws} {verb} broken"
 

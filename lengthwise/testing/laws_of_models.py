@@ -188,7 +188,7 @@ def apply_to_models(law: Callable[[Runner], None]) -> Callable[[ModelSpec], None
 
 def _compare_with_single_rows(runner: Runner, inputs: Inputs, loops: Sequence[int]) -> None:
     """Raise Broken if a row's logits in the batch differ from those of the row alone, without padding. Long rows whose
-    logits change with the batch size alone, as rounding errors can grow in recurrent models, are left out."""
+    logits change with the batch size alone, because rounding errors can grow in recurrent models, are left out."""
     together = compute_logits(runner, inputs, loops)
     for i, length in enumerate(inputs.padding_mask.sum(1).tolist()):
         row = inputs.take(slice(i, i + 1)).columns(0, length)
