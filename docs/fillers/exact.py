@@ -29,7 +29,7 @@ from lengthwise.base.results import MATRIX_TIMES
 from lengthwise.base.score_rows import Row, scaled_accuracy_text, share_text, size_text
 from lengthwise.recipes.looped import METHODS, Scale, build_variation
 from lengthwise.report.matrix import MEASURED, format_cell_foot, matrix_rows
-from lengthwise.studies.looped import TEST_LENGTHS, test_length
+from lengthwise.studies.looped import TEST_LENGTHS, scaled_test_length
 
 UNFITTED = " † not fitted: below .99 at its training length."
 
@@ -148,7 +148,7 @@ def grid(*folders: str) -> str:
     count = 0
     for task, together in zip(TEST_LENGTHS, folders, strict=True):
         known = [folder for folder in together.split("+") if (ROOT / folder).exists()]
-        sizes = size_text(build_variation(task, "fop", scale).sizes(test_length(task, scale)))
+        sizes = size_text(build_variation(task, "fop", scale).sizes(scaled_test_length(task, scale)))
         unfit = {name for folder in known for name in unfitted(folder)}
         cells, seeds = [], set()
         for name in (build_variation(task, method, scale).name for method in METHODS):

@@ -88,7 +88,7 @@ def ours_of(entry: dict[str, str]) -> Ours:
     outline = runs[0].outline
     minutes = statistics.median(run.about()["cpu_s"] for run in runs) / 60
     recipe = catalog.recipes().get(entry["recipe"])  # may state sizes that were looked at after these runs
-    looked_at = tuple(sorted({*outline.looked_at, *(recipe().looked_at if recipe else ())}))
+    looked_at = tuple(sorted({*outline.looked_at, *(recipe().examined_sizes if recipe else ())}))
     return Ours(seeds, tuple(outline.tops), looked_at, outline.stopping, minutes)
 
 

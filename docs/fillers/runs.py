@@ -21,7 +21,7 @@ from lengthwise.base.score_rows import (
 )
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.card import card_cells
-from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped
+from lengthwise.runs.folder import SHIPPED, RunFolder, shipped_names
 from lengthwise.runs.run import Run, load
 
 SHORT = 20  # the largest number of words of a command that a page shows in full
@@ -61,7 +61,7 @@ def costs(folder: str) -> str:
         for run in json.loads(page.read_text()):
             published.add(run["id"])
             found[study].append(run["cpu_s"] / 3600)
-    others = [run for name in list_shipped() if (run := Run.open(SHIPPED / name)).recipe.id not in published]
+    others = [run for name in shipped_names() if (run := Run.open(SHIPPED / name)).recipe.id not in published]
     found["weights"] = [run.about()["cpu_s"] / 3600 for run in others]
     every = [hours for each in found.values() for hours in each]
     lines = ["| results | training runs | processor hours |\n|---|---:|---:|\n"]
@@ -75,7 +75,7 @@ def chosen(folder: str) -> str:
     rows = ["| weights | trained to | lengths looked at | problem sets |", "|---|---:|---|---|"]
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
         recipe = load(weights).recipe
-        sizes = ", ".join(map(str, recipe.looked_at)) or "validation loss only"
+        sizes = ", ".join(map(str, recipe.examined_sizes)) or "validation loss only"
         rows.append(f"| `{weights}` | {size_text(recipe.tops)} | {sizes} | {', '.join(recipe.chosen_on.problems)} |")
     return "\n".join(rows) + "\n"
 

@@ -27,7 +27,7 @@ from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Purpose, 
 from lengthwise.evaluation.families import family_rules, family_samples, scores_with_progress
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES
 from lengthwise.evaluation.solver import Answer, Solver, load
-from lengthwise.experiment.data import check_problems, default_sizes
+from lengthwise.experiment.data import check_test_problems, default_sizes
 from lengthwise.experiment.layout import FullOutput, Grid, Labelled, Layout, NextToken, Pairs, Tagged
 from lengthwise.experiment.lengths import (
     Curriculum,
@@ -264,7 +264,7 @@ def evaluate(
     fields.validate(Count, max_samples, "samples")
     fields.validate(Seed, seed, "seed")
     estimate_problems(max_samples, max(map(recipe.sizes, sizes), key=sum)).check(f"{max_samples:,} problems of a size")
-    check_problems(recipe, sizes, kind)
+    check_test_problems(recipe, sizes, kind)
     options: dict[str, Any] = {"seed": seed, "rows": rows}
     with preserve_modes(resolved.model), computation_settings(1), Progress(quiet=quiet) as progress:
         uniform = options | {"samples": max_samples, "kind": kind, "precision": precision}

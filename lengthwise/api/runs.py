@@ -22,7 +22,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import ModelSpec
 from lengthwise.report.comparisons import PooledComparison, Scores
 from lengthwise.runs import run
-from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped, run_path, runs_folder
+from lengthwise.runs.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -134,7 +134,7 @@ def resolve_scores(source: object) -> Scores:
 def pool_by_recipe(sources: Sequence[object]) -> PooledComparison | None:
     """Pool runs, lists of runs and shipped weights by recipe. Return None unless ``sources`` contain a list or shipped
     weights, or are runs of which two differ only in their seeds."""
-    shipped = {name for name in list_shipped() if not is_folder(runs_folder() / name)}
+    shipped = {name for name in shipped_names() if not is_folder(runs_folder() / name)}
     if not any(_is_sequence(source) or (isinstance(source, str) and source in shipped) for source in sources):
         if not all(isinstance(source, run.Run | str | Path) for source in sources):
             return None
@@ -160,7 +160,7 @@ def _open_run(source: object) -> RunFolder:
     """Return a run, or open the folder of a run or of shipped weights. Raises UsageError for anything else."""
     if isinstance(source, run.Run):
         return source
-    if isinstance(source, str) and source in list_shipped():
+    if isinstance(source, str) and source in shipped_names():
         return RunFolder(SHIPPED / source)
     if isinstance(source, str | Path):
         return RunFolder(run_path(source))

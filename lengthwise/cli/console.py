@@ -61,7 +61,7 @@ def warn(text: str) -> None:
 
 def has_code_changed(run: Run, model: nn.Module | None = None) -> bool:
     """Return whether the user's own code has changed since a run was trained, and print a warning if it has."""
-    if changed := run.changed_code(model):
+    if changed := run.list_changed_classes(model):
         advice = "scores are not kept; undo the change, or train again"
         warn(f"{', '.join(changed)} changed since {run.folder.name} was trained: {advice}")
     return bool(changed)

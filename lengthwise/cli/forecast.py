@@ -16,7 +16,7 @@ from lengthwise.base.types import Kind, UsageError
 from lengthwise.cli.console import announce_duration, print_result
 from lengthwise.cli.options import parse_launcher, resolve_jobs
 from lengthwise.cli.shared import TrainingOptions
-from lengthwise.experiment.data import check_problems
+from lengthwise.experiment.data import check_test_problems
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
@@ -42,7 +42,7 @@ def announce_evaluation(
     description = f"measuring {len(sizes)} size{'s' * (len(sizes) != 1)}"
     estimate = estimate_evaluation(recipe, sizes, samples, rules)
     estimate.check(description)  # first, since drawing a problem of each size may need much memory
-    check_problems(recipe, sizes, kind)
+    check_test_problems(recipe, sizes, kind)
     announce_duration(description, estimate)
 
 

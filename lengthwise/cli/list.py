@@ -16,7 +16,7 @@ from lengthwise.base.score_rows import group_by
 from lengthwise.cli.console import format_columns, out, print_result
 from lengthwise.cli.shared import OutputOptions, Words
 from lengthwise.registry import sources
-from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped, runs_folder
+from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, runs_folder, shipped_names
 
 Sections = dict[str, dict[str, str]]
 
@@ -30,7 +30,7 @@ class Options(OutputOptions):
 
 def run(args: Options) -> int:
     """List recipes, studies, weights, runs and parts; with words, those that match every word."""
-    systems, studies = sources.list_systems(), sources.list_studies()
+    systems, studies = sources.list_recipe_files(), sources.list_studies()
     if args.import_:
         from lengthwise.api import catalog  # imports torch, as the user's module has done
 
@@ -39,7 +39,7 @@ def run(args: Options) -> int:
         studies |= own_studies
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything["studies"] = studies
-    weights = {name: RunFolder(SHIPPED / name).outline for name in list_shipped()}
+    weights = {name: RunFolder(SHIPPED / name).outline for name in shipped_names()}
     everything["weights"] = {name: f"{outline.task}, trained up to {outline.top}" for name, outline in weights.items()}
     for title, file, describe in (("runs", "config", _describe_run), ("asked", "asked", _describe_inquiry)):
         folders = sorted((path.parent for path in runs_folder().glob(f"*/{file}.json")), key=lambda path: path.name)

@@ -30,10 +30,10 @@ from lengthwise.runs.folder import (
     RunFolder,
     check_is_run,
     inquiry_path,
-    list_shipped,
     read_operations,
     run_path,
     runs_folder,
+    shipped_names,
 )
 
 if TYPE_CHECKING:  # modules that need torch are imported late, since a report of finished runs does not
@@ -140,7 +140,7 @@ def _skip_other_folders(names: Sequence[str]) -> list[str]:
 
 def _open_run(name: str) -> RunFolder:
     """Return the folder of a run or of shipped weights. The recipe is not read, which would be slow."""
-    path = SHIPPED / name if not is_folder(Path(name)) and name in list_shipped() else run_path(name)
+    path = SHIPPED / name if not is_folder(Path(name)) and name in shipped_names() else run_path(name)
     check_is_run(path)
     return RunFolder(path)
 
@@ -159,7 +159,7 @@ def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[
     scores, replied = ([row for source in group for row in source.rows("scores")] for group in (runs, inquiries))
     cards = score_card(runs, operations_per_step) if runs else []
     lines = all_curves(runs, inquiries)
-    advice = next((run.how_to_measure for run in runs), "`lengthwise evaluate RUN` measures a run")
+    advice = next((run.measure_advice for run in runs), "`lengthwise evaluate RUN` measures a run")
     shown = [score_table(lines) if lines else f"no scores yet: {advice}"]
     shown += ["", card_table(cards)] if scores else []
     result: dict[str, Any] = {"scores": scores + replied, "cards": cards}

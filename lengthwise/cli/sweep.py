@@ -21,7 +21,7 @@ from lengthwise.cli import options
 from lengthwise.cli.console import err, print_files
 from lengthwise.cli.forecast import announce_evaluation, forecast
 from lengthwise.cli.shared import RecipeOptions, TrainingOptions
-from lengthwise.experiment.recipe import ChosenOn, Recipe, change_recipe, check_sizes, largest_size_for_choosing
+from lengthwise.experiment.recipe import ChosenOn, Recipe, change_recipe, check_sweep_sizes, largest_size_for_choosing
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.jobs.search import Axis, Point, Search, grid_points, load_optuna, parse_axes
 from lengthwise.report.style import save
@@ -99,7 +99,7 @@ def _parse_sweep(args: Options) -> Sweep:
     recipe = recipe.with_seed(recipe.seed)  # as in training
     limit = largest_size_for_choosing(recipe)
     sizes = options.parse_sizes(args.lengths) if args.lengths else [recipe.lengths.top, limit]
-    check_sizes(recipe, sizes)
+    check_sweep_sizes(recipe, sizes)
     announce_evaluation(recipe, sizes, args.samples, [recipe.stopping])
     if args.trials is None:
         points = [change_recipe(recipe, point) for point in grid_points(axes)]

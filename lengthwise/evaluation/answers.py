@@ -96,7 +96,7 @@ def _predict_from_one_start(
         logits = choose_runner(model).last(batch.inputs, limits[0], batch.answer_slots)
         symbols, _, confidence = _read_slots(_find_likeliest_symbols(logits).cpu(), batch.answer_slots, end_id)
         return [Predictions(symbols, confidence, limits[0])]
-    if all(rule.stops or not rule.reads_output for rule in rules):
+    if all(rule.may_stop_early or not rule.reads_output for rule in rules):
         pairs = zip(rules, limits, strict=True)
         progress = [_RuleProgress(rule, limit, planned, batch, with_movement) for rule, limit in pairs]
         _run_until_done(model, batch, progress, end_id, with_movement)
@@ -108,7 +108,7 @@ def _predict_from_one_start(
         limited, stopped, ran = replace(traced, loops=limit), None, None
         with wrap_user_errors(rule):
             chosen = choose_loops(rule, limited, planned, limit)
-        if rule.stops:
+        if rule.may_stop_early:
             stopped = find_first_done(rule, limited, planned)[1]
             ran = torch.where(stopped, chosen + rule.answer_lag, limit)
         elif rule.reads_output:
@@ -135,7 +135,7 @@ class _RuleProgress:
     def choose_answers(self, trace: Trace, loop: int) -> None:
         """Choose answers of the rows that stop after ``loop``, the last loop of ``trace``, by the rule or at their
         limit."""
-        if self.rule.stops:
+        if self.rule.may_stop_early:
             with wrap_user_errors(self.rule):
                 done = find_done_rows(self.rule, trace, loop, self.planned) & self.running
             self._take_answers(done, trace, self.rule.answer_lag, loop)
@@ -156,7 +156,7 @@ class _RuleProgress:
 
     def predictions(self) -> Predictions:
         predictions = Predictions(self.symbols, self.confidence, self.loops, residual=self.residual)
-        if not self.rule.stops:
+        if not self.rule.may_stop_early:
             return predictions
         loops_run = self.loops + self.rule.answer_lag * self.stopped_by_rule
         return replace(predictions, stopped_by_rule=self.stopped_by_rule, loops_run=loops_run)

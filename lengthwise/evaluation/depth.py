@@ -85,7 +85,7 @@ def measure_depths(
     """Return the row of ``measure_depth`` for each size. Rows of ``samples`` problems are read from the run's folder;
     other sizes are measured and, for a trained run, their rows are stored there. If the user's own code has changed
     since training, all sizes are measured and no row is stored."""
-    changed = bool(run.changed_code())
+    changed = bool(run.list_changed_classes())
     rows = [] if changed else run.rows("depth")
     rows_by_size = {tuple(row["sizes"]): row for row in rows if row["count"] == samples}
     all_sizes = [run.recipe.sizes(size) for size in sizes]

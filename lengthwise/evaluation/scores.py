@@ -191,7 +191,7 @@ def build_score(
         whole_row=whole_row / count,
         token_accuracy=tokens / total,
         loops=loops / count,
-        at_limit=at_limit / count if rule.stops else None,
+        at_limit=at_limit / count if rule.may_stop_early else None,
         ran=ran / count if rule.reads_output else None,
         precision=precision,
         family="alone" if measured_alone and kind not in KINDS_WITH_CURVE else None,

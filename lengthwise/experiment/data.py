@@ -37,7 +37,7 @@ def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) ->
     if isinstance(recipe.source, Finite):
         problem_set, rows = fixed_set(recipe.task, recipe.lengths, recipe.source), recipe.source.rows
         epoch, number = divmod(step, rows // recipe.batch)
-        order = _epoch_order(rows, recipe.data_seed, epoch)
+        order = _draw_epoch_order(rows, recipe.data_seed, epoch)
         problems = problem_set.take(order[number * recipe.batch : (number + 1) * recipe.batch])
     else:
         problems = _draw_step_problems(recipe, step, recipe.lengths.curriculum_step(step, exams_passed))
@@ -55,7 +55,7 @@ def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Prob
     seed, source = recipe.data_seed, effective_source(recipe.task, recipe.source)
     draws = {"generator": stream(seed, "train", step), "family_generator": stream(seed, "families", step)}
     draw_more = partial(_draw_problems, recipe, curriculum_step, **draws)
-    return _draw_part("train", source, draw_more, recipe.batch, keep_proportions=recipe.families + recipe.hard > 0)
+    return _draw_subset("train", source, draw_more, recipe.batch, keep_proportions=recipe.families + recipe.hard > 0)
 
 
 def _draw_problems(
@@ -82,7 +82,7 @@ def _draw_problems(
 _LATEST_ORDERS: dict[tuple[int, int], tuple[int, Int[Tensor, " n"]]] = {}
 
 
-def _epoch_order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
+def _draw_epoch_order(rows: int, seed: int, epoch: int) -> Int[Tensor, " n"]:
     """Return the order of a fixed set's problems in an epoch: a random permutation of ``rows`` indices."""
     latest = _LATEST_ORDERS.get((rows, seed))  # looked up once, because other threads may change it
     if latest is None or latest[0] != epoch:
@@ -122,7 +122,7 @@ def validation_problems(recipe: Recipe, count: int) -> Problems:
     draws = {"generator": stream(seed, "validation"), "family_generator": stream(seed, "families", "validation")}
     draw_more = partial(_draw_problems, recipe, curriculum_step, purpose="validation", **draws)
     source = effective_source(recipe.task, recipe.source)
-    return _draw_part("validation", source, draw_more, count, keep_proportions=recipe.families + recipe.hard > 0)
+    return _draw_subset("validation", source, draw_more, count, keep_proportions=recipe.families + recipe.hard > 0)
 
 
 def effective_source(task: Task, source: Source) -> Source:
@@ -189,7 +189,7 @@ def fresh_problems(
         return sample(torch.tensor([list(size)]).repeat(rows, 1), draw)
 
     with wrap_user_errors(task):
-        problems = _draw_part(purpose, source, draw_more, count)
+        problems = _draw_subset(purpose, source, draw_more, count)
     _check_ids(task, problems)
     return problems
 
@@ -242,7 +242,7 @@ def default_sizes(recipe: Recipe) -> Sequence[int]:
     return sorted(sizes if largest is None else {min(size, largest) for size in sizes})
 
 
-def check_training(recipe: Recipe, sizes: Iterable[AnySize] = ()) -> None:
+def check_training_problems(recipe: Recipe, sizes: Iterable[AnySize] = ()) -> None:
     """Raise UsageError if the task lacks problems that training will need: the fixed set, validation problems, or a
     problem of the largest size, whose positions are drawn too. Also call the task's ``answer_slots``, which may raise,
     for ``sizes`` that will be measured later."""
@@ -262,19 +262,19 @@ def check_training(recipe: Recipe, sizes: Iterable[AnySize] = ()) -> None:
     recipe.model.vary(inputs, stream(recipe.seed, "rehearsal"))
 
 
-def check_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "uniform") -> None:
+def check_test_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "uniform") -> None:
     """Raise UsageError if the recipe's task has no test problems of this kind at one of ``sizes``."""
     for size in sizes:
         evaluation_problems(recipe, size, 1, seed=0, kind=kind)
 
 
 def smallest_natural_size(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
-    """Return the smallest size of natural test problems whose largest is ``sizes``: ``top`` + 1 beyond the training
-    sizes, ``bottom`` to ``top``; otherwise ``bottom``. ``top`` is None if there is no training."""
+    """Return the smallest size of natural test problems up to ``sizes``: ``top`` + 1 if these are beyond the training
+    sizes, which are ``bottom`` to ``top``, else ``bottom``. ``top`` is None if there is no training."""
     return top + 1 if top is not None and max(sizes) > top else bottom
 
 
-def _draw_part(
+def _draw_subset(
     purpose: Purpose,
     source: Source,
     draw_more: Callable[[int], Problems],

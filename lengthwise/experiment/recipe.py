@@ -127,7 +127,7 @@ class Recipe(fields.Config):
         for probe in self.watch.probes:
             self.task.parse(probe)
         check_stopping(self.layout, self.stopping)
-        _check_end(self.layout, self.objective)
+        _check_end_symbol(self.layout, self.objective)
         # ``chosen_on`` holds for the recipe that stated it: for the fields that decide its weights, except the seeds.
         ignored = {"name", "model", "stopping", "watch", "seed", "data_seed", "chosen_on"}
         names = [own.name for own in dataclasses.fields(self) if own.name not in ignored]
@@ -254,7 +254,7 @@ class Recipe(fields.Config):
         return tuple(min(size, cap) if cap < top else size for cap in self.tops)
 
     @property
-    def looked_at(self) -> tuple[int, ...]:
+    def examined_sizes(self) -> tuple[int, ...]:
         """Sizes that may have influenced the recipe or its weights: those in ``chosen_on``, and those that ``watch``
         measures."""
         watched = self.watch.sizes if self.watch.every else ()
@@ -299,7 +299,7 @@ def largest_size_for_choosing(recipe: Recipe) -> int:
     return max(recipe.lengths.top + 1, int(1.3 * recipe.lengths.top))
 
 
-def check_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
+def check_sweep_sizes(recipe: Recipe, sizes: Iterable[AnySize]) -> None:
     """Raise UsageError for a size above ``largest_size_for_choosing``: larger sizes are kept for testing."""
     limit = largest_size_for_choosing(recipe)
     for size in sizes:
@@ -316,13 +316,13 @@ def import_parts() -> None:
 def check_stopping(layout: Layout, stopping: Stopping) -> None:
     """Raise UsageError if a rule reads the model's answers but the layout's inputs hold the right answers, or if a rule
     waits for an answer that is not empty but the layout's answers are never empty."""
-    _check_end(layout, stopping)
+    _check_end_symbol(layout, stopping)
     if layout.decodes and stopping.reads_output:
         names = f"{type(stopping).__name__} looks at the model's own answer, which {type(layout).__name__}"
         raise UsageError(f"{names} replaces by the right one: use Oracle or After")
 
 
-def _check_end(layout: Layout, part: Objective | Stopping) -> None:
+def _check_end_symbol(layout: Layout, part: Objective | Stopping) -> None:
     """Raise UsageError if a part needs an end symbol but the layout writes none."""
     if part.needs_end and not layout.ends:
         kind, rows = type(part).__name__, type(layout).__name__
@@ -344,7 +344,7 @@ def build_outline(recipe: Recipe) -> RunOutline:
         steps=recipe.steps,
         stopping=recipe.stopping.name,
         model=type(recipe.model).__name__,
-        looked_at=recipe.looked_at,
+        looked_at=recipe.examined_sizes,
     )
 
 

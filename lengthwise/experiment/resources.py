@@ -88,7 +88,7 @@ def estimate_evaluation(
     parts = (getattr(model, "mixer", None), *getattr(model, "positions", ()))
     attends_everywhere = not any(getattr(part, "sees_neighbours_only", False) for part in parts)
     # A rule that compares all loops keeps all their answers; one that stops rows keeps the latest ones.
-    compares = any(rule.reads_output and not rule.stops for rule in rules)
+    compares = any(rule.reads_output and not rule.may_stop_early for rule in rules)
     is_traced = len(rules) > 1 or any(rule.reads_output for rule in rules)
     memory, seconds = [], []
     for size in (sampled := sizes[:: max(1, len(sizes) // 32)]):  # if there are many sizes, a sample of them

@@ -37,14 +37,14 @@ class Stopping(fields.Config):
         return fields.part_text(self)
 
     @property
-    def stops(self) -> bool:
+    def may_stop_early(self) -> bool:
         """True if the rule defines ``done``, so that a row may end before its limit."""
         return type(self).done is not Stopping.done
 
     @property
     def reads_output(self) -> bool:
         """True if the rule chooses among the answers of several loops."""
-        return self.stops or type(self).choose is not Stopping.choose
+        return self.may_stop_early or type(self).choose is not Stopping.choose
 
     @abstractmethod
     def limit(self, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
@@ -58,7 +58,7 @@ class Stopping(fields.Config):
     def choose(self, trace: Trace, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
         """Return, per row, the loop whose answer is used, from 1 to the limit: by default the loop that ``done``
         chooses, or the last one."""
-        return find_first_done(self, trace, planned)[0] if self.stops else self.limit(planned)
+        return find_first_done(self, trace, planned)[0] if self.may_stop_early else self.limit(planned)
 
 
 @dataclass(frozen=True)
@@ -211,8 +211,8 @@ class Restarts(Stopping):
         object.__setattr__(self, "needs_movement", self.pick == "residual" or self.rule.needs_movement)
 
     @property
-    def stops(self) -> bool:
-        return self.rule.stops
+    def may_stop_early(self) -> bool:
+        return self.rule.may_stop_early
 
     @property
     def reads_output(self) -> bool:
@@ -256,11 +256,11 @@ def choose_loops(
     return chosen
 
 
-def _check_rows(part: fields.Config, method: str, returned: object, dtype: torch.dtype, rows: int) -> None:
-    """Raise UsageError unless what a part's method ``returned`` is a tensor of this type with one number per row."""
-    if not isinstance(returned, Tensor) or returned.dtype != dtype or returned.shape != (rows,):
+def _check_rows(part: fields.Config, method: str, value: object, dtype: torch.dtype, rows: int) -> None:
+    """Raise UsageError unless ``value``, returned by a part's method, is a tensor of this type, one number per row."""
+    if not isinstance(value, Tensor) or value.dtype != dtype or value.shape != (rows,):
         expected = "torch.bool" if dtype == torch.bool else "torch.long"
-        actual = describe_value(returned)
+        actual = describe_value(value)
         name = fields.part_text(part)
         raise UsageError(f"{name}: {method} must return a {expected} for each of {rows} rows, not {actual}")
 

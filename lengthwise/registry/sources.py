@@ -244,10 +244,10 @@ class RecipeFile:
 
 def list_recipe_names() -> list[str]:
     """Return the names of the shipped recipes."""
-    return [name for system in list_systems() for name in system.recipes]
+    return [name for system in list_recipe_files() for name in system.recipes]
 
 
-def list_systems() -> list[RecipeFile]:
+def list_recipe_files() -> list[RecipeFile]:
     """Return the shipped recipes by file. The names of the recipes in families are read from ``MEMBERS``."""
     members, found = json.loads(MEMBERS.read_text(encoding="utf-8")), []
     for path in _list_files("recipes"):

@@ -148,7 +148,7 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
     if not drawn:
         rest_text = f" and {len(runs) - 3} more" if len(runs) > 3 else ""
         first = ", ".join(run.folder.name for run in runs[:3])
-        raise UsageError(f"{first}{rest_text}: no scores yet; {runs[0].how_to_measure}")
+        raise UsageError(f"{first}{rest_text}: no scores yet; {runs[0].measure_advice}")
     return drawn
 
 

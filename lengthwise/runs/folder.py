@@ -104,7 +104,7 @@ def inquiry_path(name: str | Path) -> Path | None:
     return next((path for path in paths if is_folder(path) and (path / "asked.json").is_file()), None)
 
 
-def list_shipped() -> list[str]:
+def shipped_names() -> list[str]:
     """Return the names of the shipped weights, which come with the package."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
 
@@ -173,8 +173,8 @@ class Folder:
     @contextmanager
     def lock(self, *, wait: bool = False, folder_kind: str = "run") -> Iterator[None]:
         """Keep other processes from working on this folder during a ``with`` block. If a process already works on the
-        folder, raise UsageError or, with ``wait``, wait until it has ended. The system frees the lock of a process that
-        ends in any way. A network file system locks across machines only if it supports locks."""
+        folder, raise UsageError or, with ``wait``, wait until it has ended. The system releases the lock when
+        its process ends, even by a crash. A network file system locks across machines only if it supports locks."""
         from filelock import FileLock, Timeout  # imported late, because only training needs it
 
         path, owner = self.folder / ".lock", self.folder / ".owner"
@@ -232,17 +232,17 @@ class RunFolder(Folder):
         return (self.folder / "model.safetensors").exists()
 
     @property
-    def how_to_continue(self) -> str:
-        """The advice, in an error, on how to continue the training of this run."""
+    def continue_advice(self) -> str:
+        """Advice on how to continue the training of this run, as error messages give it."""
         is_among_runs = self.folder.resolve().parent == runs_folder().resolve()
         return f"`lengthwise train {self.folder}` continues it" if is_among_runs else "repeat the call that trained it"
 
     @property
-    def how_to_measure(self) -> str:
-        """The advice, for a run without scores, on how to get scores."""
+    def measure_advice(self) -> str:
+        """Advice on how to get scores of this run, which has none, as error messages give it."""
         if self.done or self.diverged:
             return "`lengthwise evaluate RUN` measures a run"
-        return f"its training has not ended; {self.how_to_continue}"
+        return f"its training has not ended; {self.continue_advice}"
 
     @property
     def failure_file(self) -> Path:
@@ -293,10 +293,10 @@ class RunFolder(Folder):
         about = {name: value for name, value in self._about().items() if name != "outline"}
         return self._validate(AboutFile, about, "it") if about else {}
 
-    def _validate(self, kind: Any, value: Any, where: str) -> Any:
+    def _validate(self, kind: Any, value: Any, location: str) -> Any:
         path = self.folder / "about.json"
         try:
-            return fields.decode(kind, value, f"{path}: {where}")
+            return fields.decode(kind, value, f"{path}: {location}")
         except UsageError as error:
             raise UsageError(f"{error}; delete {path.name}; a report does not need it") from None
 

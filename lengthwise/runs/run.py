@@ -37,7 +37,7 @@ from lengthwise.experiment.own_code import changed_classes, hash_user_code
 from lengthwise.experiment.recipe import Recipe, build_outline, is_shipped_recipe
 from lengthwise.experiment.resources import available_memory, estimate_model
 from lengthwise.models import Model, get_device
-from lengthwise.runs.folder import SHIPPED, RunFolder, check_is_run, find_run, list_shipped, run_path, runs_folder
+from lengthwise.runs.folder import SHIPPED, RunFolder, check_is_run, find_run, run_path, runs_folder, shipped_names
 from lengthwise.runs.hub import PREFIX, download_weights, parse_address
 
 FINAL_FILE = "final.pt"  # the final training state, from which another run can start
@@ -69,7 +69,7 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
     recipe = read_recipe(folder)
     path = folder / "model.safetensors"
     if not path.is_file():
-        advice = RunFolder(folder).how_to_continue
+        advice = RunFolder(folder).continue_advice
         raise UsageError(f"{folder}: there is no model.safetensors: has its training ended? {advice}")
     estimate_model(recipe).check(f"{folder}: its model")
     model = recipe.build()
@@ -96,7 +96,7 @@ def _describe_misfit(model: Model, tensors: Mapping[str, Tensor], run: Run) -> s
     rest_texts = [f" and {len(names) - 1} more" * (len(names) > 1) for names in found.values()]
     reasons = [f"{fault} {found[fault][0]}{rest}" for fault, rest in zip(found, rest_texts, strict=True)]
     reason = f"these weights do not fit the recipe beside them: {', '.join(reasons)}"
-    if changed := run.changed_code(model):
+    if changed := run.list_changed_classes(model):
         reason += f"; {', '.join(changed)} changed since they were trained: undo the change, or train again"
     return reason
 
@@ -110,7 +110,7 @@ def weights_folder(weights: str | Path) -> Path:
         return download_weights(str(weights))
     if folder := find_run(weights):
         return folder
-    if str(weights) in list_shipped():
+    if str(weights) in shipped_names():
         return SHIPPED / str(weights)
     pattern = f"{re.escape(str(weights))}-[0-9a-f]{{10}}"
     # Unlike Path.glob, glob ignores folders that cannot be read.
@@ -119,8 +119,9 @@ def weights_folder(weights: str | Path) -> Path:
         raise UsageError(f"{weights}: name one of its runs: {', '.join(trained[:3])}")
     if is_shipped_recipe(str(weights)):
         raise UsageError(f"{weights}: this recipe has no shipped weights: train it first: `lengthwise train {weights}`")
-    advice = suggest(str(weights), list_shipped()) or "; other recipes are trained first: `lengthwise train RECIPE`"
-    raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(list_shipped())}{advice}")
+    names = shipped_names()
+    advice = suggest(str(weights), names) or "; other recipes are trained first: `lengthwise train RECIPE`"
+    raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(names)}{advice}")
 
 
 def weights_name(weights: str | Path, folder: Path) -> str:
@@ -236,13 +237,13 @@ class Run(RunFolder):
         if not self.done and not (self.folder / "state.pt").exists():  # nothing is trained yet
             if (hashes := hash_user_code(self.recipe, model)) or (self.folder / CODE_FILE).exists():
                 write_json(self.folder / CODE_FILE, hashes)
-        elif changed := self.changed_code(model):
+        elif changed := self.list_changed_classes(model):
             raise UsageError(
                 f"{self.folder}: {', '.join(changed)} changed since this run was trained; set name=… for a new run, or "
                 "delete the folder"
             )
 
-    def changed_code(self, model: nn.Module | None = None) -> list[str]:
+    def list_changed_classes(self, model: nn.Module | None = None) -> list[str]:
         """Return the names of user-defined classes in the recipe and ``model`` (by default the trained model) that have
         changed since this run was trained."""
         if not (self.folder / CODE_FILE).exists():  # no own classes, or a run of an earlier version

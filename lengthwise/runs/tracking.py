@@ -109,7 +109,7 @@ class Tracker:
         self.sent_counts[kind] = self.seen_counts[kind]
         write_json(self.ledger, self.sent_counts)  # first: a process killed here skips a row, never sends one twice
         axis, axis_value = ("size", max(row["sizes"])) if kind == "scores" else ("step", row["step"])
-        values = _name_score(row, self.run) if kind == "scores" else dict(_flatten_numbers(row))
+        values = _format_score_name(row, self.run) if kind == "scores" else dict(_flatten_numbers(row))
         if not values:
             return
         try:
@@ -171,7 +171,7 @@ def _flatten_numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
             yield path + name, float(value)
 
 
-def _name_score(row: Row, run: RunFolder) -> dict[str, float]:
+def _format_score_name(row: Row, run: RunFolder) -> dict[str, float]:
     """Return a score's exact match under a name such as ``exact match/uniform``. The name includes the stopping rule if
     it is not the recipe's, and the sizes if they differ between axes."""
     name = "exact match/" + row["problems"]

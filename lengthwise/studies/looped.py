@@ -40,7 +40,7 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     highlight, panels = next((name for name in MAIN_METHODS if name in chosen), chosen[-1]), []
     for task in task_names:
         recipes = {method: _find_recipe(task, method, scale) for method in chosen}
-        top, tested = recipes[chosen[0]].lengths.top, test_length(task, scale)
+        top, tested = recipes[chosen[0]].lengths.top, scaled_test_length(task, scale)
         extra = 30 if task in LONG_SEARCH_TASKS else 20
         claim = Claim("FOP-Loop-Adaptive", tested, "near-perfect; next-token baselines fail", PAPER)
         panel = Panel(
@@ -60,7 +60,7 @@ def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu
     return Study("Looped transformers and their baselines", tuple(panels), samples=6400, highlight=highlight)
 
 
-def test_length(task: str, scale: Scale) -> int:
+def scaled_test_length(task: str, scale: Scale) -> int:
     """Return the test length of a task: the published test length, scaled to the training length of this scale."""
     return TEST_LENGTHS[task] * SETTINGS[scale][task].top // SETTINGS["paper"][task].top
 

@@ -14,7 +14,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.files import error_line
 from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.models.external import read_tensor_bytes
-from lengthwise.runs.folder import RunFolder, list_shipped, runs_folder
+from lengthwise.runs.folder import RunFolder, runs_folder, shipped_names
 from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import FINAL_FILE, Run, load, read_recipe, weights_folder
 
@@ -41,7 +41,7 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
         recipe.build().load_state_dict(provided["model"])
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
         raise UsageError(f"{run}: its weights do not fit this recipe's model ({error_line(error)})") from None
-    if str(run).startswith(PREFIX) or str(run) in list_shipped():
+    if str(run).startswith(PREFIX) or str(run) in shipped_names():
         name = str(run)
     else:
         name = folder.name if folder.resolve().parent == runs_folder().resolve() else str(folder.resolve())

@@ -365,7 +365,7 @@ def try_training(
     with wrap_user_errors(recipe), rng.preserve_generators():
         trainer = Trainer(shrink(recipe), device, matmul=matmul)
         causality.check_model(trainer.model, recipe, [recipe.tops, *sizes])
-        data.check_training(recipe, sizes)
+        data.check_training_problems(recipe, sizes)
         check_storable(trainer.model.state_dict())
         trainer.advance()
         trainer.step, trainer.exams_passed = recipe.steps - 1, recipe.lengths.top

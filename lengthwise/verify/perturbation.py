@@ -67,7 +67,7 @@ def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
     return AnswerMetrics(exact, validation_loss(weights.model, recipe, problems))
 
 
-def measure_perturbed(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
+def measure_perturbed_weights(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
     """Return the metrics of "unchanged", "shuffled", "noisy" and "jittered" weights. Of ``DRAWS`` draws the best counts
     where the model should fail (shuffled, noisy), the worst where it should not (jittered)."""
     measured = {"unchanged": measure_answers(weights, problems)}
@@ -85,10 +85,10 @@ def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> l
     """Return the names of parameters that affect no logit at the positions of the loss."""
     recipe, model = weights.recipe, weights.model
     batch = recipe.layout.write(problems, recipe.task)
-    original_logits, unused = _logits(weights, batch), []
+    original_logits, unused = _compute_logits(weights, batch), []
     for number, (name, _) in enumerate(model.named_parameters()):
         with perturb_parameters(model, add_noise, stream(seed, "unused", number), only_parameter=name):
-            changed_logits = _logits(weights, batch)
+            changed_logits = _compute_logits(weights, batch)
         # Smaller changes, relative to the largest logit, are rounding.
         change = (changed_logits - original_logits).abs().max()
         if change <= 1e-6 * (1 + original_logits.abs().max()):  # False for NaN
@@ -97,7 +97,7 @@ def find_unused_parameters(weights: Weights, problems: Problems, seed: int) -> l
 
 
 @torch.no_grad()
-def _logits(weights: Weights, batch: Batch) -> Tensor:
+def _compute_logits(weights: Weights, batch: Batch) -> Tensor:
     weights.model.eval()
     loops = weights.recipe.loops.planned(batch.rounds)
     return choose_runner(weights.model).last(batch.inputs, loops, batch.loss_mask).cpu().double()

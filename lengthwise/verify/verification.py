@@ -55,7 +55,7 @@ from lengthwise.verify.claims import Claims, find_contradictions, find_refuted_c
 from lengthwise.verify.perturbation import (
     count_changed_answers,
     find_unused_parameters,
-    measure_perturbed,
+    measure_perturbed_weights,
 )
 
 SAMPLES = 1000  # uniform problems per size
@@ -115,8 +115,8 @@ def verify(
                 refused = str(error)
         checks.append(_check_attack(attack_result, refused))
     measured_sizes = [size for size in requested_sizes if size not in left_out]
-    longest = longest_certain_size(rows)
-    uniform = longest_certain_size(row for row in rows if row["problems"] == "uniform")
+    longest = longest_solved_size(rows)
+    uniform = longest_solved_size(row for row in rows if row["problems"] == "uniform")
     about = {"name": weights.name, "recipe": recipe.name, "id": recipe.id, "task": recipe.task.name}
     about |= {"trained_to": size_text(recipe.tops), "stopping": recipe.stopping.name}
     about |= {"tensors": weights_digest(weights.model.state_dict()), "files": dict(files or {}), "seed": seed}
@@ -195,7 +195,7 @@ def count_operations(weights: Weights, sizes: tuple[int, ...]) -> int:
 
 
 def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Claims) -> Check:
-    """Check that training draws no problem beyond its training lengths, and that some score is beyond them."""
+    """Check that training draws no problem beyond its training lengths, and that longer ones were measured."""
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (CHECKED_STEPS - 1)) for part in range(CHECKED_STEPS)}
     largest_drawn = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
@@ -227,7 +227,7 @@ def _check_repetition_and_context(weights: Weights, problems: Problems) -> Itera
 
 def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterator[Check]:
     """Check that answers depend on the weights, and on nearly all of them, but not on rounding errors."""
-    measured = measure_perturbed(weights, problems, seed)
+    measured = measure_perturbed_weights(weights, problems, seed)
     answers = torch.cat([problems.answer_length[:, None], problems.answer], 1)
     chance = float(answers.unique(dim=0, return_counts=True)[1].max()) / len(problems)  # the most frequent answer
     unchanged, jittered = measured["unchanged"], measured["jittered"]
@@ -266,7 +266,7 @@ def _measure_scores(
     rows = [score.row() for score in evaluate_families(weights, short, samples=samples_per_family, seed=seed)]
     ordered = sorted(dict.fromkeys(sizes), key=lambda size: (max(size), size))
     for number, size in enumerate(ordered):
-        solving = longest_certain_size(rows) == (ordered[number - 1] if number else longest_certain_size(rows))
+        solving = longest_solved_size(rows) == (ordered[number - 1] if number else longest_solved_size(rows))
         problem_count = samples + samples_per_family * names * solving
         if rate * problem_count * relative_cost(recipe, size) > end - clock():
             return rows, ordered[number:]
@@ -279,7 +279,7 @@ def _measure_scores(
     return rows, []
 
 
-def longest_certain_size(rows: Iterable[Row]) -> Sizes | None:
+def longest_solved_size(rows: Iterable[Row]) -> Sizes | None:
     """Return the largest size that is solved together with all smaller sizes. A size is solved if the lower ends of the
     95 % intervals of exact match, on uniform problems and on each family, are at least .99; if all problems of a size
     were measured, exact match itself counts. A score card, with fewer problems of each family, is less strict."""
@@ -320,7 +320,7 @@ def retrain_and_compare(
     weights: Weights, rows: Sequence[dict[str, Any]], seed: int, progress: Progress | None = None, **options: Any
 ) -> Check:
     """Train the recipe of these weights again and compare. The check passes if the weights are equal, or if the new
-    ones refute no score on uniform problems in ``rows``, as another processor may change the last bits."""
+    weights refute no score on uniform problems in ``rows``, as another processor may change the last bits."""
     name = "retraining"
     with tempfile.TemporaryDirectory() as folder:
         try:

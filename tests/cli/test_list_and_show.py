@@ -46,7 +46,7 @@ def test_sources_and_imported_code_agree():
         for kind, found in catalog.parts().items()
     }
     assert parts == ours
-    assert {name: about for one in sources.list_systems() for name, about in one.recipes.items()} == {
+    assert {name: about for one in sources.list_recipe_files() for name, about in one.recipes.items()} == {
         name: catalog.read_summary(function) for name, function in catalog._shipped_recipes().items()
     }, "run `make docs`"
     assert sources.list_studies() == {

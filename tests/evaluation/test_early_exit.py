@@ -23,7 +23,7 @@ RULES = [
     Settled(0.3, most=40), Settled(0.02, period=2, most=40), Settled(1e-6, most=9), Converged(), Converged(1, most=12),
     Halted(), Halted(more=2, most=15),
     *(rule for rule in list_parts("stopping")
-      if rule.stops and rule.starts == 1 and type(rule) not in (Settled, Converged, Halted)),
+      if rule.may_stop_early and rule.starts == 1 and type(rule) not in (Settled, Converged, Halted)),
 ]  # fmt: skip
 WEIGHTS = ["looped-pairs", "halting-parity"]
 WEIGHTS += ["looped-parity", "looped-multiplication", "looped-unique-set"] * LONG

@@ -210,7 +210,7 @@ def test_an_id_that_is_no_symbol_is_named_before_training():
     message = r"^_length-task: an answer holds the id 5; its symbols are 0 to 3$"
     assert len(data.evaluation_problems(recipe, 3, 4, seed=0)) == 4
     with pytest.raises(lw.UsageError, match=message):
-        data.check_problems(recipe, [3, 5])
+        data.check_test_problems(recipe, [3, 5])
 
 
 def test_an_epoch_goes_through_the_whole_set_in_its_own_order():

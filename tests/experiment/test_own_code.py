@@ -122,7 +122,7 @@ def test_a_run_does_not_continue_with_changed_code(write, old, new, stacked, cap
     printed = " ".join(capsys.readouterr().err.split())
     assert "my_scaled.Net" in printed and "not kept; undo the change, or train again" in printed
     assert not run.rows("scores")
-    assert Run.open(run.folder).changed_code(changed.build())
+    assert Run.open(run.folder).list_changed_classes(changed.build())
 
 
 def test_weights_of_changed_code_that_do_not_fit_are_explained(write):
@@ -158,16 +158,16 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path
     run = train(one)
     assert str(run.folder) == output.strip()
     kept = json.loads((run.folder / "code.json").read_text())
-    assert set(kept) == {"my_scaled.Scaled", "my_scaled.Net"} and not run.changed_code()
+    assert set(kept) == {"my_scaled.Scaled", "my_scaled.Net"} and not run.list_changed_classes()
     # As an earlier version stored it when the file ran as a script.
     (run.folder / "code.json").write_text(json.dumps(kept).replace("my_scaled", "__main__"))
-    assert not run.changed_code()
+    assert not run.list_changed_classes()
     changed = recipe(write(SCRIPT.replace(*CHANGES[0])))
     (run.folder / "code.json").write_text(json.dumps(kept))
-    assert run.changed_code(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
+    assert run.list_changed_classes(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
     (run.folder / "code.json").write_text('{"my_scaled.Net": [1]}')
     with pytest.raises(lw.UsageError, match=r"code\.json\.my_scaled\.Net: "):
-        run.changed_code()
+        run.list_changed_classes()
     (run.folder / "code.json").write_text(json.dumps(kept))
     write(SCRIPT)
     assert call_in_fork(as_script, tmp_path) == output

@@ -14,7 +14,7 @@ from lengthwise.api import catalog
 from lengthwise.base.errors import UsageError
 from lengthwise.cli import sweep as verb
 from lengthwise.experiment.lengths import Uniform
-from lengthwise.experiment.recipe import Recipe, change_recipe, check_sizes, largest_size_for_choosing
+from lengthwise.experiment.recipe import Recipe, change_recipe, check_sweep_sizes, largest_size_for_choosing
 from lengthwise.jobs.search import Axis, Search, grid_points, parse_axes
 from lengthwise.report.sweep import compute_importances, rank_trials, sweep_figure
 from lengthwise.runs.run import Run
@@ -71,9 +71,9 @@ def test_invalid_sweeps_are_refused():
 def test_no_recipe_is_chosen_by_its_tests():
     recipe = catalog.recipe("looped-parity")
     assert largest_size_for_choosing(recipe) == 26
-    check_sizes(recipe, [4, 20, 26])
+    check_sweep_sizes(recipe, [4, 20, 26])
     with pytest.raises(UsageError, match="size 27 is kept for testing"):
-        check_sizes(recipe, [20, 27])
+        check_sweep_sizes(recipe, [20, 27])
     done = command("sweep", "looped-parity", "model.width=8,16", "--lengths", "20,40", *SMALL[:-3])
     assert done.returncode == 2 and "up to 5; size 20 is kept for testing" in done.stderr
 

@@ -20,13 +20,13 @@ from lengthwise.base.progress import ProgressLine
 from lengthwise.cli import verify as verbs_verify
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.models.single_pass import SinglePass
-from lengthwise.runs.folder import SHIPPED, list_shipped
+from lengthwise.runs.folder import SHIPPED, shipped_names
 from lengthwise.runs.run import Run, Weights, load
 from lengthwise.training.loop import train
 from lengthwise.verify import claims, verification
 from lengthwise.verify.claims import Claims, read_claims
 from lengthwise.verify.perturbation import count_changed_answers
-from lengthwise.verify.verification import count_operations, longest_certain_size, sign_record, verify
+from lengthwise.verify.verification import count_operations, longest_solved_size, sign_record, verify
 
 SPOKEN = replace(NEXT, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
 
@@ -65,7 +65,7 @@ def pairs():
 
 
 @pytest.mark.skipif(not LONG, reason="minutes")
-@pytest.mark.parametrize("name", list_shipped())
+@pytest.mark.parametrize("name", shipped_names())
 def test_shipped_weights_pass(name, monkeypatch):
     monkeypatch.undo()
     found = verify(load(name), read_claims(SHIPPED / name), seconds=10)
@@ -243,11 +243,11 @@ def test_the_score_needs_every_family_and_every_smaller_size():
     def row(size, exact, problems="uniform", low=None):
         return claim(size, exact, problems=problems, low=exact if low is None else low)
 
-    assert longest_certain_size([row(8, 1.0), row(16, 1.0)]) == (16,)
-    assert longest_certain_size([row(8, 1.0), row(16, 1.0), row(16, 0.98, "runs")]) == (8,)
-    assert longest_certain_size([row(8, 1.0), row(12, 0.9), row(16, 1.0)]) == (8,)
-    assert longest_certain_size([row(2, 1.0, "every", 0.5), row(8, 1.0)]) == (8,)  # nothing is left to chance
-    assert longest_certain_size([row(2, 0.75, "every", 0.5), row(8, 1.0)]) is None
+    assert longest_solved_size([row(8, 1.0), row(16, 1.0)]) == (16,)
+    assert longest_solved_size([row(8, 1.0), row(16, 1.0), row(16, 0.98, "runs")]) == (8,)
+    assert longest_solved_size([row(8, 1.0), row(12, 0.9), row(16, 1.0)]) == (8,)
+    assert longest_solved_size([row(2, 1.0, "every", 0.5), row(8, 1.0)]) == (8,)  # nothing is left to chance
+    assert longest_solved_size([row(2, 0.75, "every", 0.5), row(8, 1.0)]) is None
 
 
 def test_a_size_that_takes_too_long_is_left_out():
