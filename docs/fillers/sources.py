@@ -14,7 +14,7 @@ from fillers.rows import ROOT, WITHIN, exact_by_seed, maps_of, numbers, outlines
 from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, share_text, size_text
 
 VERDICTS = ("agrees", "better, none fitted", "disagrees", "undecided")
-HEADS = ("claim", "at", "here", "verdict")
+HEADS = ("claim", "at", "here", "earlier seeds", "verdict")
 SEEDS = 3  # fewer decide nothing
 
 
@@ -43,11 +43,12 @@ def headline(name: str, system: str) -> str:
     for claim in (one for one in toml_claims if one.get("headline") == system):
         runs = json.loads((ROOT / claim["folder"] / "runs.json").read_text())
         minutes = statistics.median(run["cpu_s"] for run in runs if run["recipe_name"] == claim["recipe"]) / 60
-        says, at, here, _ = _line(claim)
+        says, at, here, *_ = _line(claim)
+        score = re.sub(r"; (claimed|[\d a-z]+ seeds).*", "", here)
         seeds = str(len(_figures(claim, claim["recipe"])))
-        cells = (says, f"{here.split(';')[0].split(' (before')[0]} at {at.strip('*')}", seeds, f"{minutes:,.0f}")
+        cells = (says, f"{score} at {at.strip('*')}", seeds, f"{minutes:,.0f}")
         lines.append((*cells, f"`{claim['command']}`"))
-    return f"{table_of(lines)}\nMeans over seeds (any seed's lowest family). CPU minutes per run.\n"
+    return f"{table_of(lines)}\nMeans over seeds, in brackets any seed's lowest family; CPU minutes per run.\n"
 
 
 def standings(name: str) -> str:
@@ -57,10 +58,10 @@ def standings(name: str) -> str:
         group: defaultdict(list) for group in ("Reproduced", "Contradicted", "Open")
     }
     for claim in toml_claims:
-        says, at, here, result = _line(claim)
+        says, at, here, _, result = _line(claim)
         at = at.strip("*")
         place = "Here:" if says.endswith(f" {at}") else f"At {at}:"
-        text = f"- {says}. {place} {re.sub(r'; claimed [^;]*', '', here.split(' (before')[0])}"
+        text = f"- {says}. {place} {re.sub(r'; claimed [^;]*', '', here)}"
         if result.startswith("agrees"):
             found["Reproduced"][claim["source"]].append(f"{text}.\n")
         elif result.startswith("disagrees"):
@@ -101,7 +102,8 @@ def _line(claim: Row) -> list[str]:
     here = _cell(claim, claim["recipe"], shares)
     if others:
         best = max(others.items(), key=lambda other: statistics.fmean(other[1] or [0]))
-        here += f" against {_cell(claim, *best)}" + f", best of {len(others)}" * (len(others) > 1)
+        here += f"; best of {len(others)} others: " if len(others) > 1 else " against "
+        here += _cell(claim, *best)
     at = claim["sizes"].replace("-", "–").replace("x", " × ") + (f", {claim['stop']}" if "stop" in claim else "")
     bound = "above" if others else claim["agrees"].replace(">=", "≥").replace("<=", "≤")
     unfit = unfitted(claim["folder"])
@@ -115,11 +117,10 @@ def _line(claim: Row) -> list[str]:
     usual = {">= 0.95", "<= 0.6"}  # what the page says once
     here += "" if others or claim["agrees"] in usual else f"; claimed {bound}"
     seeds = "" if seeds == "1" else f"; {seeds} seeds"
-    earlier = claim.get("earlier", {"recipes": 0})  # of this name, as docs/claims.toml counts them
-    if earlier["recipes"]:
-        missed = f"{earlier['missed']} of {earlier['seeds']} missed" if "missed" in earlier else earlier["seeds"]
-        seeds += f" (before: {missed})"
-    return [claim["says"], at, here + seeds, result]
+    earlier, count = "", claim.get("earlier", {"recipes": 0})  # of this name, as docs/claims.toml counts them
+    if count["recipes"]:
+        earlier = (f"{count['missed']} of " if "missed" in count else "") + str(count["seeds"])
+    return [claim["says"], at, here + seeds, earlier, result]
 
 
 def _was_chosen_out_of_range(claim: Row) -> bool:
