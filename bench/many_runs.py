@@ -40,7 +40,7 @@ class Simulated(Launcher):
     slots: Size = SLOTS
     seconds: Positive = 1.0  # duration of a run
 
-    def executor(self, jobs):
+    def build_executor(self, jobs):
         return Cluster(self)
 
     def max_parallel(self, jobs):

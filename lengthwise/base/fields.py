@@ -289,7 +289,7 @@ def part_classes(base_class: type) -> dict[str, type]:
         foreign = [f"{other.__module__}.{other.__name__}" for other in same_name
                    if other.__module__.split(".")[0] != "lengthwise"]  # fmt: skip
         if len(foreign) == 1:
-            raise UsageError(f"{foreign[0]}: the package has a part of this name; rename yours")
+            raise UsageError(f"{foreign[0]}: the package has a part of this name; rename your class")
         classes[recorded_name(cls)] = cls
     return classes
 

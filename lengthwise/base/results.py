@@ -130,27 +130,27 @@ def independent_trials(count: int, together: int | None = None) -> float:
     return count**2 / (full * (together or 1) ** 2 + remainder**2)
 
 
-def counted_problems(row: Mapping[str, Any]) -> int:
+def count_problems(row: Mapping[str, Any]) -> int:
     """Return the number of problems that a row's interval counts: problems repeated from a fixed set count once."""
     return row.get("distinct", row["count"]) if row.get("fixed_set") else row["count"]
 
 
 def effective_trials(row: Mapping[str, Any]) -> float:
     """Return the effective number of independent trials of a score's row."""
-    return independent_trials(counted_problems(row), row.get("together"))
+    return independent_trials(count_problems(row), row.get("together"))
 
 
-def wilson_interval(share: float, count: float, z: float = NORMAL_QUANTILE) -> tuple[float, float]:
-    """Return Wilson's (1927) interval of a proportion ``share`` of ``count`` trials, 1 or more, not necessarily whole
-    (see ``independent_trials``); ``z`` is the normal quantile. Raises ValueError if ``count`` is below 1."""
+def wilson_interval(proportion: float, count: float, z: float = NORMAL_QUANTILE) -> tuple[float, float]:
+    """Return Wilson's (1927) interval of a ``proportion`` of ``count`` trials, 1 or more, not necessarily whole (see
+    ``independent_trials``); ``z`` is the normal quantile. Raises ValueError if ``count`` is below 1."""
     if count < 1:
         raise ValueError(f"an interval needs at least one trial, not {count}")
-    centre = share + z * z / (2 * count)
-    spread = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    centre = proportion + z * z / (2 * count)
+    spread = z * math.sqrt(proportion * (1 - proportion) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
     # Rounding must not put a proportion of 0 or 1 outside its own interval.
-    low = 0.0 if share == 0 else max(0.0, (centre - spread) / scale)
-    high = 1.0 if share == 1 else min(1.0, (centre + spread) / scale)
+    low = 0.0 if proportion == 0 else max(0.0, (centre - spread) / scale)
+    high = 1.0 if proportion == 1 else min(1.0, (centre + spread) / scale)
     return low, high
 
 
@@ -166,8 +166,8 @@ def worst_rows(rows: Iterable[Row]) -> list[Row]:
 
 def worst_interval(rows: Sequence[Row]) -> dict[str, float]:
     """Return the 95 % interval of the lowest exact match of several families, as ``low`` and ``high``. The family with
-    the lowest score was picked among all, so the interval is that of a minimum: Wilson intervals of all families that
-    hold together (Bonferroni's correction)."""
+    the lowest score was picked among all, so the interval is that of a minimum, from Wilson intervals that hold for
+    all families at once (Bonferroni's correction)."""
     z = NormalDist().inv_cdf(1 - 0.025 / len(rows))
     lows, highs = zip(*(wilson_interval(row["exact"], effective_trials(row), z) for row in rows), strict=True)
     return {"low": min(lows), "high": min(highs)}
@@ -200,9 +200,9 @@ def welch_interval(
 
 @dataclass(frozen=True)
 class Claim:
-    """A published result, shown next to this package's."""
+    """A published result, shown next to this package's results."""
 
-    who: str
+    system: str  # the name of the published model
     size: int
     reported: str  # the result as published, in numbers or words
     standing: str  # its source, and how reliable that is
@@ -277,12 +277,12 @@ def group_seeds(fates: Iterable[Fate]) -> list[list[Fate]]:
     return [*group_by(fates, lambda fate: (fate.recipe, fate.task, fate.sizes)).values()]
 
 
-def seeds_name(seeds: Sequence[Fate]) -> str:
+def seeds_name(fates: Sequence[Fate]) -> str:
     """Return the name of the weights if there is one set, else the recipe and the number of seeds."""
-    return seeds[0].weights if len(seeds) == 1 else f"{seeds[0].recipe}, {len(seeds)} seeds"
+    return fates[0].weights if len(fates) == 1 else f"{fates[0].recipe}, {len(fates)} seeds"
 
 
-def seeds_verdict(seeds: Sequence[Fate]) -> str:
-    """Return the verdict if all seeds have the same one, else the number of seeds with each verdict."""
-    verdicts = Counter(fate.verdict for fate in seeds)
+def seeds_verdict(fates: Sequence[Fate]) -> str:
+    """Return the verdict if all seeds have the same verdict, else the number of seeds with each verdict."""
+    verdicts = Counter(fate.verdict for fate in fates)
     return ", ".join(name if len(verdicts) == 1 else f"{name} {count}" for name, count in verdicts.most_common())

@@ -55,7 +55,7 @@ def borrow_torch_generators() -> Iterator[None]:
 
 @contextmanager
 def preserve_generators() -> Iterator[None]:
-    """Reserve torch's generators as ``borrow_torch_generators`` does, and restore Python's, which user code may use."""
+    """Reserve and restore torch's generators, and restore Python's generator too, which user code may use."""
     with borrow_torch_generators():
         state = random.getstate()
         try:

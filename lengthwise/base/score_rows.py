@@ -32,12 +32,12 @@ def count_text(count: int, distinct: int | None) -> str:
     return str(count) if distinct is None else f"{count} ({distinct} different)"
 
 
-def share_text(share: float, decimals: int = 2) -> str:
+def share_text(fraction: float, decimals: int = 2) -> str:
     """Format a fraction to ``decimals`` places; ``<.01`` and ``>.99`` replace values that would round to 0 or 1."""
     half = 0.5 * 10**-decimals
-    if 1 - half <= share < 1:
+    if 1 - half <= fraction < 1:
         return f">.{'9' * decimals}"
-    return f"<.{1:0{decimals}}" if 0 < share < half else f"{share:.{decimals}f}"
+    return f"<.{1:0{decimals}}" if 0 < fraction < half else f"{fraction:.{decimals}f}"
 
 
 def scaled_accuracy_text(scaled: float | None) -> str:
@@ -71,14 +71,14 @@ def loops_notes(rows: Iterable[Row]) -> list[str]:
     return notes
 
 
-def is_within_training_sizes(sizes: Sequence[int], largest_trained: Sequence[int]) -> bool:
-    """Return whether each size is at most the largest training size of its axis, ``largest_trained``."""
-    return all(size <= top for size, top in zip(sizes, largest_trained, strict=True))
+def is_within_training_sizes(sizes: Sequence[int], largest_training_sizes: Sequence[int]) -> bool:
+    """Return whether each size is at most the largest training size of its axis."""
+    return all(size <= top for size, top in zip(sizes, largest_training_sizes, strict=True))
 
 
 def select_reported_rows(rows: Iterable[Row]) -> list[Row]:
     """Return one row per size, kind of problems and stopping rule: a sealed row if there is one, else the row with the
-    most problems; of several, the last."""
+    most problems; on a tie, the last."""
     groups = group_by(rows, lambda row: (tuple(row["sizes"]), row["problems"], row["stopping"])).values()
     return [max(reversed(group), key=lambda row: ("sealed" in row, row["count"])) for group in groups]
 

@@ -17,7 +17,7 @@ packed sequence    the real tokens of a batch, one row after the other, without 
 receptive field    the positions that can influence a state
 loop               one application of a model's shared layers (``Model.advance``)
 input injection    combining the embedded input with the state at the start of a loop
-T(n), rounds       the rounds in which a task's reference algorithm solves a problem of size n
+T(n), rounds       the number of rounds that a task's reference algorithm needs for size n
 halting            the end of a row's loops; a stopping rule chooses it
 size               a problem's difficulty on each axis of its task, e.g. its number of digits
 =================  ====================================================================================================
@@ -162,7 +162,7 @@ class CopiedInputs(Inputs):
 
 @dataclass(frozen=True)
 class Batch(Rows):
-    """Problems written as rows by a layout. A batch stays on the CPU; a runner copies the inputs to its model."""
+    """Problems written as rows by a layout, on the CPU; a runner copies the inputs to its model's device."""
 
     inputs: Inputs
     targets: Int[Tensor, "b t"]

@@ -29,7 +29,7 @@ class Options(KindOptions, OutputOptions, ProgressOptions):
 
     task: Argument  # TASK: e.g. addition
     changes: Words = ()  # name=value: the task's fields, e.g. base=2
-    endpoint: str  # URL: its address, e.g. http://localhost:8000/v1
+    endpoint: str  # URL: the endpoint's address, e.g. http://localhost:8000/v1
     model: str  # NAME: the model, as the endpoint calls it
     key_variable: str | None = None  # NAME: environment variable of the key (default: OPENAI_API_KEY)
     like: str | None = None  # RECIPE: ask the problems on which models of this recipe, or this run, are measured
@@ -37,14 +37,14 @@ class Options(KindOptions, OutputOptions, ProgressOptions):
     samples: Size = 100  # N: fresh problems per length (default: 100)
     seed: Seed | None = None  # N: seed of the problems (default: 0)
     limit: Whole | None = None  # N: send at most N requests, including repeated ones
-    concurrency: Size = 8  # N: requests at a time (default: 8)
+    concurrency: Size = 8  # N: number of concurrent requests (default: 8)
     timeout: Positive = 60.0  # S: seconds for a request (default: 60)
-    backoff: NotNegative = 1.0  # S: seconds before a second try, then doubled (default: 1)
+    backoff: NotNegative = 1.0  # S: seconds before the second try, doubled for each further try (default: 1)
     dry_run: bool = False  # print the number of requests and an estimate of tokens, and stop
-    max_tokens: Count | None = None  # N: tokens of a reply, at most (default: no limit)
-    no_temperature: bool = False  # send no temperature, for models that refuse 0 (default: 0)
+    max_tokens: Count | None = None  # N: maximum number of tokens per reply (default: no limit)
+    no_temperature: bool = False  # send no temperature, for models that refuse 0 (default: send 0)
     examples: Whole = 0  # N: show N short solved problems (default: 0)
-    question: str | None = None  # TEXT: the instruction, instead of the task's own sentence
+    question: str | None = None  # TEXT: the question to ask (default: the task's own)
     out: str | None = None  # FOLDER: where replies and scores go (default: runs/ask-MODEL-TASK-ID)
 
 

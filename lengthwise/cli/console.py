@@ -77,13 +77,13 @@ def save_page(args: OutputOptions, file: str, page: str, **extra: Any) -> int:
 
 
 def announce_duration(description: str, estimate: ResourceEstimate) -> None:
-    """Print how long the work takes, if it is long. Raises UsageError if this machine has too little memory."""
+    """Print the estimated time of work that takes long. Raises UsageError if this machine has too little memory."""
     estimate.check(description)
     if estimate.seconds > ANNOUNCE_SECONDS:
         err.print(f"{description} takes about {duration_text(estimate.seconds)} of one CPU thread", highlight=False)
 
 
-def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, blank_after: bool = False) -> RenderableType:
+def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, blank_line_after: bool = False) -> RenderableType:
     """Format a heading and, for each name, its text beside it, or below it if names are too long for the terminal."""
     longest_name = max((len(name) for name, _ in rows), default=0)
     lines: list[RenderableType]
@@ -95,4 +95,4 @@ def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, blank_after:
         lines = [table := Table.grid(padding=(0, 2, 0, 0))]
         for name, text in rows:
             table.add_row(Text(f"  {name}", "bold", no_wrap=True), text)
-    return Group(head, *lines, *([""] * blank_after))
+    return Group(head, *lines, *([""] * blank_line_after))

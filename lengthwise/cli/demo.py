@@ -44,7 +44,7 @@ docs/how-to shows how to plug in a task or a model of your own, in a short file 
 
 @dataclass(kw_only=True)
 class Options(OutputOptions, ProgressOptions):
-    """Train a looped and a standard model on sums of up to 8 digits; show how long the sums are that each solves."""
+    """Train a looped and a standard model on sums of up to 8 digits; show the longest sums that each solves."""
 
     seed: Seed | None = None  # N: seed of weights and problems (default: the recipe's)
     jobs: Size | None = None  # J: processes at a time (default: number of cores, at most 2)
@@ -125,13 +125,13 @@ def show_example_sums(runs: Sequence[Run]) -> RenderableType:
     return Group(*panels)
 
 
-def _mark_wrong_digits(name: str, answer: Answer | None, right: str) -> Text:
+def _mark_wrong_digits(name: str, answer: Answer | None, right_answer: str) -> Text:
     line = Text(f"{name:>16} ")
     if answer is None:
         return line.append("too long for its position table", "dim")
-    width = max(len(answer.text), len(right))  # the answer may have too many digits
+    width = max(len(answer.text), len(right_answer))  # the answer may have too many digits
     wrong_count = 0
-    for digit, right_digit in zip(answer.text.rjust(width), right.rjust(width), strict=True):
+    for digit, right_digit in zip(answer.text.rjust(width), right_answer.rjust(width), strict=True):
         line.append(digit, "" if digit == right_digit else "bold underline red")
         wrong_count += digit != right_digit
     return line.append("  right" if answer.correct else f"  {wrong_count} of {width} digits wrong", "dim")

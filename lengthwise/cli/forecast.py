@@ -46,9 +46,9 @@ def announce_evaluation(
     announce_duration(description, estimate)
 
 
-def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str, rows: int | None = None) -> int:
-    """Print the cost of a plan, in which each entry is a recipe with all its seeds. Costs are stored ones or estimates;
-    with ``--measure``, some steps are timed, on batches of ``rows`` if it is not None."""
+def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str, batch_size: int | None = None) -> int:
+    """Print the cost of a plan, in which each entry is a recipe with all its seeds. Costs are stored or estimated; with
+    ``--measure``, some steps are timed, on batches of ``batch_size`` rows if it is not None."""
     gpu = args.measure and torch.cuda.is_available()
     heads = ("recipe", "seeds", "to train", "operations", "memory", "CPU each", *["GPU each"] * gpu)
     table, recipe_rows = FittedTable(*heads, title=title), []
@@ -57,7 +57,7 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
         for number, seeds in enumerate(plan):
             recipe = seeds[0]
             line.update(number, recipe.name)
-            cost = measure_cost(recipe, n_steps=2, rows=rows) if args.measure else look_up_cost(recipe)
+            cost = measure_cost(recipe, n_steps=2, rows=batch_size) if args.measure else look_up_cost(recipe)
             gpu_seconds = gpu_step_seconds(recipe, 2, matmul=args.matmul, compile=args.compile) if gpu else None
             row: Row = {
                 "recipe": recipe.name,

@@ -65,7 +65,7 @@ def run(args: Options) -> int:
         head = Text(title, "bold")
         if count <= 3 or title in ("runs", "asked"):  # few matches are shown in full
             rows = [(name, Text(text)) for name, text in entries.items()]
-            shown.append(format_columns(head, rows, blank_after=True))
+            shown.append(format_columns(head, rows, blank_line_after=True))
             continue
         # One line per entry, cut to the terminal's width; if there are many, entries with one description share a line.
         lines = _group_entries(entries, 4 if count > 20 else math.inf)

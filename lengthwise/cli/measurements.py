@@ -68,31 +68,32 @@ def _missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measuremen
         # Rules after the first, which may run many more loops, get at most 1000 problems.
         samples, rules = planned.samples, planned.rules
         for count, group in [(samples, rules)] if samples <= 1000 else [(samples, rules[:1]), (1000, rules[1:])]:
-            yield from _select_unmeasured(run, planned._replace(samples=count, rules=group))
+            yield from _select_unmeasured_parts(run, planned._replace(samples=count, rules=group))
     if args.families and args.samples:
-        yield from _select_unmeasured(run, _plan_families(args, run.recipe, plan[0]))
+        yield from _select_unmeasured_parts(run, _plan_families(args, run.recipe, plan[0]))
 
 
-def _plan_families(args: PlanOptions, recipe: Recipe, first: Measurement) -> Measurement:
+def _plan_families(args: PlanOptions, recipe: Recipe, uniform: Measurement) -> Measurement:
     """Return the measurement of families at the shortest sizes and at the requested sizes up to twice the training
     length (with ``far_families``, at all requested sizes). More than eight pairs of sizes are left out, since they
     would dominate the cost."""
     count = families.family_samples(args.samples)
-    single_sizes = [size for size in first.sizes if isinstance(size, int)]
-    requested = first.sizes if len(first.sizes) - len(single_sizes) <= 8 else single_sizes
+    single_sizes = [size for size in uniform.sizes if isinstance(size, int)]
+    requested = uniform.sizes if len(uniform.sizes) - len(single_sizes) <= 8 else single_sizes
     reach = [2 * top for top in recipe.tops]
     requested = [size for size in requested if args.far_families or is_within_training_sizes(recipe.sizes(size), reach)]
-    rules = families.family_rules(list(dict.fromkeys([recipe.stopping, *first.rules])))
+    rules = families.family_rules(list(dict.fromkeys([recipe.stopping, *uniform.rules])))
     return Measurement([*families.short_sizes(recipe, count), *requested], count, "uniform", rules, families=True)
 
 
-def _select_unmeasured(run: Run, planned: Measurement) -> Iterator[Measurement]:
+def _select_unmeasured_parts(run: Run, measurement: Measurement) -> Iterator[Measurement]:
     """Yield the parts of a measurement for which a run has no scores on as many problems."""
     known_scores = set()
     for (sizes, problems, rule), count in run.measured_counts().items():
-        is_of_kind = problems not in KINDS_WITH_CURVE if planned.families else problems == planned.kind
-        if is_of_kind and (count >= planned.samples or problems == "every"):
+        is_of_kind = problems not in KINDS_WITH_CURVE if measurement.families else problems == measurement.kind
+        if is_of_kind and (count >= measurement.samples or problems == "every"):
             known_scores.add((sizes, rule))
-    sizes = dict.fromkeys(map(run.recipe.sizes, planned.sizes))
-    for rules, missing_sizes in families.sizes_without_scores(run.recipe, sizes, planned.rules, known_scores).items():
-        yield planned._replace(rules=rules, sizes=missing_sizes)
+    sizes = dict.fromkeys(map(run.recipe.sizes, measurement.sizes))
+    groups = families.sizes_without_scores(run.recipe, sizes, measurement.rules, known_scores)
+    for rules, missing_sizes in groups.items():
+        yield measurement._replace(rules=rules, sizes=missing_sizes)

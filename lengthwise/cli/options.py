@@ -103,7 +103,7 @@ def find_recipe(name: str, changes: Sequence[str]) -> Recipe:
     if path.suffix in (".json", ".yaml", ".yml"):
         return _read_recipe_file(path).change(changes)
     if path.suffix and path.is_file():  # names of recipes have no suffix
-        raise UsageError(f"{path}: a recipe's file is JSON or YAML; for one of your own module: RECIPE --import MODULE")
+        raise UsageError(f"{path}: a recipe's file is JSON or YAML; for a module's recipe, give RECIPE --import MODULE")
     return catalog.recipe(name, changes)
 
 
@@ -161,7 +161,7 @@ def replicate_recipe(recipe: Recipe, first_seed: int | None, count: int) -> list
 
 
 def choose_rules(args: MeasurementOptions, recipe: Recipe) -> list[Stopping]:
-    """Return the requested stopping rules, which must fit the recipe's layout, or the recipe's own."""
+    """Return the requested stopping rules or, without any, the recipe's rule. Each must fit the recipe's layout."""
     loops = getattr(args, "loops", None) or ""
     if loops and not re.fullmatch(r"[1-9]\d*(,[1-9]\d*)*", loops):
         raise UsageError(f"--loops: give numbers from 1 up, separated by commas, e.g. 1,8,16, not {loops!r}")
@@ -224,12 +224,12 @@ def training_options(args: TrainingOptions) -> list[str]:
     return option_words(args, {field.name for field in dataclasses.fields(args)} - passed)
 
 
-def option_words(args: Any, left_out: Collection[str]) -> list[str]:
-    """Return a verb's options as words of a command line, except those in ``left_out`` and those at their default."""
+def option_words(args: Any, omitted_fields: Collection[str]) -> list[str]:
+    """Return a verb's options as words of a command line, except ``omitted_fields`` and those at their default."""
     words = []
     for field in dataclasses.fields(args):
         value, flag = getattr(args, field.name), option_flag(field.name)
-        if field.name in left_out or value == field.default or value == []:
+        if field.name in omitted_fields or value == field.default or value == []:
             continue
         if value is True:
             words.append(flag)

@@ -23,7 +23,7 @@ class Options(OutputOptions):
 
     weights: Argument  # RUN: a finished run, or a folder of weights
     repository: Argument  # USER/NAME: the repository; it is created if missing
-    controls: Several = ()  # RUN: runs that the card compares it with
+    controls: Several = ()  # RUN: runs with which the card compares these weights
     license: str = "apache-2.0"  # ID: license of the weights (default: apache-2.0)
     private: bool = False  # create the repository as private
     dry_run: bool = False  # print the card, and send nothing

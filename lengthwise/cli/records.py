@@ -51,7 +51,7 @@ def run(args: Options) -> int:
 def read_records(group: str | None = None) -> list[Row]:
     """Return the published records, or those of one group of tasks. Raises UsageError if there is no such group.
 
-    Each has ``group``, ``system``, ``paper``, ``trained_to``, ``tested_at``, ``score``, ``source`` and ``standing``
+    A record has ``group``, ``system``, ``paper``, ``trained_to``, ``tested_at``, ``score``, ``source`` and ``standing``
     ("read" or "second-hand"). If this package has runs of the task, ``ours`` holds the exact match of each of its
     ``seeds`` at ``sizes``, and a ``verdict``.
     """

@@ -63,7 +63,7 @@ class Options(OutputOptions, ProgressOptions):
         given = [f"--{name}" for name in ("lengths", "samples", "device") if getattr(self, name) is not None]
         if given and not self.stopping:
             advice = "`lengthwise evaluate` measures further lengths, and more"
-            raise UsageError(f"{' and '.join(given)}: only with --stopping; {advice}")
+            raise UsageError(f"{' and '.join(given)} can only be used with --stopping; {advice}")
         if sum(map(bool, (self.html, self.matrix, self.stopping))) > 1:
             raise UsageError("--html, --matrix and --stopping exclude each other: give one of them")
         if self.html and (self.out or self.width or self.formats or self.table):
@@ -110,7 +110,7 @@ def run(args: Options) -> int:
     if args.html:
         check_writable("--html", Path(args.html))
         return _write_page(
-            args, args.html, _open_runs(runs), inquiries, operations_per_step=_operations_per_step(args, runs)
+            args, args.html, _open_runs(runs), inquiries, operations_per_step=_find_operations_per_step(args, runs)
         )
     if args.stopping:
         if inquiries:
@@ -152,7 +152,7 @@ def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
 
 
 def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> int:
-    operations_per_step = _operations_per_step(args, runs)
+    operations_per_step = _find_operations_per_step(args, runs)
     with show_elapsed("figures", quiet=args.quiet):
         options = _figure_options(args) | {"inquiries": inquiries, "operations_per_step": operations_per_step}
         files = publish(runs, Path(args.out or "figures"), **options)
@@ -171,7 +171,7 @@ def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[
     return print_files(args, files, *shown, **result)
 
 
-def _operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
+def _find_operations_per_step(args: Options, runs: Sequence[RunFolder]) -> dict[str, float]:
     """Return the operations of a training step of each recipe, by its id without seeds. Unknown numbers are measured,
     and a note names recipes for which that fails."""
     # Grouping raises for runs that cannot be reported together, before any note is printed.

@@ -47,12 +47,12 @@ class Options(TrainingOptions):
     stack: bool = False  # train a recipe's seeds together in one process, their weights stacked
     curve_samples: Size = 128  # N: problems per length of a curve (default: 128)
     out: str | None = None  # FOLDER: where tables and figures go
-    tasks: str | None = None  # A,B: only these of the study's tasks, or all
-    methods: str | None = None  # A,B: only these of the study's methods, or mixers by class
-    sizes: str | None = None  # A,B: only these of the study's model sizes, or all
+    tasks: str | None = None  # A,B: only these tasks of the study, or all
+    methods: str | None = None  # A,B: only these methods of the study, or these classes of mixers
+    sizes: str | None = None  # A,B: only these model sizes of the study, or all
     scale: str | None = None  # SCALE: cpu (default), half (of the range), paper, or long (formal only)
     samples: Size | None = None  # N: fresh problems per length (default: the study's)
-    publish: bool = False  # measure final tables, on problems of a seed that nothing else uses
+    publish: bool = False  # also measure all runs on problems of a reserved seed, for the final tables
 
 
 def run(args: Options) -> int:
@@ -61,7 +61,7 @@ def run(args: Options) -> int:
     study = catalog.study(args.study, **{name: value for name, value in choices.items() if value is not None})
     if args.dry_run:
         plan = [options.replicate_recipe(recipe, args.seed, args.seeds) for recipe in study.recipes]
-        return forecast(args, plan, study.title, rows=4 if args.scale == "paper" else None)
+        return forecast(args, plan, study.title, batch_size=4 if args.scale == "paper" else None)
     options.parse_launcher(args).check()
     device, matmul = options.local_device(args)
     check_matmul(matmul, device)
@@ -81,7 +81,7 @@ def run(args: Options) -> int:
             group += map(Run.of, options.replicate_recipe(recipe, args.seed, args.seeds))
             further = (Run.locate(recipe.with_seed(seed)) for seed in count(args.seed + args.seeds))
             group += takewhile(lambda run: run.done, further)  # seeds that were trained earlier
-        plans |= {run.folder: _plan_options(args, args.samples, panel, run) for run in group}
+        plans |= {run.folder: _build_plan_options(args, args.samples, panel, run) for run in group}
     all_runs = list(chain(*runs.values()))
     pending = [run for run in all_runs if not has_all_results(plans[run.folder], run)]
     if args.stack:  # a stack trains all seeds of a recipe
@@ -115,7 +115,7 @@ def _measure_sealed(args: Options, study: Study, runs: Mapping[str, Sequence[Run
                 measure_sealed(run, panel.sizes, samples=samples, family_samples=family_samples(samples), **measurement)
 
 
-def _plan_options(args: Options, samples: Size, panel: Panel, run: Run) -> PlanOptions:
+def _build_plan_options(args: Options, samples: Size, panel: Panel, run: Run) -> PlanOptions:
     """Return the options of ``train`` for measuring a run on the problems of its panel."""
     sizes = [*map(str, panel.sizes), *(["x".join(f"1-{top}" for top in panel.grid)] if panel.grid else [])]
     return PlanOptions(

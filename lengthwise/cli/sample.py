@@ -34,7 +34,7 @@ class Options(KindOptions, OutputOptions):
     count: Size | None = None  # N: number of problems (default: 5)
     lengths: str | None = None  # SIZES: several sizes, e.g. 1-20; each problem gets a random one
     split: Literal["train", "validation", "test"] | None = None  # only problems of this part; parts share no prompts
-    jsonl: bool = False  # a line of JSON per problem, as File(path=…) reads it
+    jsonl: bool = False  # print a line of JSON for each problem, as File(path=…) reads it
 
 
 def run(args: Options) -> int:

@@ -70,7 +70,7 @@ class PlanOptions(MeasurementOptions):
     samples: Extra = 1000  # N: fresh problems per length (default: 1000); 0: do not measure
     curve: str | None = None  # SIZES: further lengths, measured on fewer problems
     curve_samples: Size = 128  # N: problems per length of the curve (default: 128)
-    far_families: bool = False  # with --families: beyond twice the training length too
+    far_families: bool = False  # with --families: measure families beyond twice the training length too
 
 
 @dataclass(kw_only=True)
@@ -96,7 +96,7 @@ class TrainingOptions(DeviceOptions, OutputOptions, ProgressOptions):
     # ENGINE: where to train: local (default), slurm, ray, or Slurm(partition=main, minutes=60, gpus=1)
     on: str = "local"
     dry_run: bool = False  # print the cost on each available engine, and stop
-    measure: bool = False  # with --dry-run: run some steps of each recipe here (minutes)
+    measure: bool = False  # with --dry-run: time some steps of each recipe on this machine (minutes)
     # precision of matrix products in training; all else stays in 32 bits (default: fp32)
     matmul: Literal["fp32", "tf32", "bf16"] = "fp32"
     # let torch compile the model's loops, 5 to 50 s for each shape: for GPUs; transformers only

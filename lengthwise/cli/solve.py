@@ -21,8 +21,8 @@ SLOW_SECONDS = 1.0  # estimated seconds from which a prompt's progress is shown
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """Answer prompts, from arguments or from standard input (a file: < FILE), one a line; grids also line by line.
-    Standard output holds answers alone; wrong ones are named on standard error, with the right answer."""
+    """Answer prompts from arguments or from standard input (e.g. < FILE), one per line; a grid may take several lines.
+    Answers are printed to standard output, and the right answers of wrong ones to standard error."""
 
     weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
     prompts: Words = ()  # PROMPT: e.g. 128+9

@@ -49,7 +49,7 @@ class Options(TrainingOptions, RecipeOptions):
 
     samples: Size = 1000  # N: fresh problems per length (default: 1000)
     out: str | None = None  # FOLDER: where tables and figures go
-    lengths: str | None = None  # SIZES: where recipes are compared (default: the training length and 1.3 times it)
+    lengths: str | None = None  # SIZES: where recipes are compared (default: 1 and 1.3 times the training length)
     trials: Count | None = None  # N: search with Optuna, N trials in all, instead of a grid
 
 
@@ -82,7 +82,7 @@ def run(args: Options) -> int:
             search = Search(folder, sweep.axes, sweep.recipe.seed)
             errors = _run_search(args, sweep, search, sweep.trials)
             points = search.points()
-        trials = [row for point in points if (row := _trial_row(sweep, point))["seeds"]]
+        trials = [row for point in points if (row := _build_trial_row(sweep, point))["seeds"]]
         if not trials:
             raise UsageError("; ".join(errors) or "no trial has finished")
         status = _report_trials(args, sweep, folder, trials)
@@ -118,13 +118,13 @@ def _record_sweep(folder: Path, text: str) -> None:
 # Trials
 
 
-def _run_search(args: Options, sweep: Sweep, search: Search, trials: int) -> list[str]:
-    """Run a search, a trial per job at a time; trials below the median get no further seed. Return the errors."""
+def _run_search(args: Options, sweep: Sweep, search: Search, trial_count: int) -> list[str]:
+    """Search with one trial per job at a time; trials below the median get no further seed. Return the errors."""
     faults: list[str] = []
     waiting, jobs = search.unfinished_trials(), options.resolve_jobs(args.jobs)
     retried = {trial.number for trial in waiting}
-    while waiting or search.count_finished() < trials:
-        remaining = trials - search.count_finished() - len(waiting)
+    while waiting or search.count_finished() < trial_count:
+        remaining = trial_count - search.count_finished() - len(waiting)
         active = waiting + [search.ask() for _ in range(min(remaining, max(0, jobs - len(waiting))))]
         new_faults, failed = _run_trials(args, sweep, search, active)
         faults, waiting = faults + new_faults, []
@@ -137,11 +137,11 @@ def _run_search(args: Options, sweep: Sweep, search: Search, trials: int) -> lis
     return faults
 
 
-def _run_trials(args: Options, sweep: Sweep, search: Search, pending: Sequence[Any]) -> tuple[list[str], list[Any]]:
+def _run_trials(args: Options, sweep: Sweep, search: Search, open_trials: Sequence[Any]) -> tuple[list[str], list[Any]]:
     """Run these trials to their end; return the errors, and the trials whose training failed."""
     faults: list[str] = []
     failed: list[Any] = []
-    trials = {trial.number: (trial, search.point(trial)) for trial in pending}
+    trials = {trial.number: (trial, search.point(trial)) for trial in open_trials}
     for seed in range(sweep.seeds):
         runs = {}
         for number, (trial, point) in [*trials.items()]:
@@ -153,7 +153,7 @@ def _run_trials(args: Options, sweep: Sweep, search: Search, pending: Sequence[A
                 trials.pop(number)
         faults += _train_runs(args, sweep, list(runs.values()))
         for number, (trial, point) in [*trials.items()]:
-            row = _trial_row(sweep, point, seed + 1)
+            row = _build_trial_row(sweep, point, seed + 1)
             if row["seeds"] <= seed:
                 failed.append(trial)
             elif seed + 1 == sweep.seeds or not search.should_continue(trial, seed, row["exact"]):
@@ -195,7 +195,7 @@ def _mean_exact_match(sweep: Sweep, run: Run) -> float | None:
     return statistics.fmean(by_size[size] for size in all_sizes) if all_sizes <= by_size.keys() else None
 
 
-def _trial_row(sweep: Sweep, point: Point, seeds: int | None = None) -> Row:
+def _build_trial_row(sweep: Sweep, point: Point, seeds: int | None = None) -> Row:
     """Return a row with the mean exact match of a point's first ``seeds`` runs, or of all, and further facts."""
     try:
         runs = [Run.locate(replicate) for replicate in _list_replicates(sweep, point)][:seeds]

@@ -47,7 +47,7 @@ class Options(TrainingOptions, PlanOptions, RecipeOptions):
     save_every: NotNegative = 60.0  # S: seconds between checkpoints (default: 60)
     keep_state: bool = False  # keep the optimizer's state after training, so that --from can continue bit for bit
     track: Texts = ()  # NAME: send the run to tensorboard, trackio or wandb too; may be given several times
-    from_: str | None = None  # RUN: continue from its weights, with changed fields, e.g. steps=600
+    from_: str | None = None  # RUN: continue from this run's weights, with changed fields, e.g. steps=600
 
 
 def run(args: Options) -> int:

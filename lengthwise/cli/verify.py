@@ -37,7 +37,7 @@ STYLES = {"passed": "green", "exposed": "bold red", "open": "yellow"}
 class Options(ComputeOptions, OutputOptions, ProgressOptions):
     """Check weights from a third party: their scores, and whether the model computes its answers."""
 
-    weights: Argument  # WEIGHTS: weights, as for `evaluate`; or FILE.json, a record to check
+    weights: Argument  # WEIGHTS: weights, as for `evaluate`; or FILE.json, the record of an earlier verification
     # SIZES: 8,12,16 or 1-60 or 10-100:10 or 2x15 (default: 1, 1.5, 2, 3, 5 times the training length)
     lengths: str | None = None
     samples: Size = 1000  # N: fresh problems per length (default: 1000)
@@ -75,7 +75,7 @@ def run(args: Options) -> int:
     return _print_record(args, record, f"written to {out}")
 
 
-def _print_record(args: Options, record: dict[str, Any], location: str) -> int:
+def _print_record(args: Options, record: dict[str, Any], file_note: str) -> int:
     about = record["about"]
     title = f"{about['name']}: {about['task']}, trained to {about['trained_to']}"
     table = FittedTable("check", "verdict", "finding", title=title)
@@ -86,5 +86,5 @@ def _print_record(args: Options, record: dict[str, Any], location: str) -> int:
     longest = f"longest solved: {record['longest'] or 'none'}; on uniform problems alone: {uniform}"
     if record["left_out"]:
         longest += f"; not measured for lack of time: {', '.join(record['left_out'])} (--minutes)"
-    print_result(args, record, table, "", scores, "", Text(longest), Text(location, "dim"))
+    print_result(args, record, table, "", scores, "", Text(longest), Text(file_note, "dim"))
     return 0 if has_passed(record) else 1

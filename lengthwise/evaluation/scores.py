@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.results import NORMAL_QUANTILE, AnySize, Outcomes, counted_problems, independent_trials
+from lengthwise.base.results import NORMAL_QUANTILE, AnySize, Outcomes, count_problems, independent_trials
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import KINDS_WITH_CURVE
 from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError, to_device, wilson_interval
@@ -124,7 +124,7 @@ def _evaluate_to_precision(
             done = part.stop
             # Repeats from a fixed set count once, and further problems repeat at least as often.
             repeats = describe_repeats(recipe.has_fixed_problems, problems.take(slice(done)))
-            counted = counted_problems({"count": done} | repeats)
+            counted = count_problems({"count": done} | repeats)
             rights = [sum(int(part.counts[:, 0].sum()) for part in parts) * counted / done for parts in parts_by_rule]
             needed = [needed_sample_size(n, counted, precision, r.together) for n, r in zip(rights, rules, strict=True)]
             until = done + math.ceil((max(needed) - counted) * done / counted)

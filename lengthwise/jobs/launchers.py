@@ -52,7 +52,7 @@ class Launcher(Config):
     """The settings of an executor. Subclasses, one per kind of executor, are frozen dataclasses."""
 
     @abstractmethod
-    def executor(self, jobs: int) -> Executor:
+    def build_executor(self, jobs: int) -> Executor:
         """Return an executor. ``jobs`` limits the number of concurrent commands, where the launcher has no limit of its
         own. Raises UsageError if a required library is missing."""
 
@@ -72,7 +72,7 @@ class Launcher(Config):
 class Local(Launcher):
     """Processes on this machine, which end together with the process that started them."""
 
-    def executor(self, jobs: int) -> Executor:
+    def build_executor(self, jobs: int) -> Executor:
         return _Local(jobs)
 
     def max_parallel(self, jobs: int) -> int:

@@ -47,7 +47,7 @@ class JobPool:
         by_recipe = group_by(runs, lambda run: run.recipe.seedless_id).values()
         self.waiting: list[RunGroup] = [*by_recipe] if stack else [[run] for run in runs]
         self.arguments = arguments
-        self.executor = (launcher or Local()).executor(jobs)
+        self.executor = (launcher or Local()).build_executor(jobs)
         self.running: list[tuple[RunGroup, Job]] = []
         self.failed: dict[Path, str] = {}  # why runs failed, by folder
 

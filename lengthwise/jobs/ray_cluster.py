@@ -32,7 +32,7 @@ class Ray(Launcher):
     def check(self) -> None:
         _import_ray()
 
-    def executor(self, jobs: int) -> Executor:
+    def build_executor(self, jobs: int) -> Executor:
         return _Ray(self)
 
     def max_parallel(self, jobs: int) -> int:

@@ -39,7 +39,7 @@ class Slurm(Launcher):
         if not shutil.which("sbatch") or not shutil.which("srun"):
             raise UsageError("Slurm's commands sbatch and srun are not installed")
 
-    def executor(self, jobs: int) -> Executor:
+    def build_executor(self, jobs: int) -> Executor:
         self.check()
         return _Slurm(self)
 
@@ -93,7 +93,7 @@ class _Slurm(Executor):
         except Exception as error:  # e.g. Slurm rejects the settings
             raise UsageError(f"Slurm rejects the jobs: {error}") from None
 
-    def is_queued(self, job: str) -> bool:
+    def is_queued(self, job_id: str) -> bool:
         """Return whether a job waits or runs."""
         if time.monotonic() - self.last_poll >= POLL_SECONDS:
             command = ["squeue", "--noheader", "--array", "--me", "--format", "%F_%K %F", "--states"]
@@ -103,7 +103,7 @@ class _Slurm(Executor):
             if result.returncode:  # the controller does not answer: assume that no job has ended
                 return True
             self.queued = {*result.stdout.split()}
-        return job in self.queued
+        return job_id in self.queued
 
     def shutdown(self, jobs: Sequence[Job]) -> None:
         numbers = [job.job.job_id for job in jobs if isinstance(job, _Job)]

@@ -19,7 +19,7 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import counted_problems, worst_rows
+from lengthwise.base.results import count_problems, worst_rows
 from lengthwise.base.score_rows import (
     KINDS_WITH_CURVE,
     NON_FAMILIES,
@@ -99,7 +99,7 @@ class Curve:
                 low, high, error = rows[0]["low"], rows[0]["high"], None
             else:
                 low, high, error = min(scores), max(scores), statistics.stdev(scores) / math.sqrt(len(scores))
-            solved, count = sum(score >= SOLVED for score in scores), min(map(counted_problems, rows))
+            solved, count = sum(score >= SOLVED for score in scores), min(map(count_problems, rows))
             failing = [row for row in rows if row["exact"] < 1]
             families = tuple(sorted({row["problems"] for row in failing or rows} - {*NON_FAMILIES}))
             points.append(Point(sizes, statistics.fmean(scores), low, high, error, len(rows), solved, count, families))

@@ -215,8 +215,8 @@ def parameter_figure(rows: Sequence[Row], claims: Sequence[Claim] = (), *, width
         _draw_line(right, group, "validation_loss", within_style)
     published = [claim for claim in claims if claim.exact is not None]
     for claim, dash in zip(published, (DOTTED, *DASHES[3:]), strict=False):
-        left.axhline(claim.exact, color=INK, linestyle=dash, linewidth=1.0, label=claim.who)
-        styles.append(LineStyle(claim.who, INK, "", dash))
+        left.axhline(claim.exact, color=INK, linestyle=dash, linewidth=1.0, label=claim.system)
+        styles.append(LineStyle(claim.system, INK, "", dash))
     left.set_ylim(-0.02, 1.02)
     right.set_yscale("log")
     for axes, title in ((left, "exact match"), (right, "validation loss (nats)")):

@@ -201,7 +201,7 @@ def publish_parameters(runs: Sequence[RunFolder], claims: Sequence[Claim], folde
             new.insert(0, row)
     figure = parameter_figure(new, claims)
     write_csv(folder / "parameters.csv", new)
-    drawn = [{"who": claim.who, "exact": claim.exact} for claim in claims if claim.exact is not None]
+    drawn = [{"who": claim.system, "exact": claim.exact} for claim in claims if claim.exact is not None]
     about = _write_json(folder, "figures", read_figures_json(folder) | {"claims": drawn})
     return [folder / "parameters.csv", about, *save(figure, folder / "parameters")]
 

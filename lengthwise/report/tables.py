@@ -178,7 +178,7 @@ def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], clai
                 rows.append(curve_columns | score | seeds | trained)
     for claim in claims:
         published = {"published": claim.reported, "standing": claim.standing}
-        rows.append({"panel": panel, "who": claim.who, "size": claim.size} | published)
+        rows.append({"panel": panel, "who": claim.system, "size": claim.size} | published)
     return rows
 
 

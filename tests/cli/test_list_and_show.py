@@ -204,7 +204,7 @@ def test_a_class_may_have_the_name_of_its_base_but_not_of_a_shipped_part(words, 
     assert words.split()[-1] in ("recipes", "3") or {"Gated", "Doors"} <= {*re.findall(r"\w+", done.stdout)}
     done = run_with_modules(tmp_path, words, mine=SAME_NAME_AS_SHIPPED)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "lengthwise: mine.Parity: the package has a part of this name; rename yours\n"
+    assert done.stderr == "lengthwise: mine.Parity: the package has a part of this name; rename your class\n"
 
 
 def test_two_modules_that_define_a_part_with_the_same_name_are_refused(tmp_path):

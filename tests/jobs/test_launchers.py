@@ -32,9 +32,9 @@ def test_missing_engines_are_reported_in_one_line(monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
     with pytest.raises(UsageError, match="sbatch and srun are not installed"):
-        slurm.Slurm().executor(1)
+        slurm.Slurm().build_executor(1)
     with pytest.raises(UsageError, match=r"no cluster answers \(nobody is there\)"):
-        ray_cluster.Ray(address="nowhere:1").executor(1)
+        ray_cluster.Ray(address="nowhere:1").build_executor(1)
 
 
 @pytest.mark.usefixtures("no_type_checks")
@@ -113,7 +113,7 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ray_cluster, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(ray_cluster, "COMMAND", (sys.executable, "-c"))
-    executor = ray_cluster.Ray(gpus=0.25, retries=2).executor(1)
+    executor = ray_cluster.Ray(gpus=0.25, retries=2).build_executor(1)
     retried = {"max_retries": 2, "retry_exceptions": [ray_cluster.TrainingKilled]}
     assert ray.given == {"num_cpus": 1, "num_gpus": 0.25} | retried
     ends = ["pass", "import sys; sys.exit('lengthwise: it is hot')", "import os; os.kill(os.getpid(), 9)", "never"]
@@ -196,7 +196,7 @@ class FakeEngine(launchers.Executor):
     def __init__(self, *ends):
         self.ends, self.submitted, self.stopped, self.most = iter(ends), [], None, 0
 
-    def executor(self, jobs):
+    def build_executor(self, jobs):
         self.jobs = jobs
         return self
 

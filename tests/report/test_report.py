@@ -776,9 +776,9 @@ def test_fractions_are_formatted_by_one_function(folder):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--lengths", "8"], "--lengths: only with --stopping"),
-        (["--samples", "3"], "--samples: only with --stopping"),
-        (["--device", "cpu"], "--device: only with --stopping"),
+        (["--lengths", "8"], "--lengths can only be used with --stopping"),
+        (["--samples", "3"], "--samples can only be used with --stopping"),
+        (["--device", "cpu"], "--device can only be used with --stopping"),
         (["--stopping", "--device", "gpu"], "device: 'gpu' is not available; available are: auto, cpu"),
         (["--html", "page.html", "--stopping"], "--html, --matrix and --stopping exclude each other"),
         (["--html", "page.html", "--width", "page", "--out", "x"], "omit --out, --width,"),

@@ -196,7 +196,7 @@ def test_runs_are_spread_over_gpus(monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     monkeypatch.setattr(launchers, "subprocess", SimpleNamespace(Popen=start_process, PIPE=None, DEVNULL=None))
-    executor, jobs, used = Local().executor(4), [], []
+    executor, jobs, used = Local().build_executor(4), [], []
     for number in range(7):
         if len(started) >= 4:
             started[number - 4].status = 0
