@@ -292,7 +292,7 @@ def problems(
     kind: Kind = "uniform",
 ) -> ProblemSet:
     """Draw ``count`` problems of a ``task`` (or its name) for other programs, each of a size drawn uniformly from
-    ``sizes``. ``seed`` chooses them.
+    ``sizes``. ``seed`` chooses the problems.
 
     ``split`` is "train", "validation" or "test", which share no prompts, or None for all prompts. ``kind`` is
     "uniform", "hard" or the name of a family of structured problems. The result is a sequence of dictionaries that a
@@ -325,9 +325,9 @@ def compare(
     mean and that of the first, with its 95 % interval over seeds (Welch's t) if both have two seeds or more.
 
     Otherwise, and for scores that ``evaluate`` returned, the result shows ``first`` and ``others`` side by side at the
-    sizes and on the problems that all were measured on, with the difference between the last and the first and its 95 %
-    interval over problems, which is paired if ``evaluate`` returned both for the same problems. The interval does not
-    cover the spread between training seeds.
+    sizes and on the problems that all were measured on. It also shows the difference between the last and the first,
+    with a 95 % interval over problems, which is paired if ``evaluate`` returned both for the same problems. The
+    interval does not cover the spread between training seeds.
 
     Both have ``rows()``, ``frame()``, ``plot()`` and ``savefig("x.pdf")``; the pooled result also has ``to_latex()``.
 

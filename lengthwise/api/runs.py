@@ -120,7 +120,7 @@ def train_seeds(
 
 
 def resolve_scores(source: object) -> Scores:
-    """Return ``source`` itself if it is scores, else the scores saved in a run, given the run or its folder."""
+    """Return ``source`` itself if it is a ``Scores``, else the scores saved in a run, given the run or its folder."""
     if isinstance(source, (str, Path)):
         source = run.Run.open(source)
     scores = Run(source.folder, source.recipe).scores if isinstance(source, run.Run) else source

@@ -39,7 +39,7 @@ class Config(ABC):  # noqa: B024 (its subclasses are abstract)
     """Base class of the parts of a recipe. Subclasses are frozen dataclasses of plain values, tuples and other parts.
 
     Creating a part checks each field against its declared type and range, and raises UsageError if it does not fit. A
-    subclass that defines ``__post_init__`` calls that of its base class first."""
+    subclass that defines ``__post_init__`` first calls that of its base class."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         """Raise UsageError for a field called ``kind``, which in JSON is the name of the class."""

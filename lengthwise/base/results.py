@@ -34,8 +34,8 @@ NORMAL_QUANTILE = 1.959964  # the normal quantile of a 95 % interval
 class Outcomes:
     """The outcome of each of a score's problems, to compare two scores problem by problem."""
 
-    problems: bytes  # a digest of the problems, in their order
-    right: bytes  # a byte for each problem: 1 if the whole answer is right, else 0
+    problems_digest: bytes  # a digest of the problems, in their order
+    correct_flags: bytes  # a byte for each problem: 1 if the whole answer is right, else 0
 
 
 @dataclass(frozen=True)

@@ -30,13 +30,13 @@ class Options(KindOptions, OutputOptions, ProgressOptions):
     task: Argument  # TASK: e.g. addition
     changes: Words = ()  # name=value: the task's fields, e.g. base=2
     endpoint: str  # URL: the endpoint's address, e.g. http://localhost:8000/v1
-    model: str  # NAME: the model, as the endpoint calls it
+    model: str  # NAME: the endpoint's name for the model
     key_variable: str | None = None  # NAME: environment variable of the key (default: OPENAI_API_KEY)
     like: str | None = None  # RECIPE: ask the problems on which models of this recipe, or this run, are measured
     lengths: str | None = None  # SIZES: 8,16 or 1-20 or 2x4 (default: 1,2,4,8,16; with --like: as `evaluate`)
     samples: Size = 100  # N: fresh problems per length (default: 100)
     seed: Seed | None = None  # N: seed of the problems (default: 0)
-    limit: Whole | None = None  # N: send at most N requests, including repeated ones
+    limit: Whole | None = None  # N: send at most N requests, including retries
     concurrency: Size = 8  # N: number of concurrent requests (default: 8)
     timeout: Positive = 60.0  # S: seconds for a request (default: 60)
     backoff: NotNegative = 1.0  # S: seconds before the second try, doubled for each further try (default: 1)

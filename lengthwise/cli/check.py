@@ -29,7 +29,7 @@ class Options(ProgressOptions, OutputOptions):
 
 
 def run(args: Options) -> int:
-    """Check all that these modules define, or these files of problems; return 1 if something is wrong."""
+    """Check everything that modules define, or check files of problems; return 1 if something is wrong."""
     findings, names = Findings(), args.import_
     if files := [name for name in names if is_problem_file(name)]:
         if len(files) < len(names):

@@ -40,11 +40,11 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
                 unparsed = []
     if unparsed:
         verb = verb_parsers(top).get(args.verb, top)
-        verb.error(_describe_unknown(unparsed, verb, getattr(args, "recipe", None)))
+        verb.error(_describe_unknown_arguments(unparsed, verb, getattr(args, "recipe", None)))
     return args
 
 
-def _describe_unknown(words: list[str], parser: argparse.ArgumentParser, recipe: str | None) -> str:
+def _describe_unknown_arguments(words: list[str], parser: argparse.ArgumentParser, recipe: str | None) -> str:
     """Return the error message for unrecognized arguments, with the option or recipe field that was probably meant."""
     from lengthwise.base.fields import suggest
     from lengthwise.registry import sources

@@ -142,7 +142,7 @@ def _measure_and_print(
         # Saved per complete size, since the worst family needs all families.
         groups = groupby(found, lambda score: score.sizes)
         structured = [row for _, size_scores in groups for row in save_scores(size_scores)]
-        tables += _family_tables(rows, structured, tops, all_families=args.families)
+        tables += _build_family_tables(rows, structured, tops, all_families=args.families)
         rows = rows + structured
     if args.rows:
         write(Path(args.rows), "".join(json_text(row) + "\n" for row in answers).encode())
@@ -156,12 +156,14 @@ def _measure_and_print(
     return print_result(args, {"scores": rows, "anatomy": parts}, *tables, "", anatomy_table(parts))
 
 
-def _family_tables(uniform: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, all_families: bool) -> list[Table]:
-    """Return, for each stopping rule, a table of uniform problems and the worst family, or of all families too."""
+def _build_family_tables(
+    uniform_rows: Sequence[Row], rows: Sequence[Row], tops: Sizes, *, all_families: bool
+) -> list[Table]:
+    """Return a table of uniform problems and the worst family per rule; with ``all_families``, of all families too."""
     tables: list[Table] = []
     rules = list(dict.fromkeys(row["stopping"] for row in rows))
     for rule in rules:
-        by_rule = [[row for row in kind_rows if row["stopping"] == rule] for kind_rows in (uniform, rows)]
+        by_rule = [[row for row in kind_rows if row["stopping"] == rule] for kind_rows in (uniform_rows, rows)]
         rule_tables = [worst_table([*by_rule[0], *by_rule[1]], tops)]
         if all_families and any(row["problems"] != "every" for row in by_rule[1]):  # a task may have no families
             rule_tables.append(family_table(by_rule[1], tops))

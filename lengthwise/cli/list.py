@@ -1,4 +1,4 @@
-"""The command ``list``: recipes, studies, weights, runs and parts. It imports torch only if it has to."""
+"""The command ``list``: recipes, studies, weights, runs and parts. It imports torch only with ``--import``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Options(OutputOptions):
 
 
 def run(args: Options) -> int:
-    """List recipes, studies, weights, runs and parts; with words, those that match every word."""
+    """List recipes, studies, weights, runs and parts; with words, only those that match every word."""
     systems, studies = sources.list_recipe_files(), sources.list_studies()
     if args.import_:
         from lengthwise.api import catalog  # imports torch, as the user's module has done

@@ -73,16 +73,16 @@ def _missing_measurements(args: PlanOptions, run: Run, plan: Sequence[Measuremen
         yield from _select_unmeasured_parts(run, _plan_families(args, run.recipe, plan[0]))
 
 
-def _plan_families(args: PlanOptions, recipe: Recipe, uniform: Measurement) -> Measurement:
+def _plan_families(args: PlanOptions, recipe: Recipe, uniform_plan: Measurement) -> Measurement:
     """Return the measurement of families at the shortest sizes and at the requested sizes up to twice the training
     length (with ``far_families``, at all requested sizes). More than eight pairs of sizes are left out, since they
     would dominate the cost."""
     count = families.family_samples(args.samples)
-    single_sizes = [size for size in uniform.sizes if isinstance(size, int)]
-    requested = uniform.sizes if len(uniform.sizes) - len(single_sizes) <= 8 else single_sizes
+    single_sizes = [size for size in uniform_plan.sizes if isinstance(size, int)]
+    requested = uniform_plan.sizes if len(uniform_plan.sizes) - len(single_sizes) <= 8 else single_sizes
     reach = [2 * top for top in recipe.tops]
     requested = [size for size in requested if args.far_families or is_within_training_sizes(recipe.sizes(size), reach)]
-    rules = families.family_rules(list(dict.fromkeys([recipe.stopping, *uniform.rules])))
+    rules = families.family_rules(list(dict.fromkeys([recipe.stopping, *uniform_plan.rules])))
     return Measurement([*families.short_sizes(recipe, count), *requested], count, "uniform", rules, families=True)
 
 

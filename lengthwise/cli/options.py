@@ -201,8 +201,8 @@ def parse_launcher(args: TrainingOptions) -> Launcher:
 
 
 def local_device(args: TrainingOptions) -> tuple[torch.device, Matmul]:
-    """Return the device and the precision of matrix products for a trial in this process. They are the requested ones,
-    or those of the CPU if other machines train, which may have a GPU that this machine lacks."""
+    """Return the device and the precision of matrix products for a trial in this process: the requested ones or, if
+    other machines train, the CPU and a precision that it has, since this machine may lack their GPUs."""
     if isinstance(parse_launcher(args), Local):
         return choose_device(args.device), args.matmul
     try:

@@ -46,7 +46,7 @@ SAMPLES = 512  # problems per length, with --stopping
 class Options(OutputOptions, ProgressOptions):
     """Write tables, figures and CSV of runs."""
 
-    runs: Arguments  # RUN: run folders, and those of `ask`; or folders of results, whose figures are drawn again
+    runs: Arguments  # RUN: folders of runs or of `ask`; or folders of results, whose figures are drawn again
     out: str | None = None  # FOLDER: where tables and figures go
     width: Literal["column", "page"] | None = None  # width of figures: a column, or a page (default)
     formats: str | None = None  # A,B: formats of figures: png (default), svg, pdf, or several: png,svg
@@ -72,7 +72,7 @@ class Options(OutputOptions, ProgressOptions):
 
 def run(args: Options) -> int:
     """Write tables and figures of runs; with --stopping, accuracy and confidence against loops."""
-    _figure_options(args)
+    _parse_figure_options(args)
     args.runs = _skip_other_folders(args.runs)
     folders = [Path(name) for name in args.runs if is_results_folder(Path(name))]
     if args.matrix:  # architectures × tasks, from run folders and from the runs in folders of results
@@ -80,7 +80,7 @@ def run(args: Options) -> int:
         runs += [_open_run(name) for name in args.runs if Path(name) not in folders]
         rows = matrix_rows(drop_repeated_folders(runs))
         with show_elapsed("the matrix", quiet=args.quiet):
-            files = publish_matrix(rows, Path(args.out or "figures"), **_figure_options(args))
+            files = publish_matrix(rows, Path(args.out or "figures"), **_parse_figure_options(args))
         return print_files(args, files, matrix_table(rows), matrix=rows)
     if folders and args.html:
         if len(folders) < len(args.runs):
@@ -99,7 +99,8 @@ def run(args: Options) -> int:
         if len(set(targets)) < len(targets):
             raise UsageError("folders of results with the same name would overwrite each other: report one at a time")
         pairs = zip(folders, targets, strict=True)
-        return print_files(args, [file for pair in pairs for file in redraw_figures(*pair, **_figure_options(args))])
+        files = [file for pair in pairs for file in redraw_figures(*pair, **_parse_figure_options(args))]
+        return print_files(args, files)
     paths = {name: inquiry_path(name) for name in args.runs}
     runs = drop_repeated_folders(_open_run(name) for name, path in paths.items() if path is None)
     inquiries: list[InquiryFolder] = []
@@ -114,12 +115,12 @@ def run(args: Options) -> int:
         )
     if args.stopping:
         if inquiries:
-            raise UsageError(f"--stopping: {inquiries[0].folder} is a language model, which has no loops: omit it")
+            raise UsageError(f"--stopping: {inquiries[0].folder} is of a language model, which has no loops: omit it")
         return _report_stopping(args, _open_runs(runs))
     return _write_report(args, runs, inquiries)
 
 
-def _figure_options(args: Options) -> dict[str, Any]:
+def _parse_figure_options(args: Options) -> dict[str, Any]:
     """Return the width and formats of figures. Raises UsageError if a format is unknown."""
     formats = tuple(dict.fromkeys(args.formats.split(","))) if args.formats else FORMATS
     if wrong := [name for name in formats if name not in KNOWN_FORMATS]:
@@ -154,7 +155,7 @@ def _open_runs(runs: Sequence[RunFolder]) -> list[Run]:
 def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) -> int:
     operations_per_step = _find_operations_per_step(args, runs)
     with show_elapsed("figures", quiet=args.quiet):
-        options = _figure_options(args) | {"inquiries": inquiries, "operations_per_step": operations_per_step}
+        options = _parse_figure_options(args) | {"inquiries": inquiries, "operations_per_step": operations_per_step}
         files = publish(runs, Path(args.out or "figures"), **options)
     scores, replied = ([row for source in group for row in source.rows("scores")] for group in (runs, inquiries))
     cards = score_card(runs, operations_per_step) if runs else []
@@ -227,6 +228,6 @@ def _report_stopping(args: Options, runs: Sequence[Run]) -> int:
         with lock, computation_settings(1), Progress(quiet=args.quiet) as progress:
             rows = measure_depths(run, sizes, samples, progress, device=choose_device(args.device or "auto"))
         path = Path(args.out or "figures") / f"stopping-{run.folder.name}"
-        files += publish_depth(rows, path, **_figure_options(args))
+        files += publish_depth(rows, path, **_parse_figure_options(args))
         loop_rows += [{"recipe": run.recipe.name} | row for row in depth_rows(rows)]
     return print_files(args, files, row_table(loop_rows), loops=loop_rows)

@@ -87,7 +87,7 @@ def run(args: Options) -> int:
         if own_folder is None and not (Run.locate(recipes[0]).folder / "config.json").exists():
             _check_before_writing(args, recipe, plan, launcher, progress)
         if stack:
-            train_stacked(recipes, progress=progress, wait=args.wait, **_training_arguments(args))
+            train_stacked(recipes, progress=progress, wait=args.wait, **_select_training_arguments(args))
     runs = [Run.of(recipe, own_folder) for recipe in recipes]
     if not stack and ((len(runs) > 1 and options.resolve_jobs(args.jobs) > 1) or not isinstance(launcher, Local)):
         return _train_in_processes(args, runs, launcher)
@@ -168,7 +168,7 @@ def _print_runs(args: Options, runs: Sequence[Run]) -> None:
 
 
 def _train_run(args: Options, run: Run, progress: Progress) -> None:
-    arguments = _training_arguments(args) | {"compile": args.compile, "keep_state": args.keep_state}
+    arguments = _select_training_arguments(args) | {"compile": args.compile, "keep_state": args.keep_state}
     train(run.recipe, run.folder, progress=progress, **arguments)
 
 
@@ -180,7 +180,7 @@ def _train_and_measure(args: Options, run: Run, plan: Sequence[Measurement]) -> 
         run.clear_failure()
 
 
-def _training_arguments(args: Options) -> dict[str, Any]:
+def _select_training_arguments(args: Options) -> dict[str, Any]:
     """Return the training options that are not part of a recipe."""
     names = ("device", "threads", "save_every", "allow_divergence", "matmul", "track")
     return {name: getattr(args, name) for name in names} | {"graphs": not args.no_graphs}

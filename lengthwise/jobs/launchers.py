@@ -73,13 +73,13 @@ class Local(Launcher):
     """Processes on this machine, which end together with the process that started them."""
 
     def build_executor(self, jobs: int) -> Executor:
-        return _Local(jobs)
+        return _LocalExecutor(jobs)
 
     def max_parallel(self, jobs: int) -> int:
         return min(jobs, os.cpu_count() or 1)
 
 
-class _Local(Executor):
+class _LocalExecutor(Executor):
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
         self.gpu_jobs: list[tuple[Job, int]] = []  # running processes and the number of their GPU, if there are several

@@ -33,7 +33,7 @@ class Ray(Launcher):
         _import_ray()
 
     def build_executor(self, jobs: int) -> Executor:
-        return _Ray(self)
+        return _RayExecutor(self)
 
     def max_parallel(self, jobs: int) -> int:
         if not (self.address or os.environ.get("RAY_ADDRESS")):
@@ -62,7 +62,7 @@ def _join_cluster(address: str) -> Any:
     return ray
 
 
-class _Ray(Executor):
+class _RayExecutor(Executor):
     def __init__(self, launcher: Ray) -> None:
         self.ray = _join_cluster(launcher.address)
         needs = {"num_cpus": launcher.cpus, "num_gpus": launcher.gpus}
@@ -124,7 +124,7 @@ def run_training(arguments: list[str], folder: str) -> str:
 @dataclass
 class _RayTask(Job):
     reference: Any  # Ray's reference to the task's result
-    executor: _Ray
+    executor: _RayExecutor
 
     def is_done(self) -> bool:
         return self.executor.has_ended(self.reference)

@@ -41,7 +41,7 @@ class Slurm(Launcher):
 
     def build_executor(self, jobs: int) -> Executor:
         self.check()
-        return _Slurm(self)
+        return _SlurmExecutor(self)
 
     def max_parallel(self, jobs: int) -> int:
         if not shutil.which("sinfo"):
@@ -57,7 +57,7 @@ def _import_submitit() -> Any:
     return import_library("submitit", "slurm", "Slurm needs submitit, which is not installed")
 
 
-class _Slurm(Executor):
+class _SlurmExecutor(Executor):
     def __init__(self, launcher: Slurm) -> None:
         submitit = _import_submitit()
         self.launcher = launcher
@@ -83,7 +83,7 @@ class _Slurm(Executor):
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         trainings = [TrainingJob([*COMMAND, *arguments, "--wait"]) for arguments in commands]
-        return [_Job(*pair, self) for pair in zip(self.submit_array(trainings), trainings, strict=True)]
+        return [_SlurmJob(*pair, self) for pair in zip(self.submit_array(trainings), trainings, strict=True)]
 
     def submit_array(self, trainings: Sequence[TrainingJob]) -> list[Any]:
         """Submit training jobs as one array, and return submitit's jobs. Raises UsageError if Slurm rejects them."""
@@ -106,7 +106,7 @@ class _Slurm(Executor):
         return job_id in self.queued
 
     def shutdown(self, jobs: Sequence[Job]) -> None:
-        numbers = [job.job.job_id for job in jobs if isinstance(job, _Job)]
+        numbers = [job.job.job_id for job in jobs if isinstance(job, _SlurmJob)]
         if numbers and not self.launcher.leave:
             subprocess.run(["scancel", *numbers])
 
@@ -137,12 +137,12 @@ class TrainingJob:
 
 
 @dataclass
-class _Job(Job):
+class _SlurmJob(Job):
     """A Slurm job, which is submitted again if it is lost without having been cancelled."""
 
     job: Any  # submitit's job
     training: TrainingJob
-    executor: _Slurm
+    executor: _SlurmExecutor
     missing_since: float | None = None  # time at which the job was first missing from the queue
     loss_count: int = 0  # number of times the job was lost
 

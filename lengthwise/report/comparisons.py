@@ -155,7 +155,7 @@ class Comparison(PrintedTable):
             # larger set may then contain the smaller.
             pairing: Pairing = "unknown"
             if first.outcomes and last.outcomes and not (first.together or last.together) and first.count == last.count:
-                pairing = "paired" if first.outcomes.problems == last.outcomes.problems else "independent"
+                pairing = "paired" if first.outcomes.problems_digest == last.outcomes.problems_digest else "independent"
             difference, low, high = newcombe_interval(first, last, pairing)
             shares = {name: score.exact for name, score in zip(self.names, scores_at_key, strict=True)}
             rows.append({"size": size_text(first.sizes), "problems": first.problems, **shares,
@@ -205,7 +205,7 @@ def newcombe_interval(first: Score, second: Score, pairing: Pairing = "independe
     if pairing == "paired":
         if first.outcomes is None or second.outcomes is None:
             raise ValueError("paired intervals need the outcomes of both scores")
-        pairs = Counter(zip(first.outcomes.right, second.outcomes.right, strict=True))
+        pairs = Counter(zip(first.outcomes.correct_flags, second.outcomes.correct_flags, strict=True))
         both, neither, first_only, second_only = pairs[1, 1], pairs[0, 0], pairs[1, 0], pairs[0, 1]
         product = (both + first_only) * (second_only + neither) * (both + second_only) * (first_only + neither)
         excess = both * neither - first_only * second_only
