@@ -23,7 +23,7 @@ from lengthwise.tasks.sudoku import Sudoku
 from lengthwise.testing.laws_of_tasks import draw_family_sizes
 
 
-def family_of(task, name):
+def find_family(task, name):
     (family,) = choose_families(task.families, (name,), task.name)
     return family
 
@@ -63,7 +63,7 @@ def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries()
     task = BinarySum()
     assert [family.name for family in task.families if family.name[0].isdigit()] == [f"{n}-ones" for n in COUNTS]
     for ones in COUNTS:
-        family = family_of(task, f"{ones}-ones")
+        family = find_family(task, f"{ones}-ones")
         for size in (ones, ones + 1, 3 * ones):
             problems = family.sample(torch.tensor([[size]] * 20), lw.stream(0, family.name))
             assert problems.prompt.sum(1).tolist() == [ones] * 20 and problems.sizes.tolist() == [[size]] * 20
@@ -71,7 +71,7 @@ def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries()
 
 @pytest.mark.parametrize("name", ["looped-binary-sum", "halting-binary-sum"])
 def test_shipped_binary_sums_count_past_the_powers_of_two(name):
-    """Earlier weights, right on nearly all rows, read 31 ones after a zero as 47."""
+    """Earlier weights, right on nearly all rows, counted 47 ones in a zero and 31 ones."""
     weights = load(name)
     counts = [f"{ones}-ones" for ones in (15, 16, 31, 32)]
     found = {score.problems: score.exact for score in evaluate_families(weights, [40], samples=10, names=counts)}
@@ -84,14 +84,14 @@ def untrained_weights():
     return Weights("untrained", recipe, recipe.build().eval())
 
 
-def test_a_mixture_has_no_family_of_rows_that_are_too_short_for_it():
+def test_a_mixture_draws_no_family_at_sizes_below_its_smallest():
     """Otherwise rows of a single symbol would crowd out the others."""
     task, sizes = BinarySum(), torch.full((4000, 1), 6)
     fitting = [family for family in task.families if family.smallest <= 6]
     found = [draw_mixture(families, sizes, lw.stream(0, "mixed")).prompt for families in (task.families, fitting)]
     full = [float((prompt.sum(1) == 6).double().mean()) for prompt in found]
     assert len(fitting) < len(task.families) and full[0] == pytest.approx(full[1], abs=0.03)
-    families = [family_of(task, name) for name in ("3-ones", "15-ones")]
+    families = [find_family(task, name) for name in ("3-ones", "15-ones")]
     for size, ones in ((14, {3}), (15, {3, 15})):  # from its smallest size on
         problems = draw_mixture(families, torch.full((50, 1), size), lw.stream(0, "mixed"))
         assert set(problems.prompt.sum(1).tolist()) == ones
@@ -111,18 +111,18 @@ def test_a_family_is_neither_measured_nor_drawn_at_sizes_below_its_smallest(untr
             catalog.recipe("short-binary-sum", [f"family_names={names}"])
 
 
-def digits(task, name, size, count=200):
+def draw_operands(task, name, size, count=200):
     """Return both operands of sums as integers."""
-    prompts, _ = to_texts(task, family_of(task, name).sample(torch.tensor([size] * count), lw.stream(0, name)))
+    prompts, _ = to_texts(task, find_family(task, name).sample(torch.tensor([size] * count), lw.stream(0, name)))
     return [tuple(int(number) for number in prompt.split("+")) for prompt in prompts]
 
 
-def columns(first, second):
+def add_columns(first, second):
     """Return the totals of a sum's columns, from the lowest."""
     return [int(a) + int(b) for a, b in zip_longest(str(first)[::-1], str(second)[::-1], fillvalue="0")]
 
 
-def test_families_of_sums_are_what_their_names_say():
+def test_families_of_sums_have_the_structure_in_their_names():
     task, top = lw.Addition(equal_lengths=True, leading_zeros=True), 10**7 - 1
     powers = {10**k + more for k in range(7) for more in (-1, 0, 1)} | {top}
     for name, holds in {
@@ -133,33 +133,33 @@ def test_families_of_sums_are_what_their_names_say():
         "twice": lambda a, b: a == b,
         "zeros": lambda a, b: 0 in (a, b),
         "powers": lambda a, b: {a, b} <= powers,
-        "every-column-carries": lambda a, b: min(columns(a, b)) >= 10 and len(columns(a, b)) == 7,
-        "no-column-carries": lambda a, b: max(columns(a, b)) < 10,
+        "every-column-carries": lambda a, b: min(add_columns(a, b)) >= 10 and len(add_columns(a, b)) == 7,
+        "no-column-carries": lambda a, b: max(add_columns(a, b)) < 10,
     }.items():
-        assert all(holds(*pair) for pair in digits(task, name, [7])), name
-    assert {first + second == top + 1 for first, second in digits(task, "highest-and-one", [7])} == {True, False}
+        assert all(holds(*pair) for pair in draw_operands(task, name, [7])), name
+    assert {first + second == top + 1 for first, second in draw_operands(task, "highest-and-one", [7])} == {True, False}
 
 
 @pytest.mark.parametrize("size", [(2, 2), (4, 4), (6, 3)], ids=repr)
-def test_families_of_sums_without_leading_zeros_are_what_their_names_say(size):
+def test_families_of_sums_without_leading_zeros_have_the_structure_in_their_names(size):
     task, top = lw.Addition(order="most"), 10 ** max(size)
     for name, holds in {
-        "no-column-carries": lambda a, b: a + b < top and max(columns(a, b)) < 10,
-        "every-column-carries": lambda a, b: min(columns(a, b)[: min(size)]) > 9,
+        "no-column-carries": lambda a, b: a + b < top and max(add_columns(a, b)) < 10,
+        "every-column-carries": lambda a, b: min(add_columns(a, b)[: min(size)]) > 9,
         "interrupted-carry": lambda a, b: a + b != top,
         "palindrome": lambda *pair: all(str(number)[::-1] == str(number) for number in pair),
         "one-symbol": lambda *pair: all(len(set(str(number))) == 1 for number in pair),
         "mirrored": lambda a, b: size[0] != size[1] or str(a) == str(b)[::-1],
     }.items():
-        assert all(holds(*pair) for pair in digits(task, name, size, 1000)), name
+        assert all(holds(*pair) for pair in draw_operands(task, name, size, 1000)), name
 
 
 def test_carry_chains_come_with_and_without_an_entering_carry():
-    """Half of the chains are entered by a carry; rows with and without one look alike, with equally long chains."""
+    """A carry enters half of the chains; chains with and without an entering carry are equally long."""
     task = lw.Addition(equal_lengths=True, leading_zeros=True)
     lengths = {True: [], False: []}  # of runs of 3 columns or more that add up to 9, entered by a carry or not
-    for first, second in digits(task, "carry-chain", [12], 400):
-        totals = (columns(first, second) + [0] * 12)[:12]
+    for first, second in draw_operands(task, "carry-chain", [12], 400):
+        totals = (add_columns(first, second) + [0] * 12)[:12]
         for start in (i for i in range(12) if totals[i] == 9 and (i == 0 or totals[i - 1] != 9)):
             length = next((j for j in range(start, 12) if totals[j] != 9), 12) - start
             if length > 2:
@@ -170,18 +170,18 @@ def test_carry_chains_come_with_and_without_an_entering_carry():
 def test_doubled_rows_and_those_with_one_changed_bit_differ_in_parity():
     """Doubled rows have even parity; doubled rows with one bit changed have odd parity."""
     sizes = torch.full((300, 1), 12)
-    even = family_of(lw.Parity(), "doubled").sample(sizes, lw.stream(0))
-    odd = family_of(lw.Parity(), "doubled-but-one").sample(sizes, lw.stream(0))
+    even = find_family(lw.Parity(), "doubled").sample(sizes, lw.stream(0))
+    odd = find_family(lw.Parity(), "doubled-but-one").sample(sizes, lw.stream(0))
     assert (set(even.answer.flatten().tolist()), set(odd.answer.flatten().tolist())) == ({0}, {1})
 
 
-def test_expressions_of_families_are_structured():
+def test_expressions_have_the_structure_of_their_family():
     """The grammar's own distribution replaces a family only where its values are too long."""
     task = Expression()
     for size in (3, 4, 5, 9, 30, 61):
-        rows = to_texts(task, family_of(task, "only-plus").sample(torch.tensor([[size]] * 20), lw.stream(0)))[0]
+        rows = to_texts(task, find_family(task, "only-plus").sample(torch.tensor([[size]] * 20), lw.stream(0)))[0]
         assert all(set(row) <= set("0123456789+") for row in rows)
-    rows = to_texts(task, family_of(task, "nested-left").sample(torch.tensor([[43]] * 20), lw.stream(0)))[0]
+    rows = to_texts(task, find_family(task, "nested-left").sample(torch.tensor([[43]] * 20), lw.stream(0)))[0]
     assert all(row.startswith("((((((((((") for row in rows)
     for size, seed in product((3, 4, 5, 6, 9, 12), range(100)):
         text = Writer(size, Random(seed)).nearly_cancelling()
@@ -192,12 +192,12 @@ def test_expressions_of_families_are_structured():
 
 
 @pytest.mark.parametrize("size", range(7, 40))
-@pytest.mark.parametrize("write", [Writer.nested_left, Writer.nested_right])
-def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write, size):
-    """It is one level less where a single character would be left, as no term is so short."""
+@pytest.mark.parametrize("write_expression", [Writer.nested_left, Writer.nested_right])
+def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write_expression, size):
+    """The depth is one level less where a single character would be left, as no term has one character."""
     depth = (size - 3) // 4 - ((size - 3) % 4 == 1)
     for seed in range(20):
-        text = write(Writer(size, Random(seed)))
+        text = write_expression(Writer(size, Random(seed)))
         assert len(text) == size and text.count("(") == text.count(")") == depth, text
 
 
@@ -213,7 +213,7 @@ def test_a_task_of_one_symbol_has_one_family_and_can_be_attacked():
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "holds"),
+    ("name", "sizes", "has_structure"),
     [
         ("neighbours", [[3, 4], [20, 4], [5, 2]], lambda n: sorted(n) == [*range(min(n), min(n) + len(n))]),
         ("odd-one-out", [[3, 4], [20, 4], [5, 2]], lambda n: len(set(n)) == 2),
@@ -221,7 +221,7 @@ def test_a_task_of_one_symbol_has_one_family_and_can_be_attacked():
         ("descending", [[12, 1]], lambda n: n == sorted(n)[::-1]),
     ],
 )
-def test_lists_of_any_length_in_one_batch_fit_their_family(name, sizes, holds):
-    problems = family_of(Sorting(), name).sample(torch.tensor(sizes * 50), lw.stream(0, name))
+def test_lists_of_any_length_in_one_batch_fit_their_family(name, sizes, has_structure):
+    problems = find_family(Sorting(), name).sample(torch.tensor(sizes * 50), lw.stream(0, name))
     for row, length in zip(problems.prompt, problems.prompt_length, strict=True):
-        assert holds([int(part.split(":")[1]) for part in Sorting().to_text(row[:length]).split(",")])
+        assert has_structure([int(part.split(":")[1]) for part in Sorting().to_text(row[:length]).split(",")])

@@ -1,4 +1,4 @@
-"""Files of problems as tasks: how they are read and split, and how faults in them are reported."""
+"""Files of problems as tasks: reading, splitting, and reports of faults."""
 
 import csv
 import json
@@ -37,14 +37,14 @@ def write_rows(path, rows):
     return path
 
 
-def parities(lengths):
+def generate_parities(lengths):
     for length in lengths:
         for number in range(2**length):
             prompt = f"{number:0{length}b}"
             yield {"prompt": prompt, "answer": str(prompt.count("1") % 2)}
 
 
-def small_recipe(task, **changes):
+def build_recipe(task, **changes):
     model = replace(BASE.model, width=16, heads=2, layers=1)
     given = {"lengths": lw.Uniform(top=8), "watch": lw.Watch(), "batch": 16, "steps": 3, "ema": 0.0, "model": model}
     return replace(BASE, task=task, **(given | changes))
@@ -53,7 +53,7 @@ def small_recipe(task, **changes):
 @pytest.fixture(scope="module")
 def bits(tmp_path_factory):
     """Return a file of all rows of 1 to 10 bits and their parities."""
-    return lw.File(str(write_rows(tmp_path_factory.mktemp("bits") / "parity.jsonl", parities(range(1, 11)))))
+    return lw.File(str(write_rows(tmp_path_factory.mktemp("bits") / "parity.jsonl", generate_parities(range(1, 11)))))
 
 
 @pytest.mark.parametrize("name", ["bits", "turns", "grid_task"])
@@ -75,7 +75,7 @@ def test_splits_are_disjoint_and_cover_all_problems(bits):
 
 @pytest.mark.parametrize("source", [None, lw.Finite(rows=300)], ids=["fresh", "fixed"])
 def test_training_validation_and_tests_share_no_prompt(bits, source):
-    recipe = small_recipe(
+    recipe = build_recipe(
         bits, watch=lw.Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {})
     )
     draw = partial(data.evaluation_problems, recipe, seed=0)
@@ -93,27 +93,27 @@ def test_training_validation_and_tests_share_no_prompt(bits, source):
 def test_no_problem_is_repeated_before_all_were_drawn_or_attacked(bits):
     there = len(bits.part("test").enumerate([9], 1000))
     for count in (there, 3 * there):
-        problems = data.evaluation_problems(small_recipe(bits), 9, count, seed=0)
+        problems = data.evaluation_problems(build_recipe(bits), 9, count, seed=0)
         assert len({p for p, _ in prompts_and_answers(bits, problems)}) == there
-    recipe = small_recipe(bits)
+    recipe = build_recipe(bits)
     found = attack(lw.Weights("own", recipe, recipe.build()), tries=10_000)
     tests = sum(len(bits.part("test").enumerate([size], 1000)) for size in range(1, 11))
     assert found["tries"] == tests and {row["origin"] for row in found["origins"]} == {"every"}
 
 
 @given(st.sets(st.integers(1, 40), min_size=1), st.lists(st.integers(1, 50), min_size=1, max_size=30))
-def test_missing_sizes_are_replaced_by_smaller_ones(tmp_path_factory, there, asked):
-    rows = [{"prompt": f"{number:030b}", "answer": "1", "size": size} for number, size in enumerate(there)]
+def test_missing_sizes_are_replaced_by_smaller_ones(tmp_path_factory, listed_sizes, requested_sizes):
+    rows = [{"prompt": f"{number:030b}", "answer": "1", "size": size} for number, size in enumerate(listed_sizes)]
     task = lw.File(str(write_rows(tmp_path_factory.mktemp("gaps") / "gaps.jsonl", rows)))
-    found = task.sample(torch.tensor(asked)[:, None], lw.stream(0, "gaps")).sizes[:, 0].tolist()
-    for wanted, size in zip(asked, found, strict=True):
-        assert size in there and (size == wanted or wanted not in there)
-        assert size <= max(asked) or min(there) > max(asked)
+    found = task.sample(torch.tensor(requested_sizes)[:, None], lw.stream(0, "gaps")).sizes[:, 0].tolist()
+    for wanted, size in zip(requested_sizes, found, strict=True):
+        assert size in listed_sizes and (size == wanted or wanted not in listed_sizes)
+        assert size <= max(requested_sizes) or min(listed_sizes) > max(requested_sizes)
 
 
 def test_missing_sizes_are_refused_and_left_out_of_default_sizes(tmp_path):
-    rows = [row | {"size": 10 * len(row["prompt"])} for row in parities(range(5, 10))]
-    recipe = small_recipe(lw.File(str(write_rows(tmp_path / "tens.jsonl", rows))), lengths=lw.Uniform(top=60))
+    rows = [row | {"size": 10 * len(row["prompt"])} for row in generate_parities(range(5, 10))]
+    recipe = build_recipe(lw.File(str(write_rows(tmp_path / "tens.jsonl", rows))), lengths=lw.Uniform(top=60))
     assert default_sizes(recipe) == [60, 90]
     with pytest.raises(lw.UsageError, match=r"no problems of size 8 left to measure; it has 50–90 in steps of 10$"):
         data.evaluation_problems(recipe, 8, 5, seed=0)
@@ -124,19 +124,19 @@ def test_missing_sizes_are_refused_and_left_out_of_default_sizes(tmp_path):
     assert recipe.task.answer_slots(torch.tensor([[7], [55], [90]])).tolist() == [1, 1, 1]
 
 
-def test_an_id_depends_on_the_content_and_not_on_the_path(bits, tmp_path):
+def test_a_recipe_s_id_depends_on_the_file_s_content_and_not_on_its_path(bits, tmp_path):
     moved = tmp_path / "elsewhere.jsonl"
     shutil.copy(bits.path, moved)
-    assert small_recipe(lw.File(str(moved))).id == small_recipe(bits).id
-    other = write_rows(tmp_path / "other.jsonl", [*parities([3]), {"prompt": "11111", "answer": "1"}])
-    assert small_recipe(lw.File(str(other))).id != small_recipe(bits).id
+    assert build_recipe(lw.File(str(moved))).id == build_recipe(bits).id
+    other = write_rows(tmp_path / "other.jsonl", [*generate_parities([3]), {"prompt": "11111", "answer": "1"}])
+    assert build_recipe(lw.File(str(other))).id != build_recipe(bits).id
     with pytest.raises(lw.UsageError, match=f"its digest is .* had {bits.digest}"):
         lw.File(str(other), digest=bits.digest)
-    read = type(BASE).read(small_recipe(bits).json())
-    assert read == small_recipe(bits) and read.task.part("test") is bits.part("test")
+    read = type(BASE).read(build_recipe(bits).json())
+    assert read == build_recipe(bits) and read.task.part("test") is bits.part("test")
 
 
-def test_every_fault_is_named_by_its_line(tmp_path):
+def test_every_fault_is_reported_with_its_line(tmp_path):
     lines = [
         '{"prompt": "1", "answer": "1"}', "nonsense", '{"prompt": "1"}', '{"prompt": "", "answer": "1"}',
         '{"prompt": "2", "answer": "1", "size": 0}', '{"prompt": "1", "answer": "0"}', "[1]",
@@ -159,7 +159,7 @@ def test_every_fault_is_named_by_its_line(tmp_path):
 
 
 def test_csv_json_lines_and_rows_in_memory_give_equal_problems(tmp_path):
-    rows = [row | {"size": 3, "rounds": 7} for row in parities([3, 4])]
+    rows = [row | {"size": 3, "rounds": 7} for row in generate_parities([3, 4])]
     lines = lw.File.of(rows, tmp_path / "rows.jsonl")
     with open(tmp_path / "rows.csv", "w", newline="", encoding="utf-8-sig") as file:
         writer = csv.DictWriter(file, ["size", "prompt", "answer", "rounds"])
@@ -176,7 +176,7 @@ def test_csv_json_lines_and_rows_in_memory_give_equal_problems(tmp_path):
 def test_a_data_set_is_read_with_its_splits(tmp_path):
     datasets = pytest.importorskip("datasets")
     datasets.disable_progress_bars()
-    one = datasets.Dataset.from_list(list(parities([4, 5])))
+    one = datasets.Dataset.from_list(list(generate_parities([4, 5])))
     one.save_to_disk(str(tmp_path / "one"))
     for task in (lw.File(str(tmp_path / "one")), lw.File.of(one, tmp_path / "kept.jsonl")):
         assert len(task.enumerate([5], 100)) == 32
@@ -192,7 +192,7 @@ def test_a_data_set_is_read_with_its_splits(tmp_path):
 def test_prompts_may_contain_spaces_and_symbols_of_layouts(tmp_path):
     prompts = [f"{mark}a {mark}" for mark in STAND_INS]
     task = lw.File.of([{"prompt": p, "answer": p[::-1]} for p in prompts], tmp_path / "marks.jsonl")
-    small_recipe(task)  # its layout accepts the symbols
+    build_recipe(task)  # its layout accepts the symbols
     for prompt in prompts:
         problems = task.parse(prompt)
         assert task.to_text(problems.prompt[0]) == prompt and task.format(problems.answer[0]) == prompt[::-1]
@@ -222,7 +222,7 @@ def test_words_are_parsed_and_formatted_with_spaces(turns, tmp_path):
     assert turns.format(problem.answer[0]) == "west south north" == turns.reference("left left u")
     with pytest.raises(lw.UsageError, match="'lift' at position 2 is not one of: left right u"):
         turns.parse("left lift")
-    recipe = small_recipe(turns, layout=lw.Tagged())
+    recipe = build_recipe(turns, layout=lw.Tagged())
     answer = lw.Solver(lw.Weights("own", recipe, recipe.build())).solve("left u")
     assert answer.right == "west east" and set(answer.text.split()) <= set(turns.writes)
     # Words of one letter are words too.
@@ -250,7 +250,7 @@ def test_grids_are_parsed_and_formatted_line_by_line(grid_task):
     assert grid_task.to_text(problem.prompt[0]) == "xx/.x" and grid_task.format(problem.answer[0]) == "xx/x."
     with pytest.raises(lw.UsageError, match=r": a prompt must be a square grid with / between its lines, e\.g\. 12/34"):
         grid_task.parse("xx/.")
-    recipe = small_recipe(grid_task, layout=lw.Grid(), model=lw.Transformer(width=8, heads=2, mixer=Convolution()))
+    recipe = build_recipe(grid_task, layout=lw.Grid(), model=lw.Transformer(width=8, heads=2, mixer=Convolution()))
     solver = lw.Solver(lw.Weights("own", recipe, recipe.build()))
     assert solver.solve("xx/.x").right == "xx/x." and solver.solve("xx/.x").text.count("/") == 1
     unknown = solver.solve("x..../x..../x..../x..../x....")  # larger than all grids of the file
@@ -258,8 +258,8 @@ def test_grids_are_parsed_and_formatted_line_by_line(grid_task):
 
 
 def test_check_names_the_invalid_lines_of_grids_and_counts_words(tmp_path, capsys):
-    def check(*words):
-        code, shown = run("check", *words), capsys.readouterr()
+    def run_check(*words):
+        code, shown = run_command("check", *words), capsys.readouterr()
         return code, " ".join((shown.out or shown.err).split())
 
     path, first = tmp_path / "grids.jsonl", {"prompt": "1", "answer": "1"}
@@ -271,40 +271,40 @@ def test_check_names_the_invalid_lines_of_grids_and_counts_words(tmp_path, capsy
         write_rows(path, [first, row])
         with pytest.raises(lw.UsageError, match=f"line 2: {message}"):
             lw.File(str(path), grid=True)
-        code, output = check(path, "--grid")
+        code, output = run_check(path, "--grid")
         assert code == 1 and f"line 2: {message}" in output
     for words, message in (((path, "--grid", "--words"), "exclude each other"), (("json", "--grid"), "is for files")):
-        code, output = check(*words)
+        code, output = run_check(*words)
         assert code == 2 and message in output
     texts = [("take the red one", "red one"), ("go left", "left"), ("go", "go")]
     path = write_rows(tmp_path / "words.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in texts])
-    code, output = check(path, "--words")
+    code, output = run_check(path, "--words")
     assert code == 0 and "prompt 4 symbols, answer 2" in output and "6: go left one red take the" in output
     assert "1–2, 4" in output and lw.File(str(path), words=True).digest in output and "--words" not in output
-    code, output = check(path)
+    code, output = run_check(path)
     assert code == 0 and "prompt 16 symbols, answer 7" in output and "--words reads words" in output
 
 
 def test_layouts_accept_a_file_by_the_form_of_its_answers(turns, bits):
-    """Layouts take their vocabularies from the file; chance is the share of its commonest answer symbol."""
+    """Layouts take their vocabularies from the file; chance is the fraction of its most frequent answer symbol."""
     assert turns.answers_each_symbol and not bits.answers_each_symbol
     assert [vocab.symbols for vocab in lw.Tagged().vocabs(turns)] == [turns.reads, turns.writes]
     assert lw.Labelled().accepts(bits) and not lw.Labelled().accepts(turns) and not lw.Tagged().accepts(bits)
-    answers = "".join(row["answer"] for row in parities(range(1, 11)))
+    answers = "".join(row["answer"] for row in generate_parities(range(1, 11)))
     assert lw.Labelled().chance(bits) == pytest.approx(max(answers.count("0"), answers.count("1")) / len(answers))
     for task, layout in ((turns, lw.Tagged()), (bits, lw.Labelled())):
-        recipe = small_recipe(task, layout=layout, lengths=lw.Uniform(top=5))
+        recipe = build_recipe(task, layout=layout, lengths=lw.Uniform(top=5))
         (score,) = evaluate(lw.Weights("own", recipe, try_training(recipe, CPU).model), [6], samples=20)
         assert score.scaled == pytest.approx((score.token_accuracy - score.chance) / (1 - score.chance))
 
 
 @pytest.mark.parametrize("layout", [lw.FullOutput(), lw.FullOutput(causal=False), lw.NextToken()], ids=repr)
 def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
-    """An empty answer is its end symbol alone; a layout without an end symbol refuses it."""
+    """An empty answer is written as an end symbol alone; a layout without end symbols refuses empty answers."""
     rows = [{"prompt": f"{number:06b}", "answer": "1" * f"{number:06b}".count("11")} for number in range(64)]
     task = lw.File.of(rows, tmp_path / "counts.jsonl")
     assert task.parse("000000").answer_length.tolist() == [0] and task.format(task.parse("000000").answer[0]) == ""
-    recipe = small_recipe(task, layout=layout, lengths=lw.Uniform(top=6), model=replace(BASE.model, width=32), steps=1)
+    recipe = build_recipe(task, layout=layout, lengths=lw.Uniform(top=6), model=replace(BASE.model, width=32), steps=1)
     batch = layout.write(lw.Problems.join([task.parse("000000"), task.parse("110000")]), task)
     end = layout.end_id(task)
     assert [row[mask].tolist() for row, mask in zip(batch.targets, batch.loss_mask, strict=True)] == [[end], [1, end]]
@@ -319,26 +319,26 @@ def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
 
 @pytest.mark.parametrize("layout", [lw.FullOutput(), lw.NextToken(), lw.Tagged(), lw.Labelled()], ids=repr)
 def test_a_prompt_that_is_not_in_the_file_is_answered_without_a_right_answer(tmp_path, turns, layout):
-    bits = lw.File.of(parities(range(1, 6)), tmp_path / "few.jsonl")
+    bits = lw.File.of(generate_parities(range(1, 6)), tmp_path / "few.jsonl")
     task, prompt = (turns, "left u u u u u u u left u") if isinstance(layout, lw.Tagged) else (bits, "0110110")
-    recipe = small_recipe(task, layout=layout)
+    recipe = build_recipe(task, layout=layout)
     answer = lw.Solver(lw.Weights("own", recipe, recipe.build())).solve(prompt)
     assert (answer.right, answer.correct, answer.perplexity) == (None, None, None)
     size = 10 if task is turns else 7
     assert "right" not in answer._repr_html_() and answer.loops == int(recipe.loops.planned(torch.tensor([size])))
-    sized = lw.File.of([row | {"size": 2} for row in parities([3])], tmp_path / "sized.jsonl")
+    sized = lw.File.of([row | {"size": 2} for row in generate_parities([3])], tmp_path / "sized.jsonl")
     with pytest.raises(lw.UsageError, match="and so are its size and rounds"):
-        lw.Solver(lw.Weights("own", small_recipe(sized), small_recipe(sized).build())).solve("01")
+        lw.Solver(lw.Weights("own", build_recipe(sized), build_recipe(sized).build())).solve("01")
 
 
 @pytest.mark.parametrize("count", [128, 200, 40_000])
-def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count):
+def test_files_of_any_number_of_symbols_are_trained_on_and_measured(tmp_path, count):
     known = [chr(code) for code in range(0x3400, 0x20000) if chr(code).isprintable()][:count]
     rows = [{"prompt": "".join(known[i : i + 50]), "answer": known[i], "size": 8} for i in range(0, count, 50)]
     rows += [{"prompt": known[i] + known[0], "answer": known[-1], "size": 7} for i in range(100)]
     task = lw.File.of(rows, tmp_path / "symbols.jsonl")
     assert len(task.symbols) == count
-    recipe = small_recipe(task)
+    recipe = build_recipe(task)
     assert int(data.draw_batch(recipe, 0)[0].inputs.tokens.max()) < count + 2
     drawn = prompts_and_answers(task, data._draw_step_problems(recipe, 0, 0))
     assert {*drawn} <= {(row["prompt"], row["answer"]) for row in rows}
@@ -346,7 +346,7 @@ def test_any_number_of_symbols_is_trained_and_measured(tmp_path, count):
     assert score.count == 5
 
 
-def run(*words):
+def run_command(*words):
     """Run a verb of the command line and return its exit status."""
     return entry._run(entry.parse(list(map(str, words))))
 
@@ -355,19 +355,19 @@ def test_a_file_is_checked_trained_measured_attacked_and_reported_without_python
     tmp_path, monkeypatch, capsys, blank_figures
 ):
     monkeypatch.chdir(tmp_path)
-    write_rows(tmp_path / "problems.jsonl", parities(range(1, 10)))
-    assert run("check", "problems.jsonl") == 0 and "1,022 different" in capsys.readouterr().out
+    write_rows(tmp_path / "problems.jsonl", generate_parities(range(1, 10)))
+    assert run_command("check", "problems.jsonl") == 0 and "1,022 different" in capsys.readouterr().out
     few = ["steps=4", "batch=4", "watch.every=0", "lengths=Uniform(top=6)", "--samples", 8, "--quiet"]
-    assert run("train", "looped-parity", "task=File(path=problems.jsonl)", "name=mine", *few) == 0
+    assert run_command("train", "looped-parity", "task=File(path=problems.jsonl)", "name=mine", *few) == 0
     (folder,) = (tmp_path / "runs").glob("mine-*") if (tmp_path / "runs").exists() else runs_folder().glob("mine-*")
     capsys.readouterr()
-    assert run("evaluate", folder, "--lengths", "6,9", "--samples", 8, "--json", "--quiet") == 0
+    assert run_command("evaluate", folder, "--lengths", "6,9", "--samples", 8, "--json", "--quiet") == 0
     assert [row["sizes"] for row in json.loads(capsys.readouterr().out)] == [[6], [9]]
-    assert run("attack", folder, "--tries", 20, "--json") == 0
-    assert run("report", folder, "--out", tmp_path / "report", "--quiet") == 0
-    assert run("evaluate", folder, "--lengths", "12", "--quiet") == 2
+    assert run_command("attack", folder, "--tries", 20, "--json") == 0
+    assert run_command("report", folder, "--out", tmp_path / "report", "--quiet") == 0
+    assert run_command("evaluate", folder, "--lengths", "12", "--quiet") == 2
     assert "no problems of size 12 left to measure" in capsys.readouterr().err
     with open("problems.jsonl", "a", encoding="utf-8") as file:
         file.write("{}\n")
-    assert run("check", "problems.jsonl") == 1 and "line 1023" in capsys.readouterr().out
-    assert run("evaluate", folder, "--quiet") == 2 and "line 1023" in capsys.readouterr().err
+    assert run_command("check", "problems.jsonl") == 1 and "line 1023" in capsys.readouterr().out
+    assert run_command("evaluate", folder, "--quiet") == 2 and "line 1023" in capsys.readouterr().err

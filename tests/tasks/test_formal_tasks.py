@@ -29,18 +29,18 @@ FORMS += [BracketedArithmetic(10), SolveEquation(2), MissingDuplicate(10)]
 FORMS += [MultiOperandAddition(2, "most"), MultiOperandAddition(7)]
 
 
-def draw(task, name, size, count=50):
+def draw_family(task, name, size, count=50):
     (family,) = choose_families(task.families, [name], task.name)
     return prompts_and_answers(task, family.sample(torch.full((count, 1), size), lw.stream(0, name)))
 
 
 @pytest.mark.parametrize("task", FORMS, ids=repr)
-def test_every_form_keeps_the_laws(task, monkeypatch):
+def test_every_form_of_a_task_satisfies_the_laws(task, monkeypatch):
     assert_laws(task, monkeypatch)
 
 
 @pytest.mark.parametrize("group", ORDERS)
-def test_tables_of_words_satisfy_the_group_axioms(group):
+def test_multiplication_tables_satisfy_the_group_axioms(group):
     table, answers = GroupWords(group).automaton()
     order = ORDERS[group]
     everything = torch.arange(order)
@@ -69,49 +69,49 @@ def test_the_groups_that_are_not_solvable_are_a5_and_s5():
 
 def test_words_with_their_inverses_end_where_they_began():
     task = GroupWords("S5")
-    for word, states in draw(task, "inverse-pairs", 12):
+    for word, states in draw_family(task, "inverse-pairs", 12):
         assert states[1::2] == "a" * 6 and states[::2] == word[::2]
-    for word, states in draw(task, "word-and-inverse", 12):
+    for word, states in draw_family(task, "word-and-inverse", 12):
         assert states[-1] == "a" and states[:5] == states[10:5:-1] and len(word) == 12
 
 
-def test_words_over_two_elements_are_running_parities():
+def test_products_in_z2_are_running_parities():
     problems = GroupWords("Z2").sample(torch.full((20, 1), 9), lw.stream(0))
     assert torch.equal(problems.answer, problems.prompt.cumsum(1) % 2)
     for each in (True, False):
         assert lw.Tagged().accepts(GroupWords("Z2", each)) == each != lw.Labelled().accepts(GroupWords("Z2", each))
 
 
-def test_blocks_of_each_family_are_in_the_language_or_not():
+def test_words_of_each_family_have_the_right_label():
     task, labels = CountedBlocks(), {"members": "1", "one-moved": "0", "two-swapped": "0", "one-changed": "0"}
     for name, label in labels.items():
-        assert {answer for _, answer in draw(task, name, 4)} == {label}
+        assert {answer for _, answer in draw_family(task, name, 4)} == {label}
     uniform = task.sample(torch.full((2000, 1), 8), lw.stream(0))
     assert 0.47 < (uniform.answer == uniform.answer.max()).double().mean() < 0.53
 
 
 def test_brackets_have_the_form_of_their_family():
     task = Dyck()
-    for word, closers in draw(task, "flat", 8):
+    for word, closers in draw_family(task, "flat", 8):
         assert closers[1::2] == "...." and "." not in closers[::2] and len(word) == 8
-    for word, _ in draw(task, "one-mountain", 8):
+    for word, _ in draw_family(task, "one-mountain", 8):
         assert {*word[:4]} <= {*"(["} and {*word[4:]} <= {*")]"}
-    assert all(len({*word} & {*"(["}) == 1 for word, _ in draw(task, "one-kind", 8))
+    assert all(len({*word} & {*"(["}) == 1 for word, _ in draw_family(task, "one-kind", 8))
 
 
 def test_a_letter_s_last_digit_is_recalled():
     task = Recall()
     assert prompts_and_answers(task, task.parse("a3b1a7 bab")) == [("a3b1a7bab", "171")]
-    assert all(len({*word[:12:2]}) == 1 and {*answer} == {word[11]} for word, answer in draw(task, "one-key", 6))
+    assert all(len({*word[:12:2]}) == 1 and {*answer} == {word[11]} for word, answer in draw_family(task, "one-key", 6))
 
 
 def test_arithmetic_is_nested_in_the_form_of_its_family():
     task = BracketedArithmetic()
-    assert all(word.startswith("(((((") and "((" not in word[5:] for word, _ in draw(task, "left-nested", 6))
-    assert all(word.endswith(")))))") and "))" not in word[:-5] for word, _ in draw(task, "right-nested", 6))
-    assert all(word[0] + word[6] + word[12] == "(" + word[6] + ")" for word, _ in draw(task, "balanced", 4))
+    assert all(word.startswith("(((((") and "((" not in word[5:] for word, _ in draw_family(task, "left-nested", 6))
+    assert all(word.endswith(")))))") and "))" not in word[:-5] for word, _ in draw_family(task, "right-nested", 6))
+    assert all(word[0] + word[6] + word[12] == "(" + word[6] + ")" for word, _ in draw_family(task, "balanced", 4))
     middle = r"\(\d.\(\(\d.\(\(\d.\d\).\d\)\).\d\)\)"
-    assert all(re.fullmatch(middle, word) for word, _ in draw(task, "nested-from-both-ends", 6))
+    assert all(re.fullmatch(middle, word) for word, _ in draw_family(task, "nested-from-both-ends", 6))
     uniform = prompts_and_answers(task, task.sample(torch.full((500, 1), 4), lw.stream(0)))
     # All binary trees of four leaves, the fourth Catalan number.
     assert len({re.sub(r"[-+*]", ".", re.sub(r"\d", "1", word)) for word, _ in uniform}) == 5
@@ -128,21 +128,21 @@ def test_equations_have_one_solution_and_x_at_any_position():
 def test_a_stack_is_written_from_its_top():
     task = StackManipulation()
     assert prompts_and_answers(task, task.parse("abb-A")) == [("abb-A", "aba")]
-    assert {answer for word, answer in draw(task, "pops", 8) if word.count("-") >= 4} == {"."}
-    assert all(answer == word[::-1] for word, answer in draw(task, "no-actions", 8))
+    assert {answer for word, answer in draw_family(task, "pops", 8) if word.count("-") >= 4} == {"."}
+    assert all(answer == word[::-1] for word, answer in draw_family(task, "no-actions", 8))
     uniform = prompts_and_answers(task, task.sample(torch.full((300, 1), 6), lw.stream(0)))
     assert {len(re.match("[ab]+", word)[0]) for word, _ in uniform} == {1, 2, 3, 4, 5, 6}
 
 
-def test_roots_of_squares_and_of_one_less():
+def test_roots_of_squares_and_of_numbers_one_below_are_right():
     task = SquareRoot()
     for name, less in (("squares", 0), ("below", 1)):
-        for word, root in draw(task, name, 61):
+        for word, root in draw_family(task, name, 61):
             number, root = int(word[::-1], 2), int(root[::-1], 2)
             assert (root + less) ** 2 - less == number and root == math.isqrt(number)
 
 
-def test_a_carry_passes_all_columns_of_several_numbers():
+def test_a_carry_passes_through_all_columns_of_several_numbers():
     task = MultiOperandAddition()
     (family,) = choose_families(task.families, ["one-carry-throughout"], task.name)
     for word, answer in prompts_and_answers(task, family.sample(torch.tensor([[4, 9]] * 50), lw.stream(0))):

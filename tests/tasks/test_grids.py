@@ -1,4 +1,4 @@
-"""Sudoku and mazes: base puzzles, what is read, and what heads and mixers on their grids see."""
+"""Sudoku and mazes: base puzzles, parsing, and the cells that heads and mixers on their grids see."""
 
 from itertools import product
 
@@ -35,7 +35,7 @@ def test_base_puzzles_have_one_solution_and_no_redundant_clue(side):
 
 
 @given(st.sampled_from([*BOXES]), st.integers(0, 999), st.booleans())
-def test_equivalent_base_puzzles_belong_to_one_part(side, seed, mirrored):
+def test_equivalent_base_puzzles_belong_to_one_part(side, seed, is_mirrored):
     draw, (full, clue) = stream(seed, "base"), read_base_puzzles(side, None)
     number = int(torch.randint(len(full), (), generator=draw))
     line, column = (_shuffle_blocks(1, side, size, draw)[0] for size in BOXES[side])
@@ -43,7 +43,7 @@ def test_equivalent_base_puzzles_belong_to_one_part(side, seed, mirrored):
     bases = []
     for cell in (torch.arange(side**2), (line[:, None] * side + column).flatten()):
         given_, digit = clue[number, cell], name[full[number, cell] - 1] + 1
-        if mirrored and side != 6:
+        if is_mirrored and side != 6:
             given_, digit = (part.view(side, side).T.flatten() for part in (given_, digit))
         pairs = zip(given_.tolist(), digit.tolist(), strict=True)
         bases.append("".join(str(right) if shown else "abcdefghi"[right - 1] for shown, right in pairs))
@@ -96,8 +96,8 @@ def test_heads_see_rows_columns_and_boxes():
         assert seen[3].all()
 
 
-def test_a_base_yields_its_whole_symmetry_class(monkeypatch):
-    """One solution of 4 × 4 yields all grids of its symmetry class, 96 or 192 (of 288: Felgenhauer and Jarvis)."""
+def test_a_base_puzzle_yields_its_whole_symmetry_class(monkeypatch):
+    """A 4 × 4 base puzzle yields all grids of its class, 96 or 192 of the 288 solutions (Felgenhauer and Jarvis)."""
     one = tuple(part[:1] for part in read_base_puzzles(4, None))
     monkeypatch.setattr(sudoku, "read_base_puzzles", lambda side, part: one)
     problems = Sudoku().sample(torch.full((4000, 1), 4), stream(0))

@@ -1,4 +1,4 @@
-"""Tasks that lack some sizes: training draws none of these, and elsewhere one line refuses them."""
+"""Tasks that lack some sizes: training never draws a missing size, and elsewhere a one-line error refuses it."""
 
 import pytest
 import torch
@@ -18,14 +18,14 @@ def blocks():
     return blocks
 
 
-def recipe(lengths, task, **changes):
+def build_recipe(lengths, task, **changes):
     small = "model.width=8 model.heads=1 model.positions=RoPE batch=16 steps=4 watch.every=2 watch.count=4"
     found = lw.find("looped-parity", *small.split())
     return found.change(task=task, layout=lw.Tagged(), lengths=lengths, name="blocks", **changes)
 
 
 @pytest.mark.parametrize("name", ["Blocks", "FewBlocks"])
-def test_the_laws_hold(blocks, name):
+def test_tasks_with_listed_sizes_satisfy_the_laws(blocks, name):
     task = getattr(blocks, name)()
     assert not check_part(task).broken
     assert (task.smallest, task.largest) == (task.listed_sizes[0], task.listed_sizes[-1])
@@ -45,15 +45,15 @@ LENGTHS += [lw.Curriculum(top=20, every=1), lw.Mastery(top=20, every=1, least=0.
 @pytest.mark.parametrize("name", ["Blocks", "FewBlocks"])
 def test_training_draws_the_listed_sizes_up_to_the_largest(blocks, lengths, name):
     task = getattr(blocks, name)()
-    chosen, seen = recipe(lengths, task, families=0.25), set()
+    chosen, seen = build_recipe(lengths, task, families=0.25), set()
     for step in range(0, 30, 3):
         seen |= set(draw_batch(chosen, step)[0].sizes.flatten().tolist())
     assert seen == {size for size in task.listed_sizes if size <= lengths.top}
 
 
-def test_a_run_is_trained_watched_measured_and_attacked(blocks, tmp_path, monkeypatch, capsys):
+def test_a_run_is_trained_validated_measured_and_attacked(blocks, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
-    run = lw.train(recipe(lw.Mastery(top=13, every=1, least=0.0), blocks.Blocks()), quiet=True)
+    run = lw.train(build_recipe(lw.Mastery(top=13, every=1, least=0.0), blocks.Blocks()), quiet=True)
     watched = [row["exact"] for row in run.rows("metrics") if "exact" in row]
     assert watched and all(list(row) == ["18", "24"] for row in watched)  # 20 and 26 were requested
     assert default_sizes(run.recipe) == [12, 18, 24, 39, 63] and short_sizes(run.recipe, 100) == [3]

@@ -19,7 +19,7 @@ from lengthwise.tasks.strings import Copy, UniqueSet
 HARD = [task for task in TASKS if type(task).sample_hard is not lw.Task.sample_hard]
 
 
-def digits_of(task, prompt):
+def read_digits(task, prompt):
     """Return each operand's digits, least significant first."""
     return [[int(d) for d in (operand if task.order == "least" else operand[::-1])] for operand in prompt.split("+")]
 
@@ -28,7 +28,7 @@ def digits_of(task, prompt):
 
 
 @pytest.mark.parametrize("task", FORMS, ids=repr)
-def test_every_task_keeps_the_laws(task, monkeypatch):
+def test_every_task_satisfies_the_laws(task, monkeypatch):
     assert_laws(task, monkeypatch)
 
 
@@ -40,17 +40,17 @@ def test_to_text_writes_the_most_significant_digit_first(task):
         assert task.to_text(task.vocab.encode(prompt)) == (turned if task.order == "least" else prompt)
 
 
-def default_question(about):
+def get_default_question(docstring):
     """Return the default question of a task with this docstring, through a class outside the catalog."""
-    return lw.Task.question.fget(type("Own", (), {"__doc__": about, "name": "own"})())
+    return lw.Task.question.fget(type("Own", (), {"__doc__": docstring, "name": "own"})())
 
 
 def test_the_default_question_is_the_docstring_s_first_sentence():
-    assert default_question("Bits, told\n    otherwise. And more.\n\n    And more yet.") == "Bits, told otherwise."
-    assert default_question("Is this word balanced? A word of two kinds.") == "Is this word balanced?"
-    for about in (None, "Own(base: int = 2)"):  # without a docstring, dataclasses write the second
+    assert get_default_question("Bits, told\n    otherwise. And more.\n\n    And more yet.") == "Bits, told otherwise."
+    assert get_default_question("Is this word balanced? A word of two kinds.") == "Is this word balanced?"
+    for docstring in (None, "Own(base: int = 2)"):  # without a docstring, dataclasses write the second
         with pytest.raises(lw.UsageError, match="own: its class has no docstring"):
-            default_question(about)
+            get_default_question(docstring)
 
 
 @pytest.mark.parametrize(
@@ -58,15 +58,15 @@ def test_the_default_question_is_the_docstring_s_first_sentence():
     [task for task in TASKS if type(task).sample_natural is lw.Task.sample_natural and not task.listed_sizes],
     ids=repr,
 )
-def test_natural_problems_have_each_size_as_often(task):
+def test_natural_problems_have_all_sizes_equally_often(task):
     """Sizes are uniform on every axis, unless the task defines natural sizes."""
     low, high = task.smallest + 1, task.smallest + 4
     for axis in task.sample_natural(2000, low, high, lw.stream(0, "pool")).sizes.unbind(1):
-        assert (shares(axis.tolist(), high + 1)[low:] - 0.25).abs().max() <= 5 * (0.25 * 0.75 / 2000) ** 0.5
+        assert (compute_fractions(axis.tolist(), high + 1)[low:] - 0.25).abs().max() <= 5 * (0.25 * 0.75 / 2000) ** 0.5
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_an_impossible_pool_is_refused_in_one_line(task):
+def test_invalid_natural_sizes_are_refused_in_one_line(task):
     for count, low, high in ((5, task.smallest - 1, 9), (5, 9, 8), (0, 8, 9), (-1, 8, 9)):
         with pytest.raises(lw.UsageError, match=rf"^{task.name}: [^\n]*$"):
             task.sample_natural(count, low, high, lw.stream(0))
@@ -75,12 +75,12 @@ def test_an_impossible_pool_is_refused_in_one_line(task):
 # Sizes and rounds
 
 
-@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("is_hard", [False, True])
 @pytest.mark.parametrize("task", ADDITIONS, ids=repr)
-def test_leading_zeros_occur_only_if_allowed(task, hard):
+def test_leading_zeros_occur_only_if_allowed(task, is_hard):
     sizes = list_sizes(task, repeats=30)
-    prompts, answers = to_texts(task, sample(task, sizes, hard))
-    tops = [number[-1] for prompt in prompts for number in digits_of(task, prompt) if len(number) > 1]
+    prompts, answers = to_texts(task, sample(task, sizes, is_hard))
+    tops = [number[-1] for prompt in prompts for number in read_digits(task, prompt) if len(number) > 1]
     if task.leading_zeros:
         assert 0 in tops
         assert [len(answer) for answer in answers] == [max(size) + 1 for size in sizes]
@@ -93,17 +93,17 @@ def test_leading_zeros_occur_only_if_allowed(task, hard):
 # Distributions of 4,000 rows: a right share is off by less than five standard deviations
 
 
-def shares(values, count):
+def compute_fractions(values, count):
     return torch.bincount(torch.tensor(values), minlength=count) / len(values)
 
 
 @pytest.mark.parametrize("task", ADDITIONS, ids=repr)
 def test_digits_are_uniform(task):
     sizes = [3] if task.equal_lengths else [3, 2]
-    rows = [digits_of(task, prompt) for prompt in to_texts(task, sample(task, [sizes] * 4000))[0]]
+    rows = [read_digits(task, prompt) for prompt in to_texts(task, sample(task, [sizes] * 4000))[0]]
     for operand in (0, 1):
         for position in range(len(rows[0][operand])):
-            share = shares([row[operand][position] for row in rows], task.base)
+            share = compute_fractions([row[operand][position] for row in rows], task.base)
             lowest = 0 if task.leading_zeros or position < len(rows[0][operand]) - 1 else 1
             wanted = torch.where(torch.arange(task.base) >= lowest, 1 / (task.base - lowest), 0.0)
             assert (share - wanted).abs().max() <= 5 * (0.25 / 4000) ** 0.5
@@ -120,7 +120,7 @@ def assert_uncorrelated(rows):
 def test_symbols_of_single_rows_are_uniform_at_every_place(task):
     problems, wanted = sample(task, [[3]] * 4000), 1 / len(task.symbols)
     for position in range(3):
-        share = shares(problems.prompt[:, position].tolist(), len(task.symbols))
+        share = compute_fractions(problems.prompt[:, position].tolist(), len(task.symbols))
         assert len(share) == len(task.symbols)
         assert share.min() > 0
         assert (share - wanted).abs().max() <= 5 * (wanted * (1 - wanted) / 4000) ** 0.5
@@ -134,9 +134,9 @@ def test_bits_of_both_factors_are_uniform_and_uncorrelated(size):
     assert_uncorrelated(bits)
 
 
-def longest_carry(task, prompt):
+def measure_longest_carry(task, prompt):
     """Return the length of the longest run of columns through which one carry propagates."""
-    first, second = digits_of(task, prompt)
+    first, second = read_digits(task, prompt)
     width = max(len(first), len(second))
     longest = run = carry = 0
     for a, b in zip(first + [0] * (width - len(first)), second + [0] * (width - len(second)), strict=True):
@@ -154,14 +154,14 @@ def test_the_hard_set_has_long_carries(task):
     for hard, size in ((False, 20), (True, 20), *([] if task.equal_lengths else [(True, (12, 3)), (True, (3, 12))])):
         sizes = [[size] * len(task.axes) if isinstance(size, int) else size] * 500
         problems = sample(task, sizes, hard)
-        runs[hard, size] = [longest_carry(task, prompt) for prompt in to_texts(task, problems)[0]]
+        runs[hard, size] = [measure_longest_carry(task, prompt) for prompt in to_texts(task, problems)[0]]
         assert task.difficulty_features(problems)["longest carry"].tolist() == runs[hard, size]
     long = {key: sum(run >= (10 if key[1] == 20 else 8) for run in found) / 500 for key, found in runs.items()}
     assert long.pop((False, 20)) < (0.1 if task.base == 2 else 0.02)
     assert min(long.values()) > 0.3 and max(runs[True, 20]) > 15
     # Half of the carries pass through 9 above 0, with the nines in either operand.
     if task == ADDITIONS[0]:
-        rows = [digits_of(task, prompt) for prompt in to_texts(task, sample(task, [[8, 8]] * 1000, is_hard=True))[0]]
+        rows = [read_digits(task, prompt) for prompt in to_texts(task, sample(task, [[8, 8]] * 1000, is_hard=True))[0]]
         for nine, zero in ((9, 0), (0, 9)):
             found = sum(sum(pair == (nine, zero) for pair in zip(*row, strict=True)) >= 4 for row in rows)
             assert 50 < found < 400
@@ -172,11 +172,11 @@ TRAITS += [(Copy(), "longest run", lambda prompt: max(map(len, re.findall(r"0+|1
 TRAITS += [(UniqueSet(5), "repeats", lambda prompt: len(prompt) - len(set(prompt)))]
 
 
-@pytest.mark.parametrize(("task", "name", "count"), TRAITS)
-def test_difficulty_features_are_counted(task, name, count):
+@pytest.mark.parametrize(("task", "name", "count_feature"), TRAITS)
+def test_difficulty_features_are_counted(task, name, count_feature):
     problems = sample(task, list_sizes(task, count=7))
     features = {key: found.tolist() for key, found in task.difficulty_features(problems).items()}
-    assert features == {name: list(map(count, to_texts(task, problems)[0]))}
+    assert features == {name: list(map(count_feature, to_texts(task, problems)[0]))}
 
 
 @pytest.mark.parametrize("order", ["least", "most"])
@@ -191,7 +191,7 @@ def test_lists_to_sort_have_the_requested_form(order):
         lengths += map(len, numbers)
         starts.append(LABELS.index(labels[0]))
         assert list(labels) == [LABELS[(starts[-1] + i) % len(LABELS)] for i in range(4)]
-    assert (shares(lengths, 4)[1:] - 1 / 3).abs().max() <= 5 * (2 / 9 / 12000) ** 0.5
+    assert (compute_fractions(lengths, 4)[1:] - 1 / 3).abs().max() <= 5 * (2 / 9 / 12000) ** 0.5
     assert len(set(starts)) == len(LABELS)
 
 
@@ -204,12 +204,12 @@ def test_the_shorter_vector_holds_a_one_at_a_uniform_place():
         in_first = sum("1" in first for first, _ in rows) / 3000
         assert in_first == pytest.approx(float(size[0] < size[1]) if size[0] != size[1] else 0.5, abs=0.05)
         positions = [max(first.find("1"), second.find("1")) for first, second in rows]
-        assert (shares(positions, min(size)) - 1 / min(size)).abs().max() < 0.05
+        assert (compute_fractions(positions, min(size)) - 1 / min(size)).abs().max() < 0.05
 
 
 def test_counts_of_ones_are_uniform_in_hard_binary_sums():
     problems = sample(BinarySum(), [[9]] * 5000, is_hard=True)
-    share = shares(problems.prompt.sum(1).tolist(), 10)
+    share = compute_fractions(problems.prompt.sum(1).tolist(), 10)
     assert (share - 0.1).abs().max() <= 5 * (0.1 * 0.9 / 5000) ** 0.5
     position = problems.prompt.float().mean(0)  # no position is preferred
     assert (position - 0.5).abs().max() <= 5 * (0.25 / 5000) ** 0.5
@@ -217,7 +217,7 @@ def test_counts_of_ones_are_uniform_in_hard_binary_sums():
 
 @pytest.mark.parametrize("task", MULTIPLICATIONS, ids=repr)
 def test_the_hard_set_of_multiplication_is_rich_in_largest_digits(task):
-    """The largest digit's share is uniform in a hard problem, and 1 / base in a uniform one."""
+    """The fraction of largest digits is uniform from 0 to 1 in hard problems, and 1 / base in uniform problems."""
     share = {}
     for hard in (False, True):
         prompts, _ = to_texts(task, sample(task, [[6, 14]] * 2000, hard))
@@ -228,19 +228,19 @@ def test_the_hard_set_of_multiplication_is_rich_in_largest_digits(task):
     assert 0.08 < (share[True] >= 0.9).float().mean() < 0.16
 
 
-def test_the_hard_set_of_the_unique_set_repeats():
-    """A row draws from 1 to n distinct symbols, which are chosen uniformly."""
+def test_hard_problems_of_the_unique_set_repeat_symbols():
+    """A hard row draws its symbols from a random subset of 1 to n symbols."""
     problems = sample(UniqueSet(), [[8]] * 4000, is_hard=True)
-    alone = shares(problems.answer_length.tolist(), 9)
+    alone = compute_fractions(problems.answer_length.tolist(), 9)
     assert alone[1] > 1 / 8
     assert problems.answer_length.float().mean() < 5
-    symbols = shares(problems.prompt.flatten().tolist(), 50)
+    symbols = compute_fractions(problems.prompt.flatten().tolist(), 50)
     assert len(symbols) == 50
     assert (symbols - 0.02).abs().max() < 0.006
 
 
 @pytest.mark.parametrize("task", [task for task in TASKS if task not in HARD], ids=repr)
-def test_a_task_without_a_harder_set_says_so(task):
+def test_a_task_without_a_harder_set_refuses_hard_problems(task):
     with pytest.raises(lw.UsageError, match="no harder set"):
         sample(task, [[3] * len(task.axes)], is_hard=True)
 
@@ -255,17 +255,17 @@ def test_lists_longer_than_the_labels_are_refused():
 NUMBER = st.one_of(st.integers(0, 20), st.integers(0, 10**6), st.integers(10**99, 10**100 - 1))
 
 
-def in_base(number, base):
+def to_base(number, base):
     return np.base_repr(number, base)
 
 
 @pytest.mark.parametrize("task", [*ADDITIONS, *MULTIPLICATIONS], ids=repr)
 @given(NUMBER, NUMBER, st.integers(0, 3), st.integers(0, 3))
-def test_typed_sums_and_products_against_plain_arithmetic(task, first, second, zeros_first, zeros_second):
+def test_typed_sums_and_products_equal_plain_arithmetic(task, first, second, zeros_first, zeros_second):
     (sign,), combine = task.signs, operator.add if "+" in task.signs else operator.mul
-    one, two = "0" * zeros_first + in_base(first, task.base), "0" * zeros_second + in_base(second, task.base)
+    one, two = "0" * zeros_first + to_base(first, task.base), "0" * zeros_second + to_base(second, task.base)
     problems = task.parse(f" {one} {sign} {two} ")
-    wanted = in_base(combine(first, second), task.base)
+    wanted = to_base(combine(first, second), task.base)
     assert task.format(problems.answer[0, : int(problems.answer_length)]) == wanted
     (prompt,), (answer,) = to_texts(task, problems)
     numbers = prompt.split(sign)
@@ -314,9 +314,9 @@ KNOWN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("task", "known"), [(task, known) for task, rows in KNOWN.items() for known in rows])
-def test_known_values(task, known):
-    text, prompt, answer, formatted, rounds = known
+@pytest.mark.parametrize(("task", "expected_row"), [(task, row) for task, rows in KNOWN.items() for row in rows])
+def test_known_problems_have_the_expected_rows(task, expected_row):
+    text, prompt, answer, formatted, rounds = expected_row
     problems = task.parse(text)
     assert to_texts(task, problems) == ([prompt], [answer])
     assert task.reference(prompt) == answer
@@ -328,12 +328,12 @@ def test_operands_of_a_product_have_leading_zeros_only_if_allowed():
     rows = [prompt.split("*") for prompt in to_texts(DECIMAL, sample(DECIMAL, [[1, 3]] * 3000))[0]]
     assert {first for first, _ in rows} == set("0123456789")
     assert all(second[-1] != "0" for _, second in rows)  # written least significant digit first
-    share = shares([int(second[-1]) for _, second in rows], 10)
+    share = compute_fractions([int(second[-1]) for _, second in rows], 10)
     assert (share[1:] - 1 / 9).abs().max() <= 5 * (8 / 81 / 3000) ** 0.5
 
 
 @pytest.mark.parametrize("size", [2, 50, 62])
-def test_a_set_needs_no_more_slots_than_its_alphabet(size):
+def test_a_set_needs_no_more_slots_than_its_alphabet_has_symbols(size):
     task = UniqueSet(size)
     assert len(set(task.symbols)) == len(task.symbols) == size
     lengths = torch.tensor([[1], [size - 1], [size], [size + 1], [10 * size]])
