@@ -90,7 +90,7 @@ class ExternalModule(ModelSpec):
 
 
 def _find_builders(class_name: str) -> dict[str, Callable[[], nn.Module]]:
-    """Return all functions of imported files that require no arguments and are annotated to return the class; an
+    """Return all functions of imported files that require no arguments and are annotated to return that class; an
     annotation that is a string may include the module's name."""
     functions = {}
     for module in [*sys.modules.values()]:
@@ -132,8 +132,8 @@ def _build_from_config(name: str, text: str) -> nn.Module:
 
 
 def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.blake2b:
-    """Return a digest of a module's structure, of its weights (only of their types without ``with_values``), and of the
-    names of frozen ones."""
+    """Return a digest of a module's structure, its weights (only their types without ``with_values``), and the names of
+    frozen weights."""
     digest = hashlib.blake2b(f"{type(module).__qualname__} {module}".encode(), digest_size=5)
     for name, value in module.state_dict().items():
         digest.update(name.encode())
@@ -149,7 +149,7 @@ def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.bla
 
 def _list_contents(value: Any) -> dict[str, Any]:
     """Return an object's attributes, sorted by name, and other values that ``pickle`` stores, numbered. Private
-    ones may be caches: they are left out unless they are of ``PLAIN_TYPES`` and the object's class is not torch's."""
+    attributes may be caches: only those of ``PLAIN_TYPES`` in an object whose class is not torch's are kept."""
     if isinstance(value, nn.Module):
         contents = {name: part for name, part in vars(value).items() if name not in MODULE_ATTRIBUTES}
     else:

@@ -31,8 +31,8 @@ class _TorchRecurrent(ModelSpec):
 class TorchLSTM(_TorchRecurrent):
     """A stack of ``layers`` layers of ``torch.nn.LSTM``, between an embedding and a linear readout.
 
-    Unlike ``LSTM``, the cell of ReTran, it takes tanh of its cell state, and it learns parity. In a second loop the
-    input is the output of the first. ``build`` raises UsageError for a layout that is not causal.
+    Unlike ``LSTM``, the cell of ReTran, this LSTM takes tanh of its cell state, and it learns parity. In a second loop
+    the input is the output of the first. ``build`` raises UsageError for a layout that is not causal.
     """
 
     kind = nn.LSTM

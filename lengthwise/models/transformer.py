@@ -106,7 +106,7 @@ class Transformer(ModelSpec):
 class TransformerContext(NamedTuple):
     """The context of a transformer, which is the same in every loop."""
 
-    embedded: Float[Tensor, "b t d"]
+    embedded_input: Float[Tensor, "b t d"]
     attention: AttentionContext
     cache: Any = None  # a key–value cache, in decoding
 
@@ -164,7 +164,7 @@ class TransformerModel(Model):
         return self.norm_embedding(sum(vectors, self.embedding(tokens)))
 
     def start(self, context: TransformerContext) -> Float[Tensor, "r t d"]:
-        return self.init_state(context.embedded)
+        return self.init_state(context.embedded_input)
 
     def init_state(self, x: Float[Tensor, "*r d"]) -> Float[Tensor, "*r d"]:
         """Return h_0 for the embedded input x."""

@@ -112,7 +112,7 @@ def test_attributes_other_than_weights_are_part_of_a_modules_identity(gains, nam
     assert of(one) == of(copy.deepcopy(one)) != of(two)
 
 
-def test_private_numbers_count_for_identity_but_caches_and_shared_objects_do_not():
+def test_private_numbers_affect_identity_but_caches_and_shared_objects_do_not():
     of, module = lw.models.external.ExternalModule.from_module, build_attention()
     module.kept, module.listed = kept, (listed,) = WithCache(1), [nn.Dropout()]
     module.log, module.library = logging.getLogger("mine"), nn.functional
@@ -181,7 +181,7 @@ def test_training_does_not_depend_on_the_initial_mode_of_a_module():
 
 
 @pytest.mark.parametrize("mode", [True, False])
-def test_evaluation_restores_the_mode_of_each_part(mode):
+def test_evaluation_restores_the_training_mode_of_each_submodule(mode):
     module = build_attention(dropout=0.5).train(mode)
     module.mix.train(not mode)
     lw.evaluate(module, 2, task="parity", samples=2, quiet=True)

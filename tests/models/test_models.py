@@ -287,7 +287,7 @@ def test_coupled_signs_share_a_vector_and_are_offset_with_the_digits():
 def test_abacus_vectors_at_attention_are_added_only_to_queries_and_keys():
     model, inputs = build(replace(BASE, positions=(Abacus(9, at="attention"),)), False), build_rows([6])
     context = model.embed(inputs)
-    assert_close(context.embedded, model.embedding(inputs.tokens))
+    assert_close(context.embedded_input, model.embedding(inputs.tokens))
     assert_close(context.attention.keys, model.encodings[0].table.weight[inputs.digit_position])
 
 
@@ -446,7 +446,7 @@ def test_embeddings_can_be_normalized():
     model = build(replace(BASE, embedding_norm=True, positions=(Learned(9),)), True)
     bare = model.embedding(build_rows([9]).tokens) + model.encodings[0].table.weight[:9]
     weight, bias = model.norm_embedding.weight, model.norm_embedding.bias
-    assert_close(model.embed(build_rows([9])).embedded, nn.functional.layer_norm(bare, (8,), weight, bias))
+    assert_close(model.embed(build_rows([9])).embedded_input, nn.functional.layer_norm(bare, (8,), weight, bias))
 
 
 def test_loops_start_from_noise_in_training_and_from_zero_in_evaluation():
@@ -619,7 +619,7 @@ def test_a_module_with_a_padding_mask_parameter_receives_it():
     assert torch.equal(read, inputs.tokens * inputs.padding_mask)
 
 
-def test_a_module_of_another_shape_is_refused_in_one_line(build_runner):
+def test_a_module_whose_output_has_another_shape_is_refused_in_one_line(build_runner):
     model = SinglePass(nn.Sequential(nn.Embedding(6, 4), nn.Flatten()))
     with pytest.raises(lw.UsageError, match=r"must map tokens \(3, 9\) to logits .*, but Sequential gave \(3, 36\)"):
         compute_logits(build_runner(model), build_rows(), [1] * 3)

@@ -162,7 +162,7 @@ def test_masks_are_passed_under_the_name_of_the_forward_parameter():
     ]  # fmt: skip
 
 
-def test_a_run_of_transformers_is_loaded_again_from_the_command_line(tmp_path):
+def test_a_run_of_a_transformers_model_is_loaded_again_from_the_command_line(tmp_path):
     """The run stores the module's configuration and dtype, which are not part of the recipe."""
     run = train_module(build_seeded(build_gpt2).to(torch.bfloat16), NTP, steps=10)
     kept = json.loads(json.loads((run.folder / "config.json").read_text())["model"]["config"])

@@ -69,7 +69,7 @@ def test_a_blind_clock_sees_only_signs_and_lengths(name):
 
 
 @pytest.mark.parametrize("blind", [False, True])
-def test_two_transformers_have_a_fast_runner_that_equals_the_plain_one(blind):
+def test_timed_transformers_have_a_fast_runner_that_equals_the_plain_one(blind):
     model, inputs = build_timed(replace(SPEC, blind=blind)), build_rows([9, 7])
     fast, plain = (compute_logits(one, inputs, [3, 2]) for one in (choose_runner(model), Plain(model)))
     assert type(choose_runner(model)).__name__ == "Twice"

@@ -179,7 +179,7 @@ def test_without_a_compiler_training_is_refused_in_one_line(traced_graphs, monke
     assert done.stderr.count("\n") == 1 and done.stderr.endswith("); omit compile\n")
 
 
-def test_a_declined_model_trains_uncompiled_and_compiling_on_a_cpu_is_slower(no_compilation):
+def test_notes_say_why_a_model_runs_uncompiled_or_that_compiling_on_a_cpu_is_slower(no_compilation):
     for words, note, compiles in (
         (["model.dropout=0.1"], "runs uncompiled: it has dropout", False),
         ([], "compiled steps on a CPU took 3.3 times as long as the package's own runner; omit compile", True),

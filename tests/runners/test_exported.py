@@ -135,7 +135,7 @@ class RecurrentModule(nn.Module):
         return self.mix(self.embed(x))[0]
 
 
-def test_wrong_requests_are_answered_in_one_line(tmp_path):
+def test_invalid_exports_are_refused_in_one_line(tmp_path):
     done = command("export", "looped-pairs")
     assert done.returncode == 2 and "a file to write" in done.stderr and done.stderr.count("\n") == 1
     done = command("export", "looped-pairs", "--program", tmp_path / "x.pt2", "--dtype", "int8")
