@@ -79,7 +79,7 @@ def _build_overview(systems: Iterable[sources.RecipeFile], sections: Sections) -
     """Return a table of all names, with recipes grouped by system; a star marks recipes with shipped weights."""
     rows: list[tuple[str, Text]] = []
     for system in systems:
-        about = Text(system.about.partition(":")[0].rstrip("."), "dim")
+        about = Text(system.description.partition(":")[0].rstrip("."), "dim")
         marked = {name + "*" * (name in sections["weights"]): text for name, text in system.recipes.items()}
         names = ", ".join(name for name, _ in _group_entries(marked, 6))
         rows.append((system.name, Text.assemble(about, "\n", names)))

@@ -143,10 +143,10 @@ def _show_part(args: Options) -> int:
     _check_no_recipe_options(args)
     part = _find_class(args.recipe)
     kinds = [kind for kind, base in sources.BASES.items() if base == part.name]
-    result = {"part": part.name, "about": part.about, "fields": [*map(vars, part.fields)], "source": part.location}
+    result = {"part": part.name, "about": part.docstring, "fields": [*map(vars, part.fields)], "source": part.location}
     result |= {"kinds": list(sources.declared_parts()[kinds[0]]) if kinds else []}
     # Unwrap the docstring's paragraphs, and remove code marks.
-    about = re.sub(r"(?<=[^\n])\n( +|(?=[^\n\s-]))", " ", part.about).replace("``", "")
+    about = re.sub(r"(?<=[^\n])\n( +|(?=[^\n\s-]))", " ", part.docstring).replace("``", "")
     renderables: list[RenderableType] = [Text.assemble((part.name, "bold"), f"  {part.location}"), Text(about), ""]
     if part.fields:
         rows = [(field.name, _describe_field(field)) for field in part.fields]

@@ -108,8 +108,8 @@ def _is_library_file(path: Path) -> bool:
 
 
 def _user_classes(parts: Iterable[Any]) -> list[type]:
-    """Return the classes of ``parts``, and their base classes, that the user's own code defines: not this package,
-    Python or an installed library."""
+    """Return the classes of ``parts``, and their base classes, that are defined in the user's code, not in this
+    package, Python or an installed library."""
     foreign = {base for part in parts for base in type(part).__mro__ if is_foreign(base)}
     standard = sys.stdlib_module_names - {"__main__"}
     own_classes = (cls for cls in foreign if cls.__module__.partition(".")[0] not in standard)

@@ -129,7 +129,7 @@ def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
 
 
 def symbol_texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:
-    """Return the text of each row of symbol ids, of which the first ``length`` count; a million rows take seconds."""
+    """Return the text of the first ``length`` symbol ids of each row; a million rows take seconds."""
     symbols, lengths = task.symbols, length.tolist()
     if between := task.vocab.separator:
         return [between.join(symbols[i] for i in row[:end]) for row, end in zip(ids.tolist(), lengths, strict=True)]

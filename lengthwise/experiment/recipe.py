@@ -55,8 +55,8 @@ class Watch(fields.Config):
 
 @dataclass(frozen=True)
 class ChosenOn(fields.Config):
-    """Sizes and sets of problems that were measured while a recipe was chosen. Only the recipe that states them has
-    them: a recipe derived from it that trains other weights has none."""
+    """Sizes and sets of problems that were measured while a recipe was chosen. They apply to the recipe that states
+    them, not to recipes derived from it that train other weights."""
 
     sizes: tuple[Size, ...] = ()  # sizes that were measured
     problems: tuple[str, ...] = ("uniform",)  # sets of problems that were measured
@@ -272,7 +272,7 @@ class Recipe(fields.Config):
 
 
 def find_field_path(recipe: Recipe, name: str) -> str | None:
-    """Return the path of the recipe's field that other libraries call ``name``, e.g. ``optimizer.rate`` for ``lr``;
+    """Return the path of the recipe's field that other libraries call ``name`` (``optimizer.rate`` for ``lr``);
     None if the recipe has no such field."""
     tree = fields.encode(recipe)
     inside = [f"{part}.{field}" for part, value in tree.items() if isinstance(value, dict) for field in value]

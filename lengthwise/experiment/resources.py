@@ -137,7 +137,8 @@ def _activations_per_position(recipe: Recipe) -> float:
 
 @lru_cache(maxsize=64)
 def count_parameters(recipe: Recipe) -> int:
-    """Return the number of parameters of a recipe's model. A large model is built without memory, if possible."""
+    """Return the number of parameters of a recipe's model. A large model is built on
+    the meta device, which allocates no weights, if its code allows that."""
     spec, layers, model = recipe.model, getattr(recipe.model, "layers", 1), None
     is_small = is_small_model(spec)
     if not is_small and layers > 2:  # layers are equally large

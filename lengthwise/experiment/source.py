@@ -16,7 +16,7 @@ from lengthwise.base.types import Problems, Purpose
 
 
 class Source(Config):
-    """Decides which problems belong to training, validation and test. Subclasses are frozen dataclasses."""
+    """Base class of rules that assign problems to training, validation and test. Subclasses are frozen dataclasses."""
 
     @abstractmethod
     def mask_part(self, purpose: Purpose, problems: Problems) -> Bool[Tensor, " b"]:

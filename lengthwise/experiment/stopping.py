@@ -33,7 +33,7 @@ class Stopping(fields.Config):
 
     @property
     def name(self) -> str:
-        """The rule's label in scores, e.g. ``Oracle`` or ``MaxConfidence(per=batch)``."""
+        """The rule's label in scores, such as ``Oracle`` or ``MaxConfidence(per=batch)``."""
         return fields.part_text(self)
 
     @property

@@ -52,13 +52,13 @@ class ClassDeclaration:
     file: Path
     node: ast.ClassDef
     bases: tuple[str, ...]
-    about: str  # the docstring
+    docstring: str
     is_dataclass: bool
 
     @property
     def summary(self) -> str:
         """The docstring's first sentence."""
-        return first_sentence(self.about)
+        return first_sentence(self.docstring)
 
     @property
     def location(self) -> str:
@@ -105,7 +105,7 @@ def declared_classes() -> dict[str, list[ClassDeclaration]]:
 
 
 def register_module(path: Path) -> None:
-    """Register the classes of a user's own module."""
+    """Register the classes of a user's module."""
     for declaration in _parse_classes(path):
         declared_classes().setdefault(declaration.name, []).append(declaration)
     declared_parts.cache_clear()
@@ -113,7 +113,7 @@ def register_module(path: Path) -> None:
 
 
 def _parse_classes(path: Path) -> Iterator[ClassDeclaration]:
-    """Yield the classes of a source file. The name of a class that was renamed is its attribute ``recorded_name``."""
+    """Yield the classes of a source file. A renamed class keeps its name in stored recipes, ``recorded_name``."""
     for node in ast.parse(path.read_bytes()).body:
         if isinstance(node, ast.ClassDef):
             fields = {ast.unparse(part.target): part.value for part in node.body if isinstance(part, ast.AnnAssign)}
@@ -238,7 +238,7 @@ class RecipeFile:
     """The recipes of one file, with a sentence that describes the file and one for each recipe."""
 
     name: str
-    about: str
+    description: str
     recipes: Mapping[str, str]
 
 

@@ -163,7 +163,7 @@ def check_trackers(names: Sequence[str]) -> None:
 
 
 def _flatten_numbers(row: Row, path: str = "") -> Iterator[tuple[str, float]]:
-    """Yield the names and values of a row's numbers, e.g. ``loss`` and ``exact/8``, except ``step``."""
+    """Yield the names and values of a row's numbers, such as ``loss`` and ``exact/8``, except ``step``."""
     for name, value in row.items():
         if isinstance(value, dict):
             yield from _flatten_numbers(value, f"{path}{name}/")

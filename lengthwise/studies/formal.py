@@ -14,7 +14,7 @@ FAMILIES = "-families"  # suffix of a method that trains with half of each batch
 @validate_arguments
 def formal(tasks: str = "all", methods: str = "all", scale: Scale = "cpu") -> Study:
     """Formal languages: a panel per task, and a matrix of scores on uniform problems and worst families, at 1, 3.2 and
-    6.4 times the training length. ``methods`` and ``tasks`` may name a user's own mixers and tasks. A method that ends
+    6.4 times the training length. ``methods`` and ``tasks`` may name user-defined mixers and tasks. A method that ends
     in ``-families`` trains with half of each batch from the task's families.
     """
     task_names = [*TASKS] if tasks == "all" else tasks.split(",")

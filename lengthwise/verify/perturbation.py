@@ -68,8 +68,8 @@ def measure_answers(weights: Weights, problems: Problems) -> AnswerMetrics:
 
 
 def measure_perturbed_weights(weights: Weights, problems: Problems, seed: int) -> dict[str, AnswerMetrics]:
-    """Return the metrics of "unchanged", "shuffled", "noisy" and "jittered" weights. Of ``DRAWS`` draws the best counts
-    where the model should fail (shuffled, noisy), the worst where it should not (jittered)."""
+    """Return the metrics of "unchanged", "shuffled", "noisy" and "jittered" weights. They are the best of
+    ``DRAWS`` draws where the model should fail (shuffled, noisy), the worst where it should not (jittered)."""
     measured = {"unchanged": measure_answers(weights, problems)}
     jitter = partial(add_noise, size=1e-6)  # far too small to affect a genuine answer
     for name, change, chosen in ("shuffled", shuffle_values, max), ("noisy", add_noise, max), ("jittered", jitter, min):
@@ -104,8 +104,8 @@ def _compute_logits(weights: Weights, batch: Batch) -> Tensor:
 
 
 def count_changed_answers(weights: Weights, problems: Problems) -> tuple[int, int]:
-    """Return how many answers change when the problems are answered again, and how many in reverse order, in two
-    halves; the latter may be due to rounding, and is 0 for rules that choose for several rows together."""
+    """Return how many answers change when the problems are answered again, and how many when they are answered in
+    reverse order, in two halves: by rounding, some may; the number is 0 for rules that choose for rows together."""
     recipe, rows = weights.recipe, len(problems)
     batch = recipe.layout.write(problems, recipe.task)
     first, *repeats = [_predict(weights, batch, seed) for seed in range(REPETITIONS)]

@@ -143,13 +143,13 @@ def has_passed(record: Row) -> bool:
 
 
 def sign_record(record: Row) -> Row:
-    """Return the record as it is written, with a digest of its content."""
+    """Return the record with a digest of its content, as it is written to a file."""
     plain = json.loads(json_text({name: value for name, value in record.items() if name != "digest"}))
     return plain | {"digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
 
 
 def read_record(path: Path) -> Row:
-    """Read a record from its file. Raises UsageError if it is invalid or was changed after signing."""
+    """Read a record from its file. Raises UsageError if the record is invalid or was changed after signing."""
     record = validate(VerificationRecord, read_json_object(path), str(path))
     if sign_record(record) != record:
         raise UsageError(f"{path}: changed after it was written: its digest does not match its content")

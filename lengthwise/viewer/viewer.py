@@ -84,7 +84,7 @@ ABOUT_RECORDED = (
 
 def viewer_page(models: Sequence[Weights], problems: Sequence[str] = ()) -> str:
     """Return the viewer page of these models, as HTML; ``problems`` are shown first. A model that ``js`` does not
-    implement is recorded. Raises UsageError if it cannot be, or if a task cannot parse a problem."""
+    implement is recorded. Raises UsageError if it cannot be recorded, or if a task cannot parse a problem."""
     names = [model.name for model in models]
     if repeated := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{repeated[0]} is given more than once: list each model once")
@@ -139,8 +139,8 @@ def model_data(model: Weights, tries: int | None = None, problems: Sequence[str]
 def _list_examples(
     weights: Weights, tries: int, problems: Sequence[str], multiples: Sequence[int]
 ) -> tuple[dict[str, str], str]:
-    """Return example problems with their origins, and a summary of the attack. Examples: ``problems``, one of the
-    harder set, uniform ones at ``multiples`` of the training length, some families', and some answered wrongly."""
+    """Return examples with their origins, and a summary of the attack. Examples are ``problems``, a problem of the
+    harder set, uniform ones at ``multiples`` of the training length, some of families, and wrongly answered ones."""
     recipe, drawn = weights.recipe, dict[str, str]()
     draw, top = stream(0, "page", recipe.task.name), recipe.lengths.top
     names = [family.name for family in recipe.task.families if recipe.sizes(top)[0] >= family.smallest]
@@ -180,7 +180,7 @@ def describe_search(search: Mapping[str, Any]) -> str:
 
 def export_model(weights: Weights) -> dict[str, Any]:
     """Return a model and the facts about its recipe as plain values: ``weights`` is base64 of little-endian float32
-    numbers, ``tensors`` lists the name, start and length of each tensor. ``js`` must implement the model."""
+    numbers, ``tensors`` lists the name, start and length of each tensor. Scripts in ``js`` must implement it."""
     recipe, spec = weights.recipe, weights.recipe.model
     reads, writes = recipe.layout.vocabs(recipe.task)
     steps = None
@@ -240,8 +240,8 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
 
 
 def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequence[str] = ()) -> dict[str, Any]:
-    """Return facts about a model and its recipe, and a recording of each problem that is short enough and that the
-    model can read. Raises UsageError if it cannot read one of ``given_prompts``, or if no problem can be recorded."""
+    """Return facts about a model and its recipe, and recordings of the problems that are short enough and that the
+    model can read. Raises UsageError if it can record no problem, or cannot read one of ``given_prompts``."""
     recipe, recordings, cells_left = weights.recipe, [], depth.MAX_CELLS
     for prompt in prompts:
         try:

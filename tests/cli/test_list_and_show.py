@@ -106,7 +106,7 @@ def test_matches_fit_a_screen(run_at_width, words):
         assert "looped-addition  " in text and "control-addition-both … (4)" in text and "abacus-addition  " in text
         text = run_at_width(80, "list", "control-addition")
         assert all(f"control-addition-{one}" in text for one in ("both", "loops", "window"))
-        assert "it does not learn all 8-digit" in " ".join(run_at_width(80, "list", "standard-pairs").split())
+        assert "this model does not learn all 8-digit" in " ".join(run_at_width(80, "list", "standard-pairs").split())
 
 
 def test_words_filter_the_list(run_at_width):
