@@ -59,7 +59,7 @@ def test_a_notebook_shows_progress_and_pictures_in_a_kernel(name, tmp_path, monk
         book = _colab(20, 20)
     else:
         source = (NOTEBOOKS / f"{name}.py").read_text()
-        source = source.replace("steps = 2500", "steps = 60").replace("[5, 10, 20, 26, 40, 60]", "[5, 20]")
+        source = source.replace("steps = 2500", "steps = 400").replace("[5, 10, 20, 26, 40, 60]", "[5, 20]")
         (tmp_path / "notebook.py").write_text(source)
         command = [sys.executable, "-m", "marimo", "-q", "export", "ipynb", "notebook.py", "-o", "notebook.ipynb"]
         subprocess.run(command, cwd=tmp_path, check=True, capture_output=True, timeout=120)
