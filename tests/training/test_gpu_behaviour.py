@@ -10,7 +10,17 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from devices import FEW, META, NAMES, MetaReadCounter, build_meta_trainer, build_small_recipe, compute_gradient
+from devices import (
+    ATTENDING,
+    FEW,
+    META,
+    NAMES,
+    MetaReadCounter,
+    build_meta_trainer,
+    build_small_recipe,
+    compute_gradient,
+)
+from forms import list_parts, spec_id
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -303,7 +313,7 @@ MAX_OPERATIONS = {
 
 
 @pytest.mark.usefixtures("no_type_checks")
-@pytest.mark.parametrize("name", NAMES if LONG else [*FEW, "lstm-small", "retran-small"])
+@pytest.mark.parametrize("name", [*(ATTENDING if LONG else FEW), "lstm-small", "retran-small"])
 def test_a_loop_takes_few_operations(name):
     """A loop takes few operations, as most take a device less time than the host takes to launch them."""
     recipe = build_small_recipe(name)
@@ -327,6 +337,19 @@ def test_bf16_gives_nearly_the_same_loss_and_gradient(name):
     assert loss != lower
     assert abs(loss - lower) < 0.02 * loss
     assert torch.cosine_similarity(exact, near, 0) > 0.99
+
+
+@pytest.mark.usefixtures("no_type_checks")
+@pytest.mark.parametrize("mixer", list_parts("mixers"), ids=spec_id)
+def test_no_norm_of_a_mixer_gets_bf16_values_and_32_bit_weights(mixer):
+    """torch warns of this, by default once per process."""
+    recipe = build_small_recipe("settled-parity")
+    recipe = replace(recipe, model=lw.Transformer(width=8, heads=2, mixer=mixer))
+    torch.set_warn_always(True)
+    try:
+        compute_gradient(Bf16(Plain(recipe.build())), recipe)
+    finally:
+        torch.set_warn_always(False)
 
 
 @pytest.mark.usefixtures("no_type_checks")

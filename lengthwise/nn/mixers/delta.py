@@ -112,7 +112,8 @@ class DeltaMixer(RecurrentMixer):
             decay = None if decay is None else F.pad(decay[..., None], (0, self.updates - 1)).flatten(2)
         query, key = (F.normalize(part, dim=-1) for part in (query, key))
         outputs, memory = delta_rule(query, key, value, beta.transpose(1, 2), decay, memory)
-        mixed = join_heads(self.norm(outputs[:, :, self.updates - 1 :: self.updates]))
+        last = outputs[:, :, self.updates - 1 :: self.updates].to(self.norm.weight.dtype)  # norms are in 32 bits
+        mixed = join_heads(self.norm(last))
         return self.out(mixed if self.gate is None else mixed * F.silu(self.gate(x))), (before, memory)
 
 

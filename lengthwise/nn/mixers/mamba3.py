@@ -68,6 +68,7 @@ class Mamba3Mixer(RecurrentMixer):
         step = F.softplus(step + self.step_bias)
         log_decay = -(rate.clamp(min=0) + 1 / (1 - rate.clamp(max=0))).clamp(min=MIN_RATE) * step
         angle = angle + (step[..., None] * math.pi * turn.tanh()[:, None]).cumsum(2)
+        keys = [key.to(self.skip.dtype) for key in keys]  # norms are in 32 bits
         parts = zip(self.norms, keys, self.biases, strict=True)
         key, query = (rotate_first_pairs(norm(part)[:, None] + bias, angle) for norm, part, bias in parts)
         value = split_heads(value, self.heads)
