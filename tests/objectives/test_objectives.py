@@ -138,7 +138,7 @@ def compute_gradients(value, model):
 
 
 def are_equal_gradients(gradients, expected):
-    zero = torch.zeros(())
+    zero = torch.zeros((), dtype=torch.float64)
     pairs = [[zero if found is None else found for found in (gradients[name], expected[name])] for name in gradients]
     return all(torch.allclose(*torch.broadcast_tensors(*pair), atol=1e-9, rtol=1e-9) for pair in pairs)
 

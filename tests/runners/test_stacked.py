@@ -1,6 +1,7 @@
 """Seeds trained as one stack equal seeds trained alone, in their weights and in the files that are written."""
 
 import contextlib
+import re
 from dataclasses import dataclass, replace
 
 import pytest
@@ -32,7 +33,9 @@ FEW = replace(DETERMINISTIC, steps=6, batch=3, lengths=lw.Uniform(12)) if LONG e
 
 # Values and gradients
 
-FORMS = EVERY if LONG else [(SPECS[14], False), (SPECS[22], True)]  # positions that differ by row; a blank key
+# torch's recurrent kernels cannot be stacked.
+STACKABLE = [pair for pair in EVERY if not re.search("TorchLSTM|TorchGRU|LSTMLayer|GRULayer", repr(pair[0]))]
+FORMS = STACKABLE if LONG else [(SPECS[14], False), (SPECS[22], True)]  # positions that differ by row; a blank key
 LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
 ROWS = [build_rows([5, 9, 2, 3], seed=0), build_rows([4, 3, 7, 1], seed=1), build_rows([9, 12, 2, 5], seed=2)]
 
@@ -48,7 +51,8 @@ def compute_gradients(logits, model):
 def test_answers_of_a_stack_equal_those_of_each_model(spec, causal):
     """Rows and loops differ between the models; values and gradients are equal after the last loop and after every
     loop."""
-    spec = replace(spec, dropout=0.0) if hasattr(spec, "dropout") else spec
+    random = {name: 0.0 for name in ("dropout", "noise") if hasattr(spec, name)}
+    spec = replace(spec, **random)
     models = []
     for seed in range(3):
         torch.manual_seed(seed)

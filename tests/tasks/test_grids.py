@@ -24,6 +24,7 @@ from lengthwise.tasks.sudoku import (
 )
 
 
+@pytest.mark.timeout(1800)  # also on a busy machine
 @pytest.mark.parametrize("side", BOXES)
 def test_base_puzzles_have_one_solution_and_no_redundant_clue(side):
     full, clue = read_base_puzzles(side, None)

@@ -59,6 +59,10 @@ class TwoRowRunner(Plain):
         self._check_rows(loops)
         return super().each(inputs, loops, positions)
 
+    def carry(self, inputs, loops, positions, state=None):
+        self._check_rows(loops)
+        return super().carry(inputs, loops, positions, state)
+
 
 @pytest.mark.parametrize("name", ["ntp-pause-parity", "gpt-small"])
 def test_cpu_runners_give_equal_gradients_in_parts(name):

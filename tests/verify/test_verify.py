@@ -64,6 +64,7 @@ def pairs():
     return load("looped-pairs")
 
 
+@pytest.mark.timeout(1800)  # also on a busy machine
 @pytest.mark.skipif(not LONG, reason="minutes")
 @pytest.mark.parametrize("name", shipped_names())
 def test_shipped_weights_pass(name, monkeypatch):
