@@ -210,7 +210,7 @@ def list_elements(group: str) -> list[Permutation]:
 
 
 def multiply(group: str, a: Permutation, b: Permutation) -> Permutation:
-    """Return the product ab. For permutations, its value at i is a[b[i]]."""
+    """Return the product ab. The product of permutations has the value a[b[i]] at i."""
     if group[0] == "Z":
         return ((a[0] + b[0]) % int(group[1:]),)
     return tuple(a[i] for i in b)

@@ -33,8 +33,8 @@ class Family:
 
 
 def draw_mixture(families: Sequence[Family], sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-    """Draw one problem per row of sizes, each from a random family whose ``smallest`` is not above the size (from the
-    first family if there is none). Rows of one family are contiguous."""
+    """Draw one problem per row of sizes, each from a random family whose ``smallest`` is not above the size. If there
+    is no such family, use the first. Rows of one family are contiguous."""
     fits = sizes[:, 0] >= torch.tensor([[family.smallest] for family in families])
     chosen = torch.randint(len(families), (len(sizes),), generator=generator) % fits.sum(0).clamp(min=1)
     chosen = fits.int().argsort(dim=0, descending=True, stable=True).gather(0, chosen[None])[0]
@@ -172,7 +172,7 @@ class RowSampler:
         return (self.draw_symbols(1) + self.position) % self.count
 
     def few_in_runs(self) -> Int[Tensor, "b width"]:
-        """Rows of runs of one to three symbols, which differ from row to row; a run has any length."""
+        """Rows of one to three symbols, different from row to row, in runs of any length."""
         return self.draw_symbols(3).gather(1, draw_run_ids(len(self.length), self.width, self.generator))
 
     patterns = (

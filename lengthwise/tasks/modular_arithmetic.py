@@ -71,7 +71,7 @@ def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Gen
 class ModularTask(Task):
     """A task on expressions of n numbers below ``modulus``."""
 
-    modulus: int  # a field of each task
+    modulus: int  # every subclass declares this field
 
     axes = ("numbers",)
     operations: ClassVar[str] = OPERATIONS
@@ -262,7 +262,7 @@ class BracketedTask(ModularTask):
         return values[:, 0]
 
     def reduce(self, expression: str) -> str:
-        """Replace brackets around two numbers by their value until no such brackets are left: for a valid expression,
+        """Replace operations on two numbers in brackets by their values until none are left: for a valid expression,
         until one number is left."""
 
         def compute(match: re.Match[str]) -> str:

@@ -124,7 +124,7 @@ class Pair:
         return self.stack_by_length(longer, (self.digit_index == 0).long().expand_as(longer))
 
     def every_column_carries(self) -> Digits:
-        """Numbers whose digits add up to the base or more in every column that both have."""
+        """Numbers whose digits add up to the base or more in every column that both numbers have."""
         first = self.draw_digits(low=1)
         excess = (torch.rand(first.shape, generator=self.generator) * first).long()
         return torch.stack([first, self.base - first + excess], 1)

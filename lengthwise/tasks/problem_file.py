@@ -185,7 +185,7 @@ def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
         try:
             loaded = datasets.load_from_disk(str(path))
         except Exception as error:  # the library raises various errors for other folders
-            raise UsageError(f"{path}: not a data set that save_to_disk wrote ({error_line(error)})") from None
+            raise UsageError(f"{path} is not a data set that save_to_disk wrote ({error_line(error)})") from None
         parts = loaded.items() if isinstance(loaded, Mapping) else [(None, loaded)]
         rows = ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)
         yield from enumerate(rows, 1)

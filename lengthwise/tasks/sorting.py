@@ -59,7 +59,7 @@ class NumberList:
         return (self.draw_fractions(*self.shape[:2]) * self.sizes[:, 1:]).long() + 1
 
     def draw_consecutive_numbers(self, rank: Int[Tensor, "b n"]) -> Numbers:
-        """Draw a uniform start for each row, and return the numbers start + ``rank``, at most the largest number."""
+        """Draw a uniform start for each row, and return the numbers start + ``rank``, clipped to the largest number."""
         low_digits = torch.minimum(self.sizes[:, 1], torch.tensor(3))  # these digits change; the others are shared
         value_count = 10**low_digits
         start = (self.draw_fractions(len(value_count)) * (value_count - self.sizes[:, 0]).clamp(min=1)).long()

@@ -1,5 +1,5 @@
-"""Tasks on strings: copy, reverse, duplicate or sort the symbols; write those at odd positions before those at even
-ones; find the hidden symbol of a string written twice; list the distinct symbols."""
+"""Tasks on strings: copy, reverse, duplicate or sort symbols; write symbols at odd positions before symbols at even
+positions; find the hidden symbol of a string written twice; list the distinct symbols."""
 
 from __future__ import annotations
 
