@@ -23,7 +23,7 @@ def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
 
 def logits_by_loop(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
     """Return the logits "b t v" at all positions after each loop."""
-    x, mask = model.embed_tokens(inputs.tokens, model.position_vectors(inputs)), attention_bias(model, inputs)
+    x, mask = model.embed_tokens(inputs.tokens, model.compute_position_vectors(inputs)), attention_bias(model, inputs)
     state, found = model.init_state(x), []
     for _ in range(loops):
         state = model.inject(state, x)
