@@ -11,7 +11,7 @@ from lengthwise.base.types import Batch, Inputs
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.nn.block import Block
 from lengthwise.nn.mixer import AttentionContext
-from lengthwise.runners.cpu.pattern import block_attention
+from lengthwise.runners.cpu.pattern import get_attention
 
 
 def final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
@@ -36,7 +36,7 @@ def logits_by_loop(model: TransformerModel, inputs: Inputs, loops: int) -> list[
 
 def apply_block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
     """Return the output of a pre-norm block: attention by torch's fused kernel, then the MLP."""
-    attention = block_attention(block)
+    attention = get_attention(block)
     projected = attention.project(block.norm_mixer(x)).unflatten(-1, (3, attention.heads, -1))
     query, key, value = (part.transpose(1, 2) for part in projected.unbind(2))
     # Padding is at a row's end, so a causal row without windows never sees it.

@@ -36,7 +36,7 @@ from lengthwise.nn.position import NoPE
 from lengthwise.nn.window import Local
 from lengthwise.objectives import Final
 from lengthwise.runners.cpu import choose_runner
-from lengthwise.runners.cpu.fused_loops import first_occurrences, index_unique_prefixes
+from lengthwise.runners.cpu.fused_loops import index_unique_prefixes, mark_first_occurrences
 
 ADDITION = "paper-fop-loop-adaptive-addition"
 CLAIMS = {
@@ -117,7 +117,7 @@ def mark_distinct_prefixes(batch: Batch, loops: Tensor) -> Tensor:
     order = loops.argsort(descending=True, stable=True)
     padding_mask = batch.inputs.padding_mask[order]
     which = index_unique_prefixes(batch.inputs.tokens[order], padding_mask.sum(1).cumsum(0).tolist(), [])
-    return torch.zeros_like(padding_mask).masked_scatter_(padding_mask, first_occurrences(which))[order.argsort()]
+    return torch.zeros_like(padding_mask).masked_scatter_(padding_mask, mark_first_occurrences(which))[order.argsort()]
 
 
 def product_rate(side: int = 64 if QUICK else 1536) -> float:

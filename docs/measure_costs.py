@@ -12,7 +12,7 @@ from lengthwise.base.files import write
 from lengthwise.base.progress import Progress
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
-from lengthwise.training.cost import STORED_COSTS, measure_cost, stored_costs
+from lengthwise.training.cost import STORED_COSTS, measure_cost, read_stored_costs
 
 SCALES = ("cpu", "half", "paper")
 BUDGET = 1.0  # seconds of a step that are spent, about: of larger batches only some rows are run
@@ -37,7 +37,7 @@ def recipes() -> dict[str, Recipe]:
 def main() -> None:
     """Measure missing costs; each is written at once, so that the command can be stopped."""
     wanted = recipes()
-    stored = {key: row for key, row in stored_costs().items() if key in wanted}
+    stored = {key: row for key, row in read_stored_costs().items() if key in wanted}
     missing = [recipe for key, recipe in wanted.items() if key not in stored]
     with Progress() as progress:
         line = progress.add_line("costs", len(missing))

@@ -25,7 +25,7 @@ from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.report.fitted_table import FittedTable
 from lengthwise.runs.run import Run
-from lengthwise.training.cost import gpu_step_seconds, look_up_cost, measure_cost
+from lengthwise.training.cost import look_up_cost, measure_cost, time_gpu_step
 
 SOURCES = {  # the sources of costs, each with an explanation
     "measured": "steps were timed on this machine just now; right within a factor of two under a similar load",
@@ -58,7 +58,7 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
             recipe = seeds[0]
             line.update(number, recipe.name)
             cost = measure_cost(recipe, n_steps=2, rows=batch_size) if args.measure else look_up_cost(recipe)
-            gpu_seconds = gpu_step_seconds(recipe, 2, matmul=args.matmul, compile=args.compile) if gpu else None
+            gpu_seconds = time_gpu_step(recipe, 2, matmul=args.matmul, compile=args.compile) if gpu else None
             row: Row = {
                 "recipe": recipe.name,
                 "seeds": len(seeds),

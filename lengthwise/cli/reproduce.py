@@ -34,7 +34,7 @@ from lengthwise.report.tables import score_table, summary_rows, summary_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.run import Run
 from lengthwise.training.arithmetic import check_matmul, computation_settings
-from lengthwise.training.cost import measure_operations, stored_costs
+from lengthwise.training.cost import measure_operations, read_stored_costs
 from lengthwise.training.stacked import check_seeds, try_stacked_training
 
 
@@ -139,7 +139,7 @@ def _publish(args: Options, study: Study, runs: Mapping[str, Sequence[Run]], fol
     files: list[Path] = []
     rows: list[Row] = []
     matrix_runs: list[RunFolder] = []
-    operations_per_step = {identity: cost["operations"] for identity, cost in stored_costs().items()}
+    operations_per_step = {identity: cost["operations"] for identity, cost in read_stored_costs().items()}
     for panel in study.panels:
         group, panel_folder = runs[panel.title], folder / panel.name
         if not any(run.done for run in group):

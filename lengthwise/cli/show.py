@@ -85,13 +85,13 @@ def _write_page(args: Options, html: str) -> int:
 def _show_recipe(args: Options) -> int:
     from lengthwise.cli.forecast import SOURCES  # late: these import torch, which parts do not need
     from lengthwise.cli.options import find_recipe
-    from lengthwise.training.cost import describe_runner, evaluation_seconds, look_up_cost, measure_cost
+    from lengthwise.training.cost import describe_runner, look_up_cost, measure_cost, time_evaluation
 
     recipe, minutes = find_recipe(args.recipe, args.changes), None
     with show_elapsed(f"{recipe.name}: measuring the cost of a step", quiet=not args.measure):
         cost = measure_cost(recipe) if args.measure else look_up_cost(recipe)
         if args.measure and cost.source == "measured":
-            minutes = evaluation_seconds(recipe) / 60
+            minutes = time_evaluation(recipe) / 60
         runner = describe_runner(recipe, cost)
     evaluation_text = ", on 1,000 problems of each default length"
     changed = [(name, Text(text)) for name, text in fields.changed_fields(recipe) if name != "name"]

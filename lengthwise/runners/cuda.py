@@ -54,7 +54,7 @@ def capture(function: Callable[[], None], pool: Any = None) -> Callable[[], None
 @contextmanager
 def choose_attention(device: torch.device, dtype: torch.dtype, positions: int, head_width: int) -> Iterator[None]:
     """Let torch compute attention over ``positions`` positions with the faster kernel during a ``with`` block."""
-    with attend_by_products() if positions <= max_product_width(device, dtype, head_width) else nullcontext():
+    with attend_by_products() if positions <= find_max_product_width(device, dtype, head_width) else nullcontext():
         yield
 
 
@@ -78,7 +78,7 @@ def attend_by_products() -> Iterator[None]:
 
 
 @cache
-def max_product_width(device: torch.device, dtype: torch.dtype, head_width: int) -> int:
+def find_max_product_width(device: torch.device, dtype: torch.dtype, head_width: int) -> int:
     """Return the largest row width at which two products are faster than the fused kernel."""
     if device.type != "cuda" or dtype not in FUSED_DTYPES:
         return DEFAULT_PRODUCT_WIDTH
@@ -107,7 +107,7 @@ def _time_attention(
     shape: tuple[int, ...],
     use_kernel: Callable[[], AbstractContextManager[Any]],
 ) -> float:
-    """Return the time of 20 forward and backward passes of attention, replayed as a CUDA graph."""
+    """Return the milliseconds of 20 forward and backward passes of attention, replayed as a CUDA graph."""
     query, key, value = (torch.randn(shape, device=device, dtype=dtype, requires_grad=True) for _ in range(3))
 
     def run_passes(count: int) -> None:

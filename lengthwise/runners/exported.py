@@ -69,7 +69,7 @@ class ExportedModule(nn.Module):
         def has_more(k: Tensor, loops: Tensor, *values: Tensor) -> Tensor:
             return k < loops.max()
 
-        def loop(k: Tensor, loops: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        def run_loop(k: Tensor, loops: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
             context, state = rebuild_tree(values)
             scan = isinstance(model, ScanModel)
             changed = tree_flatten(_advance_scan(model, state, k) if scan else model.advance(state, context))[0]
@@ -83,17 +83,17 @@ class ExportedModule(nn.Module):
             return k + 1, loops.clone(), *(constant_value.clone() for constant_value in values[:constant]), *kept_states
 
         first = torch.zeros((), dtype=torch.long), loops.clone(), *(tensor.clone() for tensor in tensors)
-        return model.read(rebuild_tree(while_loop(has_more, loop, first)[2:])[1])
+        return model.read(rebuild_tree(while_loop(has_more, run_loop, first)[2:])[1])
 
 
 def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> torch.export.ExportedProgram:
-    """Export a model as a program of torch.export (see ``ExportedModule``), for any inputs. It is traced on ``inputs``:
-    at least two rows of at least three positions. Raises UsageError for a model that torch cannot trace."""
+    """Export a model as a program of torch.export (see ``ExportedModule``), for any inputs. Tracing needs
+    ``inputs`` of at least two rows and three positions. Raises UsageError for a model that torch cannot trace."""
     rows, positions = torch.export.Dim("rows"), torch.export.Dim("positions")
     shapes = (*({0: rows, 1: positions} for _ in INPUT_NAMES[:-1]), {0: rows})
     try:
         with torch.no_grad(), _explicit_attention():
-            given = graph_inputs(inputs, loops)
+            given = list_graph_inputs(inputs, loops)
             return torch.export.export(ExportedModule(model), given, dynamic_shapes=shapes, strict=False)
     except UsageError:
         raise
@@ -104,7 +104,7 @@ def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> to
         raise UsageError(message) from error
 
 
-def graph_inputs(inputs: Inputs, loops: Int[Tensor, " b"]) -> tuple[Tensor, ...]:
+def list_graph_inputs(inputs: Inputs, loops: Int[Tensor, " b"]) -> tuple[Tensor, ...]:
     """Return the graph's input tensors for a batch, in the order of ``INPUT_NAMES``."""
     return *(getattr(inputs, field.name).contiguous() for field in fields(Inputs)), loops
 
@@ -146,12 +146,12 @@ def _scan_positions(
     def has_more(t: Tensor, outputs: Tensor, *states: Tensor) -> Tensor:
         return t < outputs.shape[1]
 
-    def loop(t: Tensor, outputs: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+    def run_loop(t: Tensor, outputs: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
         output, *after = step(t, *states)
         return t + 1, torch.where((index == t)[:, None], output[:, None], outputs), *after
 
     first = torch.zeros((), dtype=torch.long), x.new_zeros(x.shape[0], x.shape[1], width)
-    return while_loop(has_more, loop, (*first, *(state.clone() for state in states)))[1]
+    return while_loop(has_more, run_loop, (*first, *(state.clone() for state in states)))[1]
 
 
 def _select_position(x: Float[Tensor, "b t d"], t: Int[Tensor, ""]) -> Float[Tensor, "b d"]:

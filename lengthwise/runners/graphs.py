@@ -53,7 +53,7 @@ class Shape(NamedTuple):
     pass_number: int  # number of the pass within its step, because passes of one step must not share memory
     loops: int
     no_grad_loops: int
-    each: bool  # whether logits are read after every loop, not only after the last
+    all_loops: bool  # whether logits are read after every loop, not only after the last
     has_grad_mask: bool  # whether rows differ in their loops without gradients; then ``grad_mask`` follows ``running``
     all_rows_run: bool  # whether all rows run all loops
     same_positions: bool  # whether all rows have the same positions: biases by distance then have one row
@@ -111,13 +111,14 @@ class Graphs(Runner):
         return self.reason
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
-        logits = self._run_pass(inputs, loops, no_grad_loops, each=False)
+        logits = self._run_pass(inputs, loops, no_grad_loops, all_loops=False)
         if logits is None:
             return self.plain.last(inputs, loops, positions, no_grad_loops=no_grad_loops)
         return take_values(logits, *positions.nonzero(as_tuple=True))
 
     def at_depths(self, inputs: Inputs, loops: RowLoops, depths: Sequence[int], positions: Mask) -> list[Logits]:
-        logits = self._run_pass(inputs, loops.clamp(max=max(depths)), 0, each=True) if self.is_deterministic else None
+        limited = loops.clamp(max=max(depths))
+        logits = self._run_pass(inputs, limited, 0, all_loops=True) if self.is_deterministic else None
         if logits is None:
             return super().at_depths(inputs, loops, depths, positions)
         row, position = positions.nonzero(as_tuple=True)
@@ -127,7 +128,7 @@ class Graphs(Runner):
         return self.plain.carry(inputs, loops, positions, state)
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
-        logits = self._run_pass(inputs, loops, 0, each=True)
+        logits = self._run_pass(inputs, loops, 0, all_loops=True)
         if logits is None:
             yield from self.plain.each(inputs, loops, positions)
             return
@@ -136,12 +137,12 @@ class Graphs(Runner):
             row, position = positions[rows].nonzero(as_tuple=True)
             yield k, rows, take_values(logits[k - 1], rows[row], position)
 
-    def _run_pass(self, inputs: Inputs, loops: RowLoops, no_grad_loops: int, *, each: bool) -> Tensor | None:
+    def _run_pass(self, inputs: Inputs, loops: RowLoops, no_grad_loops: int, *, all_loops: bool) -> Tensor | None:
         """Return the logits of all positions, "b t v" after the last loop or "k b t v" after each; None if the plain
         runner must compute them."""
         if self.reason or not (torch.is_grad_enabled() and self.model.training):
             return None
-        return self.run(inputs, loops > torch.arange(int(loops.max()))[:, None], no_grad_loops, each=each)
+        return self.run(inputs, loops > torch.arange(int(loops.max()))[:, None], no_grad_loops, all_loops=all_loops)
 
     def run(
         self,
@@ -149,18 +150,18 @@ class Graphs(Runner):
         running: Bool[Tensor, "k b"],
         no_grad_loops: int,
         *,
-        each: bool,
+        all_loops: bool,
         grad_mask: Bool[Tensor, "k b"] | None = None,
     ) -> Tensor | None:
         """Return the output of a pass; None if it cannot be recorded. ``grad_mask`` marks the rows whose loops have
-        gradients, among the loops after the first ``no_grad_loops``; None: all."""
+        gradients, among the loops after the first ``no_grad_loops``; by default, all rows."""
         for encoding in find_limited_encodings(self.model):  # a replay does not check whether rows fit
             encoding.check(inputs)
         inputs = pad_to_bucket(self.model, inputs, BUCKET) if isinstance(self.model, TransformerModel) else inputs
         inputs = inputs._map(Tensor.contiguous)
         tensors = tuple((value.shape, value.dtype) for value in input_tensors(inputs).values())
         same_positions = bool((inputs.position == inputs.position[:1]).all())
-        flags = each, grad_mask is not None, bool(running.all()), same_positions
+        flags = all_loops, grad_mask is not None, bool(running.all()), same_positions
         shape = Shape(self.pass_count, len(running), no_grad_loops, *flags, tensors)
         running = running if grad_mask is None else torch.cat([running, grad_mask])
         self.pass_count += 1
@@ -196,9 +197,9 @@ class Graphs(Runner):
                 gradient.add_(weight.grad)
             weight.grad = gradient
 
-    def gradients_of(self, number: int) -> Iterable[tuple[Tensor, Tensor]]:
+    def gradients_of(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
         """Return pairs of a parameter and the buffer of its gradient, for the weight of this number."""
-        return [(self.weights[number], self.gradients[number])]
+        return [(self.weights[weight_number], self.gradients[weight_number])]
 
     def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         """Return a function that computes a pass's output from its inputs and the rows that run in each loop."""
@@ -243,18 +244,18 @@ class Recording:
         for buffer, value in zip(buffers, [*input_tensors(inputs).values(), running], strict=True):
             buffer.copy_(value.pin_memory() if buffer.is_cuda else value, non_blocking=True)
 
-    def _run_passes(self, times: int) -> None:
+    def _run_passes(self, count: int) -> None:
         """Run both passes. Raises ValueError for operations that a replay would not repeat."""
         buffers, drawn = self.owner.buffers, random.getstate()
         versions = [buffer._version for buffer in buffers]
         with side_stream() if self.owner.device.type == "cuda" else nullcontext():
-            for _ in range(times):
+            for _ in range(count):
                 self._forward()
                 self._backward()
         if versions != [buffer._version for buffer in buffers]:
-            raise ValueError("it changes its buffers while it computes")
+            raise ValueError("the model changes its buffers while it computes")
         if self.owner.has_user_code and drawn != random.getstate():
-            raise ValueError("it draws numbers from Python's generator")
+            raise ValueError("the model draws numbers from Python's generator")
 
     def _forward(self) -> None:
         owner, positions = self.owner, self.inputs.tokens.shape[1]
@@ -321,9 +322,9 @@ class UnrolledLoops(nn.Module):
                 state = self._advance_rows(state, context, runs)
             if grad_mask is not None and k >= shape.no_grad_loops:
                 state = choose_rows(grad_mask[k], state, detach(state))
-            if shape.each:
+            if shape.all_loops:
                 read.append(model.read(state))
-        logits = torch.stack(read) if shape.each else model.read(state)
+        logits = torch.stack(read) if shape.all_loops else model.read(state)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))  # losses are computed in 32 bits at least
 
     def _advance_rows(self, state: Any, context: Any, runs: Bool[Tensor, " b"]) -> Any:
@@ -351,7 +352,7 @@ class _GuardedInputs(CopiedInputs):
 
     @property
     def host(self) -> Inputs:
-        raise ValueError("its control flow depends on values of its inputs")
+        raise ValueError("the model's control flow depends on values of its inputs")
 
 
 def round_linear_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:

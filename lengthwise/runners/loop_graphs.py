@@ -104,9 +104,9 @@ class RecordedLoop:
         for buffer, value in zip(tree_leaves(self.state), tree_leaves(state), strict=True):
             if not isinstance(buffer, Tensor):
                 if buffer != value:
-                    raise ValueError("a value of its state changes from loop to loop")
+                    raise ValueError("a value of the model's state changes from loop to loop")
             elif (buffer.shape, buffer.dtype) != (value.shape, value.dtype):
-                raise ValueError("the size of its state changes from loop to loop")
+                raise ValueError("the size of the model's state changes from loop to loop")
             else:
                 buffer.copy_(value)
 
@@ -116,8 +116,8 @@ def _copy_rows(tree: Any, rows: Int[Tensor, " r"]) -> Any:
     return tree_map_only(Tensor, lambda part: part.clone() if len(part) == 1 else part[rows], tree)
 
 
-def _are_close(one: Any, other: Any) -> bool:
+def _are_close(first: Any, second: Any) -> bool:
     """Return whether two leaves of a state are equal up to rounding."""
-    if not isinstance(one, Tensor) or not one.is_floating_point():
-        return bool((one == other).all()) if isinstance(one, Tensor) else bool(one == other)
-    return torch.allclose(one, other, rtol=0, atol=TOLERANCE * float(other.abs().max()), equal_nan=True)
+    if not isinstance(first, Tensor) or not first.is_floating_point():
+        return bool((first == second).all()) if isinstance(first, Tensor) else bool(first == second)
+    return torch.allclose(first, second, rtol=0, atol=TOLERANCE * float(second.abs().max()), equal_nan=True)

@@ -52,16 +52,16 @@ def select_rows(tree: Any, rows: slice | Int[Tensor, " r"]) -> Any:
     return tree_map_only(Tensor, lambda part: part if len(part) == 1 else part[rows], tree)
 
 
-def choose_rows(mask: Bool[Tensor, " b"] | Bool[Tensor, ""], new: State, old: State) -> State:
-    """Return a state with the rows of ``new`` where ``mask`` is True (a scalar: all rows or none), else those of
-    ``old``. Values without a row axis come from ``new``."""
+def choose_rows(mask: Bool[Tensor, " b"] | Bool[Tensor, ""], new_state: State, old_state: State) -> State:
+    """Return a state with the rows of ``new_state`` where ``mask`` is True (a scalar: all rows or none), else those of
+    ``old_state``. Values without a row axis come from ``new_state``."""
 
-    def choose(new: Any, old: Any) -> Any:
-        if not isinstance(new, Tensor) or not new.dim() or (mask.dim() and len(mask) != len(new)):
-            return new
-        return torch.where(mask.reshape(mask.shape + (1,) * (new.dim() - mask.dim())), new, old)
+    def choose(new_value: Any, old_value: Any) -> Any:
+        if not isinstance(new_value, Tensor) or not new_value.dim() or (mask.dim() and len(mask) != len(new_value)):
+            return new_value
+        return torch.where(mask.reshape(mask.shape + (1,) * (new_value.dim() - mask.dim())), new_value, old_value)
 
-    return tree_map(choose, new, old)
+    return tree_map(choose, new_state, old_state)
 
 
 def detach(state: State) -> State:
@@ -145,20 +145,20 @@ class Movements:
         current, device = self.model.answer_state(state), self.real.device
         still_running = to_device(torch.isin(self.ran, rows).nonzero()[:, 0], device)
         self.earlier = [select_rows(past, still_running) for past in self.earlier]
-        moved = relative_movement(current, self.earlier, self.real[to_device(rows, device)])
+        moved = measure_movement(current, self.earlier, self.real[to_device(rows, device)])
         self.ran, self.earlier = rows, [current, *self.earlier][:PERIODS]
         return moved
 
 
-def relative_movement(state: State, earlier: Sequence[State], mask: Bool[Tensor, "r t"]) -> Float[Tensor, "r t p"]:
-    """Return the distance of ``state`` from each of ``earlier``, the latest first, relative to its norm.
+def measure_movement(state: State, past_states: Sequence[State], mask: Bool[Tensor, "r t"]) -> Float[Tensor, "r t p"]:
+    """Return the distance of ``state`` from each past state, the latest first, relative to the norm of ``state``.
 
-    Movements over more loops than there are earlier states are infinite; at padding they are 0. Norms are over all
+    Movements over more loops than there are past states are infinite; at padding they are 0. Norms are over all
     numbers of a position, in all floating-point tensors of the state. A tensor without an axis of positions counts at
     each position; a tensor shared by all rows does not count.
     """
     zero, moved = torch.zeros(mask.shape, device=mask.device), []
-    for before in earlier:
+    for before in past_states:
         tensors = zip(_floating_point_tensors(state), _floating_point_tensors(before), strict=True)
         pairs = [(new, old) for new, old in tensors if len(new) == len(mask)]
         change = sum((_sum_squares(new - old, mask) for new, old in pairs), zero)
@@ -184,7 +184,7 @@ def _floating_point_tensors(state: State) -> list[Tensor]:
 
 
 def _sum_squares(x: Tensor, mask: Bool[Tensor, "r t"]) -> Float[Tensor, "r _"]:
-    """Return the sum of squares at each position, or of a row's whole state."""
+    """Return the sum of squares per position or, if ``x`` has no axis of positions, per row."""
     axis = 2 if x.shape[:2] == mask.shape else 1
     return x.reshape(*x.shape[:axis], -1).square().sum(-1).view(len(x), -1)
 

@@ -35,19 +35,19 @@ class Query:
     loops: Int[Tensor, " b"]
     positions: Bool[Tensor, "b t"]
     no_grad_loops: int = 0
-    each: bool = False  # logits after every loop, not only after the last
+    all_loops: bool = False  # logits after every loop, not only after the last
     depths: tuple[int, ...] = ()  # depths of ``at_depths``
 
     def equals(self, other: Query) -> bool:
         """Return whether both queries have the same answer, for equal inputs."""
-        if (self.no_grad_loops, self.each, self.depths) != (other.no_grad_loops, other.each, other.depths):
+        if (self.no_grad_loops, self.all_loops, self.depths) != (other.no_grad_loops, other.all_loops, other.depths):
             return False
         return torch.equal(self.loops, other.loops) and torch.equal(self.positions, other.positions)
 
     @property
     def shared_properties(self) -> tuple[bool, int]:
-        """The properties that must be equal in the queries of all models: ``each``, and the number of depths."""
-        return self.each, len(self.depths)
+        """The properties that must be equal in the queries of all models: ``all_loops``, and the number of depths."""
+        return self.all_loops, len(self.depths)
 
 
 class _QueryRunner(Runner):
@@ -64,7 +64,7 @@ class _QueryRunner(Runner):
         return self.answer(Query(inputs, loops, positions, depths=tuple(depths)))
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
-        yield from self.answer(Query(inputs, loops, positions, each=True))
+        yield from self.answer(Query(inputs, loops, positions, all_loops=True))
 
 
 class Recorder(_QueryRunner):
@@ -77,7 +77,7 @@ class Recorder(_QueryRunner):
     def answer(self, query: Query) -> Answer:
         self.queries.append(query)
         positions = query.positions
-        if query.each:
+        if query.all_loops:
             ran = [(query.loops >= k).nonzero()[:, 0] for k in range(1, int(query.loops.max()) + 1)]
             return [(k, rows, torch.zeros(int(positions[rows].sum()), self.symbols)) for k, rows in enumerate(ran, 1)]
         zeros = [torch.zeros(int(positions.sum()), self.symbols) for _ in range(len(query.depths) or 1)]
@@ -100,10 +100,12 @@ class Replayer(_QueryRunner):
 
 
 def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[Answer]:
-    """Compute each model's answer to its query, all models together, as the plain runner would. All models have the
-    same structure, all queries equal ``shared_properties`` and numbers of rows. Raises RuntimeError, as torch.func
-    does, for a model that draws random numbers or branches on its inputs, and UsageError for a model that changes its
-    buffers."""
+    """Compute each model's answer to its query, all models together, as the plain runner would.
+
+    All models must have the same structure, and all queries equal ``shared_properties`` and numbers of rows. Raises
+    RuntimeError, as torch.func does, for a model that draws random numbers or branches on its inputs, and UsageError
+    for a model that changes its buffers.
+    """
     if count := len(queries[0].depths):
         answers = []
         for number in range(count):
@@ -122,7 +124,7 @@ def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[A
         answers = vmap(lambda weights, batch: functional_call(unrolled, weights, (batch,)))(weights, batch)
     if versions != [weight._version for weight in weights.values()]:
         raise UsageError("the model changes its buffers in its forward pass: train its seeds one by one")
-    return plan.logits_after_each(answers) if plan.each else plan.logits_after_last_loop(answers)
+    return plan.logits_after_each_loop(answers) if plan.all_loops else plan.logits_after_last_loop(answers)
 
 
 class _UnrolledModel(nn.Module):
@@ -158,7 +160,7 @@ class _Plan:
     model's rows are sorted by loops, most first. All tensors are on the CPU."""
 
     def __init__(self, queries: Sequence[Query]) -> None:
-        self.queries, self.each = queries, queries[0].each
+        self.queries, self.all_loops = queries, queries[0].all_loops
         self.no_grad_loops = [query.no_grad_loops for query in queries]
         self.loops = torch.stack([query.loops for query in queries])
         self.order = self.loops.argsort(dim=1, descending=True, stable=True)
@@ -167,7 +169,7 @@ class _Plan:
         self.counts, self.max_running = counts.T.tolist(), counts.amax(0).tolist()
         # First row whose logits are read: rows that end in this loop in some model, or all that run.
         staying = F.pad(counts[:, 1:], (0, 1)).amin(0)
-        self.first_read = (torch.zeros_like(staying) if self.each else staying).tolist()
+        self.first_read = (torch.zeros_like(staying) if self.all_loops else staying).tolist()
         has_gradient = torch.arange(len(self.max_running)) >= torch.tensor(self.no_grad_loops)[:, None]  # s k
         self.host = join_inputs([query.inputs.take(order) for query, order in zip(queries, self.order, strict=True)])
         inputs = {f.name: getattr(self.host, f.name).unflatten(0, (len(queries), -1)) for f in fields(Inputs)}
@@ -182,7 +184,7 @@ class _Plan:
         index = [(model_order[row], position) for model_order, (row, position) in zip(order, selected, strict=True)]
         return _select_logits(torch.cat([*logits], 1), index)
 
-    def logits_after_each(self, logits_per_loop: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
+    def logits_after_each_loop(self, logits_per_loop: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
         """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""
         answers: list[Answer] = [[] for _ in self.queries]
         for k, logits in enumerate(logits_per_loop):

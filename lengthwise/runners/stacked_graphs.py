@@ -95,21 +95,21 @@ class StackedGraphs(Graphs):
         grad_mask = None
         if len({*first}) > 1:
             grad_mask = loop >= torch.tensor(first).repeat_interleave(len(queries[0].loops))
-        each, count = queries[0].each or depths.numel() > 0, len(queries)
-        logits = self.run(inputs, running := loops > loop, min(first), each=each, grad_mask=grad_mask)
+        all_loops, count = queries[0].all_loops or depths.numel() > 0, len(queries)
+        logits = self.run(inputs, running := loops > loop, min(first), all_loops=all_loops, grad_mask=grad_mask)
         if logits is None:
             return None
         if depths.numel():
             by_depth = (_select_last_loop(logits, positions, count, loops.clamp(max=depth)) for depth in depths.T)
             return [list(model_logits) for model_logits in zip(*by_depth, strict=True)]
-        if each:
+        if all_loops:
             return _select_all_loops(logits, running, positions, count)
         return _select_last_loop(logits, positions, count)
 
-    def gradients_of(self, number: int) -> Iterable[tuple[Tensor, Tensor]]:
-        if number not in self.views:
-            self.views[number] = [*self.gradients[number].unbind()]
-        return zip(self.parameters[number], self.views[number], strict=True)
+    def gradients_of(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
+        if weight_number not in self.views:
+            self.views[weight_number] = [*self.gradients[weight_number].unbind()]
+        return zip(self.parameters[weight_number], self.views[weight_number], strict=True)
 
     def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         caller, count, compiles = _MethodCaller(self.models[0]), len(self.models), self.compiles
@@ -127,7 +127,7 @@ class StackedGraphs(Graphs):
             with nullcontext() if self.device.type == "cuda" else attend_by_products():
                 if compiles:
                     return compiled(inputs, running)  # type: ignore[no-any-return]
-                tensors, axis = stack.split_inputs(inputs), int(shape.each)
+                tensors, axis = stack.split_inputs(inputs), int(shape.all_loops)
                 output = vmap(call, (0, 0, 1), axis)(stack.weights, tensors, running.unflatten(1, (count, -1)))
                 return output.flatten(axis, axis + 1)  # the rows of all models in one axis
 

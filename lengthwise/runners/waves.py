@@ -23,10 +23,10 @@ from lengthwise.runners import cpu
 from lengthwise.runners.cpu.cell import build_gate_matrix
 from lengthwise.runners.cpu.recurrent import (
     apply_rotation,
+    get_weight_and_bias,
     stack_concatenated,
     stack_linear_layers,
     stack_norms,
-    weight_and_bias,
 )
 
 Step = Callable[..., Any]
@@ -61,8 +61,8 @@ def _advance_lstm(model: LSTMModel, x: Float[Tensor, "r t d"], compiler: Callabl
     cells, (rows, positions, width) = [*model.cells], x.shape
     depth, step, columns, outputs = len(cells), compiler(_compute_cells), x.unbind(1), []
     gates = _stack_gates(cells)
-    out_short = stack_concatenated([[weight_and_bias(cell.out), weight_and_bias(cell.short)] for cell in cells])
-    states, active = _initial_states(cells, x), _find_active_layers(depth, positions, x)
+    out_short = stack_concatenated([[get_weight_and_bias(cell.out), get_weight_and_bias(cell.short)] for cell in cells])
+    states, active = _build_initial_states(cells, x), _find_active_layers(depth, positions, x)
     factors = _draw_dropout(x, model.drop.p if model.drop.training else 0.0, len(active), (depth - 1, rows, width))
     for wave, runs in enumerate(active):
         states = step(gates, out_short, states, columns[min(wave, positions - 1)], runs, factors[wave])
@@ -88,7 +88,7 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Cal
     depth, heads, step, columns, outputs = len(layers), layers[0].heads, compiler(_compute_layers), x.unbind(1), []
     cells = [layer.cell for layer in layers]
     weights = {"gates": _stack_gates(cells)} | stack_linear_layers(layers, heads) | stack_norms(layers)
-    states, active = _initial_states(cells, x), _find_active_layers(depth, positions, x)
+    states, active = _build_initial_states(cells, x), _find_active_layers(depth, positions, x)
     layer, slot = (torch.arange(count, device=x.device) for count in (depth, depth + positions))
     wave = torch.arange(len(active), device=x.device)[:, None]
     # Before the first wave, the memory has only the learned first vectors.
@@ -158,8 +158,8 @@ def _step_cells(gates: WeightAndBias, out_short: WeightAndBias, x: Float[Tensor,
     return output, short, long
 
 
-def _update_active(active: Bool[Tensor, "l 1 1"], new: Tensors, old: Tensors) -> Tensors:
-    return tuple([torch.where(active, *pair) for pair in zip(new, old, strict=True)])
+def _update_active(active: Bool[Tensor, "l 1 1"], new_states: Tensors, old_states: Tensors) -> Tensors:
+    return tuple([torch.where(active, *pair) for pair in zip(new_states, old_states, strict=True)])
 
 
 def _linear(weights: WeightAndBias, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
@@ -175,7 +175,7 @@ def _stack_gates(cells: Sequence[Cell]) -> WeightAndBias:
     return stacked[:, :-1].contiguous(), stacked[:, -1:].contiguous()
 
 
-def _initial_states(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> Tensors:
+def _build_initial_states(cells: Sequence[Cell], x: Float[Tensor, "r t d"]) -> Tensors:
     """Return the states before the first wave."""
     rows, _, width = x.shape
     short = torch.stack([cell.first_short.expand(rows, -1) for cell in cells])

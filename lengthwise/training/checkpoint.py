@@ -19,7 +19,7 @@ from lengthwise.runs.hub import PREFIX
 from lengthwise.runs.run import FINAL_FILE, Run, load, read_recipe, weights_folder
 
 
-def checkpoint_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
+def build_checkpoint_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a checkpoint for the first of several processes to send to the others: on the CPU, and without the best
     weights, which only the first process keeps."""
     return tree_map_only(Tensor, Tensor.cpu, {**state, "best": {**state["best"], "weights": {}}})
@@ -46,7 +46,7 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
     else:
         name = folder.name if folder.resolve().parent == runs_folder().resolve() else str(folder.resolve())
     step = about.get("steps", own.steps)
-    return recipe.change(parent=Parent(state_digest(provided), step, state is not None, name))
+    return recipe.change(parent=Parent(compute_state_digest(provided), step, state is not None, name))
 
 
 def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
@@ -55,13 +55,13 @@ def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
     folder = weights_folder(parent.run)
     own = read_recipe(folder)
     found = Run(folder, own).load_state(FINAL_FILE) if parent.state else {"model": load(parent.run).model.state_dict()}
-    if found is None or (digest := state_digest(found)) != parent.digest:
+    if found is None or (digest := compute_state_digest(found)) != parent.digest:
         changed = "its final.pt is gone" if found is None else f"they have the digest {digest}, not {parent.digest}"
         raise UsageError(f"{parent.run}: not the weights that this run continues from: {changed}; restore them")
     return found, own
 
 
-def state_digest(state: Mapping[str, Any]) -> str:
+def compute_state_digest(state: Mapping[str, Any]) -> str:
     """Return a hash, 16 hexadecimal digits, of the state that another run continues from. It is equal for states that
     are equal bit for bit."""
     digest = hashlib.blake2b(digest_size=8)

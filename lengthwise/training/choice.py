@@ -22,35 +22,35 @@ from lengthwise.training.processes import Processes
 
 
 class RunnerChoice:
-    """The choice of a runner before every step, since the model's hooks and the number of parts may have changed."""
+    """Chooses a runner before every step, since the model's hooks and the number of parts may have changed."""
 
     def __init__(
         self, model: Model, processes: Processes, *, matmul: Matmul, compile: bool, graphs: bool, stacked: bool = False
     ) -> None:
         self.model, self.processes, self.matmul, self.compile = model, processes, matmul, compile
         self.stack_runner_name = "Stacked" if stacked else None  # name of the runner of a stack's steps
-        self.graphs = Graphs(self._choose_unrecorded(), bf16=matmul == "bf16") if graphs else None
+        self.graphs = Graphs(self._choose_without_graphs(), bf16=matmul == "bf16") if graphs else None
 
-    def choose(self, parts: int) -> Runner:
-        """Return the runner for a step whose batch is run in ``parts`` parts."""
-        if graphs := self.choose_graphs(parts):
+    def choose(self, part_count: int) -> Runner:
+        """Return the runner for a step whose batch is run in ``part_count`` parts."""
+        if graphs := self.choose_graphs(part_count):
             graphs.begin_step()
             return graphs
-        runner = self._choose_unrecorded()
-        runner = MicroBatches(runner, parts) if parts > 1 else runner
+        runner = self._choose_without_graphs()
+        runner = MicroBatches(runner, part_count) if part_count > 1 else runner
         return ShardedRunner(runner, self.processes) if self.processes.splits_batches else runner
 
-    def choose_graphs(self, parts: int) -> Graphs | None:
+    def choose_graphs(self, part_count: int) -> Graphs | None:
         """Return the runner that records and replays steps; None if steps are not recorded."""
-        if self.graphs is None or parts > 1 or self.processes.splits_batches or cpu.needs_plain_runner():
+        if self.graphs is None or part_count > 1 or self.processes.splits_batches or cpu.needs_plain_runner():
             return None
         return None if self.graphs.find_obstacle() else self.graphs
 
-    def describe(self, parts: int) -> str:
+    def describe(self, part_count: int) -> str:
         """Return the runner's name and, for the plain runner, the reason."""
         if self.stack_runner_name:
             return self.stack_runner_name
-        name = "Graphs" if self.choose_graphs(parts) else cpu.describe_choice(self.model, self._runner_types())
+        name = "Graphs" if self.choose_graphs(part_count) else cpu.describe_choice(self.model, self._runner_types())
         return name if self.matmul != "bf16" else f"Bf16, {name}" if name in ("Compiled", "Graphs") else "Bf16"
 
     @property
@@ -58,7 +58,7 @@ class RunnerChoice:
         """Whether a compiled runner was requested and supports the model."""
         return self.compile and cpu.find_compile_obstacle(self.model) is None
 
-    def _choose_unrecorded(self) -> Runner:
+    def _choose_without_graphs(self) -> Runner:
         runner = cpu.choose_runner(self.model, self._runner_types())
         return Bf16(runner) if self.matmul == "bf16" else runner
 
@@ -106,28 +106,28 @@ class MicroBatches(Runner):
         self.runner, self.count = runner, count
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
-        def logits(rows: slice) -> Float[Tensor, "m v"]:
+        def compute_logits(rows: slice) -> Float[Tensor, "m v"]:
             return self.runner.last(inputs.take(rows), loops[rows], positions[rows], no_grad_loops=no_grad_loops)
 
-        return torch.cat([self._recompute(logits, rows) for rows in self._rows(len(loops))])
+        return torch.cat([self._recompute(compute_logits, rows) for rows in self._split_rows(len(loops))])
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
         logits_by_loop: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        for rows in self._rows(len(loops)):
+        for rows in self._split_rows(len(loops)):
             order: list[tuple[int, Tensor]] = []
 
-            def logits(rows: slice = rows, order: list[tuple[int, Tensor]] = order) -> tuple[Tensor, ...]:
+            def compute_logits(rows: slice = rows, order: list[tuple[int, Tensor]] = order) -> tuple[Tensor, ...]:
                 steps = [*self.runner.each(inputs.take(rows), loops[rows], positions[rows])]
                 order[:] = [(k, ran + rows.start) for k, ran, _ in steps]
                 return tuple(loop_logits for *_, loop_logits in steps)
 
-            for loop_logits, (k, ran) in zip(self._recompute(logits), order, strict=True):
+            for loop_logits, (k, ran) in zip(self._recompute(compute_logits), order, strict=True):
                 logits_by_loop.setdefault(k, []).append((ran, loop_logits))
         for k, parts in logits_by_loop.items():
             rows, loop_logits = zip(*parts, strict=True)
             yield k, torch.cat(rows), torch.cat(loop_logits)
 
-    def _rows(self, row_count: int) -> Sequence[slice]:
+    def _split_rows(self, row_count: int) -> Sequence[slice]:
         size = -(-row_count // self.count)
         return [slice(start, min(start + size, row_count)) for start in range(0, row_count, size)]
 

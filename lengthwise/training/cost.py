@@ -55,7 +55,7 @@ class Cost:
         return self.steps * self.seconds / 60
 
 
-def evaluation_seconds(recipe: Recipe) -> float:
+def time_evaluation(recipe: Recipe) -> float:
     """Return processor seconds of evaluating a trained model at the default lengths with the default number of
     problems, scaled up from a few problems of the training length."""
     sizes, rows = default_sizes(recipe), 16
@@ -123,7 +123,7 @@ def _sample_steps(recipe: Recipe, count: int) -> Iterator[tuple[int, int]]:
 
 def measure_operations(recipes: Iterable[Recipe], progress: Progress | None = None) -> dict[str, float]:
     """Return each recipe's ``Cost.operations``, by its id without seeds. Values that the cache lacks are measured and
-    added to it."""
+    stored there."""
     by_id, known = {recipe.seedless_id: recipe for recipe in recipes}, read_operations()
     new = {key: recipe for key, recipe in by_id.items() if key not in known}
     line = (progress or Progress(quiet=True)).add_line("operations of a step", len(new))
@@ -137,14 +137,14 @@ def measure_operations(recipes: Iterable[Recipe], progress: Progress | None = No
 
 
 @cache
-def stored_costs() -> dict[str, dict[str, Any]]:
+def read_stored_costs() -> dict[str, dict[str, Any]]:
     """Return the stored costs by recipe id without seeds: the recipe's name, and fields of ``Cost``."""
     return json.loads(STORED_COSTS.read_text(encoding="utf-8")) if STORED_COSTS.exists() else {}
 
 
 def look_up_cost(recipe: Recipe) -> Cost:
     """Return a recipe's cost without running a step: the stored cost, or an estimate from model and row sizes."""
-    if row := stored_costs().get(recipe.seedless_id):
+    if row := read_stored_costs().get(recipe.seedless_id):
         return Cost(steps=recipe.steps, **{name: value for name, value in row.items() if name != "recipe"})
     estimate = estimate_training(recipe)
     seconds, memory = estimate.seconds / recipe.steps, estimate.memory
@@ -166,7 +166,7 @@ def measure_cost(recipe: Recipe, n_steps: int = 4, rows: int | None = None) -> C
     return Cost(count_parameters(recipe), estimate.memory, operations, seconds, recipe.steps, source)
 
 
-def gpu_step_seconds(recipe: Recipe, n_steps: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
+def time_gpu_step(recipe: Recipe, n_steps: int, *, matmul: Matmul = "fp32", compile: bool = False) -> float | None:
     """Return wall seconds of a step with the whole batch on a CUDA GPU; None if it would take too long to measure."""
     if _estimate_step(recipe) > 50 * MAX_STEP_SECONDS:  # assume that a GPU is 50 times as fast as one CPU thread
         return None

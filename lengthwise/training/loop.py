@@ -52,10 +52,10 @@ def train(
 
     ``folder`` defaults to the recipe's folder among the runs; ``save_every`` is in seconds. On a CPU, a resumed run
     equals an uninterrupted one bit for bit with the same ``threads``; small models train fastest on one thread.
-    ``track`` names trackers to send metrics to. With ``wait``, wait while another process trains this run. ``matmul``
-    is the precision of products. With ``keep_state``, other runs can continue from the final state. With ``compile``,
-    torch compiles the loops of a model that ``runners.Compiled`` supports; on CUDA, other steps are replayed as CUDA
-    ``graphs``; if that is impossible, a note gives the reason. Under torchrun, only the first process writes files.
+    ``track`` names trackers that get the metrics. With ``wait``, wait while another process trains this run. ``matmul``
+    is the precision of matrix products. With ``keep_state``, other runs can continue from the final state. With
+    ``compile``, torch compiles the loops of a model that ``runners.Compiled`` supports; on CUDA, other steps are
+    replayed as CUDA ``graphs``; if not, a note says why. Under torchrun, only the first process writes files.
 
     Raises Interrupted at Ctrl-C, SIGTERM or SIGHUP, after saving; Diverged if the loss becomes NaN or infinite, keeping
     the last finite checkpoint (with ``allow_divergence`` training continues, and rows contain null); and UsageError for
@@ -106,7 +106,7 @@ def _train(trainer: Trainer, run: Run, progress: Progress, should_stop: Callable
     for change in trainer.restore_checkpoint(run):
         progress.note(change)
     if trainer.processes.count > 1:
-        trainer.processes.broadcast(checkpoint.checkpoint_to_send(trainer.state()))
+        trainer.processes.broadcast(checkpoint.build_checkpoint_to_send(trainer.state()))
     course, saved = TrainingProgress(progress.add_line(recipe.name, recipe.steps, trainer.step)), time.monotonic()
     over = trainer.is_over
     while not over:
@@ -156,7 +156,7 @@ def prepare_steps(trainer: Trainer, progress: Progress, *, explain: bool = False
         elif trainer.device.type == "cpu":
             slow = "compiled steps on a CPU took 3.3 times as long as the package's own runner; omit compile"
             progress.note(f"{name}: {slow}")
-    if not runners.compiles and not runners.choose_graphs(parts=1):
+    if not runners.compiles and not runners.choose_graphs(1):
         return
     line = progress.add_line(f"{name}: {'compiling' if runners.compiles else 'recording a step'}", 1.0)
     try:

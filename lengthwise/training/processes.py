@@ -91,7 +91,7 @@ def join_processes(device: torch.device) -> Iterator[Processes]:
 
 
 def process_count() -> int:
-    """Return the number of processes that torchrun has started; 1 without it."""
+    """Return the number of processes that torchrun has started; 1 without torchrun."""
     return int(os.environ["WORLD_SIZE"]) if is_torchrun_process() else 1
 
 

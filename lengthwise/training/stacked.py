@@ -158,7 +158,7 @@ def check_seeds(recipes: Sequence[Recipe]) -> None:
 
 
 def prefers_stack(recipes: Sequence[Recipe], device: torch.device, matmul: Matmul) -> bool:
-    """Return whether the recipes can be stacked and train faster so: on a single GPU with enough memory."""
+    """Return whether the recipes can be stacked and train faster in a stack: on a single GPU with enough memory."""
     if len(recipes) < 2 or not is_worthwhile(device) or torch.cuda.device_count() > 1:
         return False
     estimate = 3 * len(recipes) * estimate_training(recipes[0]).memory  # with a margin, since no user asked for a stack
@@ -205,9 +205,9 @@ class Stack:
                 raise
             advice = f"memory does not hold {len(self.members)} seeds at once: stack fewer, or omit --stack"
             raise UsageError(f"{self.members[0].run.recipe.name}: {advice}") from None
-        return self.apply_to_each(lambda one: one.trainer.log(one.run) if one.trainer in taken else [])
+        return self.apply_to_members(lambda one: one.trainer.log(one.run) if one.trainer in taken else [])
 
-    def apply_to_each(self, function: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    def apply_to_members(self, function: Callable[[Member], list[dict[str, Any]]]) -> list[dict[str, Any]]:
         """Return the rows of metrics that a function returns for each seed, and remove the seeds for which it raises
         Diverged."""
         rows: list[dict[str, Any]] = []
@@ -222,7 +222,7 @@ class Stack:
 
 
 def _train(stack: Stack, should_stop: Callable[[], bool], save_every: float) -> None:
-    """Train from the last checkpoints to the end, without the seeds that diverge."""
+    """Train the seeds from their last checkpoints to the end, except those that diverge."""
     members, shown = [*stack.members], stack.progress
     for member in members:
         member.run.clear_failure()
@@ -241,7 +241,7 @@ def _train(stack: Stack, should_stop: Callable[[], bool], save_every: float) -> 
         stop = should_stop()
         # Save at the end too: after a kill, unfinished runs would otherwise continue as a smaller stack.
         if stop or stack.step >= recipe.steps or time.monotonic() - saved > save_every:
-            stack.apply_to_each(lambda member: member.trainer.save_checkpoint(member.run) or [])
+            stack.apply_to_members(lambda member: member.trainer.save_checkpoint(member.run) or [])
             saved = time.monotonic()
         if stop and stack.members:
             where = f"{len(stack.members)} runs in {stack.members[0].run.folder.parent}"
@@ -298,12 +298,12 @@ def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | Non
     step, models = min(trainer.step for trainer in trainers), [trainer.model for trainer in trainers]
     batches = [trainer.draw_batch(step) for trainer in trainers]
 
-    def losses(runners: Sequence[Runner]) -> list[Loss]:
+    def compute_losses(runners: Sequence[Runner]) -> list[Loss]:
         arguments = zip(trainers, runners, batches, strict=True)
         return [next(trainer.objective_losses(step, runner, *batch)) for trainer, runner, batch in arguments]
 
     with trainers[0].protect_generators():
-        recorders = _record_queries(trainers, losses, recording)
+        recorders = _record_queries(trainers, compute_losses, recording)
         queries = [recorder.queries for recorder in recorders]
         if recording:
             recording.begin_step()
@@ -312,7 +312,7 @@ def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | Non
             # An objective may run the model itself and call no runner; then there are no queries.
             replies = zip(*answers, strict=True) if answers else [()] * len(models)
             replayers = [Replayer(model, *own) for model, *own in zip(models, queries, replies, strict=True)]
-            pairs = zip(trainers, losses(replayers), strict=True)
+            pairs = zip(trainers, compute_losses(replayers), strict=True)
             due = [(trainer, loss) for trainer, loss in pairs if trainer.step == step]
             torch.stack([loss.value for _, loss in due]).sum().backward()
         if recording and len(due) == len(trainers):

@@ -45,7 +45,8 @@ TRIAL_ROWS = 2  # rows of each batch in ``try_training``
 
 
 class Trainer:
-    """A model in training, with all that a checkpoint holds; ``stacked`` seeds train together (0: no stack)."""
+    """A model in training, and everything else that a checkpoint holds. ``stacked`` is the number of seeds that train
+    together, 0 without a stack."""
 
     def __init__(
         self,
@@ -224,7 +225,7 @@ class Trainer:
         if (loss := means.get("loss")) is not None:
             self.last_report = (self.step, loss)
         length = {"length": self.current_length()} if isinstance(self.recipe.lengths, Growing) else {}
-        return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **length, **self.elapsed()}
+        return {"step": self.step, **means, "rate": self.optimizer.param_groups[0]["lr"], **length, **self.read_times()}
 
     def check_finite(self) -> None:
         """Raise Diverged unless all weights, and all values logged since the last report, are finite. If divergence is
@@ -244,11 +245,11 @@ class Trainer:
 
     def measure(self) -> dict[str, Any]:
         """Measure the model as the recipe's ``watch`` says; return a row of metrics."""
-        return self.validator.measure(self.model_to_evaluate(), self.step) | self.elapsed()
+        return self.validator.measure(self.model_to_evaluate(), self.step) | self.read_times()
 
-    def elapsed(self) -> dict[str, float]:
-        """Return wall and processor seconds so far, including earlier calls for this run. Stacked seeds have equal
-        shares of the processor time."""
+    def read_times(self) -> dict[str, float]:
+        """Return wall and processor seconds so far, including earlier calls for this run. A stack's processor
+        time is divided equally among its seeds."""
         now = self.clock.read()
         now["cpu_s"] /= self.stacked or 1
         return {name: round(self.spent[name] + value, 3) for name, value in now.items()}
@@ -267,7 +268,7 @@ class Trainer:
             "kept_step": self.validator.best["step"] or self.step,
             **({"diverged": self.divergence_step} if self.divergence_step else {}),
             **({"resumed": self.resumptions} if self.resumptions else {}),
-            **self.elapsed(),
+            **self.read_times(),
         }
 
     def environment(self) -> dict[str, Any]:
@@ -291,7 +292,7 @@ class Trainer:
             "optimizer": self.optimizer.state_dict(),
             "sums": self.sums,
             "best": self.validator.best,
-            "spent": self.elapsed(),
+            "spent": self.read_times(),
             "surroundings": self.environment(),
             "resumed": self.resumptions,
             "diverged": self.divergence_step,

@@ -15,7 +15,7 @@ from lengthwise.models import Model
 
 
 class Validator:
-    """The measurements that the recipe's ``watch`` asks for. ``best`` holds the weights with the highest merit (the
+    """Measures what the recipe's ``watch`` asks for. ``best`` holds the weights with the highest merit (the
     earliest of equal ones), which is mean exact match if the recipe's ``keep`` is ``best``, and negative validation
     loss if it is ``lowest-loss``; if ``keep`` is ``last``, ``best`` holds no weights."""
 
@@ -41,7 +41,7 @@ class Validator:
         if watch.validation:
             row["validation_loss"] = finite_or_none(scores.validation_loss(model, recipe, self.validation_problems))
         model.train()
-        if recipe.keep != "last" and (merit := self._merit(row)) > self.best["merit"]:
+        if recipe.keep != "last" and (merit := self._compute_merit(row)) > self.best["merit"]:
             weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
             self.best = {"merit": merit, "step": step, "weights": weights}
         return row
@@ -51,7 +51,7 @@ class Validator:
         """The problems on which the validation loss is measured."""
         return data.validation_problems(self.recipe, self.recipe.watch.validation)
 
-    def _merit(self, row: dict[str, Any]) -> float:
+    def _compute_merit(self, row: dict[str, Any]) -> float:
         if self.recipe.keep == "best":
             return sum(row["exact"].values()) / len(row["exact"])
         loss = row["validation_loss"]

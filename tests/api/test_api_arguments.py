@@ -55,7 +55,7 @@ def test_attack_refuses_a_batch_wise_rule():
 
 def test_zero_loss_ranks_first_and_a_missing_loss_last():
     recipe = catalog.recipe("looped-parity", ["keep=lowest-loss", "watch.validation=4", "watch.every=1"])
-    merits = [Validator(recipe)._merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
+    merits = [Validator(recipe)._compute_merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
     assert merits == sorted(merits, reverse=True) and merits[0] == 0.0
 
 

@@ -229,7 +229,7 @@ def test_fast_runners_apply_dropout_to_the_same_values_as_the_plain_one(spec, ki
     model, inputs = build(spec, with_noise=True).train(), build_rows()
     monkeypatch.setattr(torch.nn.functional, "dropout", lambda x, p, training=True, inplace=False: x / 2)
     monkeypatch.setattr(recurrent, "dropout", lambda x, p: x / 2)
-    monkeypatch.setattr(recurrent, "dropout_factors", lambda like, p: torch.full_like(like, 0.5))
+    monkeypatch.setattr(recurrent, "draw_dropout_factors", lambda like, p: torch.full_like(like, 0.5))
     assert_all_close(*(compute_gradients(read_logits(runner, inputs), model) for runner in (kind(model), Plain(model))))
 
 

@@ -17,7 +17,7 @@ from lengthwise.cli import entry
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.nn.mixers.attention_forms import ForgettingAttention
 from lengthwise.runners import exported
-from lengthwise.runners.exported import INPUT_NAMES, ExportedModule, graph_inputs
+from lengthwise.runners.exported import INPUT_NAMES, ExportedModule, list_graph_inputs
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.folder import shipped_names
 from lengthwise.runs.run import load
@@ -35,7 +35,7 @@ def build_inputs(weights, size, count, additional_loops=0):
     sizes = torch.tensor([recipe.sizes(size)] * count)
     batch = recipe.layout.write(recipe.task.sample(sizes, lw.stream(size, "export")), recipe.task)
     inputs, loops = batch.inputs, recipe.loops.planned(batch.rounds) + additional_loops
-    return inputs, dict(zip(INPUT_NAMES, graph_inputs(inputs, loops), strict=True))
+    return inputs, dict(zip(INPUT_NAMES, list_graph_inputs(inputs, loops), strict=True))
 
 
 def assert_equal_logits(weights, compute_logits, *, tolerance=None, sizes=((3, 1, 0), (8, 3, 1), (13, 2, 3))):

@@ -37,7 +37,7 @@ from lengthwise.models.single_pass import SinglePass
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.runners import cuda, graphs, waves
 from lengthwise.runners.compiled import compile_function
-from lengthwise.runners.cuda import DEFAULT_PRODUCT_WIDTH, max_product_width
+from lengthwise.runners.cuda import DEFAULT_PRODUCT_WIDTH, find_max_product_width
 from lengthwise.runners.graphs import Graphs, Recording
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import load
@@ -143,8 +143,8 @@ class BatchDependentModel(TransformerModel):
     ("activation", "reason"),
     [
         (None, None),
-        (lambda module, x: x * random.random(), "it draws numbers from Python's generator"),
-        (lambda module, x: x + module.seen.add_(1), "it changes its buffers while it computes"),
+        (lambda module, x: x * random.random(), "the model draws numbers from Python's generator"),
+        (lambda module, x: x + module.seen.add_(1), "the model changes its buffers while it computes"),
         (lambda module, x: x @ x, "mat1 and mat2|must match|size"),
     ],
 )
@@ -166,7 +166,7 @@ def test_a_model_with_batch_dependent_control_flow_is_not_recorded():
     model.__class__ = BatchDependentModel
     runner, inputs = Graphs(Plain(model)), build_rows(LENGTHS)
     assert_all_close(*(run_training_step(one, model, inputs, LOOPS) for one in (runner, Plain(model))))
-    assert "its control flow depends on values of its inputs" in runner.reason and not runner.recordings
+    assert "the model's control flow depends on values of its inputs" in runner.reason and not runner.recordings
 
 
 def test_a_model_with_hooks_is_declined():
@@ -282,14 +282,14 @@ def test_the_faster_attention_is_measured_and_cached(folder, monkeypatch, tmp_pa
 
     monkeypatch.setattr(cuda, "_time_attention", time_attention)
     for measured in ([16, 16, 24, 24, 32, 32], [] if folder == "cache" else [16, 16, 24, 24, 32, 32]):
-        assert max_product_width.__wrapped__(torch.device("cuda"), torch.float32, 8) == 24
+        assert find_max_product_width.__wrapped__(torch.device("cuda"), torch.float32, 8) == 24
         assert times == measured
         times.clear()
 
 
 def test_attention_in_float64_uses_the_default_width():
     """No fused kernel supports float64, so nothing is timed."""
-    assert max_product_width(torch.device("cuda"), torch.float64, 8) == DEFAULT_PRODUCT_WIDTH
+    assert find_max_product_width(torch.device("cuda"), torch.float64, 8) == DEFAULT_PRODUCT_WIDTH
 
 
 RECURRENT = ("retran-small", "lstm-small")

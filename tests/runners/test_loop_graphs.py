@@ -19,7 +19,7 @@ from lengthwise.models.scan import Scan
 from lengthwise.runners import loop_graphs
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.loop_graphs import LoopGraphs, RecordedLoop
-from lengthwise.runners.plain import Plain, relative_movement
+from lengthwise.runners.plain import Plain, measure_movement
 from lengthwise.runs.run import load
 
 LOOPS = torch.tensor([2, 9, 1, 9, 4, 6])
@@ -181,7 +181,7 @@ def test_movement_counts_parts_of_a_state_without_positions_at_every_position():
     real = torch.tensor([[True, True, False], [True, False, False]])
     now = (torch.full((2, 3, 2), 2.0), (torch.tensor([[6.0], [0.0]]), torch.tensor([1, 2])))
     before = (torch.full((2, 3, 2), 2.0), (torch.tensor([[0.0], [0.0]]), torch.tensor([1, 1])))
-    over_one, over_two = relative_movement(now, [before], real).unbind(-1)
+    over_one, over_two = measure_movement(now, [before], real).unbind(-1)
     assert_close(over_one, torch.tensor([[6 / 44**0.5] * 2 + [0.0], [0.0] * 3]), 1e-6)
     assert over_two.isinf().tolist() == real.tolist()
 

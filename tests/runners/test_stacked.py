@@ -297,7 +297,7 @@ def test_stacked_seeds_share_the_processor_time(monkeypatch):
     one, four = (Trainer(ODD, torch.device("cpu"), stacked=count) for count in (1, 4))
     for trainee in (one, four):
         monkeypatch.setattr(trainee.clock, "read", lambda: {"wall_s": 8.0, "cpu_s": 12.0})
-    assert one.elapsed() == {"wall_s": 8.0, "cpu_s": 12.0} and four.elapsed() == {"wall_s": 8.0, "cpu_s": 3.0}
+    assert one.read_times() == {"wall_s": 8.0, "cpu_s": 12.0} and four.read_times() == {"wall_s": 8.0, "cpu_s": 3.0}
 
 
 def test_a_stack_runs_only_in_one_process(runs, monkeypatch):

@@ -57,7 +57,7 @@ def run_training_step(models, answer_queries, queries):
     for model, query, reply in zip(models, queries, answer_queries(queries), strict=True):
         runner = Replayer(model, [query], [reply])
         own = torch.cat(reply) if query.depths else reply
-        if query.each:
+        if query.all_loops:
             own = run_each_loop(runner, query.inputs, query.loops.tolist(), query.positions)
         read.append((own * torch.linspace(-1, 1, own.numel()).view_as(own)).sum() + own.square().sum())
     sum(read).backward()

@@ -164,7 +164,7 @@ def test_checkpoints_sent_between_processes_leave_out_the_best_weights():
     first, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
     first.advance()
     first.validator.best = {"merit": 1.0, "step": 1, "weights": first.model.state_dict()}
-    state = checkpoint.checkpoint_to_send(first.state())
+    state = checkpoint.build_checkpoint_to_send(first.state())
     assert state["best"]["weights"] == {} and first.validator.best["weights"]
     other.load_state(state)
     assert all(map(torch.equal, first.model.parameters(), other.model.parameters()))
@@ -185,7 +185,7 @@ def test_remote_training_on_gpus_needs_no_local_gpu():
 
 def test_a_gpu_step_that_would_take_too_long_is_not_timed(monkeypatch):
     monkeypatch.setattr(cost, "_estimate_step", lambda recipe: 1e6)
-    assert cost.gpu_step_seconds(build_small_recipe("looped-parity"), 1) is None
+    assert cost.time_gpu_step(build_small_recipe("looped-parity"), 1) is None
 
 
 def test_evaluation_on_a_gpu_uses_larger_batches(monkeypatch):

@@ -68,7 +68,7 @@ def describe_choice(model: Model, candidates: Sequence[RunnerType] = RUNNERS) ->
 
 
 def find_compile_obstacle(model: Model) -> str | None:
-    """Return the reason why a model cannot be compiled; None if it can."""
+    """Return the reason why a model cannot be compiled; None if it can be compiled."""
     return "faster runners are turned off" if _PLAIN_ONLY.get() else Compiled.find_obstacle(model)
 
 

@@ -24,33 +24,33 @@ def build_gate_matrix(cell: Cell, extra_bias: Float[Tensor, " gates"] | float = 
 
 
 def step_cells(
-    inputs: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long: Float[Tensor, "*l h r"]
+    inputs: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long_state: Float[Tensor, "*l h r"]
 ) -> tuple[Float[Tensor, "*l h r"], Float[Tensor, "*l h r"]]:
     """Compute one step of a ``Cell``, or of l cells at once; return its e and its new long state, with rows as last
     axis.
 
-    ``inputs`` is (input, short state, 1), ``weight`` a gate matrix, ``long`` the previous long state.
+    ``inputs`` is (input, short state, 1), ``weight`` a gate matrix, ``long_state`` the previous long state.
     """
-    return _CellStep.apply(inputs, weight, long)
+    return _CellStep.apply(inputs, weight, long_state)
 
 
 class _CellStep(torch.autograd.Function):
     """One step of a cell; saves the gates after their nonlinearities."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: Tensor, weight: Tensor, long: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, inputs: Tensor, weight: Tensor, long_state: Tensor) -> tuple[Tensor, Tensor]:
         gates = weight @ inputs.mT
         i, f, o, new = _apply_nonlinearities(gates)
-        new_long = torch.addcmul(f * long, i, new)
-        ctx.save_for_backward(inputs, weight, gates, long, new_long)
+        new_long = torch.addcmul(f * long_state, i, new)
+        ctx.save_for_backward(inputs, weight, gates, long_state, new_long)
         return o * new_long, new_long
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_emitted: Tensor, grad_new_long: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
-        inputs, weight, gates, long, new_long = ctx.saved_tensors
+        inputs, weight, gates, long_state, new_long = ctx.saved_tensors
         grad_gates = torch.empty_like(gates)
-        grad_long = _backward_through_gates(gates, long, new_long, grad_emitted, grad_new_long, grad_gates)
+        grad_long = _backward_through_gates(gates, long_state, new_long, grad_emitted, grad_new_long, grad_gates)
         return grad_gates.mT @ weight, grad_gates @ inputs, grad_long
 
 
@@ -132,19 +132,19 @@ def _apply_nonlinearities(gates: Tensor) -> tuple[Tensor, ...]:
 
 
 def _backward_through_gates(
-    gates: Tensor, long_before: Tensor, long_after: Tensor, grad_emitted: Tensor, grad_long_after: Tensor, out: Tensor
+    gates: Tensor, old_long_state: Tensor, new_long_state: Tensor, grad_emitted: Tensor, grad_long: Tensor, out: Tensor
 ) -> Tensor:
     """Return the gradient of the long state before a step, and write the gradient of the gates before their
-    nonlinearities to ``out``. ``grad_emitted`` is the gradient of the cell's output e, ``grad_long_after`` that of the
-    long state after the step, from later steps only."""
+    nonlinearities to ``out``. ``grad_emitted`` is the gradient of the cell's output e, ``grad_long`` that of the long
+    state after the step, from later steps only."""
     i, f, o, new = gates.chunk(4, -2)
     grad_i, grad_f, grad_o, grad_new = out.chunk(4, -2)
-    grad_long_after = torch.addcmul(grad_long_after, grad_emitted, o)
-    torch.mul(grad_long_after, new, out=grad_i)
-    torch.mul(grad_long_after, long_before, out=grad_f)
-    torch.mul(grad_emitted, long_after, out=grad_o)
-    torch.mul(grad_long_after, i, out=grad_new)
+    grad_long = torch.addcmul(grad_long, grad_emitted, o)
+    torch.mul(grad_long, new, out=grad_i)
+    torch.mul(grad_long, old_long_state, out=grad_f)
+    torch.mul(grad_emitted, new_long_state, out=grad_o)
+    torch.mul(grad_long, i, out=grad_new)
     sigmoids, grad_sigmoids = (part.narrow(-2, 0, 3 * i.shape[-2]) for part in (gates, out))
     torch.ops.aten.sigmoid_backward.grad_input(grad_sigmoids, sigmoids, grad_input=grad_sigmoids)
     torch.ops.aten.tanh_backward.grad_input(grad_new, new, grad_input=grad_new)
-    return grad_long_after * f
+    return grad_long * f

@@ -78,10 +78,10 @@ def _linear_coefficient(dtype: torch.dtype) -> Float[Tensor, ""]:
 
 def dropout(x: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
     """Set each value to 0 with ``probability``, else divide it by 1 − probability (Srivastava et al. 2014)."""
-    return x * dropout_factors(x, probability) if probability else x
+    return x * draw_dropout_factors(x, probability) if probability else x
 
 
-def dropout_factors(like: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
+def draw_dropout_factors(like: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
     """Return the factors of ``dropout``: 0 with ``probability``, else 1 / (1 − probability)."""
     drawn = torch.empty(math.ceil(like.numel() / 4), dtype=torch.int64).random_(-(1 << 63), None)
     cut = min(round(probability * LEVELS), LEVELS - 1)

@@ -23,7 +23,7 @@ from torch.nn import functional as F
 from lengthwise.nn.block import Block
 from lengthwise.runners.cpu import elementwise, small
 from lengthwise.runners.cpu.packing import select_unique
-from lengthwise.runners.cpu.pattern import block_attention, dropout_probability
+from lengthwise.runners.cpu.pattern import get_attention, get_dropout_probability
 
 MAX_DISTINCT_FRACTION = 0.9  # if more positions are distinct, merging equal ones costs more than it saves
 
@@ -33,9 +33,9 @@ class LoopPlan(NamedTuple):
 
     positions: int  # number of distinct positions in this loop
     views: list[AttentionView]  # attention among these positions, one view per group of rows
-    needed: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all positions
-    continuing: int  # the first ``continuing`` of the needed positions take part in the next loop
-    leaving: Int[Tensor, " l"]  # indices of the needed positions that the loss reads after this loop
+    needed_positions: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all
+    n_continuing: int  # number of needed positions, the first ones, that take part in the next loop
+    leaving_index: Int[Tensor, " l"]  # indices of the needed positions that the loss reads after this loop
 
 
 class AttentionView(NamedTuple):
@@ -43,8 +43,8 @@ class AttentionView(NamedTuple):
 
     distinct_index: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
     first_padded: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
-    repeated: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
-    real: Float[Tensor, "rows width"]  # 1 at the padded positions ``first_padded``, else 0
+    repetitions: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
+    real_mask: Float[Tensor, "rows width"]  # 1 at the padded positions ``first_padded``, else 0
     bias: Float[Tensor, "#r #k #k"]  # attention bias: all rows of the first head, then of the next
 
 
@@ -59,14 +59,14 @@ def find_distinct_states(
     if any(len(part.bias) > 1 for part in plans):
         return None  # the bias may differ between rows
     state_numbers = index_unique_prefixes(tokens, ends, [len(part.padded.ends) for part in plans])
-    first = first_occurrences(state_numbers).nonzero()[:, 0]
+    first = mark_first_occurrences(state_numbers).nonzero()[:, 0]
     if len(first) > MAX_DISTINCT_FRACTION * len(state_numbers):
         return None
     # Positional vectors make inputs differ although tokens and prefixes are equal.
     return state_numbers if torch.equal(x.detach()[first[state_numbers]], x.detach()) else None
 
 
-def first_occurrences(state_numbers: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
+def mark_first_occurrences(state_numbers: Int[Tensor, " n"]) -> Bool[Tensor, " n"]:
     """Return a mask that is True at the first occurrence of each number."""
     return state_numbers.cummax(0).values.diff(prepend=state_numbers.new_tensor([-1])) > 0
 
@@ -107,7 +107,7 @@ def plan_loops(
     is read (see ``transformer._find_last_needed_loop``), and positions with equal ``state_numbers`` are computed once.
     """
     state_numbers = torch.arange(len(last_needed)) if state_numbers is None else state_numbers
-    new = first_occurrences(state_numbers)
+    new = mark_first_occurrences(state_numbers)
     counts = [0, *new.cumsum(0).tolist()]  # number of distinct positions before each position
     # The last loop in which each distinct state is needed, at any of its positions.
     last = last_needed.new_zeros(counts[-1]).scatter_reduce_(0, state_numbers, last_needed, "amax")
@@ -139,10 +139,10 @@ def plan_loops(
 
 def can_fuse(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
     """Return whether these blocks can be fused: they differ only in weights, and all norms have the same ε."""
-    kinds = {(type(block.mlp.act), block_attention(block).heads) for block in blocks}
+    kinds = {(type(block.mlp.act), get_attention(block).heads) for block in blocks}
     norms = [*(part for block in blocks for part in (block.norm_mixer, block.norm_mlp)), *([norm] if norm else [])]
     for block in blocks:
-        drops = (block.drop.training and block.drop.p) or dropout_probability(block_attention(block))
+        drops = (block.drop.training and block.drop.p) or get_dropout_probability(get_attention(block))
         if block.post or block.mlp.gated or drops:
             return False
     return len(kinds) == 1 and len({part.eps for part in norms}) == 1
@@ -159,8 +159,8 @@ def run_loops(
 ) -> Float[Tensor, "m d"]:
     """Return the states that the loss reads, loop by loop. A loop runs all blocks and ``norm``. The first loop's input
     is x; with ``inject_again``, x is added to the state before each later loop."""
-    x = x if state_numbers is None else select_unique(x, first_occurrences(state_numbers).nonzero()[:, 0])
-    block, heads = blocks[0], block_attention(blocks[0]).heads
+    x = x if state_numbers is None else select_unique(x, mark_first_occurrences(state_numbers).nonzero()[:, 0])
+    block, heads = blocks[0], get_attention(blocks[0]).heads
     settings = loops, heads, block.norm_mixer.eps, isinstance(block.mlp.act, nn.ReLU), inject_again
 
     def reorder_heads(x: Float[Tensor, "c ..."], parts: int) -> Float[Tensor, "c ..."]:
@@ -170,7 +170,7 @@ def run_loops(
 
     parameters = []
     for block in blocks:
-        attention, mlp = block_attention(block), block.mlp
+        attention, mlp = get_attention(block), block.mlp
         project = attention.project.weight, attention.project.bias
         project = (None if part is None else reorder_heads(part, 3) for part in project)
         out = reorder_heads(attention.out.weight.T, 1).T, attention.out.bias
@@ -224,9 +224,9 @@ class _FusedLoops(torch.autograd.Function):
                 attention_output, attended = _attend(qkv, loop.views, heads)
                 residual, saved_first = state, [state, *normed, attention_input]
                 # The last block computes only the states that a later loop or the loss reads.
-                if layer is layers[-1] and loop.needed is not None:
-                    attention_output = attention_output.index_select(1, loop.needed)
-                    residual = residual.index_select(0, loop.needed)
+                if layer is layers[-1] and loop.needed_positions is not None:
+                    attention_output = attention_output.index_select(1, loop.needed_positions)
+                    residual = residual.index_select(0, loop.needed_positions)
                 middle = F.linear(attention_output.T, *layer.out).add_(residual)
                 mlp_input, *normed = torch.native_layer_norm(middle, width, *layer.norm_mlp, eps=eps)
                 wide = F.linear(mlp_input, *layer.widen)
@@ -238,7 +238,7 @@ class _FusedLoops(torch.autograd.Function):
                 unnormalized = state
                 state, *normed = torch.native_layer_norm(unnormalized, width, *norm, eps=eps)
                 saved_tensors.append([unnormalized, *normed])
-            leaving.append(state.index_select(0, loop.leaving))
+            leaving.append(state.index_select(0, loop.leaving_index))
         ctx.settings, ctx.sizes = settings, [len(saved) for saved in saved_tensors]
         ctx.save_for_backward(*parameters, *(tensor for saved in saved_tensors for tensor in saved))
         return torch.cat(leaving)
@@ -254,11 +254,11 @@ class _FusedLoops(torch.autograd.Function):
         gradients = [None if parameter is None else torch.zeros_like(parameter) for parameter in parameters]
         layers, norm = _split_parameters(list(zip(parameters, gradients, strict=True)))
         grad_x, grad_state = grad_leaving.new_zeros(loops[0].positions, grad_leaving.shape[1]), grad_leaving[:0]
-        grad_leaving_by_loop = grad_leaving.split([len(loop.leaving) for loop in loops])
+        grad_leaving_by_loop = grad_leaving.split([len(loop.leaving_index) for loop in loops])
         for number, loop in reversed(list(enumerate(loops))):
-            count = loop.positions if loop.needed is None else len(loop.needed)
-            grad_state = torch.cat([grad_state, grad_state.new_zeros(count - loop.continuing, grad_state.shape[1])])
-            grad_state.index_add_(0, loop.leaving, grad_leaving_by_loop[number])
+            count = loop.positions if loop.needed_positions is None else len(loop.needed_positions)
+            grad_state = torch.cat([grad_state, grad_state.new_zeros(count - loop.n_continuing, grad_state.shape[1])])
+            grad_state.index_add_(0, loop.leaving_index, grad_leaving_by_loop[number])
             if norm[0][0] is not None:
                 x, mean, scale = saved_by_step.pop()
                 grad_state = _norm_backward(grad_state, x, mean, scale, norm)
@@ -277,7 +277,7 @@ class _FusedLoops(torch.autograd.Function):
                 grad_middle.add_(grad_state)
                 _add_linear_gradients(grad_middle, attention_output.T, layer.out)
                 grad_attention_output = layer.out[0][0].T @ grad_middle.T
-                needed = loop.needed if layer is layers[-1] else None
+                needed = loop.needed_positions if layer is layers[-1] else None
                 if needed is not None:
                     zeros = grad_attention_output.new_zeros(len(grad_attention_output), len(x))
                     grad_attention_output = zeros.index_copy_(1, needed, grad_attention_output)
@@ -300,10 +300,10 @@ def _attend(
     rows, e the coordinates of a head."""
     parts, saved = [], []
     for part, view in zip(qkv.split([len(view.first_padded) for view in views], 1), views, strict=True):
-        rows, width = view.real.shape
+        rows, width = view.real_mask.shape
         query, key, value = part.index_select(1, view.distinct_index).view(3, -1, heads * rows, width).transpose(1, 2)
-        weights, inverse_sums = small.attention_weights(query, key, view.bias)
-        inverse_sums.view(heads, rows, width).mul_(view.real)
+        weights, inverse_sums = small.compute_attention_weights(query, key, view.bias)
+        inverse_sums.view(heads, rows, width).mul_(view.real_mask)
         output = torch.bmm(value, weights.mT).transpose(0, 1)
         # Writing to ``out`` keeps the order "e r t" in memory too.
         output = torch.mul(output, inverse_sums[:, 0], out=torch.empty(output.shape, dtype=output.dtype))
@@ -322,11 +322,11 @@ def _attend_backward(
         grad_output = part.index_select(1, view.distinct_index).view(output.shape).mul_(inverse_sums[:, 0])
         mean = (grad_output * output).sum(0)[:, :, None]
         grad_output = grad_output.transpose(0, 1)
-        grad_parts, _ = small.attention_gradients(grad_output, query, key, value, weights, weights, None, mean)
+        grad_parts, _ = small.compute_attention_gradients(grad_output, query, key, value, weights, weights, None, mean)
         grad_parts = grad_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
         grad_part = grad_parts.index_select(1, view.first_padded)
-        if view.repeated is not None:
-            padded_index, state_numbers = view.repeated
+        if view.repetitions is not None:
+            padded_index, state_numbers = view.repetitions
             grad_part.index_add_(1, state_numbers, grad_parts.index_select(1, padded_index))
         parts.append(grad_part)
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)

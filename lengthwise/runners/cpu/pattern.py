@@ -52,8 +52,8 @@ class Band(PackedTensor):
 class SparseKeys:
     """Index lists: for each head and position, the k keys that its query sees, and the k queries that see its key.
 
-    ``keys`` and ``queries`` index the projections "n 3 h e", whose first three axes are flattened. An index i
-    is that of a query; the key of its position is at i + h, the value at i + 2 h.
+    ``keys`` and ``queries`` index the projections "n 3 h e", whose first three axes are flattened. If index i
+    is a query's, the key of the same position is at i + h, and the value at i + 2 h.
     """
 
     ragged: Ragged
@@ -62,7 +62,7 @@ class SparseKeys:
     queries: Int[Tensor, "n h k"]  # the queries that see this key
     flat_queries: Int[Tensor, "n h k"]  # the same queries, as indices into "n h"
     key_entries: Int[Tensor, "n h k"]  # index of this key in the lists ``keys`` of these queries, flattened
-    real: Float[Tensor, "n h k"]  # 1, or 0 in entries beyond the queries that see this key
+    real_mask: Float[Tensor, "n h k"]  # 1, or 0 in entries beyond the queries that see this key
 
     @staticmethod
     def from_bias(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> SparseKeys | None:
@@ -102,13 +102,13 @@ class SparseKeys:
             queries=to_table(by_key, in_row + 2 * shape[1] * query_index),
             flat_queries=to_table(by_key, in_row),
             key_entries=to_table(by_key, in_row * max_keys + by_query[2]),
-            real=bias.new_zeros(shape).index_put(by_key, torch.ones_like(values)),
+            real_mask=bias.new_zeros(shape).index_put(by_key, torch.ones_like(values)),
         )
 
     def take(self, rows: slice) -> SparseKeys:
         """Select the first rows."""
         positions = self.ragged.packed_positions(rows)
-        parts = (self.keys, self.bias, self.queries, self.flat_queries, self.key_entries, self.real)
+        parts = (self.keys, self.bias, self.queries, self.flat_queries, self.key_entries, self.real_mask)
         return SparseKeys(self.ragged.take(rows), *(part[positions] for part in parts))
 
 
@@ -168,7 +168,7 @@ def build_pattern(encodings: Sequence[Encoding], inputs: Inputs, causal: bool, a
 
 def mix_values(attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], pattern: Pattern) -> Tensor:
     """Return every query's softmax attention "n h e" over its visible keys."""
-    probability = dropout_probability(attention)
+    probability = get_dropout_probability(attention)
     if isinstance(pattern, SparseKeys):
         return _SparseAttention.apply(qkv, pattern.bias, pattern)
     if isinstance(pattern, Band):
@@ -193,12 +193,12 @@ def mix_values(attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], patte
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
-def block_attention(block: Block) -> SoftmaxAttention:
+def get_attention(block: Block) -> SoftmaxAttention:
     """Return the mixer of a block that the runner supports, which is always softmax attention."""
     return cast(SoftmaxAttention, block.mixer)
 
 
-def dropout_probability(attention: SoftmaxAttention) -> float:
+def get_dropout_probability(attention: SoftmaxAttention) -> float:
     """Return the probability of dropping an attention weight: 0 in evaluation mode."""
     return attention.dropout if attention.training else 0.0
 
@@ -220,10 +220,10 @@ class _SparseAttention(torch.autograd.Function):
     def forward(ctx: Any, qkv: Float[Tensor, "n 3 h e"], bias: Tensor, sparse: SparseKeys) -> Float[Tensor, "n h e"]:
         heads, scale = qkv.shape[2], qkv.shape[-1] ** -0.5
         table = qkv.flatten(0, 2)
-        weights = softmax(_dot_products(qkv[:, 0] * scale, table, sparse.keys + heads) + bias)
+        weights = softmax(_compute_dot_products(qkv[:, 0] * scale, table, sparse.keys + heads) + bias)
         ctx.sparse = sparse
         ctx.save_for_backward(qkv, weights)
-        return _weighted_sums(table, sparse.keys + 2 * heads, weights)
+        return _weight_and_sum(table, sparse.keys + 2 * heads, weights)
 
     @staticmethod
     @once_differentiable
@@ -232,23 +232,23 @@ class _SparseAttention(torch.autograd.Function):
         heads, scale = qkv.shape[2], qkv.shape[-1] ** -0.5
         table, gradient = qkv.flatten(0, 2), gradient.contiguous()
         # The gradient of the scores: weight · (gradient of the weight − its mean under the weights).
-        scores = _dot_products(gradient, table, sparse.keys + 2 * heads) * weights
+        scores = _compute_dot_products(gradient, table, sparse.keys + 2 * heads) * weights
         scores = scores - weights * scores.sum(-1, keepdim=True)
-        grad_query = _weighted_sums(table, sparse.keys + heads, scores * scale)
-        grad_key = _weighted_sums(table, sparse.queries, scores.take(sparse.key_entries) * sparse.real * scale)
-        grad_value = _weighted_sums(
-            gradient.flatten(0, 1), sparse.flat_queries, weights.take(sparse.key_entries) * sparse.real
+        grad_query = _weight_and_sum(table, sparse.keys + heads, scores * scale)
+        grad_key = _weight_and_sum(table, sparse.queries, scores.take(sparse.key_entries) * sparse.real_mask * scale)
+        grad_value = _weight_and_sum(
+            gradient.flatten(0, 1), sparse.flat_queries, weights.take(sparse.key_entries) * sparse.real_mask
         )
         return torch.stack([grad_query, grad_key, grad_value], 1), scores, None
 
 
-def _dot_products(
+def _compute_dot_products(
     query: Float[Tensor, "n h e"], table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"]
 ) -> Float[Tensor, "n h k"]:
     return (query[:, :, None] * F.embedding(rows, table)).sum(-1)
 
 
-def _weighted_sums(
+def _weight_and_sum(
     table: Float[Tensor, "m e"], rows: Int[Tensor, "n h k"], weights: Float[Tensor, "n h k"]
 ) -> Float[Tensor, "n h e"]:
     sums = F.embedding_bag(rows.flatten(0, 1), table, mode="sum", per_sample_weights=weights.flatten(0, 1))

@@ -31,7 +31,7 @@ from lengthwise.nn.lstm import Cell
 from lengthwise.runners import Logits, Mask, RowLoops, Steps
 from lengthwise.runners.cpu import claims
 from lengthwise.runners.cpu.cell import build_gate_matrix, run_cell, step_cells
-from lengthwise.runners.cpu.elementwise import dropout, dropout_factors
+from lengthwise.runners.cpu.elementwise import draw_dropout_factors, dropout
 from lengthwise.runners.cpu.packing import Packing, group_by_length, restore_order, select_unique
 from lengthwise.runners.plain import Plain
 
@@ -67,7 +67,7 @@ class RecurrentRunner(claims.SpecializedRunner):
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         # Several loops need states in the batch's order, padded; one loop can stay packed up to the logits.
         if no_grad_loops or int(loops.max()) > 1:
-            return Plain(_FastLoops(self)).last(inputs, loops, positions, no_grad_loops=no_grad_loops)
+            return Plain(_FastModel(self)).last(inputs, loops, positions, no_grad_loops=no_grad_loops)
         rows, logits = group_by_length(inputs, GROUP_POSITIONS), []
         for group in rows:
             part = inputs.take(group).cut_padding()
@@ -77,10 +77,10 @@ class RecurrentRunner(claims.SpecializedRunner):
         return restore_order(torch.cat(logits), torch.cat(rows), positions)
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
-        return Plain(_FastLoops(self)).steps(inputs, loops, positions, movement=movement)
+        return Plain(_FastModel(self)).steps(inputs, loops, positions, movement=movement)
 
 
-class _FastLoops(Model):
+class _FastModel(Model):
     """A model whose ``advance`` is computed by the fast runner, for the plain runner's loop over depth."""
 
     def __init__(self, runner: RecurrentRunner) -> None:
@@ -271,7 +271,7 @@ class _AttendSlots(torch.autograd.Function):
         if mask is not None:
             scores.masked_fill_(mask[:, :, None, None], -torch.inf)
         weights = scores.softmax(1)  # "l s h r"
-        dropout_mask = dropout_factors(weights, state.probability) if state.probability else None
+        dropout_mask = draw_dropout_factors(weights, state.probability) if state.probability else None
         ctx.save_for_backward(query, weights, dropout_mask)
         mixed = (_apply_dropout(weights, dropout_mask)[:, :, :, None] * values).sum(1)
         return mixed.flatten(1, 2).mT.contiguous()
@@ -317,16 +317,16 @@ def _with_rotated_copy(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tens
         first, second = part.view(heads, 2, -1, *part.shape[1:]).unbind(1)
         return torch.stack([-second, first], 1).view_as(part)
 
-    return [weight_and_bias(linear), (rotate_rows(linear.weight), rotate_rows(linear.bias))]
+    return [get_weight_and_bias(linear), (rotate_rows(linear.weight), rotate_rows(linear.bias))]
 
 
 def stack_linear_layers(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights "l i o" and biases "l 1 o" of all linear layers; layers with the same input are concatenated."""
     maps = {
         "query": [_with_rotated_copy(layer.query, heads) for layer in layers],
-        "key_value": [[*_with_rotated_copy(layer.key, heads), weight_and_bias(layer.value)] for layer in layers],
-        "mix": [[weight_and_bias(layer.mix)] for layer in layers],
-        "out_short": [[weight_and_bias(layer.cell.out), weight_and_bias(layer.cell.short)] for layer in layers],
+        "key_value": [[*_with_rotated_copy(layer.key, heads), get_weight_and_bias(layer.value)] for layer in layers],
+        "mix": [[get_weight_and_bias(layer.mix)] for layer in layers],
+        "out_short": [[get_weight_and_bias(layer.cell.out), get_weight_and_bias(layer.cell.short)] for layer in layers],
     }
     return {name: stack_concatenated(maps_by_layer) for name, maps_by_layer in maps.items()}
 
@@ -342,12 +342,12 @@ def stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights and biases "l 1 d" of the layer norms."""
 
     def stack(name: str) -> tuple[Tensor, Tensor]:
-        weights, biases = zip(*(weight_and_bias(getattr(layer, name)) for layer in layers), strict=True)
+        weights, biases = zip(*(get_weight_and_bias(getattr(layer, name)) for layer in layers), strict=True)
         return torch.stack(weights)[:, None], torch.stack(biases)[:, None]
 
     return {name: stack(name) for name in NORMS}
 
 
-def weight_and_bias(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
+def get_weight_and_bias(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:
     """Return a layer's weight and bias."""
     return part.weight, part.bias

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import rotate_pairs
-from lengthwise.runners.cpu.elementwise import dropout_factors
+from lengthwise.runners.cpu.elementwise import draw_dropout_factors
 from lengthwise.runners.cpu.packing import Ragged
 
 # With wider heads, fewer heads over all rows, or fewer positions, torch is at least as fast.
@@ -31,8 +31,8 @@ SAFE_SUMS = 2.0**-60, 2.0**60  # range of sums of weights in which late division
 
 
 def is_worthwhile(shape: tuple[int, int, int, int], probability: float, min_heads: int = MIN_HEADS) -> bool:
-    """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head). With
-    dropout it always is."""
+    """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head);
+    with dropout, it always is."""
     rows, positions, heads, size = shape
     return probability > 0 or (size <= MAX_HEAD_WIDTH and rows * heads >= min_heads and positions >= MIN_POSITIONS)
 
@@ -60,7 +60,7 @@ class AttentionPlan(NamedTuple):
             bias = (bias * LOG2E).masked_fill((bias == -torch.inf).all(-1, keepdim=True), 0.0)
             bias = bias.expand(rows, heads, width, width).flatten(0, 1)
         else:
-            bias = _causal_bias(width, like.dtype) if context.causal else like.new_zeros(1, 1, 1)
+            bias = _build_causal_bias(width, like.dtype) if context.causal else like.new_zeros(1, 1, 1)
         if context.angles is None:
             return AttentionPlan(heads, ragged, bias, ())
         angles = F.pad(context.angles, (0, 0, 0, width - context.angles.shape[1]))
@@ -68,7 +68,7 @@ class AttentionPlan(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _causal_bias(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
+def _build_causal_bias(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t t"]:
     """Return the causal bias: −∞ where the key is later than the query, else 0."""
     return torch.full((1, positions, positions), -torch.inf, dtype=dtype).triu(1)
 
@@ -87,8 +87,8 @@ class _AttendSmall(torch.autograd.Function):
         parts = padded.unpack(qkv).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
         turns = rotate_pairs(parts[:2], *rotation, axis=-2) if rotation else parts[:2]
         query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
-        weights, inverse_sums = attention_weights(query, key, bias)
-        dropout_mask = dropout_factors(weights, probability) if probability else None
+        weights, inverse_sums = compute_attention_weights(query, key, bias)
+        dropout_mask = draw_dropout_factors(weights, probability) if probability else None
         dropped_weights = weights if dropout_mask is None else weights * dropout_mask
         output = torch.bmm(value, dropped_weights.mT).mul_(inverse_sums)
         ctx.save_for_backward(
@@ -108,7 +108,7 @@ class _AttendSmall(torch.autograd.Function):
         # Softmax needs Σ_k weight · gradient of the weight, which equals output · gradient of the output.
         mean = (gradient * output).sum(1)[:, :, None]
         parts = query, key, value, weights, dropped_weights, dropout_mask
-        grad_parts, scores = attention_gradients(gradient, *parts, mean)
+        grad_parts, scores = compute_attention_gradients(gradient, *parts, mean)
         grad_parts = grad_parts.unflatten(1, (rows, heads))
         if rotation:
             grad_parts[:2] = rotate_pairs(grad_parts[:2], rotation[0], -rotation[1], axis=-2)
@@ -116,7 +116,7 @@ class _AttendSmall(torch.autograd.Function):
         return ctx.padded.pack(grad_parts.permute(1, 4, 0, 2, 3)), None, None, grad_bias, *(None for _ in rotation)
 
 
-def attention_weights(
+def compute_attention_weights(
     query: Float[Tensor, "r e t"], key: Float[Tensor, "r e t"], bias: Float[Tensor, "#r k k"]
 ) -> tuple[Float[Tensor, "r t t"], Float[Tensor, "r 1 t"]]:
     """Return unnormalized attention weights of every query, and the factors that give them a sum of 1.
@@ -135,7 +135,7 @@ def attention_weights(
     return weights, sums.reciprocal_()[:, None]
 
 
-def attention_gradients(
+def compute_attention_gradients(
     gradient: Float[Tensor, "r e t"],
     query: Float[Tensor, "r e t"],
     key: Float[Tensor, "r e t"],
@@ -148,7 +148,7 @@ def attention_gradients(
     """Return the gradients of query, key and value, and of the scores.
 
     ``weights`` are unnormalized, ``dropped_weights`` are weights after dropout. ``gradient`` is that of the output
-    times the normalizing factors of ``attention_weights``, and ``mean`` is Σ_e output · ``gradient``.
+    times the normalizing factors of ``compute_attention_weights``, and ``mean`` is Σ_e output · ``gradient``.
     """
     grad_parts = value.new_empty(3, *value.shape)
     grad_query, grad_key, grad_value = grad_parts

@@ -30,12 +30,12 @@ from lengthwise.runners.cpu.pattern import (
     Band,
     PaddedGroups,
     Pattern,
-    block_attention,
     build_pattern,
-    dropout_probability,
+    get_attention,
+    get_dropout_probability,
     mix_values,
 )
-from lengthwise.runners.plain import PERIODS, relative_movement
+from lengthwise.runners.plain import PERIODS, measure_movement
 
 GROUP_POSITIONS = 4096  # about the fastest group size, in positions with padding: it fits in the cache
 MAX_NEEDED_FRACTION = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
@@ -71,7 +71,7 @@ class PackedTransformer(claims.SpecializedRunner):
         for group in group_by_length(inputs, GROUP_POSITIONS):
             part, wanted = inputs.take(group).cut_padding(), positions[group]
             wanted = wanted[:, : part.tokens.shape[1]]
-            order, state = _final_states(self.model, part, loops[group], wanted, no_grad_loops)
+            order, state = _compute_final_states(self.model, part, loops[group], wanted, no_grad_loops)
             rows.append(group[order])
             logits.append(self.model.readout(state))
         return restore_order(torch.cat(logits), torch.cat(rows), positions)
@@ -91,7 +91,7 @@ class PackedTransformer(claims.SpecializedRunner):
                     states = [packed.take(slice(len(rows))) for packed in states]
                     # Packed positions are treated as rows of one position each.
                     real = torch.ones(len(state.value), 1, dtype=torch.bool)
-                    moved = relative_movement(state.value[:, None], [packed.value[:, None] for packed in states], real)
+                    moved = measure_movement(state.value[:, None], [packed.value[:, None] for packed in states], real)
                     moved = state.ragged.unpack(moved[:, 0])
                 states = [state, *states][: PERIODS if movement else 1]
                 stay = yield Step(done + k, rows, self.model.readout(state[positions[rows]]), moved)
@@ -157,11 +157,11 @@ class _PreparedBatch(NamedTuple):
         inputs = inputs.take(rows)
         ragged = Ragged.from_mask(inputs.padding_mask)
         embedded = model.embed_tokens(inputs.tokens, model.compute_position_vectors(inputs))
-        pattern = build_pattern(list(model.encodings), inputs, model.causal, block_attention(model.blocks[0]))
+        pattern = build_pattern(list(model.encodings), inputs, model.causal, get_attention(model.blocks[0]))
         return _PreparedBatch(rows, loops[rows], running, inputs, PackedTensor(ragged.pack(embedded), ragged), pattern)
 
 
-def _final_states(
+def _compute_final_states(
     model: TransformerModel, inputs: Inputs, loops: RowLoops, positions: Mask, no_grad_loops: int
 ) -> tuple[Int[Tensor, " b"], Float[Tensor, "n d"]]:
     """Return row indices in the order of halting, and the states at ``positions`` after each row's last loop."""
@@ -253,12 +253,12 @@ def _run_fused(model: TransformerModel, prepared_batch: _PreparedBatch, position
     ``fused_loops``; None if it does not support the model or is not faster."""
     _, loops, running, inputs, x, pattern = prepared_batch
     blocks, ends = list(model.blocks), x.ragged.ends
-    attention = block_attention(blocks[0])
+    attention = get_attention(blocks[0])
     norm = model.norm if isinstance(model.norm, nn.LayerNorm) else None
     is_noisy = model.start_noise and model.training
     is_supported = model.injection == model.inject.injection in ("add", "once") and not is_noisy
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
-    worthwhile = small.is_worthwhile(shape, dropout_probability(attention), small.MIN_FUSED_HEADS)
+    worthwhile = small.is_worthwhile(shape, get_dropout_probability(attention), small.MIN_FUSED_HEADS)
     possible = is_supported and worthwhile and isinstance(pattern, PaddedGroups) and fused_loops.can_fuse(blocks, norm)
     # Rotations, added keys, a learned bias and a blank are not supported.
     if not possible or any(
@@ -287,7 +287,7 @@ def _run_block(
     positions: Int[Tensor, " m"] | None,
 ) -> Float[Tensor, "m d"]:
     """Compute one block; what follows attention is computed at ``positions`` only."""
-    attention, probability = block_attention(block), block.drop.p if block.drop.training else 0.0
+    attention, probability = get_attention(block), block.drop.p if block.drop.training else 0.0
     attention_input = add_optional(x if block.post else block.norm_mixer(x), injected)
     projected = attention.project(attention_input).unflatten(-1, (3, attention.heads, -1))
     attention_output = mix_values(attention, projected, pattern).flatten(1)
