@@ -351,18 +351,18 @@ ROWS = {
 
 def test_damaged_rows_are_reported_by_file_and_line(stored_runs, run_cli):
     for name, (change, message) in ROWS.items():
-        path = stored_runs.finished / name
+        path = stored_runs.finished_run / name
         text = path.read_text()
         first, *rest = text.splitlines()
         for damaged, reason in ((json.dumps(json.loads(first) | change), message), ("[1]", "not a JSON object"),
                                 ("{", "not JSON"), ('{"step": NaN}', ""), ("\udcff", "not JSON")):  # fmt: skip
             path.write_bytes("\n".join([damaged, *rest, ""]).encode(errors="surrogateescape"))
             with pytest.raises(lw.UsageError, match=rf"{name}: line 1.*; delete that line$") as error:
-                RunFolder(stored_runs.finished).rows(path.stem)
+                RunFolder(stored_runs.finished_run).rows(path.stem)
             assert reason in str(error.value)
         path.write_text(text)
-    about = stored_runs.finished / "about.json"
-    report = ["report", stored_runs.finished, "--out", stored_runs.folder / "out"]
+    about = stored_runs.finished_run / "about.json"
+    report = ["report", stored_runs.finished_run, "--out", stored_runs.folder / "out"]
     tree = json.loads(about.read_text())
     about.write_text(json.dumps(tree | {"cpu_s": None}))
     check_error(run_cli(*report), "about.json: ", "cpu_s", "delete about.json")
@@ -371,7 +371,7 @@ def test_damaged_rows_are_reported_by_file_and_line(stored_runs, run_cli):
     check_error(run_cli(*report), "outline.name must be letters")
     about.write_text(json.dumps(tree))
     for content in (b"\xff", b"[]"):
-        (stored_runs.finished / "config.json").write_bytes(content)
+        (stored_runs.finished_run / "config.json").write_bytes(content)
         check_error(run_cli(*report), "config.json")
     assert not (stored_runs.folder / "out").exists()
 

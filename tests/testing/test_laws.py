@@ -63,19 +63,19 @@ class _Reverse(lw.SequenceTask):
 
 @dataclass(frozen=True)
 class _WrongTask(_Reverse):
-    """A task that is wrong in one way."""
+    """A task with one fault, which ``fault`` names."""
 
-    how: str = ""
+    fault: str = ""
 
     def sample(self, sizes, generator):
-        if self.how == "global":
+        if self.fault == "global":
             rows = torch.randint(1, 9, (len(sizes), int(sizes.max()))).tril(int(sizes.min()) - 1)
             return self.from_rows(sizes, rows)
-        return super().sample(sizes + (self.how == "longer"), generator)
+        return super().sample(sizes + (self.fault == "longer"), generator)
 
     def from_rows(self, sizes, rows):
         found = super().from_rows(sizes, rows)
-        match self.how:
+        match self.fault:
             case "unpadded":
                 return replace(found, answer=found.answer + (torch.arange(rows.shape[1]) >= sizes[:, :1]))
             case "wide":
@@ -87,27 +87,27 @@ class _WrongTask(_Reverse):
         return found
 
     def reference(self, prompt):
-        if self.how in ("counts", "blind"):
-            return len(prompt) if self.how == "counts" else ""
-        return prompt if self.how == "copies" and len(prompt) > 4 else prompt[::-1]
+        if self.fault in ("counts", "blind"):
+            return len(prompt) if self.fault == "counts" else ""
+        return prompt if self.fault == "copies" and len(prompt) > 4 else prompt[::-1]
 
     def answer_slots(self, sizes):
-        return (sizes[:, 0] + {"tight": -1, "roomy": 1}.get(self.how, 0)).clamp(min=1)
+        return (sizes[:, 0] + {"tight": -1, "roomy": 1}.get(self.fault, 0)).clamp(min=1)
 
     def parse(self, text):
-        if self.how == "lenient":
+        if self.fault == "lenient":
             text = "".join(one for one in text if one in self.symbols) or "0"
-        return super().parse(text[::-1] if self.how == "misread" else text)
+        return super().parse(text[::-1] if self.fault == "misread" else text)
 
     def sample_natural(self, count, low, high, generator):
-        return super().sample_natural(count, low, low if self.how == "shallow" else high, generator)
+        return super().sample_natural(count, low, low if self.fault == "shallow" else high, generator)
 
     def enumerate(self, size, most):
-        return lw.Problems.join([super().enumerate(size, most)] * (2 if self.how == "twice" else 1))
+        return lw.Problems.join([super().enumerate(size, most)] * (2 if self.fault == "twice" else 1))
 
     @property
     def families(self):
-        name = {"name": "uniform"} if self.how == "nameless" else {}
+        name = {"name": "uniform"} if self.fault == "nameless" else {}
         return [replace(family, **name) for family in super().families]
 
 
@@ -141,7 +141,7 @@ class _WithoutQuestion(_Reverse):
     """Digits → digits"""
 
 
-class _Asking(_Reverse):
+class _AsksQuestion(_Reverse):
     """Which digits are these, in reverse order?"""
 
 
@@ -149,14 +149,14 @@ class _Asking(_Reverse):
 class _Spec(lw.ModelSpec):
     """A model specification that builds a module of this file by name."""
 
-    module: str = "Correct"
+    module: str = "CorrectModule"
 
     def build(self, reads, writes, *, causal):
         return MODULES[self.module](len(reads), len(writes))
 
 
-class Correct(nn.Module):
-    """A correct module, in which each position reads itself."""
+class CorrectModule(nn.Module):
+    """A correct module, in which the logits at a position depend only on the token there."""
 
     def __init__(self, reads, writes):
         super().__init__()
@@ -170,8 +170,8 @@ class Correct(nn.Module):
         return self.readout(self.mix(x, padding_mask))
 
 
-class WrongMix(Correct):
-    """A module whose positions are combined wrongly, in the way that the name of its subclass says."""
+class WrongMix(CorrectModule):
+    """A module that mixes positions wrongly; the name of its subclass says how."""
 
     def mix(self, x, padding_mask):
         match type(self).__name__:
@@ -194,30 +194,30 @@ MIXES = "SumsRows", "AddsFirst", "LooksAhead", "AddsNoise", "NaNInLongRows", "Fa
 WRONG_MIXES = [type(name, (WrongMix,), {}) for name in MIXES]
 
 
-class SumsPadding(Correct):
+class SumsPadding(CorrectModule):
     def forward(self, tokens, padding_mask):
         return self.readout(self.embedding(tokens).flip(1).cumsum(1).flip(1))
 
 
-class UnusedParameter(Correct):
+class UnusedParameter(CorrectModule):
     def __init__(self, reads, writes):
         super().__init__(reads, writes)
         self.unused = nn.Linear(3, 3)
 
 
-class UnseededWeights(Correct):
+class UnseededWeights(CorrectModule):
     def __init__(self, reads, writes):
         super().__init__(reads, writes)
         nn.init.normal_(self.readout.weight, generator=torch.Generator().manual_seed(next(SEEDS)))
 
 
-class ReturnsProbabilities(Correct):
+class ReturnsProbabilities(CorrectModule):
     def forward(self, tokens, padding_mask):
         return super().forward(tokens, padding_mask).softmax(-1)
 
 
 SEEDS = iter(range(1000))
-MODULES = {cls.__name__: cls for cls in (Correct, *Correct.__subclasses__(), *WRONG_MIXES)}
+MODULES = {cls.__name__: cls for cls in (CorrectModule, *CorrectModule.__subclasses__(), *WRONG_MIXES)}
 
 
 class _LoopNotRun(lw.Oracle):
@@ -262,15 +262,15 @@ class _UnseededLengths(lw.Uniform):
 
 @dataclass(frozen=True)
 class _WrongLoss(lw.Final):
-    """A loss that is wrong in one way."""
+    """A loss with one fault, which ``fault`` names."""
 
-    how: str = ""
+    fault: str = ""
 
     def __call__(self, runner, batch, loops, generator):
-        if self.how == "everywhere":
+        if self.fault == "everywhere":
             batch = replace(batch, loss_mask=batch.inputs.padding_mask)
         loss = super().__call__(runner, batch, loops, generator)
-        match self.how:
+        match self.fault:
             case "negative":
                 return replace(loss, value=-loss.value)
             case "random":  # from the global generator
@@ -300,14 +300,14 @@ class _ReversedAnswer(lw.FullOutput):
 
 @dataclass(frozen=True)
 class _WrongRows(lw.FullOutput):
-    """A layout that writes rows wrongly in one way."""
+    """A layout that writes rows with one fault, which ``fault`` names."""
 
-    how: str = ""
+    fault: str = ""
 
     def write(self, problems, task):
         batch = super().write(problems, task)
         inputs, slots = batch.inputs, batch.answer_slots
-        match self.how:
+        match self.fault:
             case "crowded":
                 return replace(batch, answer_slots=slots & ~batch.loss_mask)
             case "strange":
@@ -385,7 +385,7 @@ class _WithoutDocstring(lw.Oracle):
 
 @dataclass(frozen=True)
 class _ChangedByJson(lw.Oracle):
-    """A rule that differs after it is written and read."""
+    """A rule that changes when it is written as JSON and read back."""
 
     def __post_init__(self):
         object.__setattr__(self, "more", self.more + 1)
@@ -430,7 +430,7 @@ class _HiddenLoopCountSpec(lw.ModelSpec):
 
 @dataclass(frozen=True)
 class _ForgetfulSumSpec(lw.MixerSpec):
-    """A mixer whose steps differ from the whole row."""
+    """A mixer whose output computed step by step differs from the output for the whole row."""
 
     def build(self, width, heads):
         return ForgetfulSum()
@@ -440,20 +440,20 @@ LAW_BREAKERS = {
     "part_equals_its_json_copy": _ChangedByJson(),
     "part_is_frozen": _NotFrozen(),
     "part_has_a_docstring": _WithoutDocstring(),
-    "every_answer_is_right": _WrongTask(how="copies"),
-    "problems_have_requested_sizes": _WrongTask(how="longer"),
+    "every_answer_is_right": _WrongTask(fault="copies"),
+    "problems_have_requested_sizes": _WrongTask(fault="longer"),
     "symbols_are_in_reads_and_writes": _MissingWrites(),
-    "rows_are_padded_with_zeros": _WrongTask(how="unpadded"),
-    "answers_fit_their_slots": _WrongTask(how="tight"),
-    "some_answer_fills_its_slots": _WrongTask(how="roomy"),
-    "rounds_are_whole_numbers": _WrongTask(how="roundless"),
-    "problems_depend_only_on_the_generator": _WrongTask(how="global"),
-    "typed_prompts_are_parsed": _WrongTask(how="misread"),
-    "other_text_is_rejected": _WrongTask(how="lenient"),
+    "rows_are_padded_with_zeros": _WrongTask(fault="unpadded"),
+    "answers_fit_their_slots": _WrongTask(fault="tight"),
+    "some_answer_fills_its_slots": _WrongTask(fault="roomy"),
+    "rounds_are_whole_numbers": _WrongTask(fault="roundless"),
+    "problems_depend_only_on_the_generator": _WrongTask(fault="global"),
+    "typed_prompts_are_parsed": _WrongTask(fault="misread"),
+    "other_text_is_rejected": _WrongTask(fault="lenient"),
     "question_describes_the_task": _WithoutQuestion(),
-    "natural_problems_are_as_requested": _WrongTask(how="shallow"),
-    "families_are_named": _WrongTask(how="nameless"),
-    "enumerate_lists_every_problem_once": _WrongTask(how="twice"),
+    "natural_problems_are_as_requested": _WrongTask(fault="shallow"),
+    "families_are_named": _WrongTask(fault="nameless"),
+    "enumerate_lists_every_problem_once": _WrongTask(fault="twice"),
     "outputs_are_logits": _Spec("ReturnsProbabilities"),
     "logits_do_not_depend_on_other_rows": _Spec("SumsRows"),
     "padding_is_ignored": _Spec("SumsPadding"),
@@ -473,18 +473,18 @@ LAW_BREAKERS = {
     "drawn_loops_come_from_the_generator": _UnseededLoops(),
     "sizes_stay_in_the_range": _SizesOutOfRange(9),
     "drawn_problems_come_from_the_generator": _UnseededLengths(9),
-    "the_loss_is_a_number": _WrongLoss(how="negative"),
-    "the_loss_comes_from_the_generator": _WrongLoss(how="random"),
-    "loss_depends_only_on_masked_targets": _WrongLoss(how="everywhere"),
-    "gradients_are_finite_and_not_all_zero": _WrongLoss(how="flat"),
+    "the_loss_is_a_number": _WrongLoss(fault="negative"),
+    "the_loss_comes_from_the_generator": _WrongLoss(fault="random"),
+    "loss_depends_only_on_masked_targets": _WrongLoss(fault="everywhere"),
+    "gradients_are_finite_and_not_all_zero": _WrongLoss(fault="flat"),
     "accepts_some_task": _AcceptsNoTask(),
     "targets_are_the_answer": _ReversedAnswer(),
-    "masks_lie_inside_rows": _WrongRows(how="crowded"),
-    "ids_are_in_the_vocabulary": _WrongRows(how="strange"),
-    "inputs_hide_the_answer": _WrongRows(how="telling"),
-    "slots_do_not_depend_on_the_answer": _WrongRows(how="fitted"),
-    "rows_do_not_depend_on_the_batch": _WrongRows(how="centred"),
-    "rounds_and_sizes_do_not_change": _WrongRows(how="hurried"),
+    "masks_lie_inside_rows": _WrongRows(fault="crowded"),
+    "ids_are_in_the_vocabulary": _WrongRows(fault="strange"),
+    "inputs_hide_the_answer": _WrongRows(fault="telling"),
+    "slots_do_not_depend_on_the_answer": _WrongRows(fault="fitted"),
+    "rows_do_not_depend_on_the_batch": _WrongRows(fault="centred"),
+    "rounds_and_sizes_do_not_change": _WrongRows(fault="hurried"),
     "purposes_do_not_depend_on_other_problems": _PartByRowNumber(),
     "optimizer_uses_its_rate": _IgnoresRate(),
     "optimizer_state_is_complete": _IncompleteState(),
@@ -500,18 +500,18 @@ def test_each_law_detects_a_part_that_breaks_it(law):
     assert not found.holds and found.failing_case and "\n" not in found.failing_case and found.law.endswith(".")
 
 
-TOLD = [
+DESCRIBED_CASES = [
     (
         "rows_are_padded_with_zeros",
-        _WrongTask(how="wide"),
+        _WrongTask(fault="wide"),
         "6 columns have lengths 1 to 5: the longest must fill the last column",
     ),
-    ("rows_are_padded_with_zeros", _WrongTask(how="silent"), "uniform answers are all empty"),
-    ("rows_do_not_depend_on_the_batch", _WrongRows(how="narrow"), "] beside others"),
-    ("every_answer_is_right", _WrongTask(how="counts"), "reference must return text, not int"),
+    ("rows_are_padded_with_zeros", _WrongTask(fault="silent"), "uniform answers are all empty"),
+    ("rows_do_not_depend_on_the_batch", _WrongRows(fault="narrow"), "] beside others"),
+    ("every_answer_is_right", _WrongTask(fault="counts"), "reference must return text, not int"),
     (
         "enumerate_lists_every_problem_once",
-        _WrongTask(how="blind"),
+        _WrongTask(fault="blind"),
         "enumerated problem '0' has the answer '0', where reference says ''",
     ),
     ("inputs_hide_the_answer", _TargetsInInputs(), "a different answer changes tokens at position"),
@@ -523,10 +523,10 @@ TOLD = [
 ]
 
 
-@pytest.mark.parametrize(("law", "part", "told"), TOLD, ids=[told for *_, told in TOLD])
-def test_a_failing_case_is_described(law, part, told):
+@pytest.mark.parametrize(("law", "part", "message"), DESCRIBED_CASES, ids=[message for *_, message in DESCRIBED_CASES])
+def test_a_failing_case_is_described(law, part, message):
     (function,) = [one for one in list_laws(type(part)) if one.__name__ == law]
-    assert told in laws.check_laws(part, "", [function])[0].failing_case
+    assert message in laws.check_laws(part, "", [function])[0].failing_case
 
 
 @pytest.mark.parametrize("kind", [_Unary, _ThreeSizes, _QuestionMark])
@@ -536,7 +536,7 @@ def test_small_tasks_satisfy_all_laws(kind):
 
 
 def test_randomness_of_a_model_is_reported_first():
-    """The model breaks laws of padding and of rows only for this reason."""
+    """The model breaks the laws on padding and on other rows only because it is random."""
     _, first, second, *_ = laws.check_laws(_Spec("AddsNoise"), "", list_laws(lw.ModelSpec)).broken  # _: of its name
     assert first.law == "In evaluation, computing a row twice gives the same logits."
     assert second.failing_case == "the logits of a row of 5 tokens change when longer rows are in the batch"
@@ -544,7 +544,7 @@ def test_randomness_of_a_model_is_reported_first():
 
 def test_randomness_of_a_loss_is_the_only_finding():
     """The check does not also report that the loss depends on targets outside the mask."""
-    _, *findings = check_part(_WrongLoss(how="random")).broken  # the first is about its name
+    _, *findings = check_part(_WrongLoss(fault="random")).broken  # the first is about its name
     assert {finding.failing_case for finding in findings} == {
         "the loss differs between two calls on one batch: draw random numbers from `generator` only"
     }
@@ -583,7 +583,7 @@ def test_recipes_and_studies_are_checked():
 
 
 class ChunkMean(nn.Module):
-    """A module that adds the mean of its chunk of 32 to each position, from the second chunk on."""
+    """A module that adds to each position the mean over its chunk of 32 positions, except in the first chunk."""
 
     def forward(self, x):
         first, *chunks = x.split(32, 1)
@@ -591,7 +591,7 @@ class ChunkMean(nn.Module):
 
 
 @dataclass(frozen=True)
-class ChunkMeans(lw.MixerSpec):
+class ChunkMeanSpec(lw.MixerSpec):
     """A mixer that is causal only in rows of up to 32 positions."""
 
     def build(self, width, heads, *, causal):
@@ -599,17 +599,17 @@ class ChunkMeans(lw.MixerSpec):
 
 
 def test_a_dependence_beyond_the_first_chunk_of_a_row_is_found():
-    (alone, (_, law, result)) = check_part(ChunkMeans()).lines()
+    (alone, (_, law, result)) = check_part(ChunkMeanSpec()).lines()
     assert "the logits of a row of 45 tokens change when longer rows are in the batch" in alone
     assert law.startswith("In a causal layout") and "in a row of 136, tokens after position" in result
 
 
 def test_a_question_may_end_in_a_question_mark():
-    question_describes_the_task(_Asking())
+    question_describes_the_task(_AsksQuestion())
 
 
 def test_findings_print_as_a_table():
-    found = lw.check(_WrongTask(how="roomy"))
+    found = lw.check(_WrongTask(fault="roomy"))
     assert isinstance(found, Findings)
     assert f"{len(found.broken)} of {len(found)} laws are broken" in str(found)
     assert "slots, but no answer fills more than" in " ".join(str(found).split()) and "<table>" in found._repr_html_()
@@ -622,8 +622,8 @@ def test_findings_print_as_a_table():
 # From the command line
 
 
-def command(*words, here=EXAMPLES):
-    return command_in_fork("check", *words, folder=here)
+def run_check(*words, folder=EXAMPLES):
+    return command_in_fork("check", *words, folder=folder)
 
 
 NO_PARTS = {"own_figure", "own_transformers_model", "ten_lines"}  # examples without parts
@@ -636,7 +636,7 @@ def test_examples_satisfy_all_laws(name, monkeypatch):
 
 
 def test_the_command_checks_modules_and_reports_broken_laws(tmp_path):
-    done = command("own_task", "own_stopping", "--json", "--quiet")
+    done = run_check("own_task", "own_stopping", "--json", "--quiet")
     result = json.loads(done.stdout)
     assert done.returncode == 0 and result["broken"] == 0 and result["laws"] == len(result["found"]) > 20
     source = (EXAMPLES / "own_task.py").read_text()
@@ -647,7 +647,7 @@ def test_the_command_checks_modules_and_reports_broken_laws(tmp_path):
         .replace("backwards", "unchanged")
         .replace("@dataclass", "class Forgotten(lw.SequenceTask):\n    pass\n\n\n@dataclass")
     )
-    done = command("mine", "--quiet", here=tmp_path)
+    done = run_check("mine", "--quiet", folder=tmp_path)
     assert done.returncode == 1
     assert done.stderr == "lengthwise: skipped: Forgotten: not a dataclass (add @dataclass(frozen=True))\n"
     assert "Every answer is the one that" in done.stdout and "where reference says" in " ".join(done.stdout.split())
@@ -679,16 +679,17 @@ def test_a_name_without_a_module_of_parts_is_refused_in_one_line(name, message, 
     assert done.stderr.strip() == f"lengthwise: {message}"
 
 
-def test_a_file_of_another_kind_is_refused(tmp_path):
+def test_a_file_of_an_unknown_kind_is_refused(tmp_path):
     (tmp_path / "problems.txt").write_text("1+1 2")
-    assert command("problems.txt", here=tmp_path).stderr.strip() == f"lengthwise: check problems.txt: {EXPECTED_NAMES}"
+    error = run_check("problems.txt", folder=tmp_path).stderr.strip()
+    assert error == f"lengthwise: check problems.txt: {EXPECTED_NAMES}"
 
 
 # Parts that fit no row of random symbols
 
 
-class Squares(Correct):
-    """A module that takes only rows of a square number of symbols, such as grids."""
+class Squares(CorrectModule):
+    """A module that accepts only rows whose number of symbols is a square, such as the rows of grids."""
 
     def forward(self, tokens, padding_mask):
         side = padding_mask.sum(1).sqrt()
@@ -712,7 +713,7 @@ class _GridSpec(_Spec):
 
 
 def test_a_part_is_checked_on_the_problems_it_names():
-    """A model that takes no random rows breaks laws unless it names its problems in ``checked_on``."""
+    """A model that refuses random rows breaks laws unless it names suitable problems in ``checked_on``."""
     assert len(lw.check(_Spec("Squares")).broken) > 3
     assert [
         one.failing_case for one in lw.check(_GridSpec("Squares")).broken if "starts with _" not in one.failing_case

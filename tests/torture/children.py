@@ -63,29 +63,29 @@ def start_interpreter(words: Sequence[object], folder: Path) -> Child:
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": errors}
         command = [sys.executable, "-P", "-m", "lengthwise", *map(str, words)]
         process = subprocess.Popen(
-            command, cwd=folder, env=_environment(), start_new_session=True, preexec_fn=_reset_signals, **streams
+            command, cwd=folder, env=_build_environment(), start_new_session=True, preexec_fn=_reset_signals, **streams
         )
     process.returncode = 0  # ``Child`` waits for the process
     return Child(process.pid, output)
 
 
-def fork(words: Sequence[object], folder: Path, before: Callable[[], None] | None = None) -> Child:
-    """Fork this process to run a command in ``folder``; ``before`` is called first in the fork, e.g. to set limits. The
-    command's own children are forks too."""
+def fork(words: Sequence[object], folder: Path, prepare: Callable[[], None] | None = None) -> Child:
+    """Fork this process to run a command in ``folder``; ``prepare`` is called first in the fork, e.g. to set limits.
+    The command's own children are forks too."""
 
-    def work() -> None:
+    def start() -> None:
         os.chdir(folder)
-        os.environ.update(_environment())
+        os.environ.update(_build_environment())
         out, errors = (os.open(output.with_suffix(end), os.O_WRONLY | os.O_CREAT) for end in (".out", ".err"))
         for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, out), (2, errors)):
             os.dup2(source, target)
         _set_up_fork(words)
-        (before or (lambda: None))()
+        (prepare or (lambda: None))()
 
     for verb in ("train", "reproduce", "ask"):  # imported here, so that forks find them loaded
         importlib.import_module(f"lengthwise.cli.{verb}")
     output = _new_output_path(folder)
-    return Child(_fork_and_run(work, words), output)
+    return Child(_fork_and_run(start, words), output)
 
 
 def _new_output_path(folder: Path) -> Path:
@@ -93,7 +93,7 @@ def _new_output_path(folder: Path) -> Path:
     return folder.parent / f"output-{len([*folder.parent.glob('output-*.out')])}-{time.monotonic_ns()}"
 
 
-def _environment() -> dict[str, str]:
+def _build_environment() -> dict[str, str]:
     own = {"LENGTHWISE_RUNS": "runs", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
     return {**os.environ, **own}
 
@@ -104,8 +104,8 @@ def _reset_signals() -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _fork_and_run(work: Callable[[], None], words: Sequence[object]) -> int:
-    """Fork a process that does ``work``, runs the command and never returns here."""
+def _fork_and_run(start: Callable[[], None], words: Sequence[object]) -> int:
+    """Fork a process that calls ``start``, then runs the command, and never returns here."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     number = os.fork()
     if number:
@@ -116,7 +116,7 @@ def _fork_and_run(work: Callable[[], None], words: Sequence[object]) -> int:
         os.setsid()
         _reset_signals()
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        work()
+        start()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         code = _call_main(words)
     except BaseException:
@@ -150,20 +150,20 @@ def _set_up_fork(words: Sequence[object]) -> None:
 
 
 class _ForkedPopen:
-    """A replacement for ``Popen``, as far as ``JobPool`` uses it, that runs ``python -P -m lengthwise …`` in a fork."""
+    """A replacement for ``Popen``, with the methods that ``JobPool`` calls, that runs the command in a fork."""
 
     def __init__(self, command: Sequence[str], *, env: dict[str, str], stderr: Any, **_: Any) -> None:
         reads, writes = os.pipe()
         words = command[command.index("lengthwise") + 1 :]
 
-        def work() -> None:
+        def start() -> None:
             os.environ.update(env)
             nothing = os.open(os.devnull, os.O_WRONLY)
             for target, source in ((0, reads), (1, nothing), (2, stderr.fileno())):
                 os.dup2(source, target)
             _set_up_fork(words)
 
-        self.pid, self.returncode = _fork_and_run(work, words), None
+        self.pid, self.returncode = _fork_and_run(start, words), None
         os.close(reads)
         self.stdin = open(writes, "wb", buffering=0)  # noqa: SIM115
 
@@ -184,16 +184,16 @@ class _ForkedPopen:
 # Running processes
 
 
-def children_of(number: int) -> list[int]:
+def list_children(pid: int) -> list[int]:
     """Return the running processes that a process has started."""
     try:
-        text = Path(f"/proc/{number}/task/{number}/children").read_text(encoding="utf-8")
+        text = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
         return []
     return [child for child in map(int, text.split()) if _is_running(child)]
 
 
-def workers_in(folder: Path) -> Iterator[int]:
+def find_workers(folder: Path) -> Iterator[int]:
     """Yield every process that works in this folder."""
     for link in Path("/proc").glob("[0-9]*/cwd"):
         try:
@@ -203,19 +203,19 @@ def workers_in(folder: Path) -> Iterator[int]:
             continue
 
 
-def _is_running(number: int) -> bool:
+def _is_running(pid: int) -> bool:
     """Return whether a process runs and is not a zombie."""
     try:
-        return Path(f"/proc/{number}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 def kill_leftovers(folder: Path, seconds: float = HANG_SECONDS) -> list[int]:
-    """Kill the processes that still work in ``folder`` after this many seconds, and return their numbers."""
+    """Kill the processes that still work in ``folder`` after this many seconds, and return their process ids."""
     deadline = time.monotonic() + seconds
-    while (left := [*workers_in(folder)]) and time.monotonic() < deadline:
+    while (left := [*find_workers(folder)]) and time.monotonic() < deadline:
         time.sleep(0.02)
-    for number in left:
-        os.kill(number, signal.SIGKILL)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
     return left

@@ -27,56 +27,56 @@ class Bomb:
         return os.system, ("touch ran",)
 
 
-def spoil(folder: Path, draw: random.Random) -> str:
+def spoil(folder: Path, rng: random.Random) -> str:
     """Damage a random file of the folder and return a description of the damage."""
-    path = draw.choice(sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")))
-    ways = [flip_bits, flip_bits, cut_end, repeat_part, write_blank, copy_other, write_bomb, replace_by_folder]
+    path = rng.choice(sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")))
+    ways = [flip_bits, flip_bits, cut_end, repeat_part, write_junk, copy_other_file, write_bomb, replace_by_folder]
     kinds = {".json": change_json, ".jsonl": change_row, ".safetensors": change_header}
     if path.suffix in kinds:
         ways += [kinds[path.suffix]] * 8
-    way = draw.choice(ways)
-    way(path, draw)
+    way = rng.choice(ways)
+    way(path, rng)
     return f"{path.name} {way.__name__}"
 
 
 # Bytes
 
 
-def flip_bits(path: Path, draw: random.Random) -> None:
+def flip_bits(path: Path, rng: random.Random) -> None:
     content = bytearray(path.read_bytes() or b"\0")
-    for _ in range(draw.choice([1, 1, 2, 8])):
-        content[draw.randrange(min(len(content), draw.choice([64, 4096, 1 << 20])))] ^= 1 << draw.randrange(8)
+    for _ in range(rng.choice([1, 1, 2, 8])):
+        content[rng.randrange(min(len(content), rng.choice([64, 4096, 1 << 20])))] ^= 1 << rng.randrange(8)
     path.write_bytes(content)
 
 
-def cut_end(path: Path, draw: random.Random) -> None:
-    path.write_bytes(path.read_bytes()[: draw.randrange(path.stat().st_size + 1)])
+def cut_end(path: Path, rng: random.Random) -> None:
+    path.write_bytes(path.read_bytes()[: rng.randrange(path.stat().st_size + 1)])
 
 
-def repeat_part(path: Path, draw: random.Random) -> None:
+def repeat_part(path: Path, rng: random.Random) -> None:
     content = path.read_bytes()
-    at = draw.randrange(len(content) + 1)
+    at = rng.randrange(len(content) + 1)
     path.write_bytes(content[:at] + content[max(0, at - 64) :])
 
 
-def write_blank(path: Path, draw: random.Random) -> None:
+def write_junk(path: Path, rng: random.Random) -> None:
     contents = [b"", b"\n", b"\0" * 64, b"\xff\xfe\n", b"[" * 100_000, b"{}\n", b"null\n", b"9" * 5000]
-    path.write_bytes(draw.choice(contents))
+    path.write_bytes(rng.choice(contents))
 
 
-def copy_other(path: Path, draw: random.Random) -> None:
-    shutil.copy(draw.choice([one for one in path.parent.iterdir() if one.is_file()]), path.with_name("taken"))
+def copy_other_file(path: Path, rng: random.Random) -> None:
+    shutil.copy(rng.choice([one for one in path.parent.iterdir() if one.is_file()]), path.with_name("taken"))
     path.with_name("taken").replace(path)
 
 
-def write_bomb(path: Path, draw: random.Random) -> None:
-    if draw.random() < 0.5:
+def write_bomb(path: Path, rng: random.Random) -> None:
+    if rng.random() < 0.5:
         torch.save({"step": Bomb()}, path)
     else:
         path.write_bytes(pickle.dumps(Bomb()))
 
 
-def replace_by_folder(path: Path, draw: random.Random) -> None:
+def replace_by_folder(path: Path, rng: random.Random) -> None:
     path.unlink()
     path.mkdir()
 
@@ -84,41 +84,41 @@ def replace_by_folder(path: Path, draw: random.Random) -> None:
 # Values
 
 
-def change_json(path: Path, draw: random.Random) -> None:
-    path.write_text(json.dumps(change_value(json.loads(path.read_text(encoding="utf-8")), draw)), encoding="utf-8")
+def change_json(path: Path, rng: random.Random) -> None:
+    path.write_text(json.dumps(change_value(json.loads(path.read_text(encoding="utf-8")), rng)), encoding="utf-8")
 
 
-def change_row(path: Path, draw: random.Random) -> None:
+def change_row(path: Path, rng: random.Random) -> None:
     lines = path.read_text(encoding="utf-8").splitlines() or ["{}"]
-    at = draw.randrange(len(lines))
-    lines[at] = json.dumps(change_value(json.loads(lines[at]), draw))
+    at = rng.randrange(len(lines))
+    lines[at] = json.dumps(change_value(json.loads(lines[at]), rng))
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
-def change_header(path: Path, draw: random.Random) -> None:
-    """Change a value in the header of a safetensors file: its length, the header in JSON, and the numbers."""
+def change_header(path: Path, rng: random.Random) -> None:
+    """Change a value in the header of a safetensors file, which has a length, the header in JSON, and numbers."""
     content = path.read_bytes()
     (length,) = struct.unpack("<Q", content[:8])
-    header = json.dumps(change_value(json.loads(content[8 : 8 + length]), draw)).encode()
+    header = json.dumps(change_value(json.loads(content[8 : 8 + length]), rng)).encode()
     path.write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
 
 
-def change_value(tree: Any, draw: random.Random) -> Any:
+def change_value(tree: Any, rng: random.Random) -> Any:
     """Return the tree with one value replaced, removed, added or renamed."""
     steps = [*_list_paths(tree)]
     if not steps:
-        return draw.choice(VALUES)
-    *parents, last = draw.choice(steps)
+        return rng.choice(VALUES)
+    *parents, last = rng.choice(steps)
     inner = tree
     for step in parents:
         inner = inner[step]
-    match draw.randrange(5):
+    match rng.randrange(5):
         case 0:
             del inner[last]
         case 1 if isinstance(inner, dict):
-            inner[draw.choice([ESCAPES, "[/red]", "kind", "x" * 3000])] = draw.choice(VALUES)
+            inner[rng.choice([ESCAPES, "[/red]", "kind", "x" * 3000])] = rng.choice(VALUES)
         case _:
-            inner[last] = draw.choice(VALUES)
+            inner[last] = rng.choice(VALUES)
     return tree
 
 

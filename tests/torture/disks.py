@@ -20,7 +20,7 @@ from typing import Any
 
 from .children import Child, fork, kill_leftovers
 from .kills import run_uninterrupted
-from .runs import RECIPES, differences, exit_faults, stored_content, study_command, training_command
+from .runs import RECIPES, build_study_command, build_training_command, find_differences, find_exit_faults, read_content
 
 
 def plan(times: float) -> list[str]:
@@ -29,20 +29,20 @@ def plan(times: float) -> list[str]:
     return [f"{kind}-{names[n % len(names)]}-{n}" for n in range(max(1, round(3 * times))) for kind in FAILING]
 
 
-def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
+def play(name: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case."""
     kind, what, _ = name.rsplit("-", 2)
     what = "study" if kind == "study-full" else what
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
-    words = study_command(folder) if what == "study" else training_command(what)
+    words = build_study_command(folder) if what == "study" else build_training_command(what)
     try:
-        child = FAILING[kind](words, folder, seconds, draw)
-        faults = exit_faults(child, [0, 2])
+        child = FAILING[kind](words, folder, seconds, rng)
+        faults = find_exit_faults(child, [0, 2])
         faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
         _enlarge_disk(folder / "runs")
-        faults += exit_faults(fork(words, folder), [0])
-        wrong = differences(stored_content(folder), right)
+        faults += find_exit_faults(fork(words, folder), [0])
+        wrong = find_differences(read_content(folder), right)
     except _Unsupported as reason:
         return {"skipped": 1, "why": str(reason), "faults": []}
     finally:
@@ -51,7 +51,7 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
 
 
 class _Unsupported(Exception):
-    """Raised where this machine does not let the user cause the fault."""
+    """Raised if this machine does not allow the fault to be caused."""
 
 
 def _mount(folder: Path, options: str) -> None:
@@ -66,45 +66,45 @@ def _enlarge_disk(folder: Path) -> None:
         subprocess.run(["mount", "-o", "remount,rw,size=64m", folder], check=True)
 
 
-def _fill_disk(words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
-    _mount(folder / "runs", f"size={4 * draw.randint(1, 40)}k")
+def _fill_disk(words: list[str], folder: Path, _: float, rng: random.Random) -> Child:
+    _mount(folder / "runs", f"size={4 * rng.randint(1, 40)}k")
     return fork(words, folder)
 
 
-def _make_read_only(words: list[str], folder: Path, seconds: float, draw: random.Random) -> Child:
+def _make_read_only(words: list[str], folder: Path, seconds: float, rng: random.Random) -> Child:
     _mount(folder / "runs", "size=64m")
     first = fork(words, folder)
-    first.wait(draw.uniform(0, seconds))
+    first.wait(rng.uniform(0, seconds))
     first.kill()
     subprocess.run(["mount", "-o", "remount,ro", folder / "runs"], check=True)
     return fork(words, folder)
 
 
-def _limit_file_size(words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
-    most = draw.randint(0, 60_000)
+def _limit_file_size(words: list[str], folder: Path, _: float, rng: random.Random) -> Child:
+    most = rng.randint(0, 60_000)
     return fork(words, folder, lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)))
 
 
-def _refuse_writes(number: int, words: list[str], folder: Path, _: float, draw: random.Random) -> Child:
-    """Run a process in which every write fails from a random one on."""
-    left = [draw.randint(1, 40)]
+def _refuse_writes(error_number: int, words: list[str], folder: Path, _: float, rng: random.Random) -> Child:
+    """Run a process in which all writes fail after a random number of them."""
+    left = [rng.randint(1, 40)]
     below = str(folder / "runs")
 
     def hook(event: str, details: tuple[Any, ...]) -> None:
-        writes = event in ("os.rename", "os.mkdir") or (event == "open" and "r" not in str(details[1] or "r"))
-        if writes and os.path.abspath(str(details[0])).startswith(below):
+        is_write = event in ("os.rename", "os.mkdir") or (event == "open" and "r" not in str(details[1] or "r"))
+        if is_write and os.path.abspath(str(details[0])).startswith(below):
             left[0] -= 1
             if left[0] <= 0:
-                raise OSError(number, os.strerror(number))
+                raise OSError(error_number, os.strerror(error_number))
 
     return fork(words, folder, lambda: sys.addaudithook(hook))
 
 
-def _remove_folder(words: list[str], folder: Path, seconds: float, draw: random.Random) -> Child:
+def _remove_folder(words: list[str], folder: Path, seconds: float, rng: random.Random) -> Child:
     child = fork(words, folder)
     while child.poll() is None and not any(folder.glob("runs/*/metrics.jsonl")):
         time.sleep(0.005)
-    child.wait(draw.uniform(0, seconds / 2))
+    child.wait(rng.uniform(0, seconds / 2))
     shutil.rmtree(folder / "runs", ignore_errors=True)
     return child
 

@@ -57,14 +57,14 @@ class Workspace:
     """A folder with a finished run, an unfinished one, an inquiry to a language model, and room for damaged copies."""
 
     folder: Path
-    finished: Path
-    unfinished: Path
+    finished_run: Path
+    unfinished_run: Path
     inquiry: Path
 
     @staticmethod
     @contextlib.contextmanager
     def create() -> Iterator[Workspace]:
-        """Yield a new workspace, with its folder as the working folder."""
+        """Yield a new workspace; meanwhile its folder ``work`` is the working folder."""
         before, runs = Path.cwd(), os.environ.get("LENGTHWISE_RUNS")
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
@@ -78,16 +78,16 @@ class Workspace:
                 os.environ.pop("LENGTHWISE_RUNS")
                 os.environ.update({"LENGTHWISE_RUNS": runs} if runs is not None else {})
 
-    def state(self) -> set[str]:
-        """Return the paths in the folders of runs and of work, to find what a refused input leaves behind."""
+    def list_paths(self) -> set[str]:
+        """Return all paths in the folders ``runs`` and ``work``, to find files that a refused input leaves behind."""
         return {str(path) for name in ("runs", "work") for path in (self.folder / name).rglob("*")}
 
-    def copy_damaged(self, draw: random.Random) -> tuple[Path, str]:
+    def copy_damaged(self, rng: random.Random) -> tuple[Path, str]:
         """Return a copy of a run's folder with a damaged file, and a description of the damage."""
         target = self.folder / "runs" / "spoilt"
         shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(draw.choice([self.finished, self.finished, self.unfinished, self.inquiry]), target)
-        return target, spoil(target, draw)
+        shutil.copytree(rng.choice([self.finished_run, self.finished_run, self.unfinished_run, self.inquiry]), target)
+        return target, spoil(target, rng)
 
 
 def _create_runs(folder: Path) -> tuple[Path, Path, Path]:
@@ -117,10 +117,10 @@ def plan(times: float) -> list[str]:
     return [str(number) for number in range(max(1, round(8 * times)))]
 
 
-def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
+def play(name: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case of ``INPUTS_PER_CASE`` inputs."""
     torch.set_num_threads(1)
-    seed = draw.randrange(10**6)
+    seed = rng.randrange(10**6)
     with Workspace.create() as workspace:
         faults = [
             f"seed {seed}: {fault}"
@@ -136,51 +136,52 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
 Input = tuple[str, Callable[[], Any]]
 
 
-def draw_overrides(workspace: Workspace, draw: random.Random) -> Input:
-    """Return changes of a recipe, and a call of ``try_training`` with the changed recipe."""
+def draw_overrides(workspace: Workspace, rng: random.Random) -> Input:
+    """Return a name that lists changes of a recipe, and a call of ``try_training`` with the changed recipe."""
     parts = catalog.parts()
-    fields = list(_field_paths(encode(base_recipe())))
+    fields = list(_list_field_paths(encode(build_base_recipe())))
     changes = []
-    for _ in range(draw.choice([1, 1, 2, 3])):
-        value = draw.choice([draw.choice(WORDS), draw.choice(list(draw.choice(list(parts.values()))))])
-        changes.append(f"{draw.choice(fields)}={value}")
-    changes = [change if draw.random() < 0.97 else draw.choice(WORDS) for change in changes]
-    return f"change {changes}", lambda: try_training(base_recipe().change(changes), torch.device("cpu"))
+    for _ in range(rng.choice([1, 1, 2, 3])):
+        value = rng.choice([rng.choice(WORDS), rng.choice(list(rng.choice(list(parts.values()))))])
+        changes.append(f"{rng.choice(fields)}={value}")
+    changes = [change if rng.random() < 0.97 else rng.choice(WORDS) for change in changes]
+    return f"change {changes}", lambda: try_training(build_base_recipe().change(changes), torch.device("cpu"))
 
 
-def base_recipe() -> Recipe:
+def build_base_recipe() -> Recipe:
     return lw.find("looped-parity", *TINY, *SMALL)
 
 
-def _field_paths(tree: Any, path: str = "") -> Iterator[str]:
+def _list_field_paths(tree: Any, path: str = "") -> Iterator[str]:
     for name, part in tree.items() if isinstance(tree, dict) else enumerate(tree):
         if name != "kind":
             yield f"{path}{name}"
             if isinstance(part, dict | list):
-                yield from _field_paths(part, f"{path}{name}.")
+                yield from _list_field_paths(part, f"{path}{name}.")
 
 
-def draw_calls(workspace: Workspace, draw: random.Random) -> Input:
-    """Return a call of the Python interface with random arguments, and its name."""
+def draw_calls(workspace: Workspace, rng: random.Random) -> Input:
+    """Return the name of a call of the Python interface with random arguments, and the call."""
 
-    def any_() -> Any:
-        return draw.choice(OBJECTS)
+    def draw_object() -> Any:
+        return rng.choice(OBJECTS)
 
-    def some(**values: Any) -> dict[str, Any]:
-        return {name: any_() if draw.random() < 0.4 else value for name, value in values.items()}
+    def vary(**values: Any) -> dict[str, Any]:
+        return {name: draw_object() if rng.random() < 0.4 else value for name, value in values.items()}
 
-    kind = draw.choice([kind for kinds in catalog.parts().values() for kind in kinds.values()])
-    chosen = {field.name: any_() for field in dataclasses.fields(kind) if draw.random() < 0.6}
+    kind = rng.choice([kind for kinds in catalog.parts().values() for kind in kinds.values()])
+    chosen = {field.name: draw_object() for field in dataclasses.fields(kind) if rng.random() < 0.6}
     needed = {f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING}
-    name, given = draw.choice(dataclasses.fields(Recipe)).name, any_()
-    measured = some(lengths=[1], samples=2, kind="uniform", families=False, seed=0, device="cpu", stopping=None)
-    trained = some(folder=workspace.folder / "runs" / "called", device="cpu", threads=1, save_every=60.0, quiet=True)
-    weights, prompt, text = draw.choice([workspace.finished, workspace.finished, any_()]), any_(), any_()
-    verb, given_values, act = draw.choice([
+    name, given = rng.choice(dataclasses.fields(Recipe)).name, draw_object()
+    measured = vary(lengths=[1], samples=2, kind="uniform", families=False, seed=0, device="cpu", stopping=None)
+    trained = vary(folder=workspace.folder / "runs" / "called", device="cpu", threads=1, save_every=60.0, quiet=True)
+    weights = rng.choice([workspace.finished_run, workspace.finished_run, draw_object()])
+    prompt, text = draw_object(), draw_object()
+    verb, given_values, act = rng.choice([
         (kind.__name__, [chosen], lambda: kind(**(dict.fromkeys(needed, 1) | chosen))),
-        (f"replace {name}", [given], lambda: dataclasses.replace(base_recipe(), **{name: given})),
+        (f"replace {name}", [given], lambda: dataclasses.replace(build_base_recipe(), **{name: given})),
         ("evaluate", [measured], lambda: lw.evaluate(weights, **measured)),
-        ("train", [trained], lambda: lw.train(base_recipe(), **trained)),
+        ("train", [trained], lambda: lw.train(build_base_recipe(), **trained)),
         ("train", [text, prompt], lambda: lw.train(text, prompt)),
         ("load", [weights, prompt], lambda: lw.load(weights).solve(prompt)),
         ("find", [text, prompt], lambda: lw.find(text, prompt)),
@@ -190,10 +191,10 @@ def draw_calls(workspace: Workspace, draw: random.Random) -> Input:
     return " ".join([verb, *(quote_value(value, max_length=300) for value in given_values)]), act
 
 
-def draw_commands(workspace: Workspace, draw: random.Random) -> Input:
+def draw_commands(workspace: Workspace, rng: random.Random) -> Input:
     """Return a random command line of ``lengthwise``, with options that keep training short and in one process."""
-    verb = draw.choice(["list", "show", "sample", "train", "evaluate", "attack", "solve", "ask", "rasp", "report", ""])
-    known = str(draw.choice([workspace.finished, workspace.unfinished, "looped-parity", "parity"]))
+    verb = rng.choice(["list", "show", "sample", "train", "evaluate", "attack", "solve", "ask", "rasp", "report", ""])
+    known = str(rng.choice([workspace.finished_run, workspace.unfinished_run, "looped-parity", "parity"]))
     words = {
         "show": [known, *TINY],
         "sample": ["parity", "3"],
@@ -203,19 +204,19 @@ def draw_commands(workspace: Workspace, draw: random.Random) -> Input:
         "solve": [known, "101"],
         "ask": ["parity", "--endpoint", "http://127.0.0.1:9/v1", "--model", "none", "--limit", "0", "--lengths", "1"],
         "rasp": ["parity", "101"],
-        "report": [str(workspace.finished)],
+        "report": [str(workspace.finished_run)],
     }.get(verb, [])
     actions = verbs[verb]._actions if verb in (verbs := verb_parsers(entry.build_parser())) else []
     options = [flag for action in actions for flag in action.option_strings if flag not in HEAVY]
-    for _ in range(draw.choice([0, 1, 1, 2, 3])):
-        value = draw.choice(WORDS)
-        match draw.randrange(4):
+    for _ in range(rng.choice([0, 1, 1, 2, 3])):
+        value = rng.choice(WORDS)
+        match rng.randrange(4):
             case 0 if options:
-                words += [draw.choice(options)]
+                words += [rng.choice(options)]
             case 1 | 2 if options:
-                words += [draw.choice(options), value]
+                words += [rng.choice(options), value]
             case _ if words:
-                words[draw.randrange(len(words))] = value
+                words[rng.randrange(len(words))] = value
             case _:
                 words += [value]
     command = [verb, *words] if verb else words
@@ -225,13 +226,13 @@ def draw_commands(workspace: Workspace, draw: random.Random) -> Input:
 HEAVY = {"--jobs", "--seeds", "--seconds", "--help", "-h"}  # they start processes, take long, or print pages
 
 
-def draw_files(workspace: Workspace, draw: random.Random) -> Input:
-    """Return a damaged folder and a call that reads it."""
-    target, fault = workspace.copy_damaged(draw)
+def draw_files(workspace: Workspace, rng: random.Random) -> Input:
+    """Return the description of a damaged folder and a command that reads it."""
+    target, fault = workspace.copy_damaged(rng)
     few, out = ["--lengths", "1", "--samples", "4"], ["--out", str(workspace.folder / "out")]
-    command = draw.choice([
+    command = rng.choice([
         ["report", str(target), *out],
-        ["report", str(workspace.inquiry), str(workspace.finished), str(target), *out],
+        ["report", str(workspace.inquiry), str(workspace.finished_run), str(target), *out],
         ["report", str(target), "--stopping", "--samples", "4", "--lengths", "2"],
         ["evaluate", str(target), *few, "--anatomy"],
         ["solve", str(target), "101"],
@@ -250,9 +251,9 @@ GENERATORS = (*[draw_overrides] * 4, *[draw_calls] * 4, draw_commands, draw_file
 
 def play_input(workspace: Workspace, number: int, seed: int) -> list[str]:
     """Run one input and return what is wrong with its result."""
-    draw = random.Random(f"{seed}/{number}")
-    name, act = draw.choice(GENERATORS)(workspace, draw)
-    before, start, faults = workspace.state(), time.process_time(), []
+    rng = random.Random(f"{seed}/{number}")
+    name, act = rng.choice(GENERATORS)(workspace, rng)
+    before, start, faults = workspace.list_paths(), time.process_time(), []
     out, err = io.StringIO(), io.StringIO()
     status: object = 0
     try:
@@ -267,14 +268,14 @@ def play_input(workspace: Workspace, number: int, seed: int) -> list[str]:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         faults.append(f"{type(error).__name__}: {str(error)[:200]!r} at {last.filename}:{last.lineno}")
-    faults += _faults(workspace, before, status, out.getvalue(), err.getvalue())
+    faults += _find_faults(workspace, before, status, out.getvalue(), err.getvalue())
     if (seconds := time.process_time() - start) > MAX_INPUT_SECONDS:
         faults.append(f"it took {seconds:.0f} s")
     _remove_new_files(workspace, before)
     return [f"{number}: {name:.600}: {fault}" for fault in faults]
 
 
-def _faults(workspace: Workspace, before: set[str], status: object, out: str, err: str) -> Iterator[str]:
+def _find_faults(workspace: Workspace, paths_before: set[str], status: object, out: str, err: str) -> Iterator[str]:
     for line in (out + err).split("\n"):
         if not line.isprintable():
             yield f"control characters in {line[:200]!r}"
@@ -284,7 +285,7 @@ def _faults(workspace: Workspace, before: set[str], status: object, out: str, er
         yield f"not one line: {err[:300]!r}"
     if status not in (0, 1, 2, "refused"):
         yield f"exit {status}"
-    new = workspace.state() - before
+    new = workspace.list_paths() - paths_before
     if status in (2, "refused") and (left := [path for path in new if not _may_stay(path)]):
         yield f"it left {left[:3]}"
     if left := [path for path in new if Path(path).name == "ran" or Path(path).name.startswith(".config")]:
@@ -296,7 +297,7 @@ def _may_stay(path: str) -> bool:
     return "/spoilt/" in path or "/__pycache__" in path or path.endswith("/.operations.json")
 
 
-def _remove_new_files(workspace: Workspace, before: set[str]) -> None:
-    for path in sorted(workspace.state() - before, reverse=True):
+def _remove_new_files(workspace: Workspace, paths_before: set[str]) -> None:
+    for path in sorted(workspace.list_paths() - paths_before, reverse=True):
         shutil.rmtree(path, ignore_errors=True)
         Path(path).unlink(missing_ok=True)

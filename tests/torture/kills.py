@@ -15,33 +15,33 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-from .children import Child, children_of, fork, kill_leftovers, start_interpreter
-from .runs import RECIPES, differences, exit_faults, stored_content, study_command, training_command
+from .children import Child, fork, kill_leftovers, list_children, start_interpreter
+from .runs import RECIPES, build_study_command, build_training_command, find_differences, find_exit_faults, read_content
 
 
 def plan(times: float) -> list[str]:
-    """Return the names of the cases: one of five kinds of kills for each recipe, and two of three for a study."""
+    """Return the names of the cases: each trains a recipe, in a fork or a new interpreter, or a study."""
     rounds = max(1, round(2 * times))
     return [f"{what}-{n}" for n in range(rounds) for what in (*RECIPES, "looped-fresh", "study", "study-child")]
 
 
-def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
+def play(name: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case: kill, start again, and compare with an uninterrupted run."""
     what, *how = name.split("-")[:-1]
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
-    words = study_command(folder) if what == "study" else training_command(what)
+    words = build_study_command(folder) if what == "study" else build_training_command(what)
     kills, faults = 0, []
     for _ in range(3 if what == "study" or how else 5):
         if "fresh" in how:
             child, until = start_interpreter(words, folder), 4 * seconds
         else:  # half of the processes kill themselves at a file operation, when files may be incomplete
-            operation = round(math.exp(draw.uniform(0, 7))) if draw.random() < 0.5 else 0
+            operation = round(math.exp(rng.uniform(0, 7))) if rng.random() < 0.5 else 0
             child, until = fork(words, folder, partial(_kill_self_at, operation)), 1.1 * seconds
-        kills += _kill_at_random_moment(child, draw, until, one_inside="child" in how)
+        kills += _kill_at_random_moment(child, rng, until, kill_child="child" in how)
         faults += [f"process {number} was still running" for number in kill_leftovers(folder)]
-    faults += exit_faults(fork(words, folder), [0])
-    return {"kills": kills, "faults": faults + differences(stored_content(folder), right)}
+    faults += find_exit_faults(fork(words, folder), [0])
+    return {"kills": kills, "faults": faults + find_differences(read_content(folder), right)}
 
 
 def _kill_self_at(operation: int) -> None:
@@ -56,12 +56,12 @@ def _kill_self_at(operation: int) -> None:
     sys.addaudithook(hook)
 
 
-def _kill_at_random_moment(child: Child, draw: random.Random, seconds: float, *, one_inside: bool) -> int:
-    """Kill the process, or one of its children, at a random moment; return 1 if it had not ended before."""
-    if child.wait(draw.uniform(0, seconds)) is None:
-        victims = children_of(child.pid) if one_inside else []
+def _kill_at_random_moment(child: Child, rng: random.Random, seconds: float, *, kill_child: bool) -> int:
+    """Kill the process, or one of its children, at a random moment; return the number of kills, 0 or 1."""
+    if child.wait(rng.uniform(0, seconds)) is None:
+        victims = list_children(child.pid) if kill_child else []
         if victims:
-            os.kill(draw.choice(victims), signal.SIGKILL)
+            os.kill(rng.choice(victims), signal.SIGKILL)
             child.wait()
             return 1
         child.kill()
@@ -69,13 +69,13 @@ def _kill_at_random_moment(child: Child, draw: random.Random, seconds: float, *,
 
 
 @cache
-def run_uninterrupted(what: str, folder: Path) -> tuple[dict[str, Any], float]:
-    """Return the content that an uninterrupted run stores, and its seconds."""
-    work = folder / f"uninterrupted-{what}-{os.getpid()}" / "work"
+def run_uninterrupted(target: str, folder: Path) -> tuple[dict[str, Any], float]:
+    """Return the content that an uninterrupted run stores, and the duration of the run in seconds."""
+    work = folder / f"uninterrupted-{target}-{os.getpid()}" / "work"
     work.mkdir(parents=True)
-    words = study_command(work) if what == "study" else training_command(what)
+    words = build_study_command(work) if target == "study" else build_training_command(target)
     start = time.monotonic()
     child = fork(words, work)
     if child.wait() != 0:
-        raise RuntimeError(f"an uninterrupted {what} fails: {child.errors}")
-    return stored_content(work), time.monotonic() - start
+        raise RuntimeError(f"an uninterrupted {target} fails: {child.errors}")
+    return read_content(work), time.monotonic() - start

@@ -10,37 +10,37 @@ from typing import Any
 
 from .children import fork, kill_leftovers
 from .kills import run_uninterrupted
-from .runs import RECIPES, differences, exit_faults, stored_content, training_command
+from .runs import RECIPES, build_training_command, find_differences, find_exit_faults, read_content
 
 AT_ONCE = 4
 
 
 def plan(times: float) -> list[str]:
-    """Return the names of the cases: at once, after kills, and waiting for each other."""
+    """Return the names of the cases: processes start at once, start after kills, or wait for each other."""
     kinds = ("once", "killed", "waiting")
     return [f"{kinds[n % 3]}-{[*RECIPES][n % len(RECIPES)]}-{n}" for n in range(max(2, round(20 * times)))]
 
 
-def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
+def play(name: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case."""
     kind, what, _ = name.split("-")
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
-    words = training_command(what, *(["--wait"] if kind == "waiting" else []))
+    words = build_training_command(what, *(["--wait"] if kind == "waiting" else []))
     if kind == "killed":
         first = [fork(words, folder) for _ in range(AT_ONCE)]
-        time.sleep(draw.uniform(0, seconds))
+        time.sleep(rng.uniform(0, seconds))
         for child in first:
             child.kill()
     racers, faults = [], list[str]()
     for _ in range(AT_ONCE):
         racers.append(fork(words, folder))
-        time.sleep(draw.choice([0, 0, 0.02]))
+        time.sleep(rng.choice([0, 0, 0.02]))
     for one in racers:  # a process that lost the race must name the winner; one that came after it must print nothing
         lost = bool(one.wait()) and kind != "waiting"
-        faults += exit_faults(one, [2] if lost else [0])
+        faults += find_exit_faults(one, [2] if lost else [0])
         faults += [f"it says: {one.errors}"] * (lost and "works on this run" not in one.errors)
     if all(one.code for one in racers):
         faults.append("none of them trained")
     faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
-    return {"racers": AT_ONCE, "faults": [*faults, *differences(stored_content(folder), right)]}
+    return {"racers": AT_ONCE, "faults": [*faults, *find_differences(read_content(folder), right)]}

@@ -43,14 +43,14 @@ def tiny() -> Study:
 '''
 
 
-def training_command(name: str, *options: str) -> list[str]:
+def build_training_command(name: str, *options: str) -> list[str]:
     """Return the command that trains and measures one of the recipes, with many checkpoints."""
     measured = ["--lengths", "12,14"] if name in ("retran", "lstm") else ["--lengths", "2,4,6", "--families"]
     return ["train", *RECIPES[name], *measured, "--samples", "4", "--quiet", "--save-every", "0.15", *options]
 
 
-def study_command(folder: Path, *options: str) -> list[str]:
-    """Return the command for a study of four runs, two at a time, that is written into ``folder``."""
+def build_study_command(folder: Path, *options: str) -> list[str]:
+    """Write a study into ``folder`` and return the command that trains its four runs, two at a time."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "own_study.py").write_text(STUDY.format(changes=PARITY))
     words = ["reproduce", "tiny", "--import", "own_study", "--seeds", "2", "--jobs", "2", "--samples", "8"]
@@ -64,51 +64,51 @@ TIMES = {"wall_s", "cpu_s"}
 NAMED_BY_PROCESS = re.compile(r"\.(lock|owner|.*\.lengthwise-[0-9a-f]{16})")
 
 
-def stored_content(folder: Path) -> dict[str, Any]:
+def read_content(folder: Path) -> dict[str, Any]:
     """Return the content of a folder that must not depend on interruptions, by path: the bytes of weights and recipes,
     rows without times, and None for all other files."""
     found: dict[str, Any] = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and not NAMED_BY_PROCESS.fullmatch(path.name) and "__pycache__" not in path.parts:
-            found[str(path.relative_to(folder))] = _content(path)
+            found[str(path.relative_to(folder))] = _read_file(path)
     return found
 
 
-def _content(path: Path) -> Any:
+def _read_file(path: Path) -> Any:
     if path.suffix == ".jsonl":
-        return [_without_times(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+        return [_remove_times(json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
     if path.suffix == ".csv":
-        return [_without_times(row) for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
+        return [_remove_times(row) for row in csv.DictReader(path.read_text(encoding="utf-8").splitlines())]
     if path.name == "config.json" or path.suffix == ".safetensors":
         return path.read_bytes()
     return None
 
 
-def _without_times(row: dict[str, Any]) -> dict[str, Any]:
+def _remove_times(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in row.items() if name not in TIMES}
 
 
-def differences(now: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Return one line for each file whose content differs from ``right``."""
-    found = [f"{path} is missing" for path in right.keys() - now.keys()]
-    found += [f"{path} was left behind" for path in now.keys() - right.keys()]
-    for path in sorted(now.keys() & right.keys()):
-        if now[path] != right[path]:
-            found.append(f"{path} {_difference(now[path], right[path])}")
-    return found
+def find_differences(content: dict[str, Any], expected: dict[str, Any]) -> list[str]:
+    """Return one line for each file whose content differs from ``expected``."""
+    faults = [f"{path} is missing" for path in expected.keys() - content.keys()]
+    faults += [f"{path} was left behind" for path in content.keys() - expected.keys()]
+    for path in sorted(content.keys() & expected.keys()):
+        if content[path] != expected[path]:
+            faults.append(f"{path} {_describe_difference(content[path], expected[path])}")
+    return faults
 
 
-def _difference(now: Any, right: Any) -> str:
-    if not isinstance(right, list):
+def _describe_difference(found_rows: Any, expected: Any) -> str:
+    if not isinstance(expected, list):
         return "is not the same to the bit"
-    have, want = (Counter(json.dumps(row, sort_keys=True) for row in rows) for rows in (now, right))
+    have, want = (Counter(json.dumps(row, sort_keys=True) for row in rows) for rows in (found_rows, expected))
     lost, more = (want - have).total(), (have - want).total()
     return f"has {lost} rows lost and {more} too many" if lost or more else "has its rows in another order"
 
 
-def exit_faults(child: Child, expected: Sequence[int]) -> list[str]:
-    """Return the faults in how a process ended: another status than ``expected``, a traceback, or more than one line of
-    errors."""
+def find_exit_faults(child: Child, expected: Sequence[int]) -> list[str]:
+    """Wait until a process ends; return its faults: a status that is not ``expected``, a traceback, or more than one
+    line of errors."""
     code, found = child.wait(), []
     if code is None:
         child.kill()

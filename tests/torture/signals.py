@@ -17,9 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .children import STOP_SIGNALS, Child, children_of, fork, kill_leftovers, start_interpreter
+from .children import STOP_SIGNALS, Child, fork, kill_leftovers, list_children, start_interpreter
 from .kills import run_uninterrupted
-from .runs import differences, exit_faults, stored_content, study_command, training_command
+from .runs import build_study_command, build_training_command, find_differences, find_exit_faults, read_content
 
 TARGETS = ("train", "parent", "child", "reproduce", "ask")
 
@@ -33,7 +33,7 @@ def plan(times: float) -> list[str]:
     return [f"{name}-{n}" for n in range(max(1, round(times))) for name in possible]
 
 
-def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
+def play(name: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case."""
     target, which, when, _ = name.split("-")
     folder.mkdir(parents=True)
@@ -42,17 +42,17 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
         words = _build_command(target, folder, server)
         child = (start_interpreter if when == "early" else fork)(words, folder)
         if when == "early":
-            time.sleep(draw.uniform(0, 2))
+            time.sleep(rng.uniform(0, 2))
         else:
-            _wait_for_work(target, child, folder, draw)
+            _wait_for_work(target, child, folder, rng)
         number = signal.Signals[which]
-        victim = draw.choice(children_of(child.pid) or [child.pid]) if target == "child" else child.pid
+        victim = rng.choice(list_children(child.pid) or [child.pid]) if target == "child" else child.pid
         with suppress(ProcessLookupError):
             os.kill(victim, number)
         expected = {"early": [130, -number, 0], "later": [2 if victim != child.pid else 130, 0]}[when]
-        faults = exit_faults(child, expected)
+        faults = find_exit_faults(child, expected)
         faults += [f"process {left} was still running" for left in kill_leftovers(folder)]
-        faults += [*exit_faults(fork(words, folder), [0]), *_find_faults(target, folder)]
+        faults += [*find_exit_faults(fork(words, folder), [0]), *_find_faults(target, folder)]
     finally:
         if server:
             server.child.kill()
@@ -61,19 +61,19 @@ def play(name: str, draw: random.Random, folder: Path) -> dict[str, Any]:
 
 def _build_command(target: str, folder: Path, server: Endpoint | None) -> list[str]:
     if target == "reproduce":
-        return study_command(folder)
+        return build_study_command(folder)
     if server:
         asked = ["ask", "parity", "--endpoint", server.address, "--model", "none", "--lengths", "4,5"]
         return [*asked, "--samples", "12", "--concurrency", "2", "--quiet"]
-    return training_command("looped", *(["--seeds", "2", "--jobs", "2"] if target != "train" else []))
+    return build_training_command("looped", *(["--seeds", "2", "--jobs", "2"] if target != "train" else []))
 
 
-def _wait_for_work(target: str, child: Child, folder: Path, draw: random.Random) -> None:
+def _wait_for_work(target: str, child: Child, folder: Path, rng: random.Random) -> None:
     """Wait until there is a checkpoint or a reply, and a random time longer."""
     wanted = {"ask": "runs/*/replies.jsonl", "reproduce": "runs/*/metrics.jsonl"}.get(target, "runs/*/state.pt")
     while child.poll() is None and not any(folder.glob(wanted)):
         time.sleep(0.01)
-    time.sleep(draw.uniform(0, 0.3))
+    time.sleep(rng.uniform(0, 0.3))
 
 
 def _find_faults(target: str, folder: Path) -> list[str]:
@@ -86,11 +86,11 @@ def _find_faults(target: str, folder: Path) -> list[str]:
         whole = [*folder.glob("runs/*/model.safetensors")]
         return [] if len(whole) == 2 else [f"{len(whole)} of 2 runs are trained"]
     right, _ = run_uninterrupted("study" if target == "reproduce" else "looped", folder.parent.parent)
-    return differences(stored_content(folder), right)
+    return find_differences(read_content(folder), right)
 
 
 class Endpoint:
-    """A server of a language model that answers 0 to everything after a tenth of a second."""
+    """A server that acts as a language model and answers every request with 0 after a tenth of a second."""
 
     def __init__(self) -> None:
         server = ThreadingHTTPServer(("127.0.0.1", 0), _ZeroHandler)

@@ -32,26 +32,26 @@ SPOKEN = replace(NEXT, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 
 
 
 @pytest.fixture(autouse=True)
-def few_perturbations(monkeypatch, no_type_checks):
+def reduce_perturbations(monkeypatch, no_type_checks):
     monkeypatch.setattr(verification, "PERTURBED_PROBLEMS", 32)
     monkeypatch.setattr(claims, "MAX_CLAIMS", 1)
 
 
-def verdicts(weights, claims=None, sizes=(6,), **given):
+def run_checks(weights, claims=None, sizes=(6,), **given):
     """Return the checks of a quick verification by name."""
     asked = {"seed": 7, "samples": 25, "seconds": 0.001} | given
     return {check["name"]: check for check in verify(weights, claims, list(sizes), **asked)["checks"]}
 
 
-def exposed_checks(*given, **named):
-    return {name for name, check in verdicts(*given, **named).items() if check["verdict"] == "exposed"}
+def find_exposed_checks(*given, **named):
+    return {name for name, check in run_checks(*given, **named).items() if check["verdict"] == "exposed"}
 
 
 def wrap_module(module, recipe=SPOKEN):
     return Weights("wrapped", recipe, SinglePass(module))
 
 
-def claim(size, exact=1.0, recipe=SPOKEN, **more):
+def build_claim(size, exact=1.0, recipe=SPOKEN, **more):
     score = lw.Score(recipe.task.name, "w", recipe.stopping.name, "uniform", (size,), 1000, exact, exact, exact, 1.0)
     return score.row() | more
 
@@ -60,14 +60,14 @@ def claim(size, exact=1.0, recipe=SPOKEN, **more):
 
 
 @pytest.fixture(scope="module")
-def pairs():
+def pairs_weights():
     return load("looped-pairs")
 
 
 @pytest.mark.timeout(1800)  # also on a busy machine
 @pytest.mark.skipif(not LONG, reason="minutes")
 @pytest.mark.parametrize("name", shipped_names())
-def test_shipped_weights_pass(name, monkeypatch):
+def test_shipped_weights_pass_verification(name, monkeypatch):
     monkeypatch.undo()
     found = verify(load(name), read_claims(SHIPPED / name), seconds=10)
     assert not [check for check in found["checks"] if check["verdict"] == "exposed"]
@@ -85,25 +85,25 @@ def test_a_partly_trained_model_is_not_exposed(monkeypatch):
     assert found["parameters"] == sum(value.numel() for value in weights.model.parameters())
 
 
-def test_a_model_is_verified_without_an_attack_if_there_can_be_none():
+def test_the_attack_is_omitted_and_its_verdict_open_if_no_attack_is_possible():
     """Weights are not attacked if their rule needs a batch of problems, or if their table of positions is short."""
     weights = train_briefly(PAIRS)
     many = replace(weights.recipe, stopping=lw.MaxConfidence(per="batch"))
     short = replace(SPOKEN, model=lw.Transformer(width=8, heads=1, positions=(lw.Learned(10),)), lengths=lw.Uniform(6))
-    for found, why in (
-        (verdicts(replace(weights, recipe=many)), "needs a batch of problems"),
-        (verdicts(Weights("short", short, short.build()), sizes=(7,), seconds=5.0), "does not fit"),
+    for found, reason in (
+        (run_checks(replace(weights, recipe=many)), "needs a batch of problems"),
+        (run_checks(Weights("short", short, short.build()), sizes=(7,), seconds=5.0), "does not fit"),
     ):
-        assert found["attack"]["verdict"] == "open" and why in found["attack"]["told"]
+        assert found["attack"]["verdict"] == "open" and reason in found["attack"]["told"]
 
 
 @pytest.mark.parametrize(("size", "verdict"), [((2, 4), "exposed"), ((3, 3), "passed"), ((2, 5), "passed")])
-def test_a_size_beyond_training_on_one_axis_is_beyond(size, verdict):
+def test_a_size_counts_as_beyond_training_if_one_axis_is_longer_than_in_training(size, verdict):
     recipe = lw.find("looped-multiplication").change(["lengths=Curriculum(top=4,every=1,most=(2,4))", "steps=10"])
     assert verification._check_training(recipe, [size], Claims()).verdict == verdict
 
 
-def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatch):
+def test_a_record_that_cannot_be_written_is_refused_before_measuring(tmp_path, monkeypatch):
     monkeypatch.setattr(verbs_verify, "verify", lambda *_, **__: pytest.fail("it measures"))
     (tmp_path / "file").write_text("")
     for out, message in (
@@ -114,9 +114,9 @@ def test_a_record_that_cannot_be_written_is_refused_at_once(tmp_path, monkeypatc
         assert (done.returncode, done.stdout) == (2, "") and message in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_operations_are_those_of_matrix_products():
+def test_counted_operations_equal_those_of_matrix_products():
     """A linear layer from 4 to 4 on a row of 6 bits, "=" and the answer takes 2 · 4 · 4 operations per position, and
-    the row is passed twice."""
+    the model reads the row twice."""
     module = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 4, bias=False))
     assert count_operations(wrap_module(module), (6,)) == 2 * 4 * 4 * (6 + 2) * 2
 
@@ -125,7 +125,7 @@ def test_operations_are_those_of_matrix_products():
 
 
 class TrainableParity(nn.Module):
-    """An untrained network, which hides a spoof in a subclass."""
+    """An untrained network, behind which each subclass hides a spoof."""
 
     def __init__(self):
         super().__init__()
@@ -135,18 +135,18 @@ class TrainableParity(nn.Module):
         return self.readout(self.embedding(tokens))
 
     def answer_logits(self, tokens, answer):
-        """Return logits for ``answer`` "b t" after "=", and for the end elsewhere."""
+        """Return logits that predict ``answer`` (shape "b t") after "=", and the end symbol elsewhere."""
         return 9 * nn.functional.one_hot(torch.where(tokens == 2, answer, 3), 4).float()
 
 
-class HandCoded(TrainableParity):
-    """A spoof that computes the answer in code, beside a network."""
+class HandCodedParity(TrainableParity):
+    """A spoof that computes the answer in code and adds a little of the network's output."""
 
     def forward(self, tokens):
         return self.answer_logits(tokens, (tokens == 1).long().cumsum(1) % 2) + 1e-3 * super().forward(tokens)
 
 
-class ChecksWeights(HandCoded):
+class WeightCheckingParity(HandCodedParity):
     """A hand-coded spoof that answers only while its weights are unchanged."""
 
     def forward(self, tokens):
@@ -154,7 +154,7 @@ class ChecksWeights(HandCoded):
         return super().forward(tokens) * (self.readout.weight.sum().item() == known)
 
 
-class RandomErrors(HandCoded):
+class RandomErrorParity(HandCodedParity):
     """A hand-coded spoof that makes random errors."""
 
     def forward(self, tokens):
@@ -164,11 +164,11 @@ class RandomErrors(HandCoded):
 class LookupTable(TrainableParity):
     """A spoof that stores the answers to all rows of up to 9 bits in a table."""
 
-    def __init__(self, *, hidden=False):
+    def __init__(self, *, is_buffer=False):
         super().__init__()
         numbers = torch.arange(1024)
         ones = sum((numbers >> bit) & 1 for bit in range(10)) % 2
-        if hidden:
+        if is_buffer:
             self.register_buffer("table", ones.float())
         else:
             self.table = nn.Parameter(ones.float())
@@ -182,73 +182,75 @@ class LookupTable(TrainableParity):
         return self.answer_logits(tokens, self.table[torch.stack(numbers, 1)].round().long().clamp(0, 1))
 
 
+CHECKS = "depends on its weights", "robust to rounding", "deterministic"
+
+
 @pytest.mark.parametrize(
-    ("module", "wrong"),
-    [(HandCoded, "depends on its weights"), (ChecksWeights, "robust to rounding"), (RandomErrors, "deterministic")],
+    ("module", "check"), [*zip((HandCodedParity, WeightCheckingParity, RandomErrorParity), CHECKS, strict=True)]
 )
-def test_answers_from_code_are_exposed(module, wrong):
-    assert exposed_checks(wrap_module(module())) >= {wrong, "recipe track"}
+def test_answers_from_code_are_exposed(module, check):
+    assert find_exposed_checks(wrap_module(module())) >= {check, "recipe track"}
 
 
 def test_a_lookup_table_is_exposed_beyond_its_length():
-    found = verdicts(wrap_module(LookupTable()), Claims([claim(6), claim(30)]), [30], samples=200)
+    found = run_checks(wrap_module(LookupTable()), Claims([build_claim(6), build_claim(30)]), [30], samples=200)
     assert found["operations"]["verdict"] == found["claimed scores"]["verdict"] == "exposed"
     assert "uniform at 30: 1.000 is claimed, 0." in found["claimed scores"]["told"]
-    assert exposed_checks(wrap_module(LookupTable(hidden=True))) >= {"parameters", "depends on its weights"}
+    assert find_exposed_checks(wrap_module(LookupTable(is_buffer=True))) >= {"parameters", "depends on its weights"}
 
 
 def test_parameters_without_an_effect_are_exposed():
     weights = train_briefly(replace(NEXT, steps=1))
     whole = replace(weights, model=weights.recipe.build())
-    assert "uses its parameters" not in exposed_checks(whole)
+    assert "uses its parameters" not in find_exposed_checks(whole)
     whole.model.register_parameter("idle", nn.Parameter(torch.ones(1000)))
-    found = verdicts(whole)["uses its parameters"]
+    found = run_checks(whole)["uses its parameters"]
     assert (found["verdict"], found["told"][-4:]) == ("exposed", "idle")
 
 
 def test_training_at_the_tested_length_is_exposed():
     weights = Weights("long", long := replace(SPOKEN, lengths=lw.Uniform(12)), long.build())
-    assert "training lengths" in exposed_checks(weights, Claims([claim(12)]), [12])
-    assert "training lengths" not in exposed_checks(weights, Claims([claim(12)]), [13])
-    told = Claims([claim(12)], outline=replace(build_outline(long), top=3, tops=(3,)))
-    assert "stated facts" in exposed_checks(weights, told, [13])
+    assert "training lengths" in find_exposed_checks(weights, Claims([build_claim(12)]), [12])
+    assert "training lengths" not in find_exposed_checks(weights, Claims([build_claim(12)]), [13])
+    told = Claims([build_claim(12)], outline=replace(build_outline(long), top=3, tops=(3,)))
+    assert "stated facts" in find_exposed_checks(weights, told, [13])
 
 
 def test_scores_of_other_weights_are_exposed():
     weights = Weights("new", SPOKEN, SPOKEN.build())
-    assert exposed_checks(weights, Claims([claim(6, sealed="0123456789")])) >= {"stated facts"}
-    assert exposed_checks(weights, Claims([claim(6)]), samples=200) == {"claimed scores"}
-    assert "claimed scores" in exposed_checks(weights, Claims([claim(8)]), samples=200), "nobody measured it before"
-    assert not exposed_checks(weights, Claims([claim(6, exact=0.0)]), samples=200)
+    assert find_exposed_checks(weights, Claims([build_claim(6, sealed="0123456789")])) >= {"stated facts"}
+    assert find_exposed_checks(weights, Claims([build_claim(6)]), samples=200) == {"claimed scores"}
+    assert "claimed scores" in find_exposed_checks(weights, Claims([build_claim(8)]), samples=200), "not yet measured"
+    assert not find_exposed_checks(weights, Claims([build_claim(6, exact=0.0)]), samples=200)
 
 
-def test_edited_files_are_exposed(tmp_path, pairs):
+def test_edited_files_are_exposed(tmp_path, pairs_weights):
     folder, wrong = shutil.copytree(SHIPPED / "looped-pairs", tmp_path / "claimed"), []
     about = json.loads((folder / "about.json").read_text())
     for change in ({"parameters": 4072}, {"outline": about["outline"] | {"steps": 60}}):
         write_json(folder / "about.json", about | change)
-        wrong += verification.find_contradictions(read_claims(folder), pairs, 40726)
+        wrong += verification.find_contradictions(read_claims(folder), pairs_weights, 40726)
     assert wrong == [
         "4,072 parameters are claimed, but there are 40,726",
         "steps 60 is claimed, but the recipe says 6000",
     ]
     write_json(folder / "about.json", about)
-    write_csv(folder / "scores.csv", [claim(400, recipe=pairs.recipe)])
+    write_csv(folder / "scores.csv", [build_claim(400, recipe=pairs_weights.recipe)])
     assert max(row["sizes"][0] for row in read_claims(folder).rows) == 400
 
 
 # Scores
 
 
-def test_the_score_needs_every_family_and_every_smaller_size():
-    def row(size, exact, problems="uniform", low=None):
-        return claim(size, exact, problems=problems, low=exact if low is None else low)
+def test_a_size_counts_as_solved_only_if_every_family_and_smaller_size_is_solved():
+    def build_row(size, exact, problems="uniform", low=None):
+        return build_claim(size, exact, problems=problems, low=exact if low is None else low)
 
-    assert longest_solved_size([row(8, 1.0), row(16, 1.0)]) == (16,)
-    assert longest_solved_size([row(8, 1.0), row(16, 1.0), row(16, 0.98, "runs")]) == (8,)
-    assert longest_solved_size([row(8, 1.0), row(12, 0.9), row(16, 1.0)]) == (8,)
-    assert longest_solved_size([row(2, 1.0, "every", 0.5), row(8, 1.0)]) == (8,)  # nothing is left to chance
-    assert longest_solved_size([row(2, 0.75, "every", 0.5), row(8, 1.0)]) is None
+    assert longest_solved_size([build_row(8, 1.0), build_row(16, 1.0)]) == (16,)
+    assert longest_solved_size([build_row(8, 1.0), build_row(16, 1.0), build_row(16, 0.98, "runs")]) == (8,)
+    assert longest_solved_size([build_row(8, 1.0), build_row(12, 0.9), build_row(16, 1.0)]) == (8,)
+    assert longest_solved_size([build_row(2, 1.0, "every", 0.5), build_row(8, 1.0)]) == (8,)  # all problems, no chance
+    assert longest_solved_size([build_row(2, 0.75, "every", 0.5), build_row(8, 1.0)]) is None
 
 
 def test_a_size_that_takes_too_long_is_left_out():
@@ -260,17 +262,17 @@ def test_a_size_that_takes_too_long_is_left_out():
 
 
 @pytest.fixture
-def trained():
+def trained_run():
     return train(replace(SPOKEN, steps=3, batch=4))
 
 
 QUICK = ("--lengths", "4", "--samples", "20", "--seconds", "0.001", "--quiet")
 
 
-def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, monkeypatch):
+def test_the_record_describes_the_verification_and_edits_are_detected(trained_run, tmp_path, monkeypatch):
     monkeypatch.setattr(verification, "RETRAINED_SAMPLES", 20)
     out = tmp_path / "record.json"
-    done = command("verify", trained.folder, *QUICK, "--seed", "5", "--retrain", "--out", out)
+    done = command("verify", trained_run.folder, *QUICK, "--seed", "5", "--retrain", "--out", out)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout
     assert "its recipe reproduces these weights, bit for bit" in " ".join(done.stdout.split())
     record = json.loads(out.read_text())
@@ -285,36 +287,36 @@ def test_the_record_says_what_was_done_and_cannot_be_edited(trained, tmp_path, m
     assert command("verify", out).stderr.startswith(f"lengthwise: {out}: no such record")
 
 
-def test_a_recipe_that_gives_other_weights_is_reported(trained, monkeypatch):
+def test_retraining_passes_only_if_the_new_weights_reach_the_claimed_scores(trained_run, monkeypatch):
     monkeypatch.setattr(verification, "RETRAINED_SAMPLES", 40)
-    other = Weights("other", trained.recipe, Recipe.build(replace(trained.recipe, seed=9)))
-    assert verification.retrain_and_compare(other, [claim(4, 0.0)], seed=0).verdict == "passed"
-    assert verification.retrain_and_compare(other, [claim(4)], seed=0).verdict == "exposed"
+    other = Weights("other", trained_run.recipe, Recipe.build(replace(trained_run.recipe, seed=9)))
+    assert verification.retrain_and_compare(other, [build_claim(4, 0.0)], seed=0).verdict == "passed"
+    assert verification.retrain_and_compare(other, [build_claim(4)], seed=0).verdict == "exposed"
 
 
-def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained, tmp_path, monkeypatch):
+def test_a_recipe_that_diverges_is_exposed_and_the_record_is_kept(trained_run, tmp_path, monkeypatch):
     asked = {}
 
-    def diverges(*_, **how):
+    def raise_diverged(*_, **how):
         asked.update(how)
         raise Diverged("the loss is not finite at step 10")
 
-    monkeypatch.setattr(verification, "train", diverges)
+    monkeypatch.setattr(verification, "train", raise_diverged)
     # Two threads that share one processor would wait for each other.
     monkeypatch.setattr(verbs_verify, "computation_settings", lambda threads: nullcontext(asked.update(of=threads)))
     out = tmp_path / "record.json"
-    done = command("verify", trained.folder, *QUICK, "--retrain", "--out", out, "--device", "cpu", "--threads", "2")
+    done = command("verify", trained_run.folder, *QUICK, "--retrain", "--out", out, "--device", "cpu", "--threads", "2")
     assert done.returncode == 1 and "training its recipe failed" in " ".join(done.stdout.split())
     assert (asked["device"], asked["threads"], asked["of"]) == ("cpu", 2, 2)
     assert json.loads(out.read_text())["checks"][-1]["verdict"] == "exposed"
     monkeypatch.setattr(verification, "train", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
     out.unlink()
-    assert command("verify", trained.folder, *QUICK, "--retrain", "--out", out).returncode == 130
+    assert command("verify", trained_run.folder, *QUICK, "--retrain", "--out", out).returncode == 130
     assert sign_record(kept := json.loads(out.read_text())) == kept
 
 
-def test_each_call_draws_new_problems(trained, tmp_path):
-    weights = Run.open(trained.folder).weights()
+def test_each_verification_draws_new_problems(trained_run, tmp_path):
+    weights = Run.open(trained_run.folder).weights()
     seeds = {verify(weights, None, [4], samples=2, seconds=0.001)["about"]["seed"] for _ in range(2)}
     assert len(seeds) == 2
 
@@ -328,7 +330,7 @@ def test_halves_of_a_batch_with_different_widths_are_compared():
     assert again == reverse == 0
 
 
-def test_global_generators_are_left_as_they_were():
+def test_global_generators_are_not_changed():
     weights = train_briefly(PAIRS)
     before = torch.get_rng_state(), random.getstate()
     count_changed_answers(weights, weights.recipe.task.parse("1+1"))

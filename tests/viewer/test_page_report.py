@@ -37,14 +37,14 @@ def pages():
     return {name: report_page(read_published_runs(RESULTS / name), command=command) for name in KINDS}
 
 
-def page_data(page):
-    """Return the data in a page."""
+def extract_data(page):
+    """Return the data that a page contains."""
     packed = re.search(r'<script type="text/plain" id="report">([^<]*)</script>', page)[1]
     return json.loads(zlib.decompress(base64.b64decode(packed)))
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_a_report_makes_no_network_request_and_is_small(name, pages):
+def test_a_report_page_makes_no_network_request_and_is_small(name, pages):
     page = pages[name]
     own = page
     for library in vendor_scripts(*LIBRARIES):
@@ -58,8 +58,8 @@ def test_a_report_makes_no_network_request_and_is_small(name, pages):
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_every_table_and_every_chart_is_there(name, pages):
-    data = page_data(pages[name])
+def test_a_report_page_has_every_table_and_chart(name, pages):
+    data = extract_data(pages[name])
     assert {"scores", "curves", "card", "metrics"} <= data["tables"].keys()
     assert all(table["rows"] and table["columns"] for table in data["tables"].values())
     assert data["charts"]["loss"] and data["charts"][KINDS[name]]
@@ -67,9 +67,8 @@ def test_every_table_and_every_chart_is_there(name, pages):
     assert all(recipe["kind"] == "Recipe" for recipe in data["recipes"].values())
 
 
-def test_tables_are_those_of_the_folder(pages):
-    """The page's tables equal the CSV files of the folder."""
-    data = page_data(pages["pairs"])
+def test_tables_of_the_page_equal_the_csv_files_of_the_folder(pages):
+    data = extract_data(pages["pairs"])
     for name in ("scores", "metrics"):
         table = data["tables"][name]
         rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
@@ -81,8 +80,8 @@ def test_tables_are_those_of_the_folder(pages):
                     assert row[column] == value
 
 
-def test_curves_are_those_of_reports(pages):
-    drawn = [row for row in page_data(pages["pairs"])["charts"]["lengths"] if row["along"]]
+def test_curves_of_the_page_equal_the_curves_of_reports(pages):
+    drawn = [row for row in extract_data(pages["pairs"])["charts"]["lengths"] if row["along"]]
     wanted = [(curve, point) for curve in curves(read_published_runs(RESULTS / "pairs")) for point in curve.diagonal()]
     assert len(drawn) == len(wanted)
     for row, (curve, point) in zip(drawn, wanted, strict=True):
@@ -124,9 +123,9 @@ def test_the_command_writes_a_page_of_results(tmp_path):
 FOLDERS = sorted(path.parent for path in RESULTS.rglob("runs.json"))
 
 
-def read_lines(folder, kind):
+def read_lines(folder, table):
     """Return the rows of a folder's table as lists of text, the header first."""
-    texts = [path.read_bytes() for path in folder.glob(f"{kind}.csv*")]
+    texts = [path.read_bytes() for path in folder.glob(f"{table}.csv*")]
     texts = [gzip.decompress(text) if text[:2] == b"\x1f\x8b" else text for text in texts]
     return [line for text in texts for line in csv.reader(io.StringIO(text.decode()))]
 
@@ -142,12 +141,12 @@ def test_every_published_row_belongs_to_a_run():
             assert all(sum(len(run.rows(kind)) for run in runs) == len(rows[1:]) for kind, rows in lines.items())
 
 
-@pytest.mark.parametrize("identity", ["0123456789", "12e4567890"])
-def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(identity, tmp_path):
+@pytest.mark.parametrize("run_id", ["0123456789", "12e4567890"])
+def test_a_run_whose_id_looks_like_a_number_keeps_its_rows(run_id, tmp_path):
     source = RESULTS / "looped/bitwise-or-shipped"
     (entry,) = json.loads((source / "runs.json").read_text())
-    (tmp_path / "runs.json").write_text(json.dumps([entry | {"id": identity}]))
-    (tmp_path / "scores.csv").write_text((source / "scores.csv").read_text().replace(entry["id"], identity))
+    (tmp_path / "runs.json").write_text(json.dumps([entry | {"id": run_id}]))
+    (tmp_path / "scores.csv").write_text((source / "scores.csv").read_text().replace(entry["id"], run_id))
     (found,) = read_published_runs(tmp_path)
     assert len(found.rows("scores")) == len(read_csv(source / "scores.csv")) > 0
 
@@ -180,7 +179,7 @@ def test_a_damaged_folder_of_results_is_refused_in_one_line(file, content, messa
     assert message in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_recipes_with_the_same_name_keep_their_own_rules():
+def test_recipes_with_the_same_name_keep_their_own_stopping_rules():
     runs = []
     for width in (4, 8):
         recipe = lw.find("looped-parity", "steps=2", "batch=2", f"model.width={width}", "watch.every=0")
@@ -194,7 +193,7 @@ def test_recipes_with_the_same_name_keep_their_own_rules():
 
 def test_lists_in_a_card_are_shown_as_text(pages):
     """A card's lists hold one size per seed, such as 8, 8, –, and must not be shown as one problem's sizes."""
-    table = page_data(pages["pairs"])["tables"]["card"]
+    table = extract_data(pages["pairs"])["tables"]["card"]
     for row in table["rows"]:
         card = dict(zip(table["columns"], row, strict=True))
         assert card["chosen_on"] == "8, 12, 16, 24"
@@ -213,7 +212,7 @@ def test_loops_measured_twice_are_drawn_once(tmp_path):
     assert len(shown["stops"]) == 3
 
 
-def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_path):
+def test_a_page_of_results_includes_language_models(tmp_path):
     inquiry = Inquiry.of("http://localhost/v1", "some-model", catalog.task("parity"))
     asked = InquiryRun.of(inquiry, tmp_path / "asked")
     wanted = draw_items(inquiry, [3], 2)
@@ -221,12 +220,12 @@ def test_a_page_of_a_folder_of_results_has_language_models_that_were_asked(tmp_p
     asked.save_scores(score_replies(inquiry, wanted, replies))
     publish([], tmp_path / "results", inquiries=[asked])
     assert command("report", str(tmp_path / "results"), "--html", str(tmp_path / "page.html")).returncode == 0
-    table = page_data((tmp_path / "page.html").read_text(encoding="utf-8"))["tables"]["scores"]
+    table = extract_data((tmp_path / "page.html").read_text(encoding="utf-8"))["tables"]["scores"]
     assert "some-model" in table["rows"][0]
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_runs_that_differ_in_the_seed_of_their_problems_have_lines_of_their_own(tmp_path):
+def test_runs_that_differ_only_in_a_seed_have_separate_lines(tmp_path):
     runs = [Run.of(replace(catalog.recipe("looped-parity"), seed=seed, data_seed=data)) for seed, data in SEEDS]
     part, ends = {"low": 0, "high": 2, "count": 10}, {"early": 0, "late": 0, "right": 0}
     rule = runs[0].outline.stopping

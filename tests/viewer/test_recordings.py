@@ -22,7 +22,7 @@ MAZE, SUDOKU = "#####/#S.G#/###.#/#...#/#####", "..../21.3/1..4/.42."
 OWN = "looped-parity", ["model.positions=RoPE", "model.width=8", "model.heads=2"]  # no page computes RoPE
 
 
-def untrained_weights():
+def build_untrained_weights():
     recipe = catalog.recipe(*OWN)
     torch.manual_seed(0)
     return Weights("mine", recipe, recipe.build().eval())
@@ -32,8 +32,8 @@ PROMPTS = {"looped-maze": MAZE, "looped-sudoku": SUDOKU, "looped-prefix-sum": "1
 
 
 @pytest.mark.parametrize(("name", "prompt"), PROMPTS.items())
-def test_a_recording_is_what_the_model_does(name, prompt):
-    weights = untrained_weights() if name == "own" else load(name)
+def test_a_recording_shows_what_the_model_computes(name, prompt):
+    weights = build_untrained_weights() if name == "own" else load(name)
     found, solved = depth.record_problem(weights, prompt), lw.Solver(weights).solve(prompt)
     batch = weights.recipe.layout.write(weights.recipe.task.parse(prompt), weights.recipe.task)
     assert len(found["loops"]) == found["stop"] + depth.LOOPS_AFTER_STOP and found["stop"] == solved.loops
@@ -49,13 +49,13 @@ def test_a_recording_is_what_the_model_does(name, prompt):
     assert found["loops"][0]["moved"] is None and all(loop["moved"] > 0 for loop in found["loops"][1:])
 
 
-def test_movement_is_that_of_the_stopping_rule():
+def test_the_recorded_movement_is_the_one_that_the_stopping_rule_compares():
     weights = load("looped-maze")
     found, rule = depth.record_problem(weights, MAZE), weights.recipe.stopping
     assert [loop["moved"] < rule.below for loop in found["loops"][1:]].index(True) + 2 == found["stop"]
 
 
-def test_long_recordings_are_left_out(monkeypatch):
+def test_recordings_that_are_too_long_are_omitted(monkeypatch):
     weights = load("looped-maze")
     assert depth.record_problem(weights, MAZE, max_cells=100) is None
     monkeypatch.setattr(depth, "MAX_LOOPS", 10)
@@ -71,7 +71,7 @@ def test_all_shipped_weights_that_loop_have_a_page():
             assert not reason or recipe.layout.decodes or not recipe.loops.adapts, (name, reason)
 
 
-def test_a_page_of_recordings_holds_the_given_problem_first():
+def test_a_page_of_recordings_starts_with_the_given_problem():
     page = viewer_page([load("looped-sudoku")], [SUDOKU])
     packed = re.search(r'<script type="text/plain" id="models">(.*?)</script>', page)[1]
     (model,) = json.loads(zlib.decompress(base64.b64decode(packed)))["models"]
@@ -80,12 +80,12 @@ def test_a_page_of_recordings_holds_the_given_problem_first():
     assert all(one["shape"] for one in model["recordings"]) and "plays recordings of a model" in page
 
 
-def test_a_given_problem_is_first_where_the_page_computes_too():
+def test_a_given_problem_is_the_first_example_of_a_page_that_computes():
     found = model_data(load("looped-parity"), 1, ["111"])["examples"][0]
     assert found == {"prompt": "111", "origin": "given", "right": True}
 
 
-def test_what_cannot_be_shown_is_said(tmp_path):
+def test_problems_and_models_that_cannot_be_shown_are_refused(tmp_path):
     page = tmp_path / "page.html"
     for words, message in {
         ("looped-maze", "--html", page, "--problem", MAZE, "--problem", "#"): "problem 2: maze: write a square of",

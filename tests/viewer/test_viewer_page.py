@@ -1,4 +1,4 @@
-"""Pages: one file each, whose model computes what PyTorch computes."""
+"""A page is one file, whose scripts compute the same answers as PyTorch."""
 
 import base64
 import dataclasses
@@ -61,7 +61,7 @@ FORMS = {
 FURTHER = {"framed": [f"model.positions={OTHERS}"]}
 
 
-def random_weights(form):
+def build_random_weights(form):
     name, *changes = FORMS[form].split()
     recipe = catalog.recipe(name, changes + FURTHER.get(form, []))
     torch.manual_seed(0)
@@ -71,11 +71,11 @@ def random_weights(form):
     return Weights(form, recipe, model)
 
 
-def run_in_node(scripts, asked):
-    """Return the answers of the page's scripts, one per line."""
+def run_in_node(scripts, request):
+    """Run a page's scripts in Node and return their answers, which they print one per line."""
     tail = (Path(__file__).parents[1] / "thinking.js").read_text()
     code = document.join_scripts(*scripts).replace("})();", f"{tail}}})();")
-    ran = subprocess.run([NODE, "-e", code], input=json.dumps(asked), capture_output=True, text=True, timeout=120)
+    ran = subprocess.run([NODE, "-e", code], input=json.dumps(request), capture_output=True, text=True, timeout=120)
     assert ran.returncode == 0, ran.stderr
     return [json.loads(line) for line in ran.stdout.splitlines()]
 
@@ -85,7 +85,7 @@ def test_a_page_computes_the_same_as_pytorch(no_type_checks):
     """Answers, log probabilities, stopping rules and program states are equal for models of every form."""
     count = 30 if LONG else 1
     names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition", "settled-parity"]
-    models = [load(name) for name in names] + [random_weights(form) for form in FORMS]
+    models = [load(name) for name in names] + [build_random_weights(form) for form in FORMS]
     prompts = [draw_prompts(model.recipe, count, 9) for model in models]
     wanted = [[compute_reference(model, one) for one in typed] for model, typed in zip(models, prompts, strict=True)]
     cases = [{"model": export_model(model), "problems": rows} for model, rows in zip(models, wanted, strict=True)]
@@ -104,7 +104,7 @@ def test_programs_give_the_same_states_in_a_page_as_in_python(no_type_checks):
     wanted, asked = [], []
     small = [UniqueSet(alphabet=5) if isinstance(task, UniqueSet) else task for task in PUBLISHED]
     for task in (*small, Addition(10, "least", True, True)):
-        for prompt in draw_prompts(recipe_of(task), 2, 6):
+        for prompt in draw_prompts(find_recipe(task), 2, 6):
             execution = execute(find_program(task), task.parse(prompt))
             row, rounds = to_symbols(execution.row), len(execution.states) - 1
             wanted.append(list_symbols_of_run(execution))
@@ -112,8 +112,8 @@ def test_programs_give_the_same_states_in_a_page_as_in_python(no_type_checks):
     assert run_in_node(["tensors", "tasks", "layouts", "rasp"], {"programs": asked}) == wanted
 
 
-def recipe_of(task):
-    """Return a recipe for this task, which defines its sizes."""
+def find_recipe(task):
+    """Return a recipe for this task; the recipe defines the sizes."""
     name = "looped-multiplication" if "*" in task.signs else "looped-parity"
     return dataclasses.replace(catalog.recipe(name), task=task)
 
@@ -138,11 +138,11 @@ def test_stopping_rules_choose_the_same_loops_in_a_page_as_in_pytorch():
     assert found == wanted
 
 
-def _choose_loop(rule, predictions, ends, sure, moved, planned):
+def _choose_loop(rule, predictions, ends, confidence, movement, planned):
     """Return the loop that a rule chooses within its limit."""
     limit = rule.limit(planned).clamp(max=len(predictions))
     top = int(limit)
-    trace = Trace(*(part[:top, None] for part in (predictions, ends, sure)), limit, moved[:top, None])
+    trace = Trace(*(part[:top, None] for part in (predictions, ends, confidence)), limit, movement[:top, None])
     return int(rule.choose(trace, planned).clamp(max=top))
 
 
@@ -167,7 +167,7 @@ def test_a_page_accepts_and_refuses_the_same_text_as_python():
 
 
 @node
-def test_every_script_is_javascript():
+def test_every_script_is_valid_javascript():
     texts = [json.dumps(path.read_text()) for path in (document.HERE / "js").glob("*.js")]
     subprocess.run([NODE, "-e", "; ".join(f"new Function({text})" for text in texts)], check=True, timeout=60)
 
@@ -176,7 +176,7 @@ def test_every_script_is_javascript():
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_shipped_model_of_these_tasks_can_be_shown(name):
+def test_every_shipped_model_that_a_page_can_compute_is_exported(name):
     assert not find_export_obstacle(catalog.recipe(name), 1)
     if LONG or name in SHIPPED[:2]:
         weights = load(name)
@@ -205,12 +205,12 @@ def test_unsupported_models_are_refused_in_one_line(name, changes):
     assert obstacle.startswith("it ") and "\n" not in obstacle
 
 
-def test_weights_in_a_page_have_a_limit():
+def test_models_with_too_many_parameters_are_refused():
     obstacle = find_export_obstacle(catalog.recipe("looped-pairs"), MAX_PARAMETERS + 1)
     assert obstacle == "1,000,001 parameters are more than 1,000,000"
 
 
-def test_every_field_of_a_transformer_is_considered():
+def test_every_field_of_a_transformer_is_handled():
     """A new field must be computed by a page, refused, or listed as irrelevant in evaluation."""
     at_test = {
         "width",
@@ -245,7 +245,7 @@ def test_a_page_makes_no_network_request(page):
     assert page.count("<script") == page.count("</script>") == 2
 
 
-def test_no_text_in_a_page_is_code():
+def test_text_in_a_page_is_never_code():
     name = '</script><script>alert(1)</script>&"'
     body = f"<p>{document.escape(name)}</p>"
     page = document.build_document(name, body, "let end = '</script>';", {"held": {"name": name}})
@@ -261,7 +261,7 @@ def test_examples_state_correctly_whether_the_model_solves_them(page):
         assert lw.load("looped-pairs").solve(one["prompt"]).correct == one["right"]
 
 
-def test_known_failures_are_those_of_the_shipped_weights():
+def test_stored_failures_belong_to_the_shipped_weights():
     for name, known in json.loads(viewer.FAILURES.read_text()).items():
         assert known["weights"] == weights_digest(load(name).model.state_dict()), "search again"
         for prompt in known["prompts"] if LONG else []:
@@ -285,8 +285,8 @@ def test_the_command_reports_errors_in_one_line(tmp_path):
 IMPOSSIBLE = {"stopping=MaxConfidence(per=batch)": "batch", "model.positions=(Learned(size=26),Mark())": "does not fit"}
 
 
-@pytest.mark.parametrize(("change", "why"), IMPOSSIBLE.items())
-def test_a_page_is_built_even_if_the_search_for_failures_is_impossible(change, why):
+@pytest.mark.parametrize(("change", "reason"), IMPOSSIBLE.items())
+def test_a_page_is_built_even_if_the_search_for_failures_is_impossible(change, reason):
     recipe = catalog.recipe("looped-parity", [change])
     found = viewer.model_data(Weights("mine", recipe, recipe.build()))
-    assert found["searched"].startswith("No attack: ") and why in found["searched"] and found["examples"]
+    assert found["searched"].startswith("No attack: ") and reason in found["searched"] and found["examples"]
