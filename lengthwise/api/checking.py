@@ -21,7 +21,7 @@ from lengthwise.training.arithmetic import computation_settings
 
 def check(*definitions: fields.Config | type[fields.Config] | Study | ModuleType) -> Findings:
     """Test your own parts, recipes and studies against the laws of their kinds: a task's answers equal those of its
-    reference solution, a model ignores padding, and so on. ``lengthwise check MODULE`` does the same.
+    reference solution, a model ignores padding, and so on. ``lengthwise check MODULE`` runs the same tests.
 
     Each argument is a part, a recipe, a study, a class of parts, or a module; everything a module defines is tested.
     The result prints as a table; its ``broken`` lists the laws that do not hold. Raises UsageError for any other

@@ -25,9 +25,9 @@ TEXT_COLUMNS = frozenset(
 )
 
 
-def write_csv(path: Path, rows: Iterable[Row], *, compress_above: float = math.inf) -> Path:
-    """Write rows atomically; return the path written. Lists are written as 20x40, dictionary entries as columns
-    ``exact.8``, None as an empty cell. A file of more than ``compress_above`` bytes is compressed, as ``path`` +
+def write_csv(path: Path, rows: Iterable[Row], *, max_plain_bytes: float = math.inf) -> Path:
+    """Write rows atomically; return the path of the file. Lists are written as 20x40, dictionary entries as columns
+    ``exact.8``, None as an empty cell. A file of more than ``max_plain_bytes`` bytes is compressed, as ``path`` +
     .gz."""
     columns, flat = flatten_rows(rows)
     if not flat:
@@ -37,7 +37,7 @@ def write_csv(path: Path, rows: Iterable[Row], *, compress_above: float = math.i
     writer.writerow(columns)
     writer.writerows(map(row.get, columns) for row in flat)
     content, packed = text.getvalue().encode(), path.with_name(f"{path.name}.gz")
-    target, other = (path, packed) if len(content) <= compress_above else (packed, path)
+    target, other = (path, packed) if len(content) <= max_plain_bytes else (packed, path)
     write(target, content if target == path else gzip.compress(content, mtime=0))
     remove(other)
     return target

@@ -17,7 +17,7 @@ class Diverged(UsageError):
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised when training stops at a signal, after saving; the same call resumes. It is not an ``Exception``, so that
+    """Raised when a signal stops training, after saving; the same call resumes it. It is not an ``Exception``, so that
     loops that skip failed models stop too."""
 
 

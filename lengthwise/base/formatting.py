@@ -58,7 +58,7 @@ class PrintedTable:
 
 
 class Listing(dict[str, str]):
-    """Names, each with a sentence that describes it; printed as a table."""
+    """Names with their descriptions, printed as a table."""
 
     def __str__(self) -> str:
         return format_listing(f"{len(self)} found", self.items())

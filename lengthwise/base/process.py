@@ -62,7 +62,7 @@ def exit_on_stop_signals() -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def on_stop_signals(action: Callable[[int, Any], object]) -> Iterator[None]:
     """Call ``action`` when a stop signal arrives during a ``with`` block, if this thread may catch signals."""
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS if _may_catch(number)}
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS if _may_catch_signal(number)}
     try:
         for number in handlers:
             signal.signal(number, action)
@@ -75,7 +75,7 @@ def on_stop_signals(action: Callable[[int, Any], object]) -> Iterator[None]:
 def install_handlers() -> None:
     """Treat stop signals as Ctrl-C and, if the parent requested it (``child_environment``), end with the parent."""
     for number in STOP_SIGNALS:
-        if _may_catch(number):
+        if _may_catch_signal(number):
             signal.signal(number, signal.default_int_handler)
 
     def end_with_parent() -> None:
@@ -87,7 +87,7 @@ def install_handlers() -> None:
         threading.Thread(target=end_with_parent, daemon=True).start()
 
 
-def _may_catch(signal_number: int) -> bool:
+def _may_catch_signal(signal_number: int) -> bool:
     """Return whether this thread may catch a signal. SIGHUP stays ignored if ``nohup`` has set it to be ignored."""
     ignored = signal_number == getattr(signal, "SIGHUP", None) and signal.getsignal(signal_number) == signal.SIG_IGN
     return threading.current_thread() is threading.main_thread() and not ignored

@@ -44,7 +44,7 @@ docs/how-to shows how to plug in a task or a model of your own, in a short file 
 
 @dataclass(kw_only=True)
 class Options(OutputOptions, ProgressOptions):
-    """Train a looped and a standard model on sums of up to 8 digits; show the longest sums that each solves."""
+    """Train a looped and a standard model on sums of up to 8 digits; show how long sums each model solves."""
 
     seed: Seed | None = None  # N: seed of weights and problems (default: the recipe's)
     jobs: Size | None = None  # J: processes at a time (default: number of cores, at most 2)

@@ -96,7 +96,7 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
 
 
 def _time_by_launcher(args: TrainingOptions, recipe_rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Return how many minutes the plan takes on the CPUs of each engine, the requested one first; None for an engine
+    """Return how many minutes the plan takes on the CPUs of each engine, the requested engine first; None for an engine
     that is not available."""
     requested, rows = parse_launcher(args), []
     total = sum(row["missing"] * row["minutes_each"] for row in recipe_rows)

@@ -95,13 +95,13 @@ def _build_overview(systems: Iterable[sources.RecipeFile], sections: Sections) -
     return format_columns(head, rows)
 
 
-def _group_entries(entries: Mapping[str, str], limit: float) -> list[tuple[str, str]]:
-    """Return names with their texts; ``limit`` or more names with the same text are replaced by the first and their
-    number."""
+def _group_entries(entries: Mapping[str, str], group_size: float) -> list[tuple[str, str]]:
+    """Return names with their texts; ``group_size`` or more names with the same text are replaced by the first and
+    their number."""
     lines = []
     for text, group in group_by(entries.items(), lambda entry: entry[1]).items():
         names = [name for name, _ in group]
-        lines += [(name, text) for name in (names if len(names) < limit else [f"{names[0]} … ({len(names)})"])]
+        lines += [(name, text) for name in (names if len(names) < group_size else [f"{names[0]} … ({len(names)})"])]
     return lines
 
 

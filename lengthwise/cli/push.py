@@ -19,7 +19,7 @@ from lengthwise.runs.run import load, weights_folder
 
 @dataclass(kw_only=True)
 class Options(OutputOptions):
-    """Send a run's weights to the Hugging Face Hub, with a model card from its data."""
+    """Send a run's weights to the Hugging Face Hub, with a model card from the run's data."""
 
     weights: Argument  # RUN: a finished run, or a folder of weights
     repository: Argument  # USER/NAME: the repository; it is created if missing

@@ -42,9 +42,9 @@ def run(args: Options) -> int:
     with Progress(console=err) as progress:
         line = progress.add_line(f"{task.name}: rounds")
 
-        def show_round(number: int, count: int) -> None:
-            line.total = count
-            line.update(number)
+        def show_round(round_number: int, round_count: int) -> None:
+            line.total = round_count
+            line.update(round_number)
 
         execution = execute(find_program(task), task.parse(args.prompt), show_round)
         row, rounds, answer_text = format_state(execution.row), format_rounds(execution), format_answer(execution, task)

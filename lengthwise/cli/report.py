@@ -1,4 +1,4 @@
-"""The command ``report``: tables and figures of runs; a page with them; or accuracy and confidence against loops."""
+"""The command ``report``: write tables, figures and pages of runs, or accuracy and confidence against loops."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ SLOW_SECONDS = 1.0  # estimated seconds from which a prompt's progress is shown
 @dataclass(kw_only=True)
 class Options(OutputOptions):
     """Answer prompts from arguments or from standard input (e.g. < FILE), one per line; a grid may take several lines.
-    Answers are printed to standard output, and the right answers of wrong ones to standard error."""
+    Answers go to standard output; for a wrong answer, the right answer goes to standard error."""
 
     weights: Argument  # WEIGHTS: shipped weights by name, a folder, or hf:user/name
     prompts: Words = ()  # PROMPT: e.g. 128+9

@@ -67,9 +67,9 @@ def publish(
         entries = [_inquiry_columns(inquiry) | outline for inquiry, outline in zip(inquiries, outlines, strict=True)]
         files.append(_write_json(folder, "inquiries", entries))
     if rows := scores_with_run_columns(runs, inquiries):
-        files.append(write_csv(folder / "scores.csv", rows, compress_above=COMPRESS_ABOVE))
+        files.append(write_csv(folder / "scores.csv", rows, max_plain_bytes=COMPRESS_ABOVE))
     if metrics := metrics_rows(runs):
-        files.append(write_csv(folder / "metrics.csv", metrics, compress_above=COMPRESS_ABOVE))
+        files.append(write_csv(folder / "metrics.csv", metrics, max_plain_bytes=COMPRESS_ABOVE))
     if any(run.rows("scores") for run in runs):
         files.append(_write_json(folder, "card", score_card(runs, operations_per_step)))
     for label, group in groups.items():

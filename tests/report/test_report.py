@@ -303,12 +303,12 @@ def test_rows_written_to_csv_are_read_back(tmp_path):
 def test_a_large_table_is_compressed_and_read_back(tmp_path):
     rows = [{"id": "x", "step": number, "loss": number / 7} for number in range(200)]
     path = tmp_path / "metrics.csv"
-    assert write_csv(path, rows, compress_above=10**6) == path
-    packed = write_csv(path, rows, compress_above=1000)
+    assert write_csv(path, rows, max_plain_bytes=10**6) == path
+    packed = write_csv(path, rows, max_plain_bytes=1000)
     assert [file.name for file in tmp_path.iterdir()] == ["metrics.csv.gz"]
     assert read_csv(path) == rows
     content = packed.read_bytes()
-    assert write_csv(path, rows, compress_above=1000).read_bytes() == content
+    assert write_csv(path, rows, max_plain_bytes=1000).read_bytes() == content
     for damaged in (content[:-20], b"no gzip", gzip.compress(b"\xff\xfe")):
         packed.write_bytes(damaged)
         with pytest.raises(UsageError, match=r"metrics\.csv\.gz: not gzip of UTF-8 text, or cut short"):
