@@ -128,7 +128,7 @@ def records(name: str, group: str) -> str:
 
 def _published(record: dict) -> str:
     """Write what was published: the system, its lengths, its score with seeds and source, and what it is given."""
-    paper = re.sub(r", arXiv [\d.]+$", "", record["paper"])
+    paper = re.sub(r", arXiv [\d.]+$", "", record["paper"]).replace("et al. ", "et al., ")
     parts = [record["score"]]
     parts += [] if record["seeds"].startswith("not ") else [record["seeds"]]
     if "ours" in record:

@@ -79,7 +79,7 @@ class _RowLayout(Layout):
     """A layout of rows ``prompt = answer $``. Each answer symbol is predicted at the position before its own: the first
     one at ``=`` or at the last pause. A row has one answer slot more than the task asks for, for the end symbol."""
 
-    pauses: Extra = 0  # number of pause tokens between the equals sign and the answer (Goyal et al. 2024)
+    pauses: Extra = 0  # number of pause tokens between the equals sign and the answer (Goyal et al., 2024)
     framed: bool = False  # add a start symbol before the prompt, and use a padding symbol instead of the end symbol
 
     causal = True
@@ -173,7 +173,7 @@ def _pad_ids(ids: tuple[int, ...], width: int, dtype: torch.dtype) -> Int[Tensor
 
 @dataclass(frozen=True)
 class FullOutput(_RowLayout):
-    """Full-output prediction (FOP; Fan et al. 2025, section 4): the answer slots hold the end symbol, and all answer
+    """Full-output prediction (FOP; Fan et al., 2025, section 4): the answer slots hold the end symbol, and all answer
     symbols are predicted at once. With ``whole_tail``, as in the official code, the slots after the answer are
     supervised too, with the end symbol as target. With ``level``, all rows of a training batch are as long as its
     longest row, so that a model learns to predict the end symbol at positions that no training answer reaches.

@@ -174,8 +174,8 @@ class Growing(SampledLengths):
 @dataclass(frozen=True)
 class Curriculum(Growing):
     """Sizes drawn uniformly from ``bottom`` to a maximum, which is ``start`` for ``hold`` steps and then grows by 1
-    every ``every`` steps, up to ``top`` (Garg et al. 2022; Fan et al. 2025, section 6). ``most`` limits each axis, e.g.
-    ``most=(2,11)``."""
+    every ``every`` steps, up to ``top`` (Garg et al., 2022; Fan et al., 2025, section 6). ``most=(2,11)``
+    limits each axis."""
 
     top: Size  # the largest training size in the end
     every: Count  # steps until the maximum grows by 1

@@ -43,7 +43,7 @@ class Constant(Loops):
 
 @dataclass(frozen=True)
 class PerRound(Loops):
-    """Step-dependent supervision (Fan et al. 2025, section 4): max(1, ``times`` · T(n) + ``more``) loops."""
+    """Step-dependent supervision (Fan et al., 2025, section 4): max(1, ``times`` · T(n) + ``more``) loops."""
 
     more: Change = 0  # loops beyond times · T(n)
     times: Size = 1  # loops per round of the reference algorithm

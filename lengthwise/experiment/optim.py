@@ -70,7 +70,7 @@ class AdamW(Optimizer):
 
 @dataclass(frozen=True)
 class LAMB(Optimizer):
-    """Adam whose steps are scaled per layer to the norm of the weights, for large batches (You et al. 2020)."""
+    """Adam whose steps are scaled per layer to the norm of the weights, for large batches (You et al., 2020)."""
 
     rate: NotNegative = 1e-3  # the peak of the learning rate
     betas: tuple[Decay, Decay] = (0.9, 0.999)  # decays of the means of gradients and of their squares

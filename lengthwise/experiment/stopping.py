@@ -95,9 +95,9 @@ class OutputRule(Stopping):
 class MaxConfidence(OutputRule):
     """Chooses the loop in 1 … planned + ``extra`` whose answer has the highest confidence; on a tie, the earliest.
 
-    ``per="batch"`` is the published rule (Fan et al. 2025, section 5): it chooses one loop for all 512 rows of a batch,
-    which have one length, by their mean confidence, so an answer depends on the other rows. (The official code tests on
-    512 rows during training, and on 6,400 at the end.) ``per="example"``, which chooses a loop for each row, is not
+    ``per="batch"`` is the published rule (Fan et al., 2025, section 5): it chooses one loop for all 512 rows of a
+    batch, which have one length, by their mean confidence, so an answer depends on the others. The official code tests
+    on 512 rows during training, on 6,400 at the end. ``per="example"``, which chooses a loop for each row, is not
     published.
     """
 

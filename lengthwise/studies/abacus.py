@@ -1,4 +1,4 @@
-"""Abacus embeddings (McLeish et al. 2024): length generalization of sums, and what the embeddings contribute."""
+"""Abacus embeddings (McLeish et al., 2024): length generalization of sums, and what the embeddings contribute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLAIMS = (
     Claim("Abacus, 1 × 16, the reproduction", 40, "0.613 over the 40 × 40 map, 0.613 at 32 loops", "its text"),
     Claim("Abacus, at its best", 120, "reached from 20 digits", SECOND_HAND),
     Claim("Position coupling, trained to 30", 200, "above 0.95", "its paper"),
-    Claim("Zhou et al. 2024, trained to 40", 100, "above 0.98, the best seed; large variance over seeds", "its paper"),
+    Claim("Zhou et al., 2024, trained to 40", 100, "above 0.98, the best seed; large variance over seeds", "its paper"),
     Claim("AdderBoard, 62 parameters", 10, "0.99 or more, the smallest trained transformer", "its README, 2026-03"),
 )
 

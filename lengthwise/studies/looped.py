@@ -1,4 +1,4 @@
-"""Length generalization of eight methods on six tasks (Fan et al. 2025, figure 4), and of our variant."""
+"""Length generalization of eight methods on six tasks (Fan et al., 2025, figure 4), and of our variant."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CLAIMS = {
 
 
 def looped(tasks: str = "parity,copy", methods: str = "all", scale: Scale = "cpu") -> Study:
-    """Looped transformers and their baselines (Fan et al. 2025): a curve per method, a figure per task.
+    """Looped transformers and their baselines (Fan et al., 2025): a curve per method, a figure per task.
 
     The cpu scale has one more method, ``looped``: our variant of the published one.
     """
