@@ -75,7 +75,7 @@ def test_wandb_s_offline_files_hold_every_step(run):
 
 def read_leveldb_records(content, block_size=32768):
     """Yield the records of a file in LevelDB's log format, which starts with a header of 7 bytes. Each piece has a
-    checksum, its length and its type: a whole record (1), or the first (2), a middle (3) or the last (4) part of it."""
+    checksum, a length and a type: a whole record (1), or the first (2), a middle (3) or the last (4) part of one."""
     start, record = 7, b""
     while start + 7 <= len(content):
         if block_size - start % block_size < 7:

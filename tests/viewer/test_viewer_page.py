@@ -82,7 +82,7 @@ def run_in_node(scripts, request):
 
 @node
 def test_a_page_computes_the_same_as_pytorch(no_type_checks):
-    """Answers, log probabilities, stopping rules and program states are equal for models of every form."""
+    """Answers, log probabilities, stopping rules and program states equal those of PyTorch for models of every form."""
     count = 30 if LONG else 1
     names = SHIPPED if LONG else ["looped-pairs", "abacus-addition", "looped-addition", "settled-parity"]
     models = [load(name) for name in names] + [build_random_weights(form) for form in FORMS]
@@ -120,7 +120,7 @@ def find_recipe(task):
 
 @node
 def test_stopping_rules_choose_the_same_loops_in_a_page_as_in_pytorch():
-    """Random answers with few symbols and confidences make ties frequent."""
+    """Random answers have few symbols and few levels of confidence, so that ties are frequent."""
     rules = Oracle(), Oracle(more=-2), After(3), MaxConfidence(extra=2), Halted(3), Halted(4, more=2)
     rules += Converged(1), Converged(3, extra=4), Settled(0.2, most=7), Settled(0.1, period=2, most=20)
     made, wanted, traces = torch.Generator().manual_seed(0), [], []
