@@ -16,19 +16,24 @@ UNFIT = {"weak": " (not fitted: 0.531 at 20)"}
 BOUNDS = {">=": ">= 0.95", "<=": "<= 0.6"}
 
 
-def row(problems, exact, size=10):
+def build_row(problems, exact, size=10):
     counts = {"count": 128, "low": 0.0, "high": 1.0}
     return {"problems": problems, "exact": exact, "sizes": [size], "stopping": "Oracle"} | counts
 
 
 def test_a_listed_training_length_decides_whether_a_model_is_fitted():
     """A score on all 1,024 problems, of which eleven are wrong, overrides a sample of 128 without a mistake."""
-    rows = [row("uniform", 1.0), row("every", 1013 / 1024), row("every", 1.0, 9), row("uniform", 0.2, 12)]
+    rows = [
+        build_row("uniform", 1.0),
+        build_row("every", 1013 / 1024),
+        build_row("every", 1.0, 9),
+        build_row("uniform", 0.2, 12),
+    ]
     assert [one["exact"] for one in training_length_rows(rows, (10,))] == [1013 / 1024]
     assert [one["exact"] for one in training_length_rows(rows[:1], (10,))] == [1.0]
     drawn = Curve("a", 10, ("length",), "uniform", "Oracle", {(0, 0): rows[:1]})
     listed = Curve("a", 10, ("length",), WORST_FAMILY, "Oracle", {(0, 0): rows[1:2]})
-    structured = Curve("a", 10, ("length",), WORST_FAMILY, "Oracle", {(0, 0): [row("runs", 0.3)]})
+    structured = Curve("a", 10, ("length",), WORST_FAMILY, "Oracle", {(0, 0): [build_row("runs", 0.3)]})
     assert scores_at_training_length([drawn, listed]) == {"a": 1013 / 1024}
     assert scores_at_training_length([drawn, structured]) == {"a": 1.0}
 
@@ -40,7 +45,7 @@ def test_baselines_are_judged_by_all_problems_if_those_were_scored():
 
 
 @pytest.mark.parametrize(
-    ("sign", "recipe", "shares", "expected"),
+    ("sign", "recipe", "scores", "expected"),
     [
         (">=", "good", [0.99, 0.97, 0.96], "agrees"),
         (">=", "good", [0.5, 0.6, 0.7], "disagrees"),
@@ -53,12 +58,12 @@ def test_baselines_are_judged_by_all_problems_if_those_were_scored():
         (">=", "good", [], "not measured"),
     ],
 )
-def test_the_verdict_on_a_claim_with_a_bound(sign, recipe, shares, expected):
-    assert verdict({"recipe": recipe, "agrees": BOUNDS[sign]}, shares, UNFIT) == expected
+def test_a_claim_with_a_bound_gets_the_verdict_of_its_seeds(sign, recipe, scores, expected):
+    assert verdict({"recipe": recipe, "agrees": BOUNDS[sign]}, scores, UNFIT) == expected
 
 
 @pytest.mark.parametrize(
-    ("recipe", "shares", "others", "expected"),
+    ("recipe", "scores", "other_scores", "expected"),
     [
         ("good", [0.9, 0.8, 0.8], {"fine": [0.7, 0.6, 0.6]}, "agrees"),
         ("good", [0.9, 0.8, 0.8], {"fine": [0.7] * 3, "weak": [0.1] * 3}, "agrees (1 of 2 others not fitted)"),
@@ -73,8 +78,8 @@ def test_the_verdict_on_a_claim_with_a_bound(sign, recipe, shares, expected):
         ("good", [0.5], {"fine": []}, "not measured"),
     ],
 )
-def test_the_verdict_on_a_claim_that_compares_recipes(recipe, shares, others, expected):
-    assert compared(recipe, shares, others, UNFIT) == expected
+def test_a_claim_that_compares_recipes_gets_the_verdict_of_their_seeds(recipe, scores, other_scores, expected):
+    assert compared(recipe, scores, other_scores, UNFIT) == expected
 
 
 def test_the_tally_counts_each_claim_once():
@@ -90,7 +95,7 @@ def test_the_tally_counts_each_claim_once():
 
 
 @pytest.fixture(scope="module")
-def lines():
+def claims():
     """Return each claim with its cells on the page, which another test compares with the rows."""
     page = (ROOT / "docs/claims.md").read_text().split("fill: claims docs/claims.toml -->")[1].split("<!-- end")[0]
     tables = [part.split("\n\n")[1] for part in page.split("### ")[1:]]
@@ -100,18 +105,18 @@ def lines():
     return list(zip(claims, cells, strict=True))
 
 
-def test_every_claim_has_a_verdict(lines):
+def test_every_claim_has_a_verdict(claims):
     undecided = ("one seed ", "2 seeds ", "not fitted: ", "seeds overlap", "2 of 3 seeds ", "chosen out of range: ")
-    for claim, cells in lines:
+    for claim, cells in claims:
         assert cells[-1].startswith((*VERDICTS, *undecided))
         assert "seeds" in cells[2] or cells[-1] not in ("agrees", "disagrees")
         earlier = claim.get("earlier", {})
         assert earlier.get("missed", 0) <= earlier.get("seeds", 0)
 
 
-def test_a_verdict_needs_three_seeds_and_a_recipe_chosen_near_its_training_lengths(lines):
-    decided = [claim for claim, cells in lines if cells[-1].startswith(("agrees", "disagrees", "better"))]
-    assert 0 < len(decided) < len(lines)
+def test_a_verdict_needs_three_seeds_and_a_recipe_chosen_near_its_training_lengths(claims):
+    decided = [claim for claim, cells in claims if cells[-1].startswith(("agrees", "disagrees", "better"))]
+    assert 0 < len(decided) < len(claims)
     for claim in decided if LONG else decided[:3]:
         shares, others = _measured(claim)
         outline = outlines_of(claim["folder"])[claim["recipe"]]

@@ -42,12 +42,12 @@ def cheap_calls(monkeypatch):
     monkeypatch.setattr(lengthwise.api, "evaluate", few_sizes)
 
 
-def shell(*words):
+def run_words(*words):
     """Run a command line in this process; return its exit status."""
     return entry._run(entry.parse(list(words)))
 
 
-def names_in(name, kind):
+def list_names(name, kind):
     """Return the names of an example's recipes, or of its studies."""
     module = importlib.import_module(name)
     if kind is Recipe:
@@ -63,21 +63,21 @@ def test_an_example_is_short_and_has_a_docstring(name):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Train a run for the examples that take one, and return its folder."""
+def trained_run(tmp_path_factory):
+    """Train a run for the examples that need one, and return its folder."""
     folder = tmp_path_factory.mktemp("trained")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LENGTHWISE_RUNS", str(folder))
-        assert shell("train", "looped-parity", *FEW, "--lengths", "1,2", "--samples", "4", "--quiet") == 0
+        assert run_words("train", "looped-parity", *FEW, "--lengths", "1,2", "--samples", "4", "--quiet") == 0
     (run,) = folder.iterdir()
     return run
 
 
 @pytest.mark.usefixtures("examples_folder", "cheap_calls", "blank_figures")
 @pytest.mark.parametrize("name", NAMES)
-def test_an_example_runs_as_a_script(name, monkeypatch, trained):
+def test_an_example_runs_as_a_script(name, monkeypatch, trained_run):
     """The whole script runs and prints something."""
-    monkeypatch.setattr(sys, "argv", [name, str(trained)])
+    monkeypatch.setattr(sys, "argv", [name, str(trained_run)])
     printed = []
     monkeypatch.setattr("builtins.print", lambda *words, **_: printed.append(words))
     runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
@@ -87,18 +87,18 @@ def test_an_example_runs_as_a_script(name, monkeypatch, trained):
 @pytest.mark.usefixtures("examples_folder")
 @pytest.mark.parametrize("name", NAMES)
 def test_an_example_s_recipes_and_studies_are_found_from_the_command_line(name):
-    for recipe in names_in(name, Recipe)[-1:]:
+    for recipe in list_names(name, Recipe)[-1:]:
         short = [*FEW, "--lengths", "2", "--samples", "4", "--quiet"]
-        assert shell("train", recipe, "--import", name, *(short if name == "own_task" else ["--dry-run"])) == 0
-    for study in names_in(name, Study):
-        assert shell("reproduce", study, "--import", name, "--dry-run") == 0
+        assert run_words("train", recipe, "--import", name, *(short if name == "own_task" else ["--dry-run"])) == 0
+    for study in list_names(name, Study):
+        assert run_words("reproduce", study, "--import", name, "--dry-run") == 0
 
 
-def test_own_stopping_stops_at_the_first_confident_loop(examples_folder):
+def test_the_example_of_a_stopping_rule_stops_at_the_first_confident_loop(examples_folder):
     from own_stopping import Confident
 
     words = ["--import", "own_stopping", "--stopping", "Confident(least=0.999)", "--lengths", "2", "--samples", "4"]
-    assert shell("evaluate", "looped-binary-sum", *words) == 0
+    assert run_words("evaluate", "looped-binary-sum", *words) == 0
     confidence = torch.tensor([[0.5, 0.999, 0.2], [0.995, 0.1, 0.3], [0.999, 0.1, 0.999]]).log()
     nothing = torch.zeros(3, 3, 1, dtype=torch.long)
     trace = lw.Trace(nothing, nothing[..., 0], confidence, torch.tensor([3, 3, 2]))
@@ -108,7 +108,7 @@ def test_own_stopping_stops_at_the_first_confident_loop(examples_folder):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_own_position_tells_left_from_right(causal, examples_folder):
+def test_the_example_of_a_position_encoding_distinguishes_left_from_right(causal, examples_folder):
     from own_position import Octaves
 
     encoding = Octaves(count=3).build(8, 2)

@@ -17,7 +17,7 @@ TINY = {
 }
 
 
-def test_each_notebook_is_tested():
+def test_every_notebook_has_a_test():
     assert {path.stem for path in NOTEBOOKS.glob("*.py")} == set(TINY)
 
 
@@ -29,7 +29,7 @@ def test_a_notebook_runs(name, monkeypatch):
     assert sum(hasattr(one, "savefig") for one in shown) >= 2  # figures
 
 
-def _colab(steps, samples):
+def _read_colab_notebook(steps, samples):
     """Return the notebook for Colab and Kaggle, with fewer steps and problems."""
     nbformat = pytest.importorskip("nbformat")
     book = nbformat.read(NOTEBOOKS / "colab.ipynb", as_version=4)
@@ -43,7 +43,7 @@ def _colab(steps, samples):
 def test_the_cells_of_the_notebook_for_colab_run_in_order(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names = {}
-    for cell in _colab(4, 8).cells:
+    for cell in _read_colab_notebook(4, 8).cells:
         if cell.cell_type == "code":
             exec(cell.source.replace("%pip", "# %pip"), names)
     assert [score.sizes for score in names["scores"]] == [(10,), (20,), (40,), (60,)]
@@ -56,7 +56,7 @@ def test_a_notebook_shows_progress_and_pictures_in_a_kernel(name, tmp_path, monk
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
     if name == "colab":
-        book = _colab(20, 20)
+        book = _read_colab_notebook(20, 20)
     else:
         source = (NOTEBOOKS / f"{name}.py").read_text()
         source = source.replace("steps = 2500", "steps = 400").replace("[5, 10, 20, 26, 40, 60]", "[5, 20]")

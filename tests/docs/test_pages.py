@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _fast_reading():
+def _read_rows_faster():
     """Read the published rows faster: no page quotes metrics, and most cells occur many times."""
     read = results_folder._rows_by_run
     with pytest.MonkeyPatch.context() as patch:
@@ -65,8 +65,8 @@ def test_link_targets_exist(page):
             assert (page.parent / target).exists(), target
 
 
-def blocks(page, *kinds):
-    """Return a page's code blocks of these kinds, except those that are filled in."""
+def find_blocks(page, *kinds):
+    """Return a page's code blocks of these kinds, except those that ``docs/fill.py`` writes."""
     text = fill.SPOT.sub("", page.read_text())
     return re.findall(rf"```(?:{'|'.join(kinds)})\n(.*?)```", text, re.DOTALL)
 
@@ -77,17 +77,17 @@ def split_arguments(line):
     return words[1:]
 
 
-def commands(page):
-    lines = [line for block in blocks(page, "sh", "bash") for line in block.splitlines()]
+def find_commands(page):
+    lines = [line for block in find_blocks(page, "sh", "bash") for line in block.splitlines()]
     return [split_arguments(line) for line in lines if re.match(r"(echo [^|]*\| *)?lengthwise ", line)]
 
 
-QUOTED = {" ".join(words): words for page in fill.PAGES for words in commands(page)}
+QUOTED = {" ".join(words): words for page in fill.PAGES for words in find_commands(page)}
 HOW_TO = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def working_folder(tmp_path, monkeypatch):
     """Return a working folder with a file of problems, from which examples can be imported; runs are stored in it."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "problems.jsonl").write_text('{"prompt": "10", "answer": "1"}\n', encoding="utf-8")
@@ -99,7 +99,7 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("line", QUOTED)
-def test_quoted_commands_are_valid(line, here):
+def test_quoted_commands_are_valid(line, working_folder):
     """Every `lengthwise …` line parses, and its recipes, changes and studies exist."""
     args = entry.parse([word for word in QUOTED[line] if word not in ("...", "…")])
     for name in args.import_:
@@ -121,7 +121,7 @@ def test_a_quoted_run_has_the_id_of_its_recipe():
     assert f" --from first-{catalog.recipe(recipe, changes).id} " in page
 
 
-def outputs_in(block):
+def find_outputs(block):
     """Return the commands after a dollar sign, each with its quoted output."""
     parts = re.split(r"^\$ (lengthwise .*)\n", block, flags=re.MULTILINE)[1:]
     return list(zip(parts[::2], parts[1::2], strict=True))
@@ -130,17 +130,17 @@ def outputs_in(block):
 MISTAKES = [
     pytest.param(command, answer, id=f"{page.stem}: {command}")
     for page in fill.PAGES
-    for block in blocks(page, "console")
-    for command, answer in outputs_in(block)
+    for block in find_blocks(page, "console")
+    for command, answer in find_outputs(block)
 ]
 
 
-@pytest.mark.parametrize(("command", "answer"), MISTAKES)
-def test_quoted_mistakes_give_the_quoted_error(command, answer, here, monkeypatch, capsys):
-    """Each exits with status 2 and the quoted error before any training; … stands for any text."""
+@pytest.mark.parametrize(("command", "message"), MISTAKES)
+def test_quoted_mistakes_give_the_quoted_error(command, message, working_folder, monkeypatch, capsys):
+    """Each quoted command exits with status 2 and the quoted error before any training; … stands for any text."""
     monkeypatch.setattr(loop.Trainer, "advance", lambda _: pytest.fail("training began"))
     assert entry._run(entry.parse(split_arguments(command))) == 2
-    expected = re.escape(answer).replace("…", ".*")
+    expected = re.escape(message).replace("…", ".*")
     assert re.fullmatch(expected, capsys.readouterr().err)
 
 
@@ -157,11 +157,11 @@ def cheap_calls(monkeypatch):
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", *HOW_TO], ids=lambda page: page.name)
-def test_quoted_python_runs(page, here, cheap_calls, capsys):
+def test_quoted_python_runs(page, working_folder, cheap_calls, capsys):
     if page.stem == "figure":
         words = ["train", "looped-parity", *FEW, "--lengths", "1,2", "--samples", "2", "--quiet"]
         assert entry._run(entry.parse(words)) == 0
-    for block in blocks(page, "python"):
+    for block in find_blocks(page, "python"):
         exec(compile(block, page.name, "exec"), {})
 
 
@@ -173,14 +173,14 @@ CHEAP = {
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_the_commands_of_the_readme_run_in_order(here, monkeypatch, capsys):
-    """Its commands run in order with the smallest budgets, except studies, pages and models behind an endpoint."""
+def test_the_commands_of_the_readme_run_in_order(working_folder, monkeypatch, capsys):
+    """All commands but those for studies, pages and endpoints run in order, with the smallest budgets."""
     monkeypatch.setattr("sys.stdin", io.StringIO("99999999999999999999+1\n"))
-    for words in commands(ROOT / "README.md"):
+    for words in find_commands(ROOT / "README.md"):
         words = [
             name
             for word in words
-            for name in (sorted(map(str, here.glob(word))) if re.search(r"/.*\*", word) else [word])
+            for name in (sorted(map(str, working_folder.glob(word))) if re.search(r"/.*\*", word) else [word])
         ]
         few = ["--samples", "2", "--lengths", "2"] if "--stopping" in words else []
         more = few if words[0] == "report" else CHEAP.get(words[0])

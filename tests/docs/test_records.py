@@ -22,19 +22,19 @@ def test_a_record_is_complete_and_its_group_is_on_the_page(record):
     assert f"<!-- fill: records docs/records.toml {record['group']} -->" in PAGE
 
 
-@pytest.mark.parametrize("missing", sorted(records.REQUIRED | records.OURS))
-def test_an_incomplete_record_is_refused(missing):
-    record = {key: value for key, value in RECORDS[0].items() if key != missing or missing in records.OURS}
-    if missing in records.OURS:
-        record |= {"ours": {key: value for key, value in record["ours"].items() if key != missing}}
+@pytest.mark.parametrize("missing_key", sorted(records.REQUIRED | records.OURS))
+def test_an_incomplete_record_is_refused(missing_key):
+    record = {key: value for key, value in RECORDS[0].items() if key != missing_key or missing_key in records.OURS}
+    if missing_key in records.OURS:
+        record |= {"ours": {key: value for key, value in record["ours"].items() if key != missing_key}}
     else:
         del record["ours"]
-    with pytest.raises(SystemExit, match=f"no {missing}"):
+    with pytest.raises(SystemExit, match=f"no {missing_key}"):
         records.validate_record(record)
 
 
 @pytest.mark.parametrize(
-    ("verdict", "score", "looked_at", "refused"),
+    ("verdict", "score", "seen_sizes", "message"),
     [
         ("ahead", 0.99, (20, 26), None),
         ("ahead", 0.97, (20, 26), "was published"),
@@ -46,13 +46,13 @@ def test_an_incomplete_record_is_refused(missing):
         ("better", 0.99, (20,), "none of"),
     ],
 )
-def test_a_verdict_needs_the_score_and_an_unseen_size(verdict, score, looked_at, refused):
+def test_a_verdict_needs_a_sufficient_score_at_an_unseen_size(verdict, score, seen_sizes, message):
     record = {"group": "copy", "exact": 0.98, "ours": {"recipe": "one", "sizes": "40", "verdict": verdict}}
-    ours = Ours([score], (20,), looked_at, "Oracle", 1.0)
-    if refused is None:
+    ours = Ours([score], (20,), seen_sizes, "Oracle", 1.0)
+    if message is None:
         records.validate_verdict(record, ours)
     else:
-        with pytest.raises(SystemExit, match=refused):
+        with pytest.raises(SystemExit, match=message):
             records.validate_verdict(record, ours)
 
 

@@ -28,7 +28,7 @@ SOURCES = {
 }
 
 
-def shown_pictures():
+def list_shown_pictures():
     """Return the paths of all pictures of results that a page shows."""
     links = {page: re.findall(r"!\[[^\]]*\]\(([^)]*results/[^)]*)\)", page.read_text()) for page in PAGES}
     return {(page.parent / link).resolve() for page, found in links.items() for link in found}
@@ -42,8 +42,8 @@ def test_results_are_small_and_stored_in_one_format():
 
 def test_pictures_are_shown_by_a_page_or_called_lengths():
     pictures = {path for path in FILES if path.suffix == ".png"}
-    assert shown_pictures() <= pictures
-    assert {path.name for path in pictures - shown_pictures()} <= {"lengths.png"}
+    assert list_shown_pictures() <= pictures
+    assert {path.name for path in pictures - list_shown_pictures()} <= {"lengths.png"}
 
 
 def test_every_picture_has_the_data_it_was_drawn_from():
@@ -61,7 +61,7 @@ def test_every_folder_is_in_the_table_of_commands():
     assert {name for name in listed if not (RESULTS / name).is_dir() and "/" in name and " " not in name} == set()
 
 
-def described_columns(file):
+def read_described_columns(file):
     """Return the names of columns in the table of results/README.md that describes ``file``."""
     table = (RESULTS / "README.md").read_text().split(f"Columns of `{file}`", 1)[1].split("\n\n")[1]
     return set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?`) \|", table, re.M))))
@@ -72,4 +72,4 @@ def test_every_column_of_the_rows_is_described(file, schema):
     kept = {name for path in RESULTS.rglob(f"{file}*") for name in pd.read_csv(path, nrows=0).columns}
     fields = {"recipe_name", "id", "train_seed", *schema.__annotations__}
     assert {name.split(".")[0] for name in kept} <= fields
-    assert {name.split(".")[0] for name in described_columns(file)} == fields
+    assert {name.split(".")[0] for name in read_described_columns(file)} == fields

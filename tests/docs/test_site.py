@@ -13,16 +13,16 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def site():
-    """The builder's modules, by their names."""
+def import_builder():
+    """Return a function that imports a module of the site's builder."""
     path = str(ROOT / "docs" / "site")
     sys.path.insert(0, path)
     yield importlib.import_module
     sys.path.remove(path)
 
 
-def test_every_public_name_is_in_the_reference(site):
-    reference = site("reference")
+def test_every_public_name_is_in_the_reference(import_builder):
+    reference = import_builder("reference")
     names = [name for names in reference.group_names().values() for name in names]
     assert sorted(names) == sorted(lw.__all__)
     texts = "\n".join(reference.pages().values())
@@ -30,13 +30,13 @@ def test_every_public_name_is_in_the_reference(site):
         assert f"{{ #{name} }}" in texts and reference.docstring_to_markdown(getattr(api, name)), name
 
 
-def test_fields_and_methods_are_explained(site):
-    text = site("reference").entry("Transformer") + site("reference").entry("Parity")
+def test_fields_and_methods_are_explained(import_builder):
+    text = import_builder("reference").entry("Transformer") + import_builder("reference").entry("Parity")
     assert "| `width` | `" in text and "def " not in text and "lengthwise/models/transformer.py" in text
 
 
-def test_the_navigation_has_every_page_and_every_folder_of_results(site):
-    build, gallery, notebooks = site("build"), site("gallery"), site("notebooks")
+def test_the_navigation_has_every_page_and_every_folder_of_results(import_builder):
+    build, gallery, notebooks = import_builder("build"), import_builder("gallery"), import_builder("notebooks")
     shown = build.list_pages(build.navigation())
     assert len(shown) == len(set(shown))
     pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]}
@@ -47,16 +47,16 @@ def test_the_navigation_has_every_page_and_every_folder_of_results(site):
     assert gallery.INDEX in shown
 
 
-def test_every_table_of_the_gallery_is_on_a_page(site):
-    """A table whose file no folder of results holds would be missing without a word."""
-    for heading, (needed, write_table) in site("build").TABLES.items():
-        folders = [folder for folder in site("gallery").folders() if (ROOT / folder / needed).exists()]
+def test_every_table_of_the_gallery_is_on_a_page(import_builder):
+    """If no folder of results had the file of a table, the table would be missing without an error."""
+    for heading, (needed, write_table) in import_builder("build").TABLES.items():
+        folders = [folder for folder in import_builder("gallery").folders() if (ROOT / folder / needed).exists()]
         assert any(write_table(folder).startswith("| ") for folder in folders), heading
 
 
-def test_links_lead_to_pages_of_the_site(site, tmp_path):
+def test_links_lead_to_pages_of_the_site(import_builder, tmp_path):
     """Links to pages stay, links to sources and folders lead to their pages and READMEs, code blocks stay unchanged."""
-    mirror = site("mirror").Mirror(tmp_path, {"docs/a.md": "", "notebooks/README.md": ""})
+    mirror = import_builder("mirror").Mirror(tmp_path, {"docs/a.md": "", "notebooks/README.md": ""})
     text = "[a](a.md#b) [p](../lengthwise/base/rows.py) [n](../notebooks) [x](https://x.org)\n\n"
     linked = mirror.rewrite_links(f"{text}```\n[n](../notebooks)\n```\n", "docs/page.md")
     assert linked.startswith("[a](a.md#b) [p](../lengthwise/base/rows.py.md) [n](../notebooks/README.md) [x](https")
@@ -76,18 +76,18 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("link", BROKEN)
-def test_broken_links_are_found(link, site, tmp_path):
+def test_broken_links_are_found(link, import_builder, tmp_path):
     (tmp_path / "index.html").write_text(PAGE.format(link, ""))
     (tmp_path / "other.html").write_text(PAGE.format("index.html#a", ""))
-    faults = site("check").find_faults(tmp_path)
+    faults = import_builder("check").find_faults(tmp_path)
     assert (faults == []) if BROKEN[link] is None else (len(faults) == 1 and BROKEN[link] in faults[0])
 
 
 @pytest.mark.parametrize(
-    "loading",
+    "element",
     ['<script src="//x.org/a.js"></script>', '<img src="https://x.org/a.png">', '<link href="http://x.org/a.css">'],
 )
-def test_resources_loaded_from_other_sites_are_found(loading, site, tmp_path):
-    (tmp_path / "index.html").write_text(PAGE.format("#a", loading))
+def test_resources_loaded_from_other_sites_are_found(element, import_builder, tmp_path):
+    (tmp_path / "index.html").write_text(PAGE.format("#a", element))
     (tmp_path / "a.css").write_text("@import url(https://fonts.org/a.css);")
-    assert len(site("check").find_faults(tmp_path)) == 2
+    assert len(import_builder("check").find_faults(tmp_path)) == 2

@@ -1,4 +1,4 @@
-"""Rows of single answers agree with the scores that they belong to."""
+"""Rows with single answers agree with the scores of the same problems."""
 
 import json
 

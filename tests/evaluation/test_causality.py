@@ -22,46 +22,46 @@ from lengthwise.training.loop import train
 
 
 class Encoder(nn.Module):
-    """Attention over the positions in ``seen``; subclasses choose the mask."""
+    """Attention over the positions in ``visible``; subclasses choose the mask."""
 
     def __init__(self, reads, writes):
         super().__init__()
         self.embedding, self.head = nn.Embedding(reads, 8), nn.Linear(8, writes)
 
-    def mixed(self, tokens, seen):
+    def attend(self, tokens, visible):
         x = self.embedding(tokens)
-        scores = (x @ x.mT).masked_fill(~seen, -torch.inf)
+        scores = (x @ x.mT).masked_fill(~visible, -torch.inf)
         return self.head(scores.softmax(-1) @ x)
 
 
-class Unmasked(Encoder):
+class UnmaskedEncoder(Encoder):
     def forward(self, tokens):
-        return self.mixed(tokens, torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool))
+        return self.attend(tokens, torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool))
 
 
-class Masked(Encoder):
+class MaskedEncoder(Encoder):
     def forward(self, tokens, padding_mask):
-        return self.mixed(tokens, padding_mask[:, None])
+        return self.attend(tokens, padding_mask[:, None])
 
 
-class Causal(Encoder):
+class CausalEncoder(Encoder):
     def forward(self, tokens):
-        return self.mixed(tokens, torch.ones(tokens.shape[1], tokens.shape[1]).tril() > 0)
+        return self.attend(tokens, torch.ones(tokens.shape[1], tokens.shape[1]).tril() > 0)
 
 
-class Random(Causal):
+class RandomEncoder(CausalEncoder):
     """A causal model that also applies dropout in evaluation."""
 
-    def mixed(self, tokens, seen):
-        return nn.functional.dropout(super().mixed(tokens, seen), 0.1)
+    def attend(self, tokens, visible):
+        return nn.functional.dropout(super().attend(tokens, visible), 0.1)
 
 
-class NumpyRandom(Causal):
+class NumpyRandom(CausalEncoder):
     def forward(self, tokens):
         return super().forward(tokens) + np.random.random_sample()
 
 
-class AddsLastOutput(Causal):
+class AddsLastOutput(CausalEncoder):
     """A model that adds a value that it computed in the last call."""
 
     last = 0.0
@@ -72,7 +72,7 @@ class AddsLastOutput(Causal):
         return found
 
 
-class ConvergingState(Causal):
+class ConvergingState(CausalEncoder):
     """A model that adds a state kept between calls, which converges as in a gated recurrence."""
 
     state = 9.0
@@ -82,7 +82,7 @@ class ConvergingState(Causal):
         return super().forward(tokens) + self.state
 
 
-class CachesTokens(Causal):
+class CachesTokens(CausalEncoder):
     """A model that appends its tokens to those of earlier calls."""
 
     kept = None
@@ -92,17 +92,17 @@ class CachesTokens(Causal):
         return super().forward(self.kept)
 
 
-class Probabilities(Causal):
+class Probabilities(CausalEncoder):
     def forward(self, tokens):
         return super().forward(tokens).softmax(-1)
 
 
-class LogProbabilities(Causal):
+class LogProbabilities(CausalEncoder):
     def forward(self, tokens):
         return super().forward(tokens).log_softmax(-1)
 
 
-class OneHot(Causal):
+class OneHot(CausalEncoder):
     def forward(self, tokens):
         found = super().forward(tokens)
         return nn.functional.one_hot(found.argmax(-1), found.shape[-1]) + 0 * found
@@ -110,10 +110,10 @@ class OneHot(Causal):
 
 @dataclass(frozen=True)
 class OwnModel(lw.ModelSpec):
-    of: str = "Unmasked"
+    module: str = "UnmaskedEncoder"
 
     def build(self, reads, writes, *, causal):
-        return globals()[self.of](len(reads), len(writes))
+        return globals()[self.module](len(reads), len(writes))
 
 
 def recipe(layout, kind):
@@ -126,20 +126,20 @@ def recipe(layout, kind):
 @pytest.mark.parametrize(
     ("layout", "kind", "message"),
     [
-        (lw.NextToken(), "Unmasked", "Unmasked looks ahead"),
-        (lw.FullOutput(), "Masked", "Masked looks ahead"),
-        (lw.Pairs(), "Unmasked", "Unmasked reads padding"),
-        (lw.NextToken(), "Random", "Random is random at test time"),
-        (lw.Pairs(), "Random", "Random is random at test time"),
+        (lw.NextToken(), "UnmaskedEncoder", "UnmaskedEncoder looks ahead"),
+        (lw.FullOutput(), "MaskedEncoder", "MaskedEncoder looks ahead"),
+        (lw.Pairs(), "UnmaskedEncoder", "UnmaskedEncoder reads padding"),
+        (lw.NextToken(), "RandomEncoder", "RandomEncoder is random at test time"),
+        (lw.Pairs(), "RandomEncoder", "RandomEncoder is random at test time"),
         (lw.NextToken(), "NumpyRandom", "NumpyRandom is random at test time"),
         (lw.NextToken(), "AddsLastOutput", "AddsLastOutput is random at test time, or keeps state from one call"),
         (lw.NextToken(), "ConvergingState", "ConvergingState is random at test time, or keeps state from one call"),
         (lw.NextToken(), "CachesTokens", "to logits .*, but CachesTokens gave|Sizes of tensors must match"),
         (lw.NextToken(), "Probabilities", r"^Probabilities returns probabilities; return logits \(before the softmax"),
-        (lw.NextToken(), "Causal", None),
+        (lw.NextToken(), "CausalEncoder", None),
         (lw.NextToken(), "LogProbabilities", None),
         (lw.NextToken(), "OneHot", None),
-        (lw.Pairs(), "Masked", None),
+        (lw.Pairs(), "MaskedEncoder", None),
     ],
 )
 def test_models_that_leak_are_neither_trained_nor_measured(layout, kind, message):
@@ -157,8 +157,8 @@ def test_models_that_leak_are_neither_trained_nor_measured(layout, kind, message
 
 
 def test_a_model_trained_on_one_length_is_checked_beside_other_lengths():
-    own = recipe(lw.Pairs(), "Unmasked").change([], lengths=lw.Uniform(8, 8))
-    with pytest.raises(lw.UsageError, match="Unmasked reads padding"):
+    own = recipe(lw.Pairs(), "UnmaskedEncoder").change([], lengths=lw.Uniform(8, 8))
+    with pytest.raises(lw.UsageError, match="UnmaskedEncoder reads padding"):
         check_model(own.build(), own)
 
 
@@ -199,7 +199,7 @@ NARROW = [{}, {"kind": BF16}, {"kind": torch.half}, {"autocast": BF16}, {"kind":
 
 @pytest.mark.parametrize("dtypes", NARROW, ids=str)
 def test_rounding_is_not_reported_as_a_leak_and_hides_no_leak(dtypes):
-    own, kind = recipe(lw.NextToken(), "Causal"), dtypes.get("kind", torch.float32)
+    own, kind = recipe(lw.NextToken(), "CausalEncoder"), dtypes.get("kind", torch.float32)
     form = {name: value for name, value in dtypes.items() if name != "kind"}
     reads, writes = map(len, own.layout.vocabs(own.task))
     for seed in range(2 if LONG else 1):
@@ -208,7 +208,7 @@ def test_rounding_is_not_reported_as_a_leak_and_hides_no_leak(dtypes):
             check_model(SinglePass(module.to(kind)), own)
         leaks = {
             "looks ahead": DeepEncoder(reads, writes, **form, ahead=1),
-            "Unmasked looks ahead": Unmasked(reads, writes),
+            "UnmaskedEncoder looks ahead": UnmaskedEncoder(reads, writes),
             "LooksAheadInAnswer looks ahead": LooksAheadInAnswer(reads, writes),
         }
         for message, module in leaks.items():
@@ -252,7 +252,7 @@ def test_a_size_beyond_the_table_of_positions_is_refused_before_training(stack, 
     assert not Run.locate(lw.find("looped-parity", *SHORT)).folder.exists()
 
 
-class SlicedPositions(Causal):
+class SlicedPositions(CausalEncoder):
     """A model that adds a slice of a learned position table, which fails on longer rows."""
 
     def __init__(self, reads, writes, positions):
@@ -276,27 +276,27 @@ def test_a_replaced_block_is_checked_too():
         check_model(model, own)
 
 
-class LooksAheadInAnswer(Causal):
+class LooksAheadInAnswer(CausalEncoder):
     """A model that sees one token ahead from the = (symbol 11) on, and none before."""
 
     def forward(self, tokens):
         answering = (tokens == 11).cummax(1).values
         index = torch.arange(tokens.shape[1])
-        return self.mixed(tokens, index <= index[:, None] + answering[..., None])
+        return self.attend(tokens, index <= index[:, None] + answering[..., None])
 
 
 @pytest.mark.parametrize("pauses", [0, 4])
 @pytest.mark.parametrize("lengths", [lw.Uniform(8), lw.Uniform(8, 8), lw.Uniform(20, 16), lw.Uniform(30, 20)], ids=repr)
 def test_a_model_that_looks_ahead_within_the_answer_only_is_refused(lengths, pauses):
-    own = recipe(lw.NextToken(pauses), "Causal").change([], lengths=lengths)
+    own = recipe(lw.NextToken(pauses), "CausalEncoder").change([], lengths=lengths)
     reads, writes = own.layout.vocabs(own.task)
-    check_model(SinglePass(Causal(len(reads), len(writes))), own)
+    check_model(SinglePass(CausalEncoder(len(reads), len(writes))), own)
     for rows in ([], ["task.order=most"]):
         with pytest.raises(lw.UsageError, match="LooksAheadInAnswer looks ahead"):
             check_model(SinglePass(LooksAheadInAnswer(len(reads), len(writes))), own.change(rows))
 
 
-class FaultyFromPosition(Causal):
+class FaultyFromPosition(CausalEncoder):
     """A model that is correct up to position 32, and has one of several faults from there on."""
 
     def __init__(self, reads, writes, fault):
@@ -342,7 +342,7 @@ def test_long_rows_are_checked_few_at_a_time(monkeypatch):
     widths = []
     compute = causality._compute_logits
     monkeypatch.setattr(causality, "_compute_logits", lambda m, x: widths.append(x.tokens.shape) or compute(m, x))
-    own = recipe(lw.Pairs(), "Masked")
+    own = recipe(lw.Pairs(), "MaskedEncoder")
     check_model(own.build(), own, [1000])
     assert max(rows * width for rows, width in widths) <= 6 * 1100
     monkeypatch.setattr(causality, "MAX_POSITIONS", 2000)

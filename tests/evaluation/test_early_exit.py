@@ -35,8 +35,8 @@ LEAVING = LEAVING if LONG else [*LEAVING[::4], *LEAVING[3::4]]  # movement for e
 LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows leave
 
 
-def results_by_row(runner, inputs, positions, leave, movement):
-    """Return logits and movement by loop and row; ``leave`` has the loop after which each row leaves."""
+def compute_results_by_row(runner, inputs, positions, exit_loops, movement):
+    """Return logits and movement by loop and row; ``exit_loops`` has the loop after which each row leaves."""
     found, stay = {}, None
     steps = runner.steps(inputs, LOOPS, positions, movement=movement)
     while True:
@@ -47,33 +47,33 @@ def results_by_row(runner, inputs, positions, leave, movement):
         far = step.movement if movement else torch.zeros(len(step.rows))
         parts = step.logits.split(positions[step.rows].sum(1).tolist())
         found |= {(step.loop, row): pair for row, *pair in zip(step.rows.tolist(), parts, far, strict=True)}
-        stay = leave[step.rows] > step.loop if (leave == step.loop).any() else None
+        stay = exit_loops[step.rows] > step.loop if (exit_loops == step.loop).any() else None
 
 
 @pytest.mark.parametrize(("movement", "spec", "causal"), LEAVING, ids=str)
 @torch.no_grad()
-def test_remaining_rows_are_unaffected_by_rows_that_left(movement, spec, causal):
+def test_results_of_remaining_rows_do_not_depend_on_rows_that_left(movement, spec, causal):
     model, inputs = cached_model(spec, causal).eval(), build_rows(width=10)
     positions = inputs.padding_mask & (torch.arange(10) % 3 != 1)
-    whole = results_by_row(Plain(model), inputs, positions, LOOPS, movement)
+    whole = compute_results_by_row(Plain(model), inputs, positions, LOOPS, movement)
     for leave in map(torch.tensor, LEAVE if LONG else LEAVE[:3]):
         wanted = {key: pair for key, pair in whole.items() if key[0] <= leave[key[1]]}
         for runner in (Plain(model), choose_runner(model)):
-            found = results_by_row(runner, inputs, positions, leave, movement)
+            found = compute_results_by_row(runner, inputs, positions, leave, movement)
             assert sorted(found) == sorted(wanted)
             for key, pair in wanted.items():
                 for one, two in zip(pair, found[key], strict=True):
                     assert_close(one.double(), two.double())
 
 
-def build_batch(recipe, sizes, each):
+def build_batch(recipe, sizes, count):
     draw = stream(3, "early")
-    problems = [recipe.task.sample(torch.tensor([list(recipe.sizes(size))] * each), draw) for size in sizes]
+    problems = [recipe.task.sample(torch.tensor([list(recipe.sizes(size))] * count), draw) for size in sizes]
     return recipe.layout.write(Problems.join(problems), recipe.task)
 
 
 @pytest.mark.parametrize("name", WEIGHTS)
-def test_answers_are_those_of_the_full_trace(name, monkeypatch):
+def test_answers_equal_those_of_the_full_trace(name, monkeypatch):
     """Answers equal those of the full trace, whether rows leave one by one or together."""
     model, recipe = (weights := load(name)).model.double(), weights.recipe
     batch, end = build_batch(recipe, [2, 5, 9], 6 if LONG else 2), recipe.layout.end_id(recipe.task)
@@ -120,7 +120,7 @@ def test_loops_after_a_row_has_stopped_are_not_computed(monkeypatch):
 
 @given(st.data())
 def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
-    class StopsAtOnce(Converged):
+    class FirstLoopRule(Converged):
         """A rule that stops every row after the first loop."""
 
         def done(self, trace, planned):
@@ -128,8 +128,8 @@ def test_a_rule_stops_no_row_before_the_loop_whose_answer_counts(data):
 
     weights = load("looped-parity")
     with pytest.raises(UsageError, match="done stopped a row after loop 1, whose answer is 2 loops earlier"):
-        predict_by_rules(weights.model, weights.recipe, build_batch(weights.recipe, [3], 6), [StopsAtOnce()])
+        predict_by_rules(weights.model, weights.recipe, build_batch(weights.recipe, [3], 6), [FirstLoopRule()])
     wrong = data.draw(st.sampled_from([None, 3, torch.ones(6), torch.ones(5, dtype=torch.bool)]))
-    StopsAtOnce.done = lambda self, trace, planned: wrong
+    FirstLoopRule.done = lambda self, trace, planned: wrong
     with pytest.raises(UsageError, match=r"done must return a torch\.bool for each of 6 rows"):
-        predict_by_rules(weights.model, weights.recipe, build_batch(weights.recipe, [3], 6), [StopsAtOnce()])
+        predict_by_rules(weights.model, weights.recipe, build_batch(weights.recipe, [3], 6), [FirstLoopRule()])

@@ -32,20 +32,20 @@ ANSWER_RULES = [MaxConfidence(extra=3), Converged(1, extra=3)]
 WAYS = [(r, s) for r in RECIPES for s in (Oracle(), After(3))] + [(PAIRS, Oracle(-1))]
 WAYS += [(r, s) for r in RECIPES[:3] for s in ANSWER_RULES]
 name_of = lambda part: part.name if hasattr(part, "limit") else f"{part.task.name}-{part.layout!r}"  # noqa: E731
-every_way = pytest.mark.parametrize(("recipe", "stopping"), WAYS, ids=name_of)
+all_recipes_and_rules = pytest.mark.parametrize(("recipe", "stopping"), WAYS, ids=name_of)
 
 
-def mixed_problems(recipe, count=16, top=4):
+def draw_mixed_problems(recipe, count=16, largest_size=4):
     """Return problems of mixed sizes."""
     draw = lw.stream(0, "several")
-    return recipe.task.sample(torch.randint(1, top + 1, (count, len(recipe.task.axes)), generator=draw), draw)
+    return recipe.task.sample(torch.randint(1, largest_size + 1, (count, len(recipe.task.axes)), generator=draw), draw)
 
 
 def split_rows(problems):
     return [problems.take(slice(i, i + 1)) for i in range(len(problems))]
 
 
-def plain_loops(model, recipe, problem, limit):
+def run_loops(model, recipe, problem, limit):
     """Return each loop's predictions for one row, and their mean log probability up to the first end symbol."""
     batch = recipe.layout.write(problem, recipe.task)
     end = recipe.layout.end_id(recipe.task)
@@ -62,11 +62,11 @@ def plain_loops(model, recipe, problem, limit):
 
 
 @torch.no_grad()
-def plain_answer(model, recipe, problem, stopping):
+def run_alone(model, recipe, problem, stopping):
     """Return symbols, confidence and loops of one row that is run alone."""
     model.eval()
     limit = int(stopping.limit(recipe.loops.planned(problem.rounds)))
-    predicted, sure = plain_loops(model, recipe, problem, limit)
+    predicted, sure = run_loops(model, recipe, problem, limit)
     k = limit
     if isinstance(stopping, MaxConfidence):
         k = min(i for i in range(limit) if sure[i] > max(sure) - 1e-6) + 1
@@ -84,17 +84,17 @@ def use_problems(monkeypatch, problems):
 # Answers
 
 
-@every_way
+@all_recipes_and_rules
 def test_answers_and_scores_equal_those_of_rows_run_alone(recipe, stopping, monkeypatch):
     """Rows of mixed sizes, which leave the batch after different loops, get the same answers as alone. Scores count
     these answers, also in batches of 50 tokens, where the last batch is partial."""
-    weights, problems = train_briefly(recipe), mixed_problems(recipe, count=13)
+    weights, problems = train_briefly(recipe), draw_mixed_problems(recipe, count=13)
     use_problems(monkeypatch, problems)
     end = recipe.layout.end_id(recipe.task)
     predicted = predict(weights.model, recipe, recipe.layout.write(problems, recipe.task), stopping)
     seen, rights, lengths = set(), [], []
     for i, problem in enumerate(split_rows(problems)):
-        symbols, sure, loops = plain_answer(weights.model, recipe, problem, stopping)
+        symbols, sure, loops = run_alone(weights.model, recipe, problem, stopping)
         assert predicted.symbols[i, : len(symbols)].tolist() == symbols
         assert not predicted.symbols[i, len(symbols) :].any()
         assert float(predicted.confidence[i]) == pytest.approx(sure, abs=1e-5)
@@ -119,7 +119,7 @@ def test_answers_and_scores_equal_those_of_rows_run_alone(recipe, stopping, monk
 @pytest.mark.parametrize("stopping", [Oracle(), *ANSWER_RULES], ids=repr)
 @pytest.mark.parametrize("recipe", RECIPES[:3], ids=name_of)
 def test_predictions_never_depend_on_the_true_answer(recipe, stopping):
-    problems, weights = mixed_problems(recipe), train_briefly(recipe)
+    problems, weights = draw_mixed_problems(recipe), train_briefly(recipe)
     other = replace(problems, answer=1 - problems.answer, answer_length=torch.ones_like(problems.rounds))
     batches = (recipe.layout.write(rows, recipe.task) for rows in (problems, other))
     one, two = (predict(weights.model, recipe, batch, stopping) for batch in batches)
@@ -130,7 +130,7 @@ def test_predictions_never_depend_on_the_true_answer(recipe, stopping):
 
 def test_dropout_is_off_and_gradients_are_not_kept():
     recipe = replace(PARITY, model=replace(MODEL, dropout=0.5))
-    model, batch = recipe.build().train(), PARITY.layout.write(mixed_problems(PARITY), PARITY.task)
+    model, batch = recipe.build().train(), PARITY.layout.write(draw_mixed_problems(PARITY), PARITY.task)
     one, two = (predict(model, recipe, batch, Oracle()) for _ in range(2))
     assert torch.equal(one.confidence, two.confidence)
     assert not one.confidence.requires_grad
@@ -194,7 +194,7 @@ RULES = [Oracle(), MaxConfidence(extra=3), After(3), Converged(1, extra=2), Afte
 
 @dataclass(frozen=True)
 class RowCountRule(OutputRule):
-    """A rule that chooses as many loops as it sees rows, which are three."""
+    """A rule that chooses as many loops as its batches have rows: three."""
 
     extra: int = 20
     together = 3
@@ -204,7 +204,7 @@ class RowCountRule(OutputRule):
 
 
 @pytest.mark.parametrize("precision", [None, 0.2])
-def test_batch_wise_rules_see_as_many_rows_beside_other_rules_as_alone(precision):
+def test_batch_wise_rules_get_equal_batches_alone_and_with_other_rules(precision):
     weights, rules = train_briefly(PARITY), [MaxConfidence(per="batch"), Oracle(), RowCountRule()]
     asked = {"samples": 20, "precision": precision}
     beside = list(evaluate(weights, [5, 9], stopping=rules, **asked))
@@ -215,8 +215,8 @@ def test_batch_wise_rules_see_as_many_rows_beside_other_rules_as_alone(precision
 
 
 @pytest.mark.parametrize("recipe", [PARITY, COPY, PAIRS], ids=name_of)
-def test_several_rules_at_once_score_as_each_does_alone(recipe, monkeypatch):
-    """A rule sees the same loops beside other rules as alone, although the model runs more loops for those."""
+def test_rules_measured_together_score_as_each_does_alone(recipe, monkeypatch):
+    """A rule gets the same loops with other rules as alone, although the model runs more loops for the others."""
     weights = train_briefly(recipe)
     for tokens in (evaluation.MAX_POSITIONS, 50):
         monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
@@ -303,7 +303,7 @@ def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
 
 
 def test_one_loop_for_many_rows_is_chosen_among_rows_of_one_length(monkeypatch):
-    """Batch-wise rules see rows of one length only, whatever shares their forward pass."""
+    """Batch-wise rules get rows of one length, even if rows of other lengths share the forward pass."""
     monkeypatch.setattr("lengthwise.experiment.stopping.PUBLISHED_BATCH", 4)
     weights, rule = train_briefly(SUMS), MaxConfidence(extra=3, per="batch")
     for tokens in (1, 100_000):
@@ -320,11 +320,11 @@ def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
     weights, passes = train_briefly(PARITY), []
     plain = evaluation.predict_by_rules
 
-    def counted(model, recipe, batch, rules):
+    def count_and_predict(model, recipe, batch, rules):
         passes.append(len(batch))
         return plain(model, recipe, batch, rules)
 
-    monkeypatch.setattr(evaluation, "predict_by_rules", counted)
+    monkeypatch.setattr(evaluation, "predict_by_rules", count_and_predict)
     monkeypatch.setattr(evaluation, "MAX_POSITIONS", 100)
     list(evaluate(weights, [1, 2, 3, 30], samples=8))
     assert passes == [24, 3, 3, 2]  # rows of 2 to 4 positions; then those of 31, three at a time
@@ -340,7 +340,7 @@ def test_sizes_share_a_forward_pass_where_they_fit(monkeypatch):
 # Next-token layouts
 
 
-def greedy(model, recipe, problem):
+def decode_greedily(model, recipe, problem):
     """Decode greedily without a cache: append the likeliest symbol and read the row again, up to the end."""
     task, layout = recipe.task, recipe.layout
     vocab = layout.vocabs(task)[0]
@@ -364,12 +364,12 @@ def greedy(model, recipe, problem):
 def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, monkeypatch):
     with torch.enable_grad():
         weights, total = train_briefly(recipe), 0
-    problems = mixed_problems(recipe, 24)
+    problems = draw_mixed_problems(recipe, 24)
     for problem in split_rows(problems):
         use_problems(monkeypatch, problem)
         (score,) = evaluate(weights, [2], samples=1)
         wanted = [*problem.answer[0, : int(problem.answer_length)].tolist(), recipe.layout.end_id(recipe.task)]
-        symbols = greedy(weights.model, recipe, problem)
+        symbols = decode_greedily(weights.model, recipe, problem)
         assert score.exact == (symbols == wanted)
         decoded = decode(weights.model, recipe, recipe.layout.write(problem, recipe.task), Oracle())
         assert decoded.symbols[0, : len(symbols)].tolist() == symbols
@@ -429,15 +429,15 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize("text", SIZES)
-def test_sizes_as_text(text):
+def test_sizes_are_parsed_from_text(text):
     assert parse_sizes(text) == SIZES[text]
     assert parse_grid("8,2x3") == [8, *SIZES["1-2x1-3"]]
 
 
 @given(st.integers(1, 50), st.integers(0, 50), st.integers(1, 9))
-def test_a_span_of_sizes_is_inclusive(low, more, step):
-    assert parse_sizes(f"{low}-{low + more}") == list(range(low, low + more + 1))
-    assert parse_sizes(f"{low}-{low + more * step}:{step}") == [low + i * step for i in range(more + 1)]
+def test_a_span_of_sizes_is_inclusive(low, count, step):
+    assert parse_sizes(f"{low}-{low + count}") == list(range(low, low + count + 1))
+    assert parse_sizes(f"{low}-{low + count * step}:{step}") == [low + i * step for i in range(count + 1)]
 
 
 @pytest.mark.parametrize("text", MALFORMED)
@@ -471,29 +471,29 @@ def test_default_sizes_start_at_the_training_length_and_end_where_the_task_does(
 # Sampling until the interval is narrow
 
 
-def cumulative_successes(share, seed, count=12_000):
-    """Return, for n = 1, 2, …, how many of n problems are right, if each is right with probability ``share``."""
-    return (torch.rand(count, generator=torch.Generator().manual_seed(seed)) < share).cumsum(0).tolist()
+def cumulative_successes(probability, seed, count=12_000):
+    """Return, for n = 1, 2, …, how many of n problems are right, if each is right with ``probability``."""
+    return (torch.rand(count, generator=torch.Generator().manual_seed(seed)) < probability).cumsum(0).tolist()
 
 
-def sample_until_narrow(right, precision, most=10_000):
+def sample_until_narrow(successes, precision, max_samples=10_000):
     """Return the sample size at which sampling ends, and how many problems were right by then."""
     count = evaluation.smallest_sample_size(precision)
-    while (more := min(most, evaluation.needed_sample_size(right[count - 1], count, precision))) > count:
+    while (more := min(max_samples, evaluation.needed_sample_size(successes[count - 1], count, precision))) > count:
         count = more
-    return count, right[count - 1]
+    return count, successes[count - 1]
 
 
 @pytest.mark.parametrize("precision", [0.02, 0.1])
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.97, 1.0])
-def test_an_interval_of_a_sample_that_ends_early_still_covers(share, precision):
-    """The interval is as narrow as requested, and covers the true share in at least 90 % of the draws."""
-    ends = [sample_until_narrow(cumulative_successes(share, seed), precision) for seed in range(200)]
+@pytest.mark.parametrize("probability", [0.0, 0.01, 0.3, 0.97, 1.0])
+def test_intervals_of_samples_that_end_early_cover_the_true_probability(probability, precision):
+    """The interval is as narrow as requested, and covers the true probability in at least 90 % of the draws."""
+    ends = [sample_until_narrow(cumulative_successes(probability, seed), precision) for seed in range(200)]
     intervals = [wilson_interval(right / count, count) for count, right in ends]
     assert all(high - low <= 2 * precision for low, high in intervals)
-    assert sum(low - 1e-9 <= share <= high + 1e-9 for low, high in intervals) >= 0.9 * len(ends)
+    assert sum(low - 1e-9 <= probability <= high + 1e-9 for low, high in intervals) >= 0.9 * len(ends)
     fixed = 0.97 / precision**2  # about what a share of 0.5 takes
-    assert share == 0.3 or sum(count for count, _ in ends) / len(ends) < fixed / 4
+    assert probability == 0.3 or sum(count for count, _ in ends) / len(ends) < fixed / 4
 
 
 def test_precision_decides_how_many_problems_are_measured():

@@ -47,13 +47,13 @@ def render(table, width=100):
 # Measuring
 
 
-@pytest.mark.parametrize("trained", [PARITY, SUMS, PAIRS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
-def test_a_family_scores_as_it_does_alone(trained):
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, PAIRS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+def test_a_family_has_the_same_scores_together_and_alone(recipe):
     """Answering equal problems once, and measuring all families together, changes no score."""
-    weights = train_briefly(trained)
-    size = 12 if len(trained.task.axes) == 1 else 9
+    weights = train_briefly(recipe)
+    size = 12 if len(recipe.task.axes) == 1 else 9
     found = {score.problems: score for score in evaluate_families(weights, [size], samples=30, seed=3)}
-    assert list(found) == [family.name for family in trained.task.families]
+    assert list(found) == [family.name for family in recipe.task.families]
     for name in [*found][:: 1 if LONG else 6]:
         (alone,) = evaluate(weights, [size], samples=30, kind=name, seed=3)
         assert replace(found[name], family="alone") == alone
@@ -99,7 +99,7 @@ def test_problems_of_no_known_kind_are_refused_in_one_line():
         list(evaluate(train_briefly(PARITY), [9], kind="run"))
 
 
-def test_families_from_python():
+def test_python_returns_families_and_measures_them():
     assert lw.families("parity")["palindrome"] == "Rows that read the same backwards."
     assert set(lw.families("addition", "base=2")) == {family.name for family in lw.Addition(2).families}
     assert lw.families("Addition(base=2)") == lw.families("addition", "base=2")
@@ -142,7 +142,7 @@ def test_family_names_change_nothing_if_families_is_0():
         (["families=0.1", "family_names=(twce,)"], "did you mean twice"),
     ],
 )
-def test_an_impossible_share_of_families_is_refused(changes, message):
+def test_an_impossible_fraction_of_families_is_refused(changes, message):
     with pytest.raises(lw.UsageError, match=message):
         lw.find("looped-pairs", *changes)
 
@@ -154,26 +154,26 @@ def test_families_and_the_harder_set_may_share_all_of_a_batch():
         assert recipe.families + recipe.hard <= 1
 
 
-@pytest.mark.parametrize("marked", [False, True], ids=["alone", "marked"])
-def test_a_window_cannot_tell_the_first_of_equal_columns_from_the_next_without_a_mark(marked):
+@pytest.mark.parametrize("has_mark", [False, True], ids=["alone", "marked"])
+def test_local_attention_distinguishes_equal_columns_only_with_a_mark(has_mark):
     """Local attention averages equal columns to equal states; only ``Mark`` separates the first column."""
     own = lw.find("looped-pairs").model
     assert Mark() in own.positions  # the shipped recipe needs it: 99999999 + 99999999
-    recipe = lw.find("looped-pairs", f"model.positions=(Local(reach=1),{'Mark()' * marked})")
+    recipe = lw.find("looped-pairs", f"model.positions=(Local(reach=1),{'Mark()' * has_mark})")
     model = recipe.build().eval()
     inputs = recipe.layout.write(recipe.task.parse("99999999+99999999"), recipe.task).inputs
     with torch.no_grad():
         *_, (_, _, state) = lw.unroll(model, inputs, torch.tensor([12]))
     apart = float((state[0, 0] - state[0, 1]).abs().max())
-    assert apart > 1e-2 if marked else apart < 1e-5
+    assert apart > 1e-2 if has_mark else apart < 1e-5
 
 
 # Attacks
 
 
-@pytest.mark.parametrize(("trained", "size"), [(NEXT, 9), (PAIRS, 12)], ids=["copy", "addition"])
-def test_an_attack_finds_wrong_answers_and_is_reproducible(trained, size):
-    weights = train_briefly(trained)
+@pytest.mark.parametrize(("recipe", "size"), [(NEXT, 9), (PAIRS, 12)], ids=["copy", "addition"])
+def test_an_attack_finds_wrong_answers_and_is_reproducible(recipe, size):
+    weights = train_briefly(recipe)
     found = attack(weights, [size], tries=200, seed=1)
     assert found == attack(weights, [size], tries=200, seed=1)
     assert found["tries"] >= 200
@@ -249,14 +249,14 @@ def add_family(run, name, *rows):
     return run
 
 
-def two_families(**changes):
+def build_run_with_families(**changes):
     run = build_run(recipe(**changes), (8, 1.0, MANY), (16, 1.0, MANY), (24, 1.0, MANY))
     add_family(run, "runs", (8, 1.0), (16, 1.0), (24, 0.5))
     return add_family(run, "palindrome", (8, 1.0), (16, 0.995), (24, 1.0), (1, 1.0))
 
 
-def test_the_worst_family_is_a_line_beside_uniform_problems():
-    lines = curves([two_families()])
+def test_the_worst_family_and_uniform_problems_have_separate_lines():
+    lines = curves([build_run_with_families()])
     assert [line.problems for line in lines] == ["uniform", WORST_FAMILY]
     points = {point.length: (point.mean, point.families) for point in lines[1].points()}
     assert (points[16], points[24]) == ((0.995, ("palindrome",)), (0.5, ("runs",)))
@@ -264,8 +264,8 @@ def test_the_worst_family_is_a_line_beside_uniform_problems():
     assert name_curves(lines)[1] == "looped-parity, worst family"
 
 
-def test_the_longest_length_needs_the_worst_family_too():
-    (row,) = score_card([two_families()])
+def test_a_length_counts_as_solved_only_if_the_worst_family_is_solved():
+    (row,) = score_card([build_run_with_families()])
     assert (row["longest"], row["longest_uniform"], row["generalise"]) == (["16"], ["24"], 1)
     assert row["worst"] == {"family": "runs", "size": "24", "exact": 0.5}
     assert "runs 0.50 at 24" in " ".join(render(card_table([row]), width=160).split())
@@ -316,8 +316,8 @@ def test_a_model_that_has_not_learned_its_training_length_is_marked_everywhere()
     assert describe_misfit(0.9897, 8) == "not fitted: 0.989 at 8"  # not rounded up to the bound
 
 
-def test_tables_of_families_name_the_worst_and_count_the_rest():
-    rows = two_families().rows("scores")
+def test_tables_of_families_name_the_worst_and_count_wrong_answers():
+    rows = build_run_with_families().rows("scores")
     every = rows[0] | {"problems": "every", "sizes": [2], "exact": 0.5, "count": 2}
     shown = render(worst_table([*rows, every], (8,)))
     assert "every problem" in shown and "1 of 2 wrong" in shown
@@ -342,7 +342,7 @@ def test_the_lengths_a_recipe_was_chosen_on_do_not_change_its_id():
     assert score_card([run])[0]["chosen_on"] == [8, 10]
 
 
-def test_the_shortest_failures_are_kept_in_whatever_order_they_come():
+def test_the_shortest_failures_are_kept_whatever_their_order():
     draw = Random(0)
     texts = [str(number) * draw.randint(1, 3) for number in range(500)]
     tried = [Attempt(text, "uniform", draw.random() < 0.5, draw.choice([-1.0, -2.0])) for text in texts]
@@ -377,7 +377,7 @@ def test_sealed_problems_are_measured_once_and_belong_to_their_weights():
 
 
 def test_rules_give_the_same_sealed_scores_together_and_alone(monkeypatch):
-    """Rules measured before or not give equal sealed scores; one run of the model measures all missing ones."""
+    """Sealed scores do not depend on which rules are measured together; one model run measures all missing rules."""
     rules, asked, found, calls = [lw.Oracle(), lw.MaxConfidence(extra=3)], {"samples": 20, "family_samples": 2}, [], []
     monkeypatch.setattr(families, "evaluate", lambda *given, **how: calls.append(how) or evaluate(*given, **how))
     for groups in ([rules], [rules[:1], rules], [[rule] for rule in rules]):
@@ -406,13 +406,13 @@ def test_family_scores_are_stored_size_by_size(monkeypatch):
     assert {tuple(row["sizes"]) for row in run.rows("scores") if row["problems"] == "palindrome"} == {(8,)}
 
 
-@pytest.mark.parametrize("written", [1, 12])
-def test_sealed_problems_are_all_measured_whenever_the_process_dies(written, monkeypatch):
+@pytest.mark.parametrize("rows_before_crash", [1, 12])
+def test_sealed_problems_are_all_measured_even_if_the_process_dies(rows_before_crash, monkeypatch):
     run, append = untrained_run(), Run.append
     asked = {"samples": 5, "family_samples": 2}
 
     def append_or_crash(self, name, *rows):
-        if len(self.rows(name)) >= written:
+        if len(self.rows(name)) >= rows_before_crash:
             raise Crash
         append(self, name, *rows)
 
@@ -454,7 +454,7 @@ def test_evaluate_shows_families_unless_uniform_only():
     assert "palindrome" in run_command(*words[:-1], "--families")
 
 
-def test_the_worst_family_stands_beside_uniform_problems_by_the_same_rule():
+def test_evaluate_shows_uniform_problems_and_the_worst_family_under_each_rule():
     words = ["evaluate", "looped-pairs", "--lengths", "8", "--samples", "20"]
     rules = ["--stopping", "Oracle", "--stopping", "After(loops=1)", "--stopping", "MaxConfidence(per=batch)"]
     rows = [line.split() for line in run_command(*words, *rules).splitlines()]
@@ -474,35 +474,35 @@ def test_families_of_the_interface_are_measured_by_the_rules_of_the_command():
     assert [row["stopping"] for row in rows if row["problems"] == "runs"] == ["Oracle", "After(loops=1)"]
 
 
-def family_rows(options, *, recipe="looped-parity", few=FEW):
+def train_and_read_scores(options, *, recipe="looped-parity", changes=FEW):
     """Train by the command line with ``options``; return the run's scores."""
-    run_command("train", recipe, *few, "--quiet", *options.split())
-    return Run.locate(lw.find(recipe, *few)).rows("scores")
+    run_command("train", recipe, *changes, "--quiet", *options.split())
+    return Run.locate(lw.find(recipe, *changes)).rows("scores")
 
 
-def values_of_family_runs(rows, name):
+def list_values_of_runs(rows, name):
     return [row[name] for row in rows if row["problems"] == "runs"]
 
 
 def test_more_samples_measure_more_problems_of_each_family():
     for samples in (20, 200, 200):
-        rows = family_rows(f"--families --lengths 12 --samples {samples}")
-    assert values_of_family_runs(rows, "count") == [2, 20]
+        rows = train_and_read_scores(f"--families --lengths 12 --samples {samples}")
+    assert list_values_of_runs(rows, "count") == [2, 20]
 
 
-@pytest.mark.parametrize(("sizes", "measured"), [("3x4,8x3,9x1", [[3, 4], [8, 3]]), ("1-3x2-4,3", [[3, 3]])])
-def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measured):
+@pytest.mark.parametrize(("sizes", "measured_sizes"), [("3x4,8x3,9x1", [[3, 4], [8, 3]]), ("1-3x2-4,3", [[3, 3]])])
+def test_families_are_measured_at_pairs_of_sizes_but_not_on_a_map(sizes, measured_sizes):
     few = ["steps=2", "batch=2", "lengths.top=4", "watch.every=0"]
-    rows = family_rows(f"--families --lengths {sizes} --samples 10", recipe="abacus-addition", few=few)
-    assert values_of_family_runs(rows, "sizes") == measured
+    rows = train_and_read_scores(f"--families --lengths {sizes} --samples 10", recipe="abacus-addition", changes=few)
+    assert list_values_of_runs(rows, "sizes") == measured_sizes
 
 
 def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others():
-    family_rows("--lengths 12 --samples 20")
+    train_and_read_scores("--lengths 12 --samples 20")
     run = Run.locate(lw.find("looped-parity", *FEW))
     run_command("evaluate", str(run.folder), "--family", "runs", "--lengths", "12", "--samples", "40", "--quiet")
     assert [row["problems"] for row in run.rows("scores")] == ["uniform", "runs"]
-    rows = family_rows("--lengths 12 --samples 20 --families")
+    rows = train_and_read_scores("--lengths 12 --samples 20 --families")
     families = {row["problems"] for row in rows if row["sizes"] == [12] and "family" not in row}
     assert families == {"uniform", *lw.families("parity")}
 
@@ -510,14 +510,14 @@ def test_a_family_that_was_measured_by_name_is_measured_again_with_the_others():
 def test_families_are_measured_by_every_rule_that_looks_at_one_problem_at_a_time():
     further = " --stopping Converged() --stopping MaxConfidence(per=batch)"
     for rules in ("", further, further):
-        rows = family_rows(f"--families --lengths 12 --samples 20{rules}")
-    assert values_of_family_runs(rows, "stopping") == ["Oracle", "Converged"]
+        rows = train_and_read_scores(f"--families --lengths 12 --samples 20{rules}")
+    assert list_values_of_runs(rows, "stopping") == ["Oracle", "Converged"]
     few = [*FEW, "stopping=MaxConfidence(per=batch)"]  # there is no other rule
-    rows = family_rows("--families --lengths 12 --samples 20", few=few)
-    assert values_of_family_runs(rows, "stopping") == ["MaxConfidence(per=batch)"]
+    rows = train_and_read_scores("--families --lengths 12 --samples 20", changes=few)
+    assert list_values_of_runs(rows, "stopping") == ["MaxConfidence(per=batch)"]
 
 
-def test_attack_from_the_command_line():
+def test_the_attack_command_reports_wrong_answers():
     words = ["attack", "looped-parity", "--lengths", "6", "--tries", "40"]
     assert "nothing found (not a proof" in run_command(*words)
     found = json.loads(run_command(*words, "--json"))

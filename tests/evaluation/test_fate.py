@@ -98,7 +98,7 @@ def single_loop_weights():
 
 
 @pytest.mark.parametrize(
-    ("work", "message"),
+    ("call", "message"),
     [
         (lambda: lw.depth("abacus-addition"), "its inputs hold the right answer"),
         (lambda: lw.depth(single_loop_weights()), "`depth` needs looped weights"),
@@ -109,9 +109,9 @@ def single_loop_weights():
         (lambda: Fates().plot(), "there is nothing to draw"),
     ],
 )
-def test_unsupported_weights_and_options_are_refused(work, message):
+def test_unsupported_weights_and_options_are_refused(call, message):
     with pytest.raises(lw.UsageError, match=message):
-        work()
+        call()
 
 
 def test_movement_is_a_mean_over_real_positions():

@@ -10,7 +10,7 @@ MARK_ID, EQUALS_ID, END_ID = 2, 3, 4
 
 
 class WrongScratchpad(nn.Module):
-    """A model that writes wrong running parities, then the parity or, if ``copying``, its own last one."""
+    """A model that writes wrong running parities, then the right parity or, if ``copying``, its last wrong one."""
 
     def __init__(self, copying):
         super().__init__()

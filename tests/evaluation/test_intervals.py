@@ -20,41 +20,41 @@ DRAWS = 1000
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-def score(right, problems=b"the same"):
-    share = sum(right) / len(right)
-    outcomes = Outcomes(problems, bytes(right))
-    return Score("t", "w", "r", "uniform", (1,), len(right), share, None, share, 1.0, outcomes=outcomes)
+def score(successes, problems=b"the same"):
+    share = sum(successes) / len(successes)
+    outcomes = Outcomes(problems, bytes(successes))
+    return Score("t", "w", "r", "uniform", (1,), len(successes), share, None, share, 1.0, outcomes=outcomes)
 
 
 # Rules that choose one loop for a batch
 
 
-@pytest.mark.parametrize("share", [0.1, 0.263, 0.5, 0.9])
+@pytest.mark.parametrize("probability", [0.1, 0.263, 0.5, 0.9])
 @pytest.mark.parametrize("count", [1000, 6400])
-def test_an_interval_over_batches_covers(share, count):
-    """If batches are right or wrong as a whole, intervals over batches cover the truth; over problems, not."""
+def test_an_interval_over_batches_covers_the_true_probability(probability, count):
+    """If whole batches are right or wrong, intervals over batches cover the truth; intervals over problems do not."""
     drawn = random.Random(0)
     over_batches = over_problems = 0
     for _ in range(DRAWS):
-        right = sum(min(512, count - start) for start in range(0, count, 512) if drawn.random() < share)
+        right = sum(min(512, count - start) for start in range(0, count, 512) if drawn.random() < probability)
         whole = Score("t", "w", "r", "uniform", (1,), count, right / count, None, 1.0, 1.0, together=512)
         low, high = whole.interval
-        over_batches += low <= share <= high
+        over_batches += low <= probability <= high
         low, high = wilson_interval(right / count, count)
-        over_problems += low <= share <= high
+        over_problems += low <= probability <= high
     assert over_batches >= 0.93 * DRAWS
     assert over_problems < 0.6 * DRAWS
 
 
 @pytest.mark.parametrize("lowest", [0.5, 0.9, 0.99])
-@pytest.mark.parametrize("others", [0.0, 0.05])
-def test_an_interval_of_the_worst_family_covers_the_lowest_of_all(lowest, others):
+@pytest.mark.parametrize("gap", [0.0, 0.05])
+def test_an_interval_of_the_worst_family_covers_the_lowest_of_all(lowest, gap):
     """The worst of 24 equal families scores below the true value by chance, so its own interval is mostly too low."""
     drawn, covered = random.Random(0), 0
     for _ in range(200):
         rows = []
         for number in range(24):
-            share = lowest if number == 0 else min(lowest + others, 1)
+            share = lowest if number == 0 else min(lowest + gap, 1)
             right = [drawn.random() < share for _ in range(100)]
             rows.append(replace(score(right), problems=f"family-{number}").row())
         (worst,) = worst_rows(rows)
@@ -102,7 +102,7 @@ JOINT = {  # probabilities that both are right, only the first, only the second,
 }
 
 
-def coverage(joint, pairing, count=120):
+def measure_coverage(joint, pairing, count=120):
     drawn, true, held = random.Random(1), joint[2] - joint[1], 0
     cells = ((1, 1), (1, 0), (0, 1), (0, 0))
     for _ in range(DRAWS):
@@ -113,10 +113,11 @@ def coverage(joint, pairing, count=120):
 
 
 @pytest.mark.parametrize("kind", JOINT)
-def test_intervals_of_pairs_and_of_unknown_pairing_cover(kind):
-    assert 0.93 <= coverage(JOINT[kind], "paired") <= 0.995  # few discordant problems give few possible intervals
-    assert coverage(JOINT[kind], "unknown") >= 0.93
-    assert kind != "disjoint errors" or coverage(JOINT[kind], "independent") < 0.88
+def test_intervals_of_pairs_and_of_unknown_pairing_cover_the_true_difference(kind):
+    # Few discordant problems give few possible intervals.
+    assert 0.93 <= measure_coverage(JOINT[kind], "paired") <= 0.995
+    assert measure_coverage(JOINT[kind], "unknown") >= 0.93
+    assert kind != "disjoint errors" or measure_coverage(JOINT[kind], "independent") < 0.88
 
 
 def test_the_same_problems_are_compared_in_pairs(tmp_path):

@@ -17,7 +17,7 @@ RULES = [After(3), Settled(0.5, most=9), Converged(1, most=9), MaxConfidence(mos
 BOTH = pytest.mark.parametrize("pick", ["confidence", "residual"])
 
 
-def evaluate(words):
+def run_evaluate(words):
     """Run ``evaluate`` at size 4 and return its exit status."""
     return entry._run(entry.parse(["evaluate", *words.split(), "--lengths", "4"]))
 
@@ -88,7 +88,7 @@ def test_a_single_restart_equals_the_plain_rule(sudoku):
 def test_the_command_line_and_python_write_rows_under_the_rule_s_name(capsys):
     rule = "Restarts(rule=After(loops=4), count=3, pick=residual)"
     words = "looped-sudoku --samples 9 --uniform-only --json --stopping After(loops=4) --restarts 3 --pick residual"
-    assert evaluate(words) == 0
+    assert run_evaluate(words) == 0
     (row,) = json.loads(capsys.readouterr().out)
     assert row["stopping"] == rule and row["loops"] == 4 and row["ran"] == 12
     (score,) = lw.evaluate("looped-sudoku", [4], samples=9, stopping=rule)
@@ -111,7 +111,7 @@ def test_shown_confidence_is_that_of_the_kept_answer():
     ],
 )
 def test_unsupported_restarts_are_refused_in_one_line(words, line, capsys):
-    assert evaluate(f"{words} --samples 1") == 2
+    assert run_evaluate(f"{words} --samples 1") == 2
     message = capsys.readouterr().err.strip()
     assert message.startswith(f"lengthwise: {line}") and "\n" not in message
 

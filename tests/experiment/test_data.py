@@ -31,7 +31,7 @@ class ReverseLetters(strings.Reverse):
     symbols = ("a", "b")
 
 
-def texts(problems):
+def list_prompts(problems):
     return [prompt for prompt, _ in prompts_and_answers(lw.Addition(), problems)]
 
 
@@ -61,9 +61,9 @@ def test_family_problems_use_base_puzzles_of_their_own_split(monkeypatch):
 
 def test_a_larger_set_begins_with_the_smaller_and_another_seed_gives_another():
     found = draw_set(2000)
-    whole = texts(found)
-    assert len(whole) == 2000 == len(set(whole)) and texts(draw_set(700)) == whole[:700]
-    assert len(set(texts(draw_set(700, seed=1))) & set(whole)) < 100
+    whole = list_prompts(found)
+    assert len(whole) == 2000 == len(set(whole)) and list_prompts(draw_set(700)) == whole[:700]
+    assert len(set(list_prompts(draw_set(700, seed=1))) & set(whole)) < 100
     assert all(
         answer == lw.Addition().reference(prompt) for prompt, answer in prompts_and_answers(lw.Addition(), found)
     )
@@ -75,10 +75,10 @@ def test_a_set_is_drawn_in_chunks_without_duplicates():
     while len(wanted) < 700:
         draw = rng.stream(0, "set", "addition", number)
         drawn = lw.Uniform(2).problems(lw.Addition(), 0, 100, draw)
-        kept = texts(drawn.take(Finite(1).mask_part("train", drawn)))
+        kept = list_prompts(drawn.take(Finite(1).mask_part("train", drawn)))
         wanted = list(dict.fromkeys([*wanted, *kept]))
         number += 1
-    assert texts(draw_set(700, lengths=lw.Uniform(2))) == wanted[:700]
+    assert list_prompts(draw_set(700, lengths=lw.Uniform(2))) == wanted[:700]
 
 
 @pytest.mark.parametrize("count", [127, 128, 200, 40_000])
@@ -98,16 +98,16 @@ def test_tasks_may_have_any_number_of_symbols(count, monkeypatch):
 
 
 @given(st.integers(0, 1000), st.integers(0, 6))
-def test_a_prompt_s_hash_depends_on_neither_padding_nor_dtype(seed, more):
+def test_a_prompt_s_hash_depends_on_neither_padding_nor_dtype(seed, padding):
     problems = lw.Copy(36).sample(torch.randint(1, 9, (50, 1)), rng.stream(seed, "hash"))
-    padded = replace(problems, prompt=torch.nn.functional.pad(problems.prompt, (0, more), value=3))
+    padded = replace(problems, prompt=torch.nn.functional.pad(problems.prompt, (0, padding), value=3))
     hashes = hash_prompts(problems)
     assert torch.equal(hashes, hash_prompts(padded)) and (hashes >= 0).all()
     assert torch.equal(hashes, hash_prompts(problems.to_smallest_type(36)))
     assert len(hashes.unique()) == len({prompt for prompt, _ in prompts_and_answers(lw.Copy(36), problems)})
 
 
-def test_hashes_by_hand():
+def test_hashes_equal_those_computed_by_hand():
     """Hashes are FNV-1a followed by MurmurHash3's finaliser, computed here with Python's integers."""
     problems = lw.Parity().parse("10110")
     code, most = 0xCBF29CE484222325, 2**64 - 1
@@ -130,17 +130,17 @@ def test_parts_are_disjoint_and_complete():
 
 
 def test_test_and_validation_problems_are_in_no_training_set():
-    known = set(texts(draw_set(1500, lengths=lw.Uniform(2))))
+    known = set(list_prompts(draw_set(1500, lengths=lw.Uniform(2))))
     recipe = replace(RECIPE, lengths=lw.Uniform(2), source=Finite(1500))
-    tested = texts(data.evaluation_problems(recipe, 2, 300, seed=0))
-    watched = texts(data.evaluation_problems(recipe, 2, 300, seed=0, step=7))
-    watched += texts(data.validation_problems(recipe, 300))
+    tested = list_prompts(data.evaluation_problems(recipe, 2, 300, seed=0))
+    watched = list_prompts(data.evaluation_problems(recipe, 2, 300, seed=0, step=7))
+    watched += list_prompts(data.validation_problems(recipe, 300))
     assert not known & set(tested) and not known & set(watched) and not set(tested) & set(watched)
     assert len(tested) == 300 and set(map(len, tested)) == {5}
 
 
 @dataclass(frozen=True)
-class _OddStart(lw.Fresh):
+class _OddStartSource(lw.Fresh):
     """A source that trains on prompts that start with an odd symbol, and tests on the others."""
 
     def mask_part(self, purpose, problems):
@@ -148,8 +148,8 @@ class _OddStart(lw.Fresh):
 
 
 @pytest.mark.parametrize("families", [0.0, 0.5])
-def test_a_source_of_one_s_own_keeps_its_tests_out_of_training(families):
-    recipe = replace(RECIPE, source=_OddStart(), families=families)
+def test_a_user_s_source_keeps_its_test_problems_out_of_training(families):
+    recipe = replace(RECIPE, source=_OddStartSource(), families=families)
     for step in range(3):
         batch, _ = data.draw_batch(recipe, step)
         assert len(batch) == recipe.batch
@@ -183,14 +183,14 @@ def test_a_source_s_mistakes_are_reported(message):
 
 
 @dataclass(frozen=True)
-class _SixTenths(lw.Source):
+class _SixTenthsSource(lw.Source):
     def mask_part(self, purpose, problems):
         return problems.sizes[:, 0] % 5 < 3
 
 
 def test_a_source_that_leaves_problems_out_keeps_the_fraction_of_families():
     settings = {"lengths": lw.Uniform(19, 10), "batch": 1000, "families": 0.5, "family_names": ("one-symbol",)}
-    batch, _ = data.draw_batch(replace(lw.find("looped-parity"), source=_SixTenths(), **settings), 0)
+    batch, _ = data.draw_batch(replace(lw.find("looped-parity"), source=_SixTenthsSource(), **settings), 0)
     ones = (batch.inputs.tokens == 1).sum(1)
     assert 0.45 < ((ones == 0) | (ones == batch.rounds)).float().mean() < 0.55
 
@@ -205,7 +205,7 @@ class _LengthTask(ReverseLetters):
         return lw.Problems(sizes, rows % 2, length, sizes.clone(), torch.ones_like(length), rounds=length)
 
 
-def test_an_id_that_is_no_symbol_is_named_before_training():
+def test_an_id_beyond_the_symbols_is_reported_before_training():
     recipe = replace(RECIPE, task=_LengthTask(), source=Fresh())
     message = r"^_length-task: an answer holds the id 5; its symbols are 0 to 3$"
     assert len(data.evaluation_problems(recipe, 3, 4, seed=0)) == 4

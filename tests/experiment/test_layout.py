@@ -26,8 +26,8 @@ from lengthwise.testing.laws_of_tasks import prompts_and_answers
 
 
 @dataclass(frozen=True)
-class ManySymbols(lw.Copy):
-    """Copy of more symbols than fit a byte."""
+class Copy300(lw.Copy):
+    """Copy with 300 symbols, more than fit a byte."""
 
     @property
     def symbols(self):
@@ -35,7 +35,7 @@ class ManySymbols(lw.Copy):
 
 
 ADDITIONS = [(), (3, "least"), (10, "least", True, True), (2, "most", True, False), (10, "most", False, True)]
-NAMED = [ManySymbols(), lw.Parity(), lw.Copy(), lw.Copy(36), *(lw.Addition(*form) for form in ADDITIONS), Expression()]
+NAMED = [Copy300(), lw.Parity(), lw.Copy(), lw.Copy(36), *(lw.Addition(*form) for form in ADDITIONS), Expression()]
 ROWS = [FullOutput(), FullOutput(3), NextToken(), NextToken(2)]
 ROWS += [NextToken(framed=True), FullOutput(2, framed=True), FullOutput(causal=False)]
 FORMS = [*ROWS, Pairs(), Pairs(carry=False)]
@@ -49,17 +49,17 @@ KINDS = {
     for task, layout in EVERY
 }
 CHOSEN = EVERY if LONG else choose_covering(KINDS)
-every = pytest.mark.parametrize(("task", "layout"), CHOSEN, ids=repr)
+all_pairs = pytest.mark.parametrize(("task", "layout"), CHOSEN, ids=repr)
 IN_ROWS = [pair for pair in CHOSEN if isinstance(pair[1], (FullOutput, NextToken))]
 
 
-def sample(task, count=20, top=6, seed=0):
+def sample_problems(task, count=20, largest_size=6, seed=0):
     draw = lw.stream(seed, "layout", repr(task))
-    small = torch.tensor([*task.list_smallest_sizes(top)])
+    small = torch.tensor([*task.list_smallest_sizes(largest_size)])
     return task.sample(small[torch.randint(len(small), (count, len(task.axes)), generator=draw)], draw)
 
 
-@every
+@all_pairs
 def test_the_laws_of_layouts_hold_on_every_task(task, layout, monkeypatch):
     monkeypatch.setattr(laws_of_layouts, "TASKS", (task,))
     assert not check_part(layout).broken
@@ -77,7 +77,7 @@ def test_each_layout_accepts_what_it_can_write():
 # Inputs
 
 
-def plain_row(task, layout, prompt, answer, slots):
+def write_row(task, layout, prompt, answer, slots):
     """Return a row's tokens, targets and digit positions in plain Python; ``prompt`` and ``answer`` are symbols."""
     before = [*"^" * layout.framed, *prompt, "=", *"#" * layout.pauses]
     first, tail = len(before) - 1, [*answer, *"$" * (slots - len(answer))]
@@ -93,13 +93,13 @@ def plain_row(task, layout, prompt, answer, slots):
 
 @pytest.mark.parametrize("top", [6, 30])
 @pytest.mark.parametrize(("task", "layout"), IN_ROWS, ids=repr)
-def test_rows_against_rows_written_in_plain_python(task, layout, top):
-    problems = sample(task, top=1 if isinstance(task, Expression) else top)
+def test_rows_equal_rows_written_in_plain_python(task, layout, top):
+    problems = sample_problems(task, largest_size=1 if isinstance(task, Expression) else top)
     batch, vocab = layout.write(problems, task), layout.vocabs(task)[0]
     slots, inputs = task.answer_slots(problems.sizes) + 1, batch.inputs
     for i, (prompt, answer) in enumerate(prompts_and_answers(task, problems)):
         count, symbols = int(slots[i]), (task.vocab.split(prompt), task.vocab.split(answer))
-        tokens, targets, positions = plain_row(task, layout, *symbols, count)
+        tokens, targets, positions = write_row(task, layout, *symbols, count)
         length, first = len(tokens), len(tokens) - count
         assert inputs.padding_mask[i].nonzero()[:, 0].tolist() == [*range(length)]
         assert [vocab.symbols[j] for j in inputs.tokens[i, :length]] == tokens
@@ -114,7 +114,7 @@ def test_rows_against_rows_written_in_plain_python(task, layout, top):
 
 @pytest.mark.parametrize(("task", "layout"), [p for p in CHOSEN if isinstance(p[1], Pairs)], ids=repr)
 def test_pairs_stack_the_operands_and_end_blank(task, layout):
-    problems = sample(task)
+    problems = sample_problems(task)
     reads, writes = layout.vocabs(task)
     batch = layout.write(problems, task)
     assert len(reads) == task.base**2 and len(writes) == task.base
@@ -135,7 +135,7 @@ def test_pairs_stack_the_operands_and_end_blank(task, layout):
 @pytest.mark.parametrize("task", NAMED[::3], ids=repr)
 def test_a_whole_tail_is_supervised_and_level_rows_are_extended_to_the_longest(task):
     """All answer slots are supervised, those after the answer with the end symbol; nothing else changes."""
-    problems, end = sample(task), FullOutput().end_id(task)
+    problems, end = sample_problems(task), FullOutput().end_id(task)
     own, tail = (FullOutput(2, whole_tail=whole).write(problems, task) for whole in (False, True))
     assert torch.equal(tail.loss_mask, own.answer_slots)
     assert (tail.targets[tail.loss_mask & ~own.loss_mask] == end).all()
@@ -180,7 +180,7 @@ def test_a_task_must_not_use_the_layout_s_own_symbols(layout, symbol):
 
     for task, refusing in ((_UsesLayoutSymbol(), layout), (lw.Parity(), Pairs())):
         with pytest.raises(lw.UsageError, match="does not accept"):
-            refusing.write(sample(lw.Copy()), task)
+            refusing.write(sample_problems(lw.Copy()), task)
 
 
 def test_fields_that_do_not_fit_are_refused():
@@ -193,7 +193,7 @@ def test_fields_that_do_not_fit_are_refused():
 
 
 @given(st.lists(st.lists(st.integers(0, 3), min_size=4, max_size=4), min_size=1, max_size=3), st.integers(0, 3))
-def test_masks_before_and_through_the_end_against_plain_loops(predicted, end):
+def test_masks_before_and_through_the_end_equal_plain_loops(predicted, end):
     rows = torch.tensor(predicted)
     wanted = [[end not in row[: position + 1] for position in range(len(row))] for row in predicted]
     assert mask_before_end(rows, end).tolist() == wanted

@@ -19,8 +19,8 @@ from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfiden
 from lengthwise.runs.run import load
 
 
-def counts(values, top):
-    return torch.bincount(values.flatten(), minlength=top + 1).tolist()
+def count_values(values, largest):
+    return torch.bincount(values.flatten(), minlength=largest + 1).tolist()
 
 
 # Lengths
@@ -32,7 +32,7 @@ def test_log_uniform_sizes_have_probability_inverse_to_size(bottom):
     weights = 1 / torch.arange(bottom, 21)
     wanted = torch.cat([torch.zeros(bottom), weights / weights.sum()])
     for axis in sizes.unbind(1):
-        assert torch.allclose(torch.tensor(counts(axis, 20)) / len(axis), wanted, atol=0.01)
+        assert torch.allclose(torch.tensor(count_values(axis, 20)) / len(axis), wanted, atol=0.01)
     assert sizes.double().T.corrcoef()[0, 1].abs() < 0.03
 
 
@@ -44,31 +44,31 @@ def test_sizes_in_steps_are_those_between_the_bounds(bottom, count, step, axes):
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=6))
-def test_one_of_several_sizes_is_as_frequent_as_it_is_named(sizes):
+def test_sizes_of_a_list_are_as_frequent_as_in_the_list(sizes):
     lengths = lw.OneOf(tuple(sizes))
     assert (lengths.bottom, lengths.top) == (min(sizes), max(sizes))
-    share = torch.tensor(counts(lengths.draw(0, 8000, 1, lw.stream(0, "x")), 50)) / 8000
-    wanted = torch.tensor(counts(torch.tensor(sizes), 50)) / len(sizes)
+    share = torch.tensor(count_values(lengths.draw(0, 8000, 1, lw.stream(0, "x")), 50)) / 8000
+    wanted = torch.tensor(count_values(torch.tensor(sizes), 50)) / len(sizes)
     assert torch.allclose(share, wanted, atol=0.04)
 
 
-@pytest.mark.parametrize("most", [(4, 4), (2, 4), (2, 2)])
-def test_uniform_sizes_are_uniform_and_their_axes_independent(most):
-    lengths = lw.Uniform(4) if most == (4, 4) else lw.Curriculum(top=4, every=1, most=most)
-    sizes, cells = lengths.draw(9, 8000, 2, lw.stream(0, "x")) - 1, most[0] * most[1]
-    pairs = torch.bincount(sizes[:, 0] * most[1] + sizes[:, 1], minlength=cells) / 8000
+@pytest.mark.parametrize("largest_sizes", [(4, 4), (2, 4), (2, 2)])
+def test_uniform_sizes_are_uniform_and_their_axes_independent(largest_sizes):
+    lengths = lw.Uniform(4) if largest_sizes == (4, 4) else lw.Curriculum(top=4, every=1, most=largest_sizes)
+    sizes, cells = lengths.draw(9, 8000, 2, lw.stream(0, "x")) - 1, largest_sizes[0] * largest_sizes[1]
+    pairs = torch.bincount(sizes[:, 0] * largest_sizes[1] + sizes[:, 1], minlength=cells) / 8000
     assert len(pairs) == cells and (pairs - 1 / cells).abs().max() < 5 * (1 / cells / 8000) ** 0.5
 
 
-@pytest.mark.parametrize(("share", "rows", "count"), [(0.5, 10, 5), (1.0, 10, 10), (0.25, 8, 2), (0.0, 8, 0)])
-def test_a_share_of_the_rows_has_the_longest_size_on_every_axis(share, rows, count):
+@pytest.mark.parametrize(("fraction", "rows", "count"), [(0.5, 10, 5), (1.0, 10, 10), (0.25, 8, 2), (0.0, 8, 0)])
+def test_a_fraction_of_the_rows_has_the_longest_size_on_every_axis(fraction, rows, count):
     """Uniform sizes from 1 to 10⁶ never reach the longest size by chance."""
-    for lengths in (lw.Uniform(10**6, longest=share), lw.Mastery(10**6, start=10**6, longest=share)):
+    for lengths in (lw.Uniform(10**6, longest=fraction), lw.Mastery(10**6, start=10**6, longest=fraction)):
         is_longest = lengths.draw(0, rows, 2, lw.stream(0, "x")) == 10**6
         assert int(is_longest.all(1).sum()) == int(is_longest.any(1).sum()) == count
 
 
-def test_rows_of_the_longest_size_stand_anywhere_in_a_batch_and_respect_most():
+def test_rows_of_the_longest_size_stand_anywhere_in_a_batch_and_respect_largest_sizes():
     """The first rows of a batch, which may be hard problems, are no longer than the others."""
     sizes = lw.Uniform(40, longest=0.5).problems(lw.Parity(), 0, 64, lw.stream(0, "x")).sizes[:, 0]
     assert 8 < int((sizes[:32] == 40).sum()) < 24
@@ -77,11 +77,11 @@ def test_rows_of_the_longest_size_stand_anywhere_in_a_batch_and_respect_most():
 
 
 @given(st.integers(1, 4), st.integers(0, 4), st.integers(0, 4), st.integers(1, 5), st.integers(0, 9))
-def test_the_largest_size_of_a_curriculum_counts_up(bottom, more, further, every, hold):
+def test_the_largest_size_of_a_curriculum_counts_up(bottom, start_offset, top_offset, every, hold):
     """The maximum starts at ``start``, grows by one every ``every`` steps after ``hold``, and stays at ``top``."""
-    start, top = bottom + more, bottom + more + further
+    start, top = bottom + start_offset, bottom + start_offset + top_offset
     lengths = lw.Curriculum(top=top, every=every, start=start, bottom=bottom, hold=hold)
-    wanted = [start] * hold + [min(top, start + i) for i in range(further + 2) for _ in range(every)]
+    wanted = [start] * hold + [min(top, start + i) for i in range(top_offset + 2) for _ in range(every)]
     assert [lengths.maximum(step) for step in range(len(wanted))] == wanted
     for step in (0, len(wanted) // 2):
         sizes = lengths.draw(step, 400, 2, lw.stream(0, "x", step))
@@ -92,10 +92,10 @@ MOST = st.lists(st.integers(0, 9), min_size=1, max_size=3)
 
 
 @given(MOST, st.integers(1, 3), st.integers(0, 6), st.integers(0, 30))
-def test_an_axis_stops_growing_at_its_most(mores, bottom, further, step):
+def test_an_axis_stops_growing_at_its_largest_size(offsets, bottom, top_offset, step):
     """Each axis is uniform from the bottom to its own bound, or to the maximum while that is smaller."""
-    most = tuple(bottom + more for more in mores)
-    lengths = lw.Curriculum(top=bottom + further, every=3, start=bottom, bottom=bottom, most=most)
+    most = tuple(bottom + more for more in offsets)
+    lengths = lw.Curriculum(top=bottom + top_offset, every=3, start=bottom, bottom=bottom, most=most)
     sizes = lengths.draw(step, 400, len(most), lw.stream(0, "x", step))
     assert sizes.shape == (400, len(most))
     for axis, top in enumerate(most):
@@ -105,9 +105,9 @@ def test_an_axis_stops_growing_at_its_most(mores, bottom, further, step):
 
 
 @given(st.integers(1, 4), st.integers(0, 8), st.integers(1, 3), st.integers(0, 40))
-def test_a_most_that_is_not_reached_does_not_change_the_draw(bottom, further, axes, step):
-    """One draw serves all axes, also with a ``most`` that no size reaches yet."""
-    lengths = lw.Curriculum(top=bottom + further, every=4, start=bottom, bottom=bottom)
+def test_a_largest_size_that_is_not_reached_does_not_change_the_draw(bottom, top_offset, axes, step):
+    """The sizes of all axes come from one draw, even with a ``most`` that no size reaches yet."""
+    lengths = lw.Curriculum(top=bottom + top_offset, every=4, start=bottom, bottom=bottom)
     draw, top = lw.stream(0, "x", step), lengths.maximum(step)
     before = torch.randint(bottom, top + 1, (50, axes), generator=draw)
     for most in ((), (top,) * axes, (99,) * axes):
@@ -116,9 +116,9 @@ def test_a_most_that_is_not_reached_does_not_change_the_draw(bottom, further, ax
         assert torch.equal(again.get_state(), draw.get_state())
 
 
-@pytest.mark.parametrize(("most", "axes"), [((2,), 2), ((2, 3), 1)])
-def test_most_names_every_axis(most, axes):
-    lengths = lw.Curriculum(top=5, every=1, most=most)
+@pytest.mark.parametrize(("largest_sizes", "axes"), [((2,), 2), ((2, 3), 1)])
+def test_largest_sizes_must_be_given_for_every_axis(largest_sizes, axes):
+    lengths = lw.Curriculum(top=5, every=1, most=largest_sizes)
     for ask in (lengths.tops, lambda axes: lengths.draw(0, 4, axes, lw.stream(0, "x"))):
         with pytest.raises(lw.UsageError, match=rf"`most` needs the largest size on each of {axes} axes, not \(2"):
             ask(axes)
@@ -130,10 +130,10 @@ CONTRADICTIONS += [(lw.Curriculum, (3, 1), {"bottom": 2}), (lw.Curriculum, (3, 1
 CONTRADICTIONS += [(lw.Curriculum, (3, 1), {"start": 2, "bottom": 2, "most": (1, 3)})]
 
 
-@pytest.mark.parametrize(("kind", "values", "named"), CONTRADICTIONS)
-def test_bounds_that_contradict_each_other_are_refused(kind, values, named):
+@pytest.mark.parametrize(("kind", "values", "options"), CONTRADICTIONS)
+def test_bounds_that_contradict_each_other_are_refused(kind, values, options):
     with pytest.raises(lw.UsageError):
-        kind(*values, **named)
+        kind(*values, **options)
 
 
 @pytest.mark.usefixtures("no_type_checks")
@@ -169,12 +169,12 @@ ROUNDS = st.lists(st.integers(1, 30), min_size=1, max_size=20).map(torch.tensor)
 
 
 @given(ROUNDS, st.integers(-40, 40))
-def test_planned_loops_are_rounds_and_more_but_at_least_one(rounds, more):
-    wanted = [max(1, n + more) for n in rounds.tolist()]
-    assert PerRound(more).planned(rounds).tolist() == wanted
-    assert PerRound(more, times=3).planned(rounds).tolist() == [max(1, 3 * n + more) for n in rounds.tolist()]
-    assert ExtraLoops(more).planned(rounds).tolist() == wanted
-    assert Constant(abs(more) + 1).planned(rounds).tolist() == [abs(more) + 1] * len(rounds)
+def test_planned_loops_are_the_rounds_plus_an_offset_and_at_least_one(rounds, offset):
+    wanted = [max(1, n + offset) for n in rounds.tolist()]
+    assert PerRound(offset).planned(rounds).tolist() == wanted
+    assert PerRound(offset, times=3).planned(rounds).tolist() == [max(1, 3 * n + offset) for n in rounds.tolist()]
+    assert ExtraLoops(offset).planned(rounds).tolist() == wanted
+    assert Constant(abs(offset) + 1).planned(rounds).tolist() == [abs(offset) + 1] * len(rounds)
 
 
 @pytest.mark.parametrize("loops", [Constant(3), PerRound(), PerRound(2), ExtraLoops(extra=0)], ids=repr)
@@ -206,9 +206,9 @@ def test_a_user_s_schedule_may_return_a_tensor(monkeypatch):
 
 
 @pytest.mark.parametrize("extra", [1, 3, 5])
-@pytest.mark.parametrize("more", [-3, 0, 2])
-def test_extra_loops_are_uniform_from_0_to_extra(extra, more):
-    loops, rounds = ExtraLoops(more, extra), torch.arange(6000) % 7 + 1
+@pytest.mark.parametrize("offset", [-3, 0, 2])
+def test_extra_loops_are_uniform_from_0_to_extra(extra, offset):
+    loops, rounds = ExtraLoops(offset, extra), torch.arange(6000) % 7 + 1
     share = torch.bincount(loops.draw(rounds, lw.stream(0, "x")) - loops.planned(rounds), minlength=extra + 1) / 6000
     assert len(share) == extra + 1 and (share - 1 / (extra + 1)).abs().max() < 0.035  # five standard deviations
 
@@ -217,7 +217,7 @@ def test_extra_loops_are_uniform_from_0_to_extra(extra, more):
 
 
 @st.composite
-def traces(draw):
+def draw_traces(draw):
     """Draw planned loops, and a trace of rows that ran 1 to 6 loops each, with noise in loops that were not run."""
     rows, width = draw(st.integers(1, 4)), draw(st.integers(1, 3))
 
@@ -264,7 +264,7 @@ READING = [MaxConfidence(), MaxConfidence(per="batch"), *map(Converged, (1, 2, 4
 READING += [Settled(), Settled(0.3, period=2, most=7)]
 
 
-def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
+def test_some_rows_train_with_fewer_loops_and_the_others_with_extra_loops():
     rounds = torch.full((6000,), 5)
     loops = AnyLoops(extra=2, early=0.4).draw(rounds, lw.stream(0, "any"))
     found = torch.bincount(loops, minlength=8) / len(loops)
@@ -275,15 +275,15 @@ def test_some_rows_stop_early_uniformly_and_the_others_as_with_extra_loops():
 
 
 @pytest.mark.parametrize("stopping", [*RULES, *READING], ids=repr)
-@given(drawn=traces())
-def test_choices_against_a_plain_loop_over_rows(stopping, drawn):
+@given(drawn=draw_traces())
+def test_chosen_loops_equal_those_of_a_plain_loop_over_rows(stopping, drawn):
     trace, planned = drawn
     wanted = [choose_by_loop(stopping, trace, planned, i) for i in range(len(planned))]
     assert stopping.choose(trace, planned).tolist() == wanted
     assert stopping.reads_output == (stopping in READING)
 
 
-def test_the_batch_variant_does_depend_on_neighbours():
+def test_the_batch_wise_rule_depends_on_the_other_rows():
     """The published variant chooses one loop for all rows, by the mean over rows."""
     confidence, loops = torch.tensor([[-0.1, -9.0], [-1.0, -0.5]]), torch.tensor([2, 2])
     trace = lw.Trace(torch.zeros(2, 2, 1, dtype=torch.long), torch.ones(2, 2, dtype=torch.long), confidence, loops)
@@ -292,7 +292,7 @@ def test_the_batch_variant_does_depend_on_neighbours():
 
 
 @given(ROUNDS, st.integers(0, 9))
-def test_limits(planned, extra):
+def test_limits_are_the_planned_loops_and_extra_loops_or_a_maximum(planned, extra):
     assert Oracle(-extra).limit(planned).tolist() == [max(1, n - extra) for n in planned.tolist()]
     assert After(extra + 1).limit(planned).tolist() == [extra + 1] * len(planned)
     for kind in (MaxConfidence, Converged, Halted):
@@ -302,7 +302,7 @@ def test_limits(planned, extra):
 
 
 @pytest.mark.parametrize(
-    ("found", "message"),
+    ("choose", "message"),
     [
         (lambda loops: loops * 0, "choose returned loop 0 for a row that ran 3"),
         (lambda loops: loops + 1, "choose returned loop 4 for a row that ran 3"),
@@ -314,8 +314,8 @@ def test_limits(planned, extra):
         (lambda loops: None, "for each of 2 rows, not NoneType"),
     ],
 )
-def test_a_user_s_rule_must_choose_a_loop_that_was_run(found, message, monkeypatch):
-    monkeypatch.setattr(Converged, "choose", lambda self, trace, planned: found(trace.loops))
+def test_a_user_s_rule_must_choose_a_loop_that_was_run(choose, message, monkeypatch):
+    monkeypatch.setattr(Converged, "choose", lambda self, trace, planned: choose(trace.loops))
     loops, ends = torch.tensor([3, 3]), torch.ones(3, 2, dtype=torch.long)
     trace = lw.Trace(torch.zeros(3, 2, 1, dtype=torch.long), ends, torch.zeros(3, 2), loops)
     with pytest.raises(lw.UsageError, match=message):
@@ -347,8 +347,8 @@ def test_an_invalid_limit_is_refused(rule, limit, message, monkeypatch):
             work()
 
 
-def test_a_rule_chooses_alone_as_beside_others(monkeypatch):
-    """A rule that reads no answers, here one that takes half of the planned loops, scores the same beside others."""
+def test_a_rule_chooses_the_same_loops_alone_and_with_other_rules(monkeypatch):
+    """A rule that takes half of the planned loops scores the same alone and with other rules."""
     monkeypatch.setattr(Oracle, "choose", lambda self, trace, planned: (planned + 1) // 2)
     assert Oracle().reads_output and not After(1).reads_output
     weights = load("looped-parity")

@@ -75,7 +75,7 @@ CHANGES = [("SCALE = 1.0", "SCALE = 2.0"), ("SCALE * x", "SCALE + x"), ("(reads,
 
 
 @pytest.fixture
-def write(tmp_path, monkeypatch):
+def write_module(tmp_path, monkeypatch):
     """Return a function that writes a user's module and imports it again."""
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -89,7 +89,7 @@ def write(tmp_path, monkeypatch):
     sys.modules.pop("my_scaled", None)
 
 
-def recipe(model):
+def build_recipe(model):
     return catalog.recipe("looped-copy", SMALL).change(model=model)
 
 
@@ -98,22 +98,22 @@ def test_the_package_s_own_parts_have_no_user_code():
 
 
 @pytest.mark.parametrize(("old", "new"), HARMLESS, ids=repr)
-def test_comments_and_unused_functions_do_not_change_the_hash(write, old, new):
-    one = recipe(write("# a comment\n" + SOURCE))
+def test_comments_and_unused_functions_do_not_change_the_hash(write_module, old, new):
+    one = build_recipe(write_module("# a comment\n" + SOURCE))
     before = hash_user_code(one, one.build())
     assert set(before) == {"my_scaled.Scaled", "my_scaled.Net"}
-    one = recipe(write(("# a comment\n" + SOURCE).replace(old, new)))
+    one = build_recipe(write_module(("# a comment\n" + SOURCE).replace(old, new)))
     assert hash_user_code(one, one.build()) == before
 
 
 @pytest.mark.parametrize(("old", "new", "stacked"), [*((*change, False) for change in CHANGES), (*CHANGES[0], True)])
-def test_a_run_does_not_continue_with_changed_code(write, old, new, stacked, capsys):
-    one = recipe(write(SOURCE))
+def test_a_run_does_not_continue_with_changed_code(write_module, old, new, stacked, capsys):
+    one = build_recipe(write_module(SOURCE))
     run = train_stacked([one.with_seed(0), one.with_seed(1)])[0] if stacked else train(one)
     before = hash_user_code(one, run.model)
     assert json.loads((run.folder / "code.json").read_text()) == before
     train(one)  # the run is already finished
-    changed = recipe(write(SOURCE.replace(old, new)))
+    changed = build_recipe(write_module(SOURCE.replace(old, new)))
     with pytest.raises(lw.UsageError, match=r"my_scaled\.Net.* changed since this run was trained; set name=…"):
         train(changed)
     assert train(changed.change(name="another")).done
@@ -125,9 +125,9 @@ def test_a_run_does_not_continue_with_changed_code(write, old, new, stacked, cap
     assert Run.open(run.folder).list_changed_classes(changed.build())
 
 
-def test_weights_of_changed_code_that_do_not_fit_are_explained(write):
-    run = train(recipe(write(SOURCE)))
-    write(SOURCE.replace("self.table", "self.lookup"))
+def test_weights_of_changed_code_that_do_not_fit_are_explained(write_module):
+    run = train(build_recipe(write_module(SOURCE)))
+    write_module(SOURCE.replace("self.table", "self.lookup"))
     with pytest.raises(lw.UsageError) as error:
         load(run.folder)
     assert str(error.value) == (
@@ -137,24 +137,24 @@ def test_weights_of_changed_code_that_do_not_fit_are_explained(write):
     )
 
 
-def test_a_file_that_is_no_longer_valid_python_is_named(write, tmp_path):
-    one = recipe(write(SOURCE))
+def test_a_file_that_is_no_longer_valid_python_is_reported(write_module, tmp_path):
+    one = build_recipe(write_module(SOURCE))
     (tmp_path / "my_scaled.py").write_text(SOURCE + "\ndef broken(:\n")
     with pytest.raises(lw.UsageError, match=r"my_scaled\.py: invalid syntax .*; the code of your classes is read"):
         train(one)
 
 
-def as_script():
+def run_as_script():
     """Return the output of the module run as a script."""
     with contextlib.redirect_stdout(io.StringIO()) as out:
         runpy.run_path("my_scaled.py", run_name="__main__")
     return out.getvalue()
 
 
-def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path):
+def test_the_same_file_as_a_script_and_imported_is_the_same_code(write_module, tmp_path):
     """The script may be run before or after the import; a changed file of the same name is different code."""
-    one = recipe(write(SCRIPT))
-    output = call_in_fork(as_script, tmp_path)
+    one = build_recipe(write_module(SCRIPT))
+    output = call_in_fork(run_as_script, tmp_path)
     run = train(one)
     assert str(run.folder) == output.strip()
     kept = json.loads((run.folder / "code.json").read_text())
@@ -162,19 +162,19 @@ def test_the_same_file_as_a_script_and_imported_is_the_same_code(write, tmp_path
     # As an earlier version stored it when the file ran as a script.
     (run.folder / "code.json").write_text(json.dumps(kept).replace("my_scaled", "__main__"))
     assert not run.list_changed_classes()
-    changed = recipe(write(SCRIPT.replace(*CHANGES[0])))
+    changed = build_recipe(write_module(SCRIPT.replace(*CHANGES[0])))
     (run.folder / "code.json").write_text(json.dumps(kept))
     assert run.list_changed_classes(changed.build()) == ["my_scaled.Net", "my_scaled.Scaled"]
     (run.folder / "code.json").write_text('{"my_scaled.Net": [1]}')
     with pytest.raises(lw.UsageError, match=r"code\.json\.my_scaled\.Net: "):
         run.list_changed_classes()
     (run.folder / "code.json").write_text(json.dumps(kept))
-    write(SCRIPT)
-    assert call_in_fork(as_script, tmp_path) == output
+    write_module(SCRIPT)
+    assert call_in_fork(run_as_script, tmp_path) == output
 
 
-def test_with_changed_code_depth_rows_are_neither_stored_nor_shown(write, tmp_path, capsys, blank_figures):
-    one = recipe(write(SOURCE)).change(layout=lw.FullOutput(), task=lw.find("looped-parity").task)
+def test_with_changed_code_depth_rows_are_neither_stored_nor_shown(write_module, tmp_path, capsys, blank_figures):
+    one = build_recipe(write_module(SOURCE)).change(layout=lw.FullOutput(), task=lw.find("looped-parity").task)
     run = train(one)
     words = parse(["report", str(run.folder), "--stopping", "--lengths", "2", "--samples", "2", "--out", str(tmp_path)])
     verb(words)()
@@ -182,35 +182,37 @@ def test_with_changed_code_depth_rows_are_neither_stored_nor_shown(write, tmp_pa
     (run.folder / "depth.jsonl").write_text(json.dumps(row | {"exact": [0.125] * len(row["exact"])}) + "\n")
     verb(words)()
     assert "0.125" in capsys.readouterr().out
-    write(SOURCE.replace(*CHANGES[0]))
+    write_module(SOURCE.replace(*CHANGES[0]))
     verb(words)()
     printed = capsys.readouterr()
     assert "my_scaled.Net" in printed.err and "0.125" not in printed.out and len(run.rows("depth")) == 1
 
 
-def test_an_untrained_run_records_the_current_code(write):
+def test_an_untrained_run_records_the_current_code(write_module):
     """A run that was killed before its first checkpoint is untrained, so its code may change."""
-    one = recipe(write(SOURCE))
+    one = build_recipe(write_module(SOURCE))
     run = Run.of(one)
     run.record_code(one.build())
-    changed = recipe(write(SOURCE.replace(*CHANGES[0])))
+    changed = build_recipe(write_module(SOURCE.replace(*CHANGES[0])))
     run.record_code(changed.build())
     assert json.loads((run.folder / "code.json").read_text()) == hash_user_code(changed, changed.build())
     assert train(changed).done
 
 
 def test_a_class_without_a_file_is_hashed_by_its_functions():
-    def cell(times):
-        code = f"class Cell(Module):\n    def forward(self, tokens):\n        return {times} * tokens\n"
+    def build_cell(factor):
+        code = f"class Cell(Module):\n    def forward(self, tokens):\n        return {factor} * tokens\n"
         space = {"Module": nn.Module, "__name__": "__notebook__"}
         exec(code, space)
         return space["Cell"]()
 
     one = lw.find("looped-copy")
-    assert hash_user_code(one, cell(2)) == hash_user_code(one, cell(2)) != hash_user_code(one, cell(3))
+    assert (
+        hash_user_code(one, build_cell(2)) == hash_user_code(one, build_cell(2)) != hash_user_code(one, build_cell(3))
+    )
 
 
-def test_a_part_may_not_take_the_name_of_one_of_the_package():
+def test_a_users_part_may_not_have_the_name_of_a_package_part():
     @dataclass(frozen=True)
     class RoPE(lw.Position):
         def build(self, width, heads):
@@ -261,7 +263,7 @@ def test_an_error_in_user_code_gives_one_line(part, body, message, tmp_path):
         assert not runs_folder().exists()
 
 
-def test_a_derived_recipe_keeps_what_it_was_chosen_on_only_if_it_trains_the_same_weights():
+def test_a_changed_recipe_keeps_the_lengths_it_was_chosen_on_only_if_weights_stay_equal():
     shipped, stated = lw.find("looped-parity"), lw.ChosenOn((7,))
     looked = shipped.chosen_on
     assert looked.sizes and shipped.with_seed(5).chosen_on == pickle.loads(pickle.dumps(shipped)).chosen_on == looked
@@ -297,41 +299,41 @@ def test_batch_normalization_is_refused():
 ERRORS = {"SystemExit": SystemExit(0), "ValueError": ValueError()}
 
 
-class FailsInTraining(nn.Embedding):
-    """A module that fails in training, from the call ``after`` on."""
+class FailingModule(nn.Embedding):
+    """A module that fails in training, after ``calls_before_failure`` calls."""
 
-    after, error = 0, "SystemExit"
+    calls_before_failure, error = 0, "SystemExit"
 
     def forward(self, tokens):
-        self.after -= self.training
-        if self.after < 0:
+        self.calls_before_failure -= self.training
+        if self.calls_before_failure < 0:
             raise ERRORS[self.error]
         return super().forward(tokens)
 
 
 @dataclass(frozen=True)
-class FailingModel(lw.ModelSpec):
+class FailingSpec(lw.ModelSpec):
     """The spec of a ``FailsInTraining`` module."""
 
-    after: int = 0
+    calls_before_failure: int = 0
     error: str = "SystemExit"
 
     def build(self, reads, writes, *, causal):
-        found = FailsInTraining(len(reads), len(writes))
-        found.after, found.error = self.after, self.error
+        found = FailingModule(len(reads), len(writes))
+        found.calls_before_failure, found.error = self.calls_before_failure, self.error
         return found
 
 
 @pytest.mark.parametrize("error", ERRORS)
-@pytest.mark.parametrize("after", [0, 3])
-def test_a_model_that_fails_in_any_way_gives_one_line(error, after, tmp_path):
+@pytest.mark.parametrize("calls_before_failure", [0, 3])
+def test_a_model_that_fails_in_any_way_gives_one_line(error, calls_before_failure, tmp_path):
     """Any error in training is reported; a ``SystemExit`` would end the process with status 0."""
     recipe = lw.find("looped-parity", "watch.every=0", "keep=last", "steps=6", "batch=2")
-    recipe = recipe.change(model=FailingModel(after, error), layout=lw.NextToken(), loops=lw.Constant(1))
-    with pytest.raises(lw.UsageError, match=rf"^looped-parity: {error} in test_own_code.py, line \d+: .*FailingModel$"):
+    recipe = recipe.change(model=FailingSpec(calls_before_failure, error), layout=lw.NextToken(), loops=lw.Constant(1))
+    with pytest.raises(lw.UsageError, match=rf"^looped-parity: {error} in test_own_code.py, line \d+: .*FailingSpec$"):
         lw.train(recipe, folder=tmp_path / "run", quiet=True)
     with pytest.raises(lw.UsageError, match=r"SystemExit in test_own_code\.py"):
-        lw.train(FailsInTraining(4, 4), task="parity", steps=2, batch=2, quiet=True)
+        lw.train(FailingModule(4, 4), task="parity", steps=2, batch=2, quiet=True)
 
 
 CHATTY = """# -*- coding: latin-1 -*-
@@ -376,20 +378,20 @@ def test_a_module_may_print_have_any_encoding_and_import_types_for_annotations_o
 class FaultyRule(lw.Stopping):
     """A rule that raises in ``limit``, or reads what it has not requested: the movement, or the loop before."""
 
-    reads: str = "nothing"
+    faulty_input: str = "nothing"
 
     def limit(self, planned):
-        return planned + ({}["extra"] if self.reads == "nothing" else 2)
+        return planned + ({}["extra"] if self.faulty_input == "nothing" else 2)
 
     def done(self, trace, planned):
-        if self.reads == "movement":
+        if self.faulty_input == "movement":
             return trace.movement[-1, :, 0] < 0.1
         return (trace.predictions[-1] == trace.predictions[-2]).all(-1)
 
 
-@pytest.mark.parametrize("reads", ["nothing", "movement", "earlier"])
-def test_an_error_in_a_user_s_rule_gives_one_line_and_breaks_a_law(reads):
-    rule = FaultyRule(reads)
+@pytest.mark.parametrize("faulty_input", ["nothing", "movement", "earlier"])
+def test_an_error_in_a_user_s_rule_gives_one_line_and_breaks_a_law(faulty_input):
+    rule = FaultyRule(faulty_input)
     message = rf"^{re.escape(rule.name)}: \w+Error in test_own_code.py, line \d+: .*"
     with pytest.raises(lw.UsageError, match=message):
         lw.evaluate("looped-parity", 4, samples=4, stopping=rule, quiet=True)

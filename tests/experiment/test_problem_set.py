@@ -115,12 +115,12 @@ def test_a_harness_task_scores_a_model_as_evaluate_does(weights, sizes, tmp_path
     assert scores[-1].exact < 1
     for name, score in zip(group["task"], scores, strict=True):
         config = yaml.safe_load((tmp_path / f"{name}.yaml").read_text())
-        assert harness_score(
+        assert compute_harness_score(
             config, lambda text: f" {solver.solve(text.partition(chr(10) * 2)[2][:-3], rule).text}\n"
         ) == (pytest.approx(score.exact))
 
 
-def harness_score(config, generate):
+def compute_harness_score(config, generate):
     """Return exact_match of a generate_until task after the harness's filters remove_whitespace and take_first."""
     file = Path(config["dataset_kwargs"]["data_files"][config["test_split"]])
     rows, right = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()], 0

@@ -57,7 +57,7 @@ class ReadsWeights(nn.Module):
         return self.table(nn.functional.one_hot(tokens, 7).float())
 
 
-class Broken(nn.Module):
+class BrokenModule(nn.Module):
     def __init__(self):
         super().__init__()
         self.table = self.nothing
@@ -79,4 +79,4 @@ def test_parameters_of_a_user_s_module_are_counted_by_building_it(monkeypatch):
     with pytest.raises(
         lw.UsageError, match=r"AttributeError in test_resources\.py.*; it uses your own classes: ModuleByName"
     ):
-        resources.count_parameters(recipe.change(model=ModuleByName("Broken")))
+        resources.count_parameters(recipe.change(model=ModuleByName("BrokenModule")))

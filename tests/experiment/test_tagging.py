@@ -17,7 +17,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @dataclass(frozen=True)
-class _Balanced(lw.SequenceTask):
+class _BalancedBrackets(lw.SequenceTask):
     """Write y if as many brackets open as close, and n if not."""
 
     symbols = ("(", "n", ")", "y")
@@ -53,7 +53,7 @@ def test_a_tagged_row_is_the_prompt_and_asks_for_a_symbol_at_each_position(examp
 
 def test_a_labelled_row_reads_and_writes_symbols_of_its_own():
     """The class is predicted at the equals sign among the answers' symbols, and mapped back to the task's."""
-    task, layout = _Balanced(), lw.Labelled()
+    task, layout = _BalancedBrackets(), lw.Labelled()
     reads, writes = layout.vocabs(task)
     assert (reads.symbols, writes.symbols) == (("(", ")", "="), ("y", "n"))
     problems = task.sample(torch.tensor([[2], [4], [3]]), lw.stream(1))
@@ -67,16 +67,16 @@ def test_a_labelled_row_reads_and_writes_symbols_of_its_own():
 
 
 def test_symbols_missing_from_reads_or_writes_are_reported():
-    wrong = type("_Wrong", (_Balanced,), {"writes": ("y",)})()
-    shorter = type("_Shorter", (_Balanced,), {"answers_each_symbol": True})()
-    law = next(law for law in list_laws(_Balanced) if law.__name__ == "symbols_are_in_reads_and_writes")
-    law(_Balanced())
+    wrong = type("_Wrong", (_BalancedBrackets,), {"writes": ("y",)})()
+    shorter = type("_Shorter", (_BalancedBrackets,), {"answers_each_symbol": True})()
+    law = next(law for law in list_laws(_BalancedBrackets) if law.__name__ == "symbols_are_in_reads_and_writes")
+    law(_BalancedBrackets())
     for task, message in ((wrong, "`writes` lacks"), (shorter, "not as long")):
         with pytest.raises(AssertionError, match=message):
             law(task)
-    assert not [one for one in lw.check(_Balanced()).broken if "starts with _" not in one.failing_case]
+    assert not [one for one in lw.check(_BalancedBrackets()).broken if "starts with _" not in one.failing_case]
     with pytest.raises(lw.UsageError, match="not one of: \\( \\)"):
-        _Balanced().parse("(y")
+        _BalancedBrackets().parse("(y")
     with pytest.raises(lw.UsageError, match="not as long as its prompt"):
         lw.Tagged().write(shorter.parse("(()"), shorter)
 
@@ -93,8 +93,8 @@ def test_scaled_scores_are_shown_only_where_there_is_a_chance_level(example):
     assert scores[0].scaled == scores[0].row()["scaled"] == -0.5 and "-0.500" in str(scores)
     (plain,) = lw.evaluate("looped-pairs", [2], samples=10)
     assert plain.scaled is None and "scaled" not in plain.row()
-    assert lw.Labelled().chance(_Balanced()) == 0.5 and lw.FullOutput().chance(_Balanced()) is None
-    assert lw.Labelled().chance(type("_Mostly", (_Balanced,), {"chance": 0.75})()) == 0.75
+    assert lw.Labelled().chance(_BalancedBrackets()) == 0.5 and lw.FullOutput().chance(_BalancedBrackets()) is None
+    assert lw.Labelled().chance(type("_Mostly", (_BalancedBrackets,), {"chance": 0.75})()) == 0.75
 
 
 class AutomatonModel(nn.Module):
@@ -166,7 +166,7 @@ class _OwnTaskLayout(lw.Tagged):
 
 @dataclass(frozen=True)
 class _OwnTask(lw.Copy):
-    """Write these symbols again, as they stand."""
+    """Write the symbols of the prompt again."""
 
 
 def test_a_layout_for_a_user_s_task_is_checked_on_that_task(monkeypatch):

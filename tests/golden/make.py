@@ -5,10 +5,10 @@
     python tests/golden/make.py --check [FILE]  compare; print each difference and exit with 1 if there is one
     python tests/golden/make.py --only ids,batches,training,answers,commands
 
-The record is made before code is moved or renamed, and must be equal afterwards. For every recipe it holds the id
-and digests of two training batches and of the weights after a few steps, by the plain runner and by the chosen one; for
-all shipped weights, digests of their answers; for every verb, its output. Names and ids that were changed on purpose
-are listed in ``aliases.json``: ``{"names": {"old": "new"}, "ids": {"old": "new"}}``.
+The record is made before code is moved or renamed, and must be equal afterwards. It holds, for every recipe, the id and
+digests of two training batches and of the weights after a few steps (by the plain and by the chosen runner); for all
+shipped weights, digests of their answers; and for every command, its output. Names and ids that were
+changed on purpose are listed in ``aliases.json``: ``{"names": {"old": "new"}, "ids": {"old": "new"}}``.
 
 Floating-point results depend on the processor and on torch: compare records of one machine only.
 """
@@ -61,7 +61,7 @@ def digest(*parts: Any) -> str:
     return found.hexdigest()[:12]
 
 
-def recipe_ids() -> dict[str, str]:
+def list_recipe_ids() -> dict[str, str]:
     """Return the id of every recipe by its name."""
     return {name: lw.find(name).id for name in catalog.recipes()}
 
@@ -208,9 +208,9 @@ def run_commands() -> dict[str, Any]:
     return found
 
 
-def _run_and_capture(line: str, folder: str) -> Any:
+def _run_and_capture(command_line: str, folder: str) -> Any:
     """Run a command in a copy of this process, in which torch is imported already."""
-    words = [word for typed in line.split() for word in _expand_word(typed, folder)]
+    words = [word for typed in command_line.split() for word in _expand_word(typed, folder)]
     outputs = [Path(folder) / f".{name}" for name in ("stdout", "stderr")]
     sys.stdout.flush()
     if (child := os.fork()) == 0:
@@ -228,7 +228,7 @@ def _run_and_capture(line: str, folder: str) -> Any:
 
 
 def _run_command(words: list[str], folder: str, outputs: list[Path]) -> NoReturn:
-    """Run a command and leave the process."""
+    """Run a command and exit this process."""
     os.chdir(folder)
     sys.path.insert(0, folder)
     os.environ.update(COLUMNS="100", NO_COLOR="1")
@@ -251,11 +251,11 @@ def _expand_word(word: str, folder: str) -> Iterable[str]:
     """Expand RUN to the first run, and a pattern to run folders in the order of width and seed (names hold ids)."""
     if word != "RUN" and not word.endswith("*"):
         return [word]
-    runs = sorted(Path(folder).glob("runs/looped-pairs-*" if word == "RUN" else word), key=_width_and_seed)
+    runs = sorted(Path(folder).glob("runs/looped-pairs-*" if word == "RUN" else word), key=_read_width_and_seed)
     return [str(path.relative_to(folder)) for path in (runs[:1] if word == "RUN" else runs)]
 
 
-def _width_and_seed(run: Path) -> tuple[int, int]:
+def _read_width_and_seed(run: Path) -> tuple[int, int]:
     config = json.loads((run / "config.json").read_text())
     return config["model"]["width"], config["seed"]
 
@@ -292,7 +292,7 @@ def _mask_tree(tree: Any) -> Any:
 # Comparing
 
 SECTIONS = {
-    "ids": recipe_ids,
+    "ids": list_recipe_ids,
     "batches": digest_batches,
     "training": digest_training,
     "answers": digest_answers,
@@ -300,7 +300,7 @@ SECTIONS = {
 }
 
 
-def record(only: Iterable[str] = SECTIONS) -> dict[str, Any]:
+def make_record(only: Iterable[str] = SECTIONS) -> dict[str, Any]:
     """Return the whole record, or some sections of it."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     found = {}
@@ -311,40 +311,42 @@ def record(only: Iterable[str] = SECTIONS) -> dict[str, Any]:
     return found
 
 
-def rename(tree: Any, aliases: dict[str, dict[str, str]]) -> Any:
+def apply_aliases(tree: Any, aliases: dict[str, dict[str, str]]) -> Any:
     """Return a record with the present names and ids in place of those of the alias table."""
     table = aliases.get("names", {}) | aliases.get("ids", {})
     if isinstance(tree, dict):
-        return {table.get(key, key): rename(value, aliases) for key, value in tree.items()}
+        return {table.get(key, key): apply_aliases(value, aliases) for key, value in tree.items()}
     if isinstance(tree, list):
-        return [rename(one, aliases) for one in tree]
+        return [apply_aliases(one, aliases) for one in tree]
     return table.get(tree, tree) if isinstance(tree, str) else tree
 
 
-def differences(before: Any, after: Any, where: str = "") -> Iterator[str]:
+def describe_differences(before: Any, after: Any, path: str = "") -> Iterator[str]:
     """Yield a line for each value that differs."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key in before | after:
-            yield from differences(before.get(key, "(missing)"), after.get(key, "(missing)"), f"{where}/{key}")
+            yield from describe_differences(before.get(key, "(missing)"), after.get(key, "(missing)"), f"{path}/{key}")
     elif before != after:
-        yield f"{where}\n  before: {before!r}\n  after:  {after!r}"
+        yield f"{path}\n  before: {before!r}\n  after:  {after!r}"
 
 
 def main() -> int:
-    """Write the record, or compare."""
+    """Write the record, or compare it with an earlier one."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=HERE / "golden.json")
     parser.add_argument("--check", type=Path, nargs="?", const=HERE / "golden.json")
     parser.add_argument("--only", default=",".join(SECTIONS))
     args = parser.parse_args()
     only = args.only.split(",")
-    new = record(only)
+    new = make_record(only)
     if args.check is None:
         args.out.write_text(json.dumps(new, indent=0, ensure_ascii=False) + "\n")
         return 0
     old = json.loads(args.check.read_text())
     aliases = json.loads((HERE / "aliases.json").read_text())
-    found = [*differences(rename({name: old[name] for name in only}, aliases), json.loads(json.dumps(new)))]
+    found = [
+        *describe_differences(apply_aliases({name: old[name] for name in only}, aliases), json.loads(json.dumps(new)))
+    ]
     print("\n".join(found) or "equal")
     return bool(found)
 

@@ -16,14 +16,16 @@ import make  # noqa: E402 (a script, not a package)
 def test_recipes_keep_the_ids_of_the_record():
     before = json.loads((GOLDEN / "golden.json").read_text())["ids"]
     aliases = json.loads((GOLDEN / "aliases.json").read_text())
-    kept, now = make.rename(before, aliases), make.recipe_ids()  # there may be new ones
+    kept, now = make.apply_aliases(before, aliases), make.list_recipe_ids()  # there may be new ones
     assert {name: now.get(name) for name in kept} == kept
 
 
 def test_renamed_names_and_ids_are_no_difference():
     before = {"ids": {"old": "1a", "kept": "2b"}, "commands": {"list": [0, "old"]}}
     after = {"ids": {"new": "3c", "kept": "2b"}, "commands": {"list": [0, "changed"]}}
-    found = [*make.differences(make.rename(before, {"names": {"old": "new"}, "ids": {"1a": "3c"}}), after)]
+    found = [
+        *make.describe_differences(make.apply_aliases(before, {"names": {"old": "new"}, "ids": {"1a": "3c"}}), after)
+    ]
     assert found == ["/commands/list\n  before: [0, 'new']\n  after:  [0, 'changed']"]
 
 

@@ -56,15 +56,15 @@ TRAIN = ["--lengths", "4", "--samples", "5", "--save-every", "0.3", "--quiet"]
 SLURM = "Slurm(partition=main,minutes=30)"
 
 
-def wait_until(holds, seconds=120):
+def wait_until(condition, seconds=120):
     end = time.monotonic() + seconds
-    while not (found := holds()):
+    while not (found := condition()):
         assert time.monotonic() < end, "it took too long"
         time.sleep(0.2)
     return found
 
 
-def output(*command):
+def read_output(*command):
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
@@ -81,28 +81,28 @@ def cluster(tmp_path_factory):
     (folder / "slurm.conf").write_text(SETTINGS.format(folder=folder, host=socket.gethostname().split(".")[0]))
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     munge = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
-    output("munged", "--force", *(f"--{name}={folder}/munge.{end}" for name, end in munge.items()))
+    read_output("munged", "--force", *(f"--{name}={folder}/munge.{end}" for name, end in munge.items()))
     wait_until(lambda: (folder / "munge.socket").exists())
-    output("slurmctld")
+    read_output("slurmctld")
     for node in ("n1", "n2"):
-        output("slurmd", "-N", node)
-    wait_until(lambda: output("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
+        read_output("slurmd", "-N", node)
+    wait_until(lambda: read_output("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
     yield folder
     subprocess.run(["scancel", "--me"], timeout=60)
-    wait_until(lambda: not output("squeue", "-h", "-o", "%i"))
+    wait_until(lambda: not read_output("squeue", "-h", "-o", "%i"))
     for name in ("slurmd-n1", "slurmd-n2", "slurmctld", "munge"):
         kill(folder / f"{name}.pid", signal.SIGTERM)
     del os.environ["SLURM_CONF"]
 
 
-def kill(file, number):
-    if file.exists():
+def kill(pid_file, signal_number):
+    if pid_file.exists():
         with contextlib.suppress(ProcessLookupError):
-            os.kill(int(file.read_text()), number)
+            os.kill(int(pid_file.read_text()), signal_number)
 
 
-def start_watching(*words, on=SLURM):
-    command = [sys.executable, "-m", "lengthwise", "train", "looped-parity", *RECIPE, *TRAIN, "--on", on, *words]
+def start_watching(*words, launcher=SLURM):
+    command = [sys.executable, "-m", "lengthwise", "train", "looped-parity", *RECIPE, *TRAIN, "--on", launcher, *words]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
@@ -121,9 +121,9 @@ def assert_same_weights(runs, tmp_path, count):
         assert (folder / "model.safetensors").read_bytes() == (run.folder / "model.safetensors").read_bytes()
 
 
-def jobs(state="RUNNING", node=""):
+def list_jobs(state="RUNNING", node=""):
     chosen = ["--nodelist", node] if node else []
-    return output("squeue", "-h", "-r", "-t", state, "-o", "%i", *chosen).split()
+    return read_output("squeue", "-h", "-r", "-t", state, "-o", "%i", *chosen).split()
 
 
 @on_a_cluster
@@ -131,21 +131,21 @@ def jobs(state="RUNNING", node=""):
 def test_runs_survive_a_killed_node_a_lost_job_and_a_preemption(cluster, runs, tmp_path):
     """Twelve runs end with the weights of uninterrupted ones."""
     watching = start_watching("--seeds", "12")
-    wait_until(lambda: jobs(node="n2") and len([*runs.glob("*/state.pt")]) >= 3)
-    preempted, lost = jobs(node="n1")[:2]
+    wait_until(lambda: list_jobs(node="n2") and len([*runs.glob("*/state.pt")]) >= 3)
+    preempted, lost = list_jobs(node="n1")[:2]
     kill_job(lost)
     preempting = subprocess.Popen(["scancel", "--signal=USR2", preempted], stderr=subprocess.DEVNULL)
-    wait_until(lambda: preempted not in jobs())  # it is queued again; scancel itself would retry for a minute
+    wait_until(lambda: preempted not in list_jobs())  # it is queued again; scancel itself would retry for a minute
     preempting.kill()
     preempting.wait()
     kill_node("n2", cluster)
     assert wait_for_exit(watching, 1500) == 0
-    assert not jobs() and not jobs("PENDING")
+    assert not list_jobs() and not list_jobs("PENDING")
     assert_same_weights(runs, tmp_path, 12)
     logs = "".join(path.read_text() for path in (runs / ".slurm").glob("*_log.*"))
     assert "preempted" in logs
-    output("slurmd", "-N", "n2")
-    wait_until(lambda: output("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
+    read_output("slurmd", "-N", "n2")
+    wait_until(lambda: read_output("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2")
 
 
 def kill_processes(file, *marks):
@@ -158,7 +158,7 @@ def kill_processes(file, *marks):
 
 def kill_node(node, cluster):
     """Kill all processes of a node, Slurm's own first, so that none reports the end of another."""
-    own = [f"slurmstepd: [{job}." for job in output("squeue", "-h", "-w", node, "-o", "%A").split()]
+    own = [f"slurmstepd: [{job}." for job in read_output("squeue", "-h", "-w", node, "-o", "%A").split()]
     kill(cluster / f"slurmd-{node}.pid", signal.SIGKILL)
     kill_processes("cmdline", *own)
     kill_processes("environ", f"SLURMD_NODENAME={node}\0")
@@ -166,7 +166,7 @@ def kill_node(node, cluster):
 
 def kill_job(job):
     """Kill all processes of a job, so that Slurm counts it as failed."""
-    kill_processes("environ", f"SLURM_JOB_ID={output('squeue', '-h', '-j', job, '-o', '%A').strip()}\0")
+    kill_processes("environ", f"SLURM_JOB_ID={read_output('squeue', '-h', '-j', job, '-o', '%A').strip()}\0")
 
 
 @on_a_cluster
@@ -176,7 +176,7 @@ def test_an_interrupt_leaves_no_job_and_the_same_command_resumes(cluster, runs, 
     wait_until(lambda: [*runs.glob("*/state.pt")])
     watching.send_signal(signal.SIGINT)
     assert wait_for_exit(watching, 120) == 130
-    wait_until(lambda: not (jobs() or jobs("PENDING") or jobs("COMPLETING")))
+    wait_until(lambda: not (list_jobs() or list_jobs("PENDING") or list_jobs("COMPLETING")))
     assert wait_for_exit(start_watching("--seeds", "3"), 300) == 0
     assert_same_weights(runs, tmp_path, 3)
 
@@ -198,7 +198,7 @@ def nodes():
     cluster.shutdown()
 
 
-def trainings(runs, node=None):
+def list_trainings(runs, node=None):
     """Return the processes that train these runs, or those on one Ray node."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
@@ -210,7 +210,7 @@ def trainings(runs, node=None):
     return found
 
 
-def raylet(node):
+def find_raylet(node):
     """Return the id of the process that starts all others on a Ray node."""
     (one,) = node.all_processes["raylet"]
     return one.process.pid
@@ -221,13 +221,13 @@ def raylet(node):
 @pytest.mark.timeout(1200)
 def test_runs_survive_a_lost_node_and_a_killed_training_on_ray(nodes, runs, tmp_path):
     """Twelve runs end with the weights of uninterrupted ones."""
-    watching = start_watching("--seeds", "12", on=f"Ray(address='{nodes.address}')")
-    wait_until(lambda: trainings(runs, raylet(nodes.second)) and len([*runs.glob("*/state.pt")]) >= 3)
-    there = trainings(runs, raylet(nodes.second))
-    os.kill(next(number for number in trainings(runs) if number not in there), signal.SIGKILL)
+    watching = start_watching("--seeds", "12", launcher=f"Ray(address='{nodes.address}')")
+    wait_until(lambda: list_trainings(runs, find_raylet(nodes.second)) and len([*runs.glob("*/state.pt")]) >= 3)
+    there = list_trainings(runs, find_raylet(nodes.second))
+    os.kill(next(number for number in list_trainings(runs) if number not in there), signal.SIGKILL)
     nodes.remove_node(nodes.second, allow_graceful=False)
     assert wait_for_exit(watching, 900) == 0
-    assert not trainings(runs)
+    assert not list_trainings(runs)
     assert_same_weights(runs, tmp_path, 12)
 
 
@@ -235,11 +235,11 @@ def test_runs_survive_a_lost_node_and_a_killed_training_on_ray(nodes, runs, tmp_
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(600)
 def test_an_interrupt_leaves_no_training_on_ray(nodes, runs, tmp_path):
-    on = f"Ray(address='{nodes.address}')"
-    watching = start_watching("--seeds", "6", on=on)
+    launcher = f"Ray(address='{nodes.address}')"
+    watching = start_watching("--seeds", "6", launcher=launcher)
     wait_until(lambda: [*runs.glob("*/state.pt")])
     watching.send_signal(signal.SIGINT)
     assert wait_for_exit(watching, 120) == 130
-    wait_until(lambda: not trainings(runs), 20)
-    assert wait_for_exit(start_watching("--seeds", "6", on=on), 300) == 0
+    wait_until(lambda: not list_trainings(runs), 20)
+    assert wait_for_exit(start_watching("--seeds", "6", launcher=launcher), 300) == 0
     assert_same_weights(runs, tmp_path, 6)

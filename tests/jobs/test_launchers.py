@@ -62,19 +62,19 @@ def test_pictures_of_long_trainings_take_little_of_the_time(terminal, quiet, sec
         now=100.0, pictures=0, monotonic=lambda: clock.now, sleep=lambda s: setattr(clock, "now", clock.now + s)
     )
 
-    def draw(*_):
+    def draw_picture(*_):
         clock.now, clock.pictures = clock.now + seconds, clock.pictures + 1
         return ""
 
     monkeypatch.setattr(job_pool := object.__new__(JobPool), "poll", lambda: clock.now < 160, raising=False)
     monkeypatch.setattr(pool, "time", clock)
-    monkeypatch.setattr(pool, "summarize_runs", draw)
+    monkeypatch.setattr(pool, "summarize_runs", draw_picture)
     pool.show_progress(job_pool, [], Console(file=io.StringIO(), force_terminal=terminal), quiet=quiet)
     assert pictures <= clock.pictures <= pictures + 1
 
 
 class FakeRay:
-    """A stand-in for Ray that runs a task when its result is requested; a command called never does not end."""
+    """A stand-in for Ray that runs a task when its result is requested; a command named ``never`` does not end."""
 
     def __init__(self):
         self.cancelled, self.tasks, self.given = [], {}, {}
@@ -85,9 +85,9 @@ class FakeRay:
 
     def remote(self, **how):
         self.given = how
-        return lambda function: Namespace(remote=lambda *words: self.task(function, words))
+        return lambda function: Namespace(remote=lambda *words: self.add_task(function, words))
 
-    def task(self, function, words):
+    def add_task(self, function, words):
         self.tasks[reference := f"task {len(self.tasks)}"] = (function, words)
         return reference
 
@@ -107,7 +107,7 @@ class FakeRay:
 
 
 def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp_path, capsys):
-    """A failed command gives its reason; a killed one counts as lost, and Ray retries it. Output of Ray is hidden."""
+    """A failed command gives its reason; a killed command is retried, and counts as lost. Output of Ray is hidden."""
     ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.chdir(tmp_path)
@@ -129,7 +129,7 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
-    """Only some runs are listed, and the rows of finished ones are dropped from memory, as 10,000 runs need."""
+    """Only some runs are listed, and rows of finished runs are dropped from memory, which 10,000 runs need."""
     monkeypatch.setenv("LENGTHWISE_RUNS", "")
     monkeypatch.setenv("TERM", "")
     monkeypatch.setattr(many_runs, "TRAIN", ["looped-parity", *SMALL, "--lengths", "4", "--samples", "2"])
@@ -206,9 +206,9 @@ class FakeEngine(launchers.Executor):
 
     def submit(self, commands):
         self.submitted += commands
-        return [self.job(*next(self.ends)) for _ in commands]
+        return [self.start_job(*next(self.ends)) for _ in commands]
 
-    def job(self, polls, reason=""):
+    def start_job(self, polls, reason=""):
         left = iter([False] * polls)
         return Namespace(is_done=lambda: next(left, True), read_failure=lambda: reason)
 
@@ -218,7 +218,7 @@ class FakeEngine(launchers.Executor):
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_a_job_pool_fills_free_slots_and_reports_failures():
-    """Each command runs once; a failure stops no other and gives its reason; remaining jobs are stopped at the end."""
+    """Each command runs once; a failure is reported and stops no other command; the end stops remaining jobs."""
     recipe = lw.find("looped-parity", *SMALL)
     found = [lw.Run.of(replace(recipe, seed=seed)) for seed in range(5)]
     engine = FakeEngine((1,), (0, "it is hot"), (3,), (0,), (99,))

@@ -24,11 +24,11 @@ SMALL = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1.5, 1e3), st.integers(2, 9), st.booleans())
-def test_points_of_a_range_are_evenly_spaced_from_end_to_end(low, times, count, log):
-    axis = Axis("x", (), low, low * times, log)
+def test_points_of_a_range_are_evenly_spaced_from_end_to_end(low, factor, count, log):
+    axis = Axis("x", (), low, low * factor, log)
     points = [float(text) for text in axis.space_evenly(count)]
     assert points == sorted(points) and len(points) <= count
-    assert math.isclose(points[0], low, rel_tol=1e-9) and math.isclose(points[-1], low * times, rel_tol=1e-9)
+    assert math.isclose(points[0], low, rel_tol=1e-9) and math.isclose(points[-1], low * factor, rel_tol=1e-9)
     if count == 3 and len(points) == 3:
         middle = math.sqrt(points[0] * points[2]) if log else (points[0] + points[2]) / 2
         assert math.isclose(points[1], middle, rel_tol=1e-2)
@@ -86,39 +86,43 @@ def test_recipes_are_compared_at_one_training_length():
             change_recipe(recipe, point)
 
 
-def trial(exact, **values):
+def build_trial(exact, **values):
     return {"values": values, "exact": exact, "worst": exact, "seeds": 1, "parameters": 10}
 
 
 def test_equal_values_of_a_range_fall_into_one_bin():
-    trials = [trial(share, a=a) for a, share in zip("11122233", [0.1, 0.9, 0.2, 0.7, 0.3, 0.8, 0.5, 0.6], strict=True)]
+    trials = [
+        build_trial(share, a=a) for a, share in zip("11122233", [0.1, 0.9, 0.2, 0.7, 0.3, 0.8, 0.5, 0.6], strict=True)
+    ]
     forth, back = compute_importances(trials, ["a"]), compute_importances(trials[::-1], ["a"])
     assert list(forth[0]["exact"]) == ["1", "2", "3"]
     assert forth[0]["explains"] == pytest.approx(back[0]["explains"])
-    assert list(compute_importances([trial(0.5, a=a) for a in "11223344"], ["a"])[0]["exact"]) == ["1", "2", "3–4"]
+    pairs = compute_importances([build_trial(0.5, a=a) for a in "11223344"], ["a"])
+    assert list(pairs[0]["exact"]) == ["1", "2", "3–4"]
 
 
 def test_importance_is_the_share_of_explained_variance():
-    trials = [trial(0.1 + 0.4 * (a == "2") + 0.1 * (b == "y"), a=a, b=b) for a in "12" for b in "xy"]
+    trials = [build_trial(0.1 + 0.4 * (a == "2") + 0.1 * (b == "y"), a=a, b=b) for a in "12" for b in "xy"]
     first, second = compute_importances(trials, [])
     assert first["field"] == "a" and math.isclose(first["explains"] + second["explains"], 1)
     assert first["exact"] == pytest.approx({"1": 0.15, "2": 0.55})
-    assert compute_importances([trial(0.5, a="1")], [])[0]["explains"] == 0
-    searched = compute_importances([trial(n / 10, a=str(n)) for n in range(7)], ["a"])
+    assert compute_importances([build_trial(0.5, a="1")], [])[0]["explains"] == 0
+    searched = compute_importances([build_trial(n / 10, a=str(n)) for n in range(7)], ["a"])
     assert list(searched[0]["exact"]) == ["0–2", "3–5", "6"]
-    settled = compute_importances([trial(0.0, a="1"), *(trial(n / 10, a="2") for n in range(11))], ["a"])
+    settled = compute_importances([build_trial(0.0, a="1"), *(build_trial(n / 10, a="2") for n in range(11))], ["a"])
     assert settled[0]["exact"] == pytest.approx({"1": 0.0, "2": 0.5})  # no trial is lost
 
 
 def test_the_smaller_of_equally_good_models_is_best():
-    trials = [trial(1.0, a="1") | {"parameters": 20}, trial(1.0, a="2"), trial(0.9, a="3")]
+    trials = [build_trial(1.0, a="1") | {"parameters": 20}, build_trial(1.0, a="2"), build_trial(0.9, a="3")]
     assert [row["values"]["a"] for row in rank_trials(trials)] == ["2", "1", "3"]
     assert len(sweep_figure(trials, {"a": False}, "x").axes) == 1
 
 
 @pytest.fixture
 def simulated_trainings(no_type_checks, monkeypatch, runs):
-    """Replace training: wider models score higher. Return the runs trained, and after how many to simulate a kill."""
+    """Replace training: wider models score higher. Return the list of trained runs, and a list whose only element is
+    the number of runs before a simulated kill."""
     trained, kill_after = [], [None]
 
     class FakePool:
@@ -205,14 +209,14 @@ def test_a_trial_whose_training_failed_is_tried_again_once(simulated_trainings, 
     trained, _ = simulated_trainings
     fails = [True]
 
-    class Failing(verb.JobPool):
+    class FailingPool(verb.JobPool):
         def __enter__(self):
             if fails[0]:
                 self.failed = {run.folder: "the disk is full" for run in self.found}
                 return self
             return super().__enter__()
 
-    monkeypatch.setattr(verb, "JobPool", Failing)
+    monkeypatch.setattr(verb, "JobPool", FailingPool)
     words = ["sweep", "looped-parity", "optimizer.rate=1e-4..1e-2:log", "--trials", "2", *ALONE, *SMALL]
     assert command(*words).returncode == 2 and not trained
     fails[0] = False
