@@ -79,7 +79,7 @@ def test_a_class_or_a_function_builds_the_module_of_each_seed():
 def test_a_module_that_cannot_be_reinitialized_is_refused(module_or_function, message):
     with pytest.raises(lw.UsageError, match=message):
         lw.train(module_or_function, task="parity", seeds=2, **FEW)
-    with pytest.raises(lw.UsageError, match="a folder of its own"):
+    with pytest.raises(lw.UsageError, match="each seed needs its own folder"):
         lw.train(Net(), task="parity", seeds=2, folder="somewhere", **FEW)
 
 

@@ -92,7 +92,7 @@ def test_modules_that_cannot_be_mixers_are_refused_in_one_line():
     changes = "layout=NextToken", "model.positions=NoPE", "loops=Constant(count=1)", "objective=Final"
     recipe = lw.find("looped-parity", *changes)
 
-    for name, message in (("LookAhead", "^LookAhead in TransformerModel looks ahead: other tokens after a position"),
+    for name, message in (("LookAhead", "^LookAhead in TransformerModel looks ahead: in a causal layout"),
                           ("PairModule", "but PairModule returned a value of type tuple")):  # fmt: skip
         own = recipe.change(model=replace(recipe.model, mixer=_ModuleSpec(name)))
         with pytest.raises(lw.UsageError, match=message):
