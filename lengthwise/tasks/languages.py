@@ -230,8 +230,8 @@ class Dyck(SequenceTask):
         return self._follow_stack(sizes, rows < self.kinds, rows.long() % self.kinds)
 
     def _follow_stack(self, sizes: Sizes, opening_mask: Bool[Tensor, "b p"], kind: Int[Tensor, "b p"]) -> Problems:
-        """Return problems with their answers. A bracket opens, with the kind in ``kind``, where ``opens`` is True or no
-        bracket is open; elsewhere, the innermost open bracket is closed."""
+        """Return problems with their answers. A bracket of the kind in ``kind`` opens where ``opening_mask`` is True or
+        no bracket is open; elsewhere, the innermost open bracket is closed."""
         count, width = kind.shape
         stack, depth, row, answer = torch.zeros(count, width + 1).long(), torch.zeros(count, 1).long(), [], []
         top = stack[:, :1]

@@ -91,12 +91,12 @@ def to_text(symbols: str) -> str:
     return symbols.translate(_TO_TEXT)
 
 
-def read_collection(path: Path, shares: tuple[int, int, int], form: Form = "characters") -> Collection:
+def read_collection(path: Path, split_ratio: tuple[int, int, int], form: Form = "characters") -> Collection:
     """Read a file's problems. If it has no column ``split``, a hash of the prompt assigns them to training, validation
-    and test in the proportions ``shares``. Raises UsageError, with the line's number, for the first error."""
+    and test in the proportions ``split_ratio``. Raises UsageError, with the line's number, for the first error."""
     files = sorted(path.rglob("*")) if is_folder(path) else [path]
     state = tuple((file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in files)
-    return _read_cached(path, state, shares, form)
+    return _read_cached(path, state, split_ratio, form)
 
 
 def list_errors(path: Path, form: Form = "characters") -> list[str]:
@@ -108,7 +108,7 @@ def list_errors(path: Path, form: Form = "characters") -> list[str]:
 
 
 @lru_cache(maxsize=8)
-def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int], form: Form) -> Collection:
+def _read_cached(path: Path, state: tuple[Any, ...], split_ratio: tuple[int, int, int], form: Form) -> Collection:
     """Read a file's problems. They are cached until ``state`` changes: the names, times and sizes of the files."""
     entries, digest = _read_entries(path, None, form)
     distinct = list(dict.fromkeys(entries))
@@ -132,15 +132,17 @@ def _read_cached(path: Path, state: tuple[Any, ...], shares: tuple[int, int, int
         length=length,
         size=torch.tensor([entry.size for entry in distinct]),
         rounds=torch.tensor([entry.rounds for entry in distinct]),
-        part=torch.tensor([_choose_part_index(entry, shares) for entry in distinct]),
+        part=torch.tensor([_choose_part_index(entry, split_ratio) for entry in distinct]),
         row_by_prompt={entry.prompt.replace(" ", between): number for number, entry in enumerate(distinct)},
     )
 
 
-def _choose_part_index(entry: Entry, shares: tuple[int, int, int]) -> int:
+def _choose_part_index(entry: Entry, split_ratio: tuple[int, int, int]) -> int:
     code = hashlib.blake2b(entry.prompt.encode(), digest_size=8).digest()
-    hash_value = int.from_bytes(code, "little") % sum(shares)
-    return PARTS.index(entry.part) if entry.part else (hash_value >= shares[0]) + (hash_value >= sum(shares[:2]))
+    hash_value = int.from_bytes(code, "little") % sum(split_ratio)
+    return (
+        PARTS.index(entry.part) if entry.part else (hash_value >= split_ratio[0]) + (hash_value >= sum(split_ratio[:2]))
+    )
 
 
 def _read_entries(path: Path, errors: list[str] | None, form: Form) -> tuple[list[Entry], str]:

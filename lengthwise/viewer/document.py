@@ -61,9 +61,9 @@ def build_document(
 """
 
 
-def write_page(name: str, page: str) -> Path:
-    """Write a page to a file atomically; return its path. Raises UsageError if ``name`` is a folder."""
-    path = Path(name)
+def write_page(file: str, page: str) -> Path:
+    """Write a page to a file atomically; return its path. Raises UsageError if ``file`` is a folder."""
+    path = Path(file)
     check_writable("--html", path)
     write(path, page.encode())
     return path

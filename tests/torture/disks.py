@@ -29,9 +29,9 @@ def plan(times: float) -> list[str]:
     return [f"{kind}-{names[n % len(names)]}-{n}" for n in range(max(1, round(3 * times))) for kind in FAILING]
 
 
-def play(name: str, rng: random.Random, folder: Path) -> dict[str, Any]:
+def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case."""
-    kind, what, _ = name.rsplit("-", 2)
+    kind, what, _ = case.rsplit("-", 2)
     what = "study" if kind == "study-full" else what
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)

@@ -117,7 +117,7 @@ def plan(times: float) -> list[str]:
     return [str(number) for number in range(max(1, round(8 * times)))]
 
 
-def play(name: str, rng: random.Random, folder: Path) -> dict[str, Any]:
+def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case of ``INPUTS_PER_CASE`` inputs."""
     torch.set_num_threads(1)
     seed = rng.randrange(10**6)

@@ -25,9 +25,9 @@ def plan(times: float) -> list[str]:
     return [f"{what}-{n}" for n in range(rounds) for what in (*RECIPES, "looped-fresh", "study", "study-child")]
 
 
-def play(name: str, rng: random.Random, folder: Path) -> dict[str, Any]:
+def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case: kill, start again, and compare with an uninterrupted run."""
-    what, *how = name.split("-")[:-1]
+    what, *how = case.split("-")[:-1]
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
     words = build_study_command(folder) if what == "study" else build_training_command(what)

@@ -21,9 +21,9 @@ def plan(times: float) -> list[str]:
     return [f"{kinds[n % 3]}-{[*RECIPES][n % len(RECIPES)]}-{n}" for n in range(max(2, round(20 * times)))]
 
 
-def play(name: str, rng: random.Random, folder: Path) -> dict[str, Any]:
+def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case."""
-    kind, what, _ = name.split("-")
+    kind, what, _ = case.split("-")
     right, seconds = run_uninterrupted(what, folder.parent.parent)
     folder.mkdir(parents=True)
     words = build_training_command(what, *(["--wait"] if kind == "waiting" else []))

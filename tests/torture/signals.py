@@ -33,9 +33,9 @@ def plan(times: float) -> list[str]:
     return [f"{name}-{n}" for n in range(max(1, round(times))) for name in possible]
 
 
-def play(name: str, rng: random.Random, folder: Path) -> dict[str, Any]:
+def play(case: str, rng: random.Random, folder: Path) -> dict[str, Any]:
     """Run one case."""
-    target, which, when, _ = name.split("-")
+    target, which, when, _ = case.split("-")
     folder.mkdir(parents=True)
     server = Endpoint() if target == "ask" else None
     try:
