@@ -84,7 +84,7 @@ def main() -> None:
 
 def members() -> str:
     """Return the names of all families' recipes, for `lengthwise list`, since building the recipes takes too long."""
-    return json.dumps(catalog.list_family_members(), indent=1) + "\n"
+    return json.dumps(catalog.list_recipe_family_members(), indent=1) + "\n"
 
 
 if __name__ == "__main__":

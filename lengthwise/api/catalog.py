@@ -144,7 +144,7 @@ def describe_user_definitions() -> tuple[dict[str, str], dict[str, str]]:
     return recipes, {name: read_summary(function) for name, function in _OWN_STUDIES.items()}
 
 
-def list_family_members() -> dict[str, dict[str, list[str]]]:
+def list_recipe_family_members() -> dict[str, dict[str, list[str]]]:
     """Return the names of the recipes of each family, by file and function, since the source does not show them."""
     members: dict[str, dict[str, list[str]]] = {}
     for module in import_folder("recipes"):

@@ -96,7 +96,7 @@ def grid_points(axes: Sequence[Axis]) -> Iterator[Point]:
     """Yield every combination of the axes' values. Raises UsageError for a range without a number of points."""
     for axis in axes:
         if not axis.values:
-            raise UsageError(f"{axis.path}: a grid needs a number of points, as in 1..3:4; or search it: --trials 20")
+            raise UsageError(f"{axis.path}: a grid needs a number of points (1..3:4); a search needs --trials 20")
     for values in product(*(axis.values for axis in axes)):
         yield {axis.path: value for axis, value in zip(axes, values, strict=True)}
 

@@ -153,8 +153,8 @@ class Graphs(Runner):
         all_loops: bool,
         grad_mask: Bool[Tensor, "k b"] | None = None,
     ) -> Tensor | None:
-        """Return the output of a pass; None if it cannot be recorded. ``grad_mask`` marks the rows whose loops have
-        gradients, among the loops after the first ``no_grad_loops``; by default, all rows."""
+        """Return the output of a pass; None if it cannot be recorded. ``grad_mask`` is True where a row's loop
+        has gradients (by default, in all rows); the first ``no_grad_loops`` loops have none."""
         for encoding in find_limited_encodings(self.model):  # a replay does not check whether rows fit
             encoding.check(inputs)
         inputs = pad_to_bucket(self.model, inputs, BUCKET) if isinstance(self.model, TransformerModel) else inputs

@@ -22,7 +22,7 @@ from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, OPERATORS, PLUS, TIMES,
 SMALL_BATCH = 512  # this many rows take little longer to draw than a single one
 
 
-class Writer(NamedTuple):
+class ExpressionWriter(NamedTuple):
     """A writer of random expressions of ``size`` characters, 3 or more. Each method in ``patterns`` writes a family."""
 
     size: int
@@ -238,7 +238,7 @@ class Expression(Task):
         operators = ((symbol[:, 1:] <= TIMES - PLUS) & (symbol[:, :-1] > OPEN - PLUS)).sum(1)
         return Problems(lengths[:, None], rows.long(), lengths, answer, answer_length, operators)
 
-    patterns = Writer.patterns
+    patterns = ExpressionWriter.patterns
 
     def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         """Draw expressions of a family. If 64 draws for a row all have too long values, sample from the grammar
@@ -246,7 +246,7 @@ class Expression(Task):
         rng = Random(int(torch.randint(2**62, (1,), generator=generator)))
         texts = []
         for size in sizes[:, 0].tolist():
-            tries = (pattern(Writer(size, rng)) for _ in range(64))
+            tries = (pattern(ExpressionWriter(size, rng)) for _ in range(64))
             texts.append(next((text for text in tries if self._is_short(evaluate(text))), None))
         missing = torch.tensor([text is None for text in texts])
         parts = [self._from_texts([text for text in texts if text])] if not missing.all() else []

@@ -336,7 +336,7 @@ def _record_queries(
     versions = [buffer._version for buffer in buffers]
     compute_losses(recorders)  # the losses are meaningless; only the calls are recorded
     if versions != [buffer._version for buffer in buffers]:
-        raise UsageError("the objective runs the model itself, which changes its buffers while it computes")
+        raise UsageError("the objective calls the model without the runner, and the call changes the model's buffers")
     if len({tuple(query.shared_properties for query in recorder.queries) for recorder in recorders}) > 1:
         raise UsageError("the objective calls the runners of two seeds differently")
     return recorders

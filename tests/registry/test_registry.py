@@ -68,7 +68,7 @@ def test_every_study_satisfies_its_laws(name, law):
 
 def test_all_families_are_found_and_recipe_names_are_unique():
     """All families of recipes are found, whatever the names of their functions, and no recipe's name occurs twice."""
-    families = [family for file in catalog.list_family_members().values() for family in file.values()]
+    families = [family for file in catalog.list_recipe_family_members().values() for family in file.values()]
     members = [name for family in families for name in family]
     assert len(members) == len(set(members)) and set(members) <= set(RECIPES)
     assert {"paper-abacus-8x2", "paper-ntp-copy", "looped-pairs"} <= set(RECIPES)

@@ -682,7 +682,7 @@ def test_a_folder_that_is_named_twice_is_published_once(tmp_path):
 
 
 @pytest.mark.usefixtures("blank_figures")
-def test_points_of_the_parameter_figure_average_one_recipe_by_its_own_stopping_rule(tmp_path):
+def test_each_point_of_the_parameter_figure_is_the_mean_of_one_recipe_by_its_own_rule(tmp_path):
     run, alike = build_loss_run("a", 0, 100, [0.2], 0.4, 0.1), build_loss_run("b", 0, 100, [0.3], 0.8)
     build_run(alike.recipe, (2 * TOP, 0.9, {"problems": "natural", "stopping": "After(loops=1)"}))
 

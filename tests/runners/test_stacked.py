@@ -263,7 +263,7 @@ class LogitDependentObjective(lw.Final):
 REFUSED = [
     (vary_seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
     (vary_seeds(replace(PLAIN, model=CountingSpec()), 2), "changes its buffers"),
-    (vary_seeds(replace(PLAIN, objective=RunnerlessObjective(), model=CountingSpec()), 2), "runs the model itself"),
+    (vary_seeds(replace(PLAIN, objective=RunnerlessObjective(), model=CountingSpec()), 2), "model without the runner"),
     (vary_seeds(replace(PLAIN, objective=LogitDependentObjective()), 2), "its runner depend on earlier logits"),
     (vary_seeds(SEGMENTED, 2), "Segments takes several steps on a batch, which --stack does not support"),
     ([PLAIN], "two or more different seeds"),

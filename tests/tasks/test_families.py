@@ -15,7 +15,7 @@ from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.bits import COUNTS, BinarySum
-from lengthwise.tasks.expression import Expression, Writer
+from lengthwise.tasks.expression import Expression, ExpressionWriter
 from lengthwise.tasks.family import choose_families, draw_mixture
 from lengthwise.tasks.maze import Maze
 from lengthwise.tasks.sorting import Sorting
@@ -184,20 +184,20 @@ def test_expressions_have_the_structure_of_their_family():
     rows = to_texts(task, find_family(task, "nested-left").sample(torch.tensor([[43]] * 20), lw.stream(0)))[0]
     assert all(row.startswith("((((((((((") for row in rows)
     for size, seed in product((3, 4, 5, 6, 9, 12), range(100)):
-        text = Writer(size, Random(seed)).nearly_cancelling()
+        text = ExpressionWriter(size, Random(seed)).nearly_cancelling()
         one, other = text.split("-") if size % 2 else text[1:].split("+")
         assert len(text) == size and one[:-1] == other[:-1] and one != other
-        text = Writer(size, Random(seed)).signs()
+        text = ExpressionWriter(size, Random(seed)).signs()
         assert len(text) == size and {factor.strip("-") for factor in text.split("*")} == {"1"}
 
 
 @pytest.mark.parametrize("size", range(7, 40))
-@pytest.mark.parametrize("write_expression", [Writer.nested_left, Writer.nested_right])
+@pytest.mark.parametrize("write_expression", [ExpressionWriter.nested_left, ExpressionWriter.nested_right])
 def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write_expression, size):
     """The depth is one level less where a single character would be left, as no term has one character."""
     depth = (size - 3) // 4 - ((size - 3) % 4 == 1)
     for seed in range(20):
-        text = write_expression(Writer(size, Random(seed)))
+        text = write_expression(ExpressionWriter(size, Random(seed)))
         assert len(text) == size and text.count("(") == text.count(")") == depth, text
 
 
