@@ -2,7 +2,7 @@
 
 ``control-<task>-window`` sees only neighbours, in several layers applied once; ``-loops`` loops and sees the whole row;
 ``-neither`` has neither; ``-both`` is ``looped-<task>`` at half its range. All four share data, steps and batch size,
-but for pairs, models applied once are trained as ``standard-pairs`` is.
+except that for pairs the models without a loop are trained by the recipe of ``standard-pairs``.
 """
 
 from __future__ import annotations

@@ -295,7 +295,7 @@ class PooledComparison(PrintedTable):
 
     @property
     def sizes(self) -> list[Sizes]:
-        """The sizes at which every recipe was measured on uniform problems or, if there is none, all measured sizes."""
+        """The sizes at which every recipe was measured on uniform problems; all measured sizes if none is common."""
         measured = [{point.sizes for point in curve.points()} for curve in self.curves if curve.problems == "uniform"]
         return sorted(set.intersection(*measured) or set().union(*measured)) if measured else []
 

@@ -143,7 +143,7 @@ def has_passed(record: Row) -> bool:
 
 
 def sign_record(record: Row) -> Row:
-    """Return the record with a digest of its content, as it is written to a file."""
+    """Add a digest of the record's content; return the record that is written to a file."""
     plain = json.loads(json_text({name: value for name, value in record.items() if name != "digest"}))
     return plain | {"digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
 

@@ -51,8 +51,8 @@ def compute_gradients(logits, model):
 def test_answers_of_a_stack_equal_those_of_each_model(spec, causal):
     """Rows and loops differ between the models; values and gradients are equal after the last loop and after every
     loop."""
-    random = {name: 0.0 for name in ("dropout", "noise") if hasattr(spec, name)}
-    spec = replace(spec, **random)
+    without_noise = {name: 0.0 for name in ("dropout", "noise") if hasattr(spec, name)}
+    spec = replace(spec, **without_noise)
     models = []
     for seed in range(3):
         torch.manual_seed(seed)
