@@ -9,7 +9,7 @@ from common import QUICK, print_result
 
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.rasp.program import Program, check_program, execute
-from lengthwise.rasp.programs import PUBLISHED, find_program
+from lengthwise.rasp.programs import PUBLISHED_TASKS, find_program
 from lengthwise.tasks.arithmetic import Addition
 
 LENGTHS, COUNT = ((1, 4), 5) if QUICK else ((*range(1, 65), 200), 1000)
@@ -30,7 +30,7 @@ def count_right(runner: Program, size: Sequence[int]) -> int:
 def main() -> None:
     torch.set_num_threads(1)
     result = {}
-    for task in (*PUBLISHED, Addition(2, "least", True, True)):
+    for task in (*PUBLISHED_TASKS, Addition(2, "least", True, True)):
         runner = find_program(task)
         check_program(runner)
         for more in ((1,), (2,)) if len(task.axes) == 2 else ((),):

@@ -13,8 +13,8 @@ from lengthwise.base.errors import remove_controls
 from lengthwise.base.progress import Progress
 from lengthwise.cli.console import err, out, print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Words
-from lengthwise.rasp.program import execute, format_answer, format_rounds, format_state
-from lengthwise.rasp.programs import PUBLISHED, find_program
+from lengthwise.rasp.program import execute, format_answer, format_rounds, format_row
+from lengthwise.rasp.programs import PUBLISHED_TASKS, find_program
 
 
 @dataclass(kw_only=True)
@@ -29,7 +29,7 @@ class Options(OutputOptions):
 
 def run(args: Options) -> int:
     """Print a program's state after each round; without a task, list the programs."""
-    tasks: dict[str, Task] = {task.name: task for task in PUBLISHED}
+    tasks: dict[str, Task] = {task.name: task for task in PUBLISHED_TASKS}
     if args.task is None:
         descriptions = {name: catalog.read_summary(type(find_program(task))) for name, task in tasks.items()}
         table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -47,7 +47,7 @@ def run(args: Options) -> int:
             line.update(round_number)
 
         execution = execute(find_program(task), task.parse(args.prompt), show_round)
-        row, rounds, answer_text = format_state(execution.row), format_rounds(execution), format_answer(execution, task)
+        row, rounds, answer_text = format_row(execution.row), format_rounds(execution), format_answer(execution, task)
     result = {"prompt": args.prompt, "row": row, "rounds": rounds, "answer": answer_text}
     if args.json:
         return print_result(args, result)

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from lengthwise.base.types import END, Problems
 from lengthwise.experiment.layout import FullOutput
-from lengthwise.rasp.language import Call, Forbidden, Places, SymbolSequence, record
+from lengthwise.rasp.language import Call, Places, RaspError, SymbolSequence, record
 from lengthwise.tasks import Task
 
 State = dict[str, Any]  # name → ``SymbolSequence`` or ``Places``
-Operation = tuple[str, int, dict[str, Any]]  # the name, number of inputs and facts of a ``Call``
+Operation = tuple[str, int, dict[str, Any]]  # the name, number of inputs and settings of a ``Call``
 
 
 class Program(ABC):
@@ -39,7 +39,7 @@ class Program(ABC):
     def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
         """Compute the output row, in which the answer and its end symbol ``$`` stand from the position of ``=`` on."""
 
-    def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def count_rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """Return T(n), the number of steps, for problems of these sizes. By default it is n."""
         return sizes[:, 0]
 
@@ -59,13 +59,13 @@ class Execution:
 def execute(
     program: Program, problems: Problems, on_round: Callable[[int, int], None] = lambda number, rounds: None
 ) -> Execution:
-    """Run a program on problems. After each round, ``on_round`` is called with the number of rounds done and the total.
-    Raises ValueError if the problems take different numbers of rounds."""
-    rounds = program.rounds(problems.sizes).unique().tolist()
+    """Run a program on problems. After each round, ``on_round`` is called with the number of finished rounds and their
+    total number. Raises ValueError if the problems take different numbers of rounds."""
+    rounds = program.count_rounds(problems.sizes).unique().tolist()
     if len(rounds) != 1:
         raise ValueError(f"problems must all take the same number of rounds, not {rounds}")
     batch = FullOutput().write(problems, program.task)
-    row = SymbolSequence(input_alphabet(program.task), batch.inputs.tokens)
+    row = SymbolSequence(get_input_alphabet(program.task), batch.inputs.tokens)
     states = [program.prepare(row)]
     for number in range(rounds[0]):
         states.append(program.step(states[-1], row))
@@ -77,35 +77,35 @@ def execute(
     return Execution(row, states, output, batch.answer_slots, batch.loss_mask, is_right)
 
 
-def input_alphabet(task: Task) -> tuple[str, ...]:
+def get_input_alphabet(task: Task) -> tuple[str, ...]:
     """Return the alphabet of a program's input row."""
     return FullOutput().vocabs(task)[0].symbols
 
 
-CHECKED_STEPS = 64  # the first so many steps must execute the same operations
-MAX_GROWING_STEPS = 8  # a state's alphabets may grow during so many steps
+CHECKED_STEP_COUNT = 64  # number of steps that must execute the same operations
+MAX_GROWING_STEPS = 8  # number of steps during which a state's alphabets may grow
 
 
 def check_program(program: Program) -> None:
-    """Raise Forbidden, with a one-line message, if a program does something that n-RASP-L does not allow.
+    """Raise RaspError, with a one-line message, if a program does something that n-RASP-L does not allow.
 
     The program runs on abstract rows, so it cannot read data or length. Every step must execute the same operations,
     and the alphabets of its state must stop growing after ``MAX_GROWING_STEPS`` steps. The program must execute
     the same operations on rows with symbols, of two lengths.
     """
-    alphabet = input_alphabet(program.task)
+    alphabet = get_input_alphabet(program.task)
     try:
-        names, operations = _record_run(program, SymbolSequence(alphabet, None), CHECKED_STEPS)
+        names, operations = _record_run(program, SymbolSequence(alphabet, None), CHECKED_STEP_COUNT)
         for length in (2, 9):
             row = SymbolSequence(alphabet, torch.arange(length)[None] % len(alphabet))
             if _record_run(program, row, MAX_GROWING_STEPS) != (names, operations[: MAX_GROWING_STEPS + 2]):
-                raise Forbidden("operations differ between rows, but they may depend on neither data nor length")
-    except Forbidden as error:
-        raise Forbidden(f"{type(program).__name__}: {error}") from None
+                raise RaspError("operations differ between rows, but they may depend on neither data nor length")
+    except RaspError as error:
+        raise RaspError(f"{type(program).__name__}: {error}") from None
     except (AttributeError, TypeError) as error:
         # An abstract row has no data: a program that reads it gets None.
         name = type(program).__name__
-        raise Forbidden(f"{name}: it reads the data of rows ({error}): use lengthwise.rasp.language") from None
+        raise RaspError(f"{name}: the program reads the data of rows ({error}): use lengthwise.rasp.language") from None
 
 
 def _record_run(program: Program, row: SymbolSequence, steps: int) -> tuple[list[str], list[list[Operation]]]:
@@ -119,30 +119,30 @@ def _record_run(program: Program, row: SymbolSequence, steps: int) -> tuple[list
             following = _validate_state(program.step(state, row))
         operations = _list_operations(calls)
         if following.keys() != state.keys():
-            raise Forbidden(f"the state's parts may not change: {', '.join(state)} became {', '.join(following)}")
+            raise RaspError(f"the state's parts may not change: {', '.join(state)} became {', '.join(following)}")
         grows = _list_alphabets(following) != _list_alphabets(state)
         if grows and number >= MAX_GROWING_STEPS:
-            raise Forbidden(f"the state's alphabet is still growing after {number} steps")
+            raise RaspError(f"the state's alphabet is still growing after {number} steps")
         previous = step_operations[-1] if step_operations else operations
         # Tables depend on alphabets, so they may change while alphabets grow.
-        compared = [[name if has_grown else (name, *facts) for name, *facts in part] for part in (operations, previous)]
+        compared = [[call[0] if has_grown else call for call in part] for part in (operations, previous)]
         if compared[0] != compared[1]:
-            raise Forbidden("the operations of `step` differ between rounds: a step may not count rounds")
+            raise RaspError("the operations of `step` differ between rounds: a step may not count rounds")
         step_operations.append(operations)
         has_grown, state = grows, following
     with record() as finished:
         if not isinstance(program.finish(state, row), SymbolSequence):
-            raise Forbidden("finish must return a row of symbols")
+            raise RaspError("finish must return a row of symbols")
     return list(state), [_list_operations(prepared), _list_operations(finished), *step_operations]
 
 
 def _list_operations(calls: Sequence[Call]) -> list[Operation]:
-    return [(call.name, len(call.inputs), call.facts) for call in calls]
+    return [(call.name, len(call.inputs), call.settings) for call in calls]
 
 
 def _validate_state(state: State) -> State:
     if not isinstance(state, dict) or not all(isinstance(part, (SymbolSequence, Places)) for part in state.values()):
-        raise Forbidden("a state must be a dict of rows and places")
+        raise RaspError("a state must be a dict of rows and places")
     return state
 
 
@@ -153,10 +153,10 @@ def _list_alphabets(state: State) -> dict[str, Any]:
 def format_rounds(execution: Execution) -> list[dict[str, str]]:
     """Return the first problem's states as text: for each round, a dictionary from the names of the state's parts to
     strings with a character per position."""
-    return [{name: format_state(part) for name, part in state.items()} for state in execution.states]
+    return [{name: format_row(part) for name, part in state.items()} for state in execution.states]
 
 
-def format_state(part: SymbolSequence | Places) -> str:
+def format_row(part: SymbolSequence | Places) -> str:
     """Format the first row of a state's part: True as ``^``, False and None as ``·``, places as numbers with spaces."""
     if isinstance(part, Places):
         assert part.numbers is not None
@@ -168,13 +168,13 @@ def format_state(part: SymbolSequence | Places) -> str:
 
 def format_answer(execution: Execution, task: Task) -> str:
     """Return the first problem's answer as text."""
-    symbols = format_state(execution.output)
+    symbols = format_row(execution.output)
     start = int(execution.answer_slots[0].long().argmax())
     return task.format(task.vocab.encode(symbols[start:].split(END)[0]))
 
 
 def export_program(program: Program) -> dict[str, Any]:
-    """Return the program as JSON-compatible values, with which it can run without Python, on any prompt of any length:
+    """Return the program as JSON-compatible values, from which it can run without Python, on prompts of any length:
 
         {"prepare": part, "steps": [part, …], "finish": part}
 
@@ -183,7 +183,7 @@ def export_program(program: Program) -> dict[str, Any]:
     or ``row``. The last step is repeated; earlier steps, in which the state's alphabets grow, differ from it only in
     their tables.
     """
-    row = SymbolSequence(input_alphabet(program.task), None)
+    row = SymbolSequence(get_input_alphabet(program.task), None)
     with record() as calls:
         state = program.prepare(row)
     prepared, steps = _export_part(calls, {"row": row}, state), []
@@ -203,6 +203,6 @@ def _export_part(calls: list[Call], inputs: Mapping[str, Any], outputs: State) -
     references: dict[int, int | str] = {id(value): name for name, value in inputs.items()}
     nodes = []
     for call in calls:
-        nodes.append({"op": call.name, "of": [references[id(value)] for value in call.inputs]} | call.facts)
+        nodes.append({"op": call.name, "of": [references[id(value)] for value in call.inputs]} | call.settings)
         references[id(call.result)] = len(nodes) - 1
     return {"nodes": nodes, "out": {name: references[id(value)] for name, value in outputs.items()}}

@@ -1,7 +1,7 @@
 """n-RASP-L programs for the six tasks of Fan et al. 2025 (section 3 and appendix A sketch three of them).
 
-Each program runs on rows of a prompt, ``=``, and an end symbol ``$`` per answer slot. One loop of a looped model would
-have to compute one step.
+Each program runs on rows of a prompt, ``=``, and an end symbol ``$`` per answer slot. A looped model
+would have to compute one step per loop.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class BinarySumProgram(Program):
 class MultiplicationProgram(Program):
     """The program of multiplication, for a first operand of one or two bits. In each step, a mark and a carry move one
     position to the right along the answer, lowest digit first, and the second operand moves two positions to the right,
-    so that its bits pass the mark, lowest first. At the mark, a bit and the next lower one are multiplied by the bits
+    so that its bits pass the mark, lowest first. At the mark, a bit and the next lower bit are multiplied by the bits
     of the first operand and added to the carry."""
 
     def __init__(self, task: Multiplication) -> None:
@@ -167,7 +167,7 @@ class MultiplicationProgram(Program):
             raise UsageError("the multiplication program supports only the published task: binary, with leading zeros")
         super().__init__(task)
 
-    def rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
+    def count_rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         if int(sizes[:, 0].max()) > 2:
             raise UsageError(f"the multiplication program supports 1 or 2 bits times n, not {int(sizes[:, 0].max())}")
         return sizes.prod(1)
@@ -251,7 +251,7 @@ def _is_digit(symbol: str | None) -> TypeGuard[str]:
     return symbol is not None and symbol.isdigit()
 
 
-PUBLISHED = (Parity(), Copy(), Addition(2, "most", True, True), BinarySum(), Multiplication(), UniqueSet())
+PUBLISHED_TASKS = (Parity(), Copy(), Addition(2, "most", True, True), BinarySum(), Multiplication(), UniqueSet())
 PROGRAMS: dict[type[Task], Callable[[Any], Program]] = {
     Parity: ParityProgram,
     Copy: CopyProgram,

@@ -16,8 +16,8 @@ import lengthwise as lw
 from lengthwise.base.types import END
 from lengthwise.experiment.data import fresh_problems
 from lengthwise.rasp.language import (
-    Forbidden,
     Places,
+    RaspError,
     Selector,
     SymbolSequence,
     after,
@@ -40,17 +40,17 @@ from lengthwise.rasp.program import (
     execute,
     format_answer,
     format_rounds,
-    format_state,
+    format_row,
 )
-from lengthwise.rasp.programs import PROGRAMS, PUBLISHED, ParityProgram, find_program
+from lengthwise.rasp.programs import PROGRAMS, PUBLISHED_TASKS, ParityProgram, find_program
 from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.bits import BinarySum
 from lengthwise.tasks.strings import Copy, UniqueSet
 
 RELATIONS = {"==": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-WIDTHS = st.tuples(st.integers(1, 3), st.integers(1, 6))
-SYMBOLS = st.lists(st.sampled_from(["a", "b", "c", "7", None, True, False]), min_size=1, max_size=4, unique=True)
-MARKS = st.sampled_from([(False, True), (True, False), (True,), (False,)])
+ROW_SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 6))
+ALPHABETS = st.lists(st.sampled_from(["a", "b", "c", "7", None, True, False]), min_size=1, max_size=4, unique=True)
+MARK_ALPHABETS = st.sampled_from([(False, True), (True, False), (True,), (False,)])
 
 
 def draw_matrix(draw, shape, low, high):
@@ -59,42 +59,43 @@ def draw_matrix(draw, shape, low, high):
 
 
 @st.composite
-def rows(draw, number, alphabets=SYMBOLS):
+def rows(draw, row_count, alphabets=ALPHABETS):
     """Draw the parts of rows of one shape, each over an alphabet of its own. (Tests build the rows: beartype, which
     checks them, draws random numbers, which Hypothesis does not allow in strategies.)"""
-    shape = draw(WIDTHS)
+    shape = draw(ROW_SHAPES)
     found = []
-    for _ in range(number):
+    for _ in range(row_count):
         symbols = tuple(draw(alphabets))
         found.append((symbols, draw_matrix(draw, shape, 0, len(symbols) - 1)))
     return found
 
 
 @st.composite
-def lists_of_places(draw, number):
+def places_of_one_shape(draw, list_count):
     """Draw places of one shape: any integers from −1."""
-    shape = draw(WIDTHS)
-    return [draw_matrix(draw, shape, -1, shape[1]) for _ in range(number)]
+    shape = draw(ROW_SHAPES)
+    return [draw_matrix(draw, shape, -1, shape[1]) for _ in range(list_count)]
 
 
 @st.composite
-def selectors_and_rows(draw, number):
+def selectors_and_rows(draw, selector_count):
     """Draw causal selectors, a row and places of one shape."""
-    b, t = draw(WIDTHS)
-    symbols = tuple(draw(SYMBOLS))
+    b, t = draw(ROW_SHAPES)
+    symbols = tuple(draw(ALPHABETS))
     masks = [
-        draw_matrix(draw, (b * t, t), 0, 1).view(b, t, t).bool() & torch.ones(t, t).bool().tril() for _ in range(number)
+        draw_matrix(draw, (b * t, t), 0, 1).view(b, t, t).bool() & torch.ones(t, t).bool().tril()
+        for _ in range(selector_count)
     ]
     return masks, (symbols, draw_matrix(draw, (b, t), 0, len(symbols) - 1)), draw_matrix(draw, (b, t), -1, t)
 
 
-def to_lists(part):
+def to_lists(values):
     """Return the value at each position, as plain lists."""
-    if isinstance(part, Places):
-        return part.numbers.tolist()
-    if isinstance(part, Selector):
-        return part.mask.tolist()
-    return [[part.alphabet[i] for i in ids] for ids in part.ids.tolist()]
+    if isinstance(values, Places):
+        return values.numbers.tolist()
+    if isinstance(values, Selector):
+        return values.mask.tolist()
+    return [[values.alphabet[i] for i in ids] for ids in values.ids.tolist()]
 
 
 def have_equal_symbols(first, second):
@@ -122,7 +123,7 @@ def test_each_applies_a_table_of_symbols(parts, data):
     assert row.alphabet == tuple(sorted(set(results)))
 
 
-@given(lists_of_places(2), st.sampled_from(sorted(RELATIONS)))
+@given(places_of_one_shape(2), st.sampled_from(sorted(RELATIONS)))
 def test_places_are_compared_selected_and_moved(parts, relation):
     one, other = map(Places, parts)
     first, second = to_lists(one), to_lists(other)
@@ -189,7 +190,7 @@ def test_shift_equals_its_definition(parts, default):
     assert to_lists(shift(row, default)) == [[default, *symbols[:-1]] for symbols in to_lists(row)]
 
 
-@given(rows(1, MARKS))
+@given(rows(1, MARK_ALPHABETS))
 def test_seen_equals_its_definition(parts):
     marks = SymbolSequence(*parts[0])
     ordered = each(lambda s: s, marks)  # False before True
@@ -200,7 +201,7 @@ def test_seen_equals_its_definition(parts):
 @given(rows(1), st.data(), st.sampled_from(["a", "z", None]))
 def test_latest_equals_its_definition(parts, data, default):
     values = SymbolSequence(*parts[0])
-    symbols = data.draw(MARKS)
+    symbols = data.draw(MARK_ALPHABETS)
     marks = SymbolSequence(symbols, draw_matrix(data.draw, values.ids.shape, 0, len(symbols) - 1))
     where = aggregate(select(marks, marks, lambda key, _: key), positions(values))
     defined = aggregate(select(positions(values), where), values, default)
@@ -242,7 +243,7 @@ def take_prefix(part, length):
 @st.composite
 def rows_with_equal_prefixes(draw):
     """Draw three rows twice, and a position before which both versions of each row are equal."""
-    b, t = draw(WIDTHS)
+    b, t = draw(ROW_SHAPES)
     keep = draw(st.integers(0, t))
     kept, changed = [], []
     for symbols in (("a", "b", "c"), ("a", "b"), (False, True)):
@@ -267,14 +268,14 @@ def test_operations_are_causal_and_do_not_depend_on_other_rows(operation, parts)
 
 @every_operation
 @given(parts=rows_with_equal_prefixes())
-def test_operations_without_symbols_give_the_same_calls_and_alphabets(operation, parts):
+def test_operations_on_abstract_rows_give_the_same_calls_and_alphabets(operation, parts):
     rows = list(starmap(SymbolSequence, parts[0]))
     with record() as concrete_calls:
         concrete = operation(*rows)
     with record() as abstract_calls:
         abstract = operation(*[SymbolSequence(row.alphabet, None) for row in rows])
     assert concrete_calls
-    assert [call[::3] for call in concrete_calls] == [call[::3] for call in abstract_calls]  # names and facts
+    assert [call[::3] for call in concrete_calls] == [call[::3] for call in abstract_calls]  # names and settings
     assert type(abstract) is type(concrete)
     if isinstance(concrete, SymbolSequence):
         assert abstract.alphabet == concrete.alphabet
@@ -283,13 +284,13 @@ def test_operations_without_symbols_give_the_same_calls_and_alphabets(operation,
 
 # Programs
 
-ALL = [
-    *PUBLISHED,
+ALL_TASKS = [
+    *PUBLISHED_TASKS,
     lw.Addition(2, "least", True, True),
     lw.Addition(10, "most", True, True),
     lw.Addition(10, "least", True, True),
 ]
-every_program = pytest.mark.parametrize("task", ALL, ids=repr)
+every_program = pytest.mark.parametrize("task", ALL_TASKS, ids=repr)
 
 
 def draw_problems(task, n, count):
@@ -299,8 +300,8 @@ def draw_problems(task, n, count):
 
 
 def choose_problem_count(task, n):
-    """Return how many problems of length n to try: fewer if a program compares all pairs of positions in long rows, and
-    none of most lengths if the alphabet is large. (bench/programs.py tries a thousand problems of each length.)"""
+    """Return the number of problems of length n to try: fewer if a program compares all pairs of positions in long
+    rows, and 0 for most lengths if the alphabet is large. (bench/programs.py tries 1,000 problems per length.)"""
     is_decimal = getattr(task, "base", 2) == 10
     if (not LONG and n not in {*range(1, 7), 9, 16, 32, 33, 200}) or (is_decimal and n > 32):
         return 0
@@ -312,23 +313,23 @@ def choose_problem_count(task, n):
 
 
 @pytest.fixture
-def no_shape_checks(monkeypatch):
-    """Turn off jaxtyping, which would take most of the time; other tests use it."""
+def disabled_shape_checks(monkeypatch):
+    """Turn off jaxtyping, which would take most of this test's time; other tests check shapes."""
     monkeypatch.setattr(jaxtyping, "jaxtyped", lambda **_: lambda function: function)
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-@pytest.mark.parametrize("task", [*ALL, UniqueSet(20)], ids=repr)
-def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, no_shape_checks):
+@pytest.mark.parametrize("task", [*ALL_TASKS, UniqueSet(20)], ids=repr)
+def test_programs_solve_every_problem_in_t_rounds(task, disabled_shape_checks):
     runner = find_program(task)
     for n in filter(partial(choose_problem_count, task), [*range(1, 65), 200]):
         for problems in draw_problems(task, n, choose_problem_count(task, n)):
             execution = execute(runner, problems)
             assert len(execution.is_right) == len(problems)
             assert execution.is_right.all(), f"length {n}"
-            assert torch.equal(runner.rounds(problems.sizes), problems.rounds)
+            assert torch.equal(runner.count_rounds(problems.sizes), problems.rounds)
             assert {len(execution.states) - 1} == set(problems.rounds.tolist())
             if n > 5:
                 continue
@@ -340,7 +341,7 @@ def test_every_problem_is_solved_in_as_many_rounds_as_the_task_says(task, no_sha
 
 @every_program
 def test_one_round_fewer_does_not_solve_the_problem(task):
-    """Products 2 × n are an exception: they have n + 2 places and T = 2n."""
+    """Products of 2 × n bits are an exception: their n + 2 digits need fewer rounds than T = 2n."""
     runner = find_program(task)
     execution = execute(runner, draw_problems(task, 9, 200)[0])
     assert to_lists(runner.finish(execution.states[-2], execution.row)) != to_lists(execution.output)
@@ -392,7 +393,7 @@ def test_tasks_and_problems_without_a_program_are_refused(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "task", [*ALL, Copy(36), UniqueSet(2), UniqueSet(62), lw.Addition(3, "least", True, True)], ids=repr
+    "task", [*ALL_TASKS, Copy(36), UniqueSet(2), UniqueSet(62), lw.Addition(3, "least", True, True)], ids=repr
 )
 def test_every_program_is_allowed(task):
     check_program(find_program(task))
@@ -419,24 +420,24 @@ class AllowedProgram(Program):
 
 def assert_refused(message, **methods):
     """Check that a program with these methods is refused in one line."""
-    with pytest.raises(Forbidden, match=f"^Cheat: [^\n]*{re.escape(message)}[^\n]*$"):
+    with pytest.raises(RaspError, match=f"^Cheat: [^\n]*{re.escape(message)}[^\n]*$"):
         check_program(type("Cheat", (AllowedProgram,), methods)(lw.Parity()))
 
 
 # Forbidden operations of a step, on the row and the positions, and the errors that they give.
-OPAQUE = "no arithmetic, conditions or indexing on"
-FORBIDDEN = {
-    f"{OPAQUE} Places": [
+OPAQUE_ERROR = "no arithmetic, conditions or indexing on"
+FORBIDDEN_OPERATIONS = {
+    f"{OPAQUE_ERROR} Places": [
         "where + 1", "1 + where", "where + where", "where - where", "1 - where", "where * 2", "2 * where", "-where",
         "where // 2", "where / 2", "where % 2", "where < where", "where[-1]", "'abc'[where]", "int(where)",
         "float(where)", "row if where else shift(row, None)",
     ],
-    f"{OPAQUE} SymbolSequence": [
+    f"{OPAQUE_ERROR} SymbolSequence": [
         "row >= row", "row & row", "row | row", "row ^ row", "~row", "row[0]", "row[1:]", "len(row)", "list(row)",
         "'1' in row", "row if row else shift(row, None)", "row if not row else shift(row, None)",
         "row if compare(where, where, '<') else shift(row, None)",
     ],
-    f"{OPAQUE} Selector": ["row if select(row, row) else shift(row, None)"],
+    f"{OPAQUE_ERROR} Selector": ["row if select(row, row) else shift(row, None)"],
     "reads the data of rows": [
         "row if row.ids[0, 0] else shift(row, None)", "row if row.ids.shape[1] > 9 else shift(row, None)",
         "row if int(where.numbers.max()) > 9 else shift(row, None)", "row if select(row, row).mask.any() else row",
@@ -454,7 +455,9 @@ FORBIDDEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("message", "text"), [(key, text) for key, texts in FORBIDDEN.items() for text in texts])
+@pytest.mark.parametrize(
+    ("message", "text"), [(key, text) for key, texts in FORBIDDEN_OPERATIONS.items() for text in texts]
+)
 def test_forbidden_operations_are_refused_in_every_method(message, text):
     def evaluate_operation(row, places):
         return eval(text, globals() | {"row": row, "where": places})
@@ -478,7 +481,7 @@ def flip_where(condition):
     return lambda self, state, row: flip_bits(state, row.ids is not None and condition(row.ids))
 
 
-CHEATS = [
+FORBIDDEN_CHANGES = [
     ("may not count rounds", lambda self, state, row: {"row": shift(state["row"], "0")} if self.done > 3 else {}),
     # The operation and its alphabet are the same, only the table differs.
     ("may not count rounds", lambda self, state, row: flip_bits(state, self.done > 3)),
@@ -488,7 +491,7 @@ CHEATS = [
 ]
 
 
-@pytest.mark.parametrize(("message", "change"), CHEATS)
+@pytest.mark.parametrize(("message", "change"), FORBIDDEN_CHANGES)
 def test_operations_may_depend_on_neither_rounds_nor_length_nor_data(message, change):
     check_program(AllowedProgram(lw.Parity()))
     assert_refused(message, change=change)
@@ -530,7 +533,7 @@ def test_rounds_of_parity_are_formatted():
     answers = ["····0·", "····1·", "····0·", "····0·", "····1·"]
     wanted = [{"bits": row, "answer": answer} for row, answer in zip(bits, answers, strict=True)]
     assert format_rounds(execution) == wanted
-    assert (format_state(execution.row), format_state(execution.output)) == ("1011=$", "$$$$1$")
+    assert (format_row(execution.row), format_row(execution.output)) == ("1011=$", "$$$$1$")
     assert format_answer(execution, lw.Parity()) == "1"
-    assert format_state(Places(torch.tensor([[-1, 0, 10], [5, 5, 5]]))) == "-1 0 10"
-    assert format_state(SymbolSequence((None, True, False, "a"), torch.tensor([[0, 1, 2, 3], [1, 1, 1, 1]]))) == "·^·a"
+    assert format_row(Places(torch.tensor([[-1, 0, 10], [5, 5, 5]]))) == "-1 0 10"
+    assert format_row(SymbolSequence((None, True, False, "a"), torch.tensor([[0, 1, 2, 3], [1, 1, 1, 1]]))) == "·^·a"

@@ -22,7 +22,7 @@ from lengthwise.base.types import Trace, UsageError
 from lengthwise.evaluation.families import weights_digest
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled
 from lengthwise.rasp.program import execute, export_program
-from lengthwise.rasp.programs import PUBLISHED, find_program
+from lengthwise.rasp.programs import PUBLISHED_TASKS, find_program
 from lengthwise.runs.folder import shipped_names
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.arithmetic import Addition, Multiplication
@@ -102,7 +102,7 @@ def test_a_page_computes_the_same_as_pytorch(no_type_checks):
 @node
 def test_programs_give_the_same_states_in_a_page_as_in_python(no_type_checks):
     wanted, asked = [], []
-    small = [UniqueSet(alphabet=5) if isinstance(task, UniqueSet) else task for task in PUBLISHED]
+    small = [UniqueSet(alphabet=5) if isinstance(task, UniqueSet) else task for task in PUBLISHED_TASKS]
     for task in (*small, Addition(10, "least", True, True)):
         for prompt in draw_prompts(find_recipe(task), 2, 6):
             execution = execute(find_program(task), task.parse(prompt))
