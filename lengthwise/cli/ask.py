@@ -115,7 +115,7 @@ def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     choices |= {"problems": requested_kind(args, task), "examples": args.examples, "max_tokens": args.max_tokens}
     choices |= {"temperature": None} if args.no_temperature else {}
     if args.like is None:
-        default_lengths = (task.nearest_size(size) for size in (1, 2, 4, 8, 16) if size >= task.smallest)
+        default_lengths = (task.round_to_valid_size(size) for size in (1, 2, 4, 8, 16) if size >= task.smallest)
         sizes = sizes or list(dict.fromkeys(default_lengths)) or [task.smallest]
         return Inquiry.of(args.endpoint, args.model, task, **choices), sizes
     recipe = find_recipe(args.like, [])

@@ -38,7 +38,7 @@ def run(args: Options) -> int:
     weights = load(folder)
     # The card shows a prompt longer than in training, if the task has one.
     recipe, task = weights.recipe, weights.recipe.task
-    size = task.nearest_size(min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2))
+    size = task.round_to_valid_size(min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2))
     (example,) = prompt_texts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))
     controls = [RunFolder(run_path(name)) for name in args.controls]
     options = {"license_": args.license, "example": example, "controls": controls}

@@ -141,7 +141,7 @@ def _choose_sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple
     if sizes is None and test.is_collection and (listed := test.listed_sizes):
         sizes = [size for size in listed if size <= top * 3 // 2] or listed[:1]
     usual = [max(smallest, top // 2), top, max(top, min(top * 3 // 2, recipe.task.largest or top * 3 // 2))]
-    distinct = list(dict.fromkeys(recipe.sizes(size) for size in sizes or map(test.nearest_size, usual)))
+    distinct = list(dict.fromkeys(recipe.sizes(size) for size in sizes or map(test.round_to_valid_size, usual)))
     for size in distinct:
         check_size(test, size)
     return distinct

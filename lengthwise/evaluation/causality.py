@@ -73,7 +73,7 @@ def check_model(model: Model, recipe: Recipe, sizes: Sequence[AnySize] = ()) -> 
                 "__init__, or call the model on some tokens first"
             )
         # A mistake at the border of two chunks, or only in wide batches, shows only in long rows.
-        largest = [*map(recipe.task.nearest_size, max(map(recipe.sizes, sizes or [recipe.tops]), key=sum))]
+        largest = [*map(recipe.task.round_to_valid_size, max(map(recipe.sizes, sizes or [recipe.tops]), key=sum))]
         long = recipe.layout.write(_draw_problems(recipe, recipe.task.smallest, largest), recipe.task)
         for batch in (short, long):
             logits = _compute_logits(model, batch.inputs)
@@ -239,7 +239,7 @@ def _check_positions(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> 
 
 def _find_size_error(model: Model, recipe: Recipe, size: tuple[int, ...]) -> UsageError | None:
     """Return the error that the model raises for rows of this size, or None if random rows fit."""
-    nearest = [*map(recipe.task.nearest_size, size)]
+    nearest = [*map(recipe.task.round_to_valid_size, size)]
     problems = recipe.task.sample(torch.tensor([nearest] * ROWS), stream(0, "room"))
     inputs = recipe.layout.write(problems, recipe.task).inputs
     try:

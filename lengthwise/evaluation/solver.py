@@ -19,7 +19,7 @@ from lengthwise.experiment.stopping import Stopping
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runs.run import Run, Weights
 from lengthwise.runs.run import load as load_weights
-from lengthwise.tasks import NoReference, Task
+from lengthwise.tasks import Task, UnknownAnswerError
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def parse_prompt(task: Task, prompt: str) -> tuple[Problems, bool]:
     """Return the problem that a prompt states, and whether its right answer is known."""
     try:
         return task.parse(prompt), True
-    except NoReference as error:
+    except UnknownAnswerError as error:
         return error.problem, False
 
 

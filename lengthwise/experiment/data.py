@@ -230,7 +230,7 @@ def evaluation_problems(
 def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
     """Return, on all axes, the largest size up to ``size`` at which the task has problems for a purpose; if there is
     none, the smallest such size."""
-    return recipe.sizes(recipe.task.part(purpose).nearest_size(size))
+    return recipe.sizes(recipe.task.part(purpose).round_to_valid_size(size))
 
 
 def default_sizes(recipe: Recipe) -> Sequence[int]:

@@ -243,7 +243,7 @@ class Pairs(Layout):
         tokens = columns[..., 0].long() * task.base + columns[..., 1]
         tokens = torch.nn.functional.pad(tokens, (0, width - tokens.shape[1]))
         padding_mask = length_mask(count + self.carry, width)
-        targets = task.answer_digits(problems, width).long().where(padding_mask, 0)
+        targets = task.extract_answer_digits(problems, width).long().where(padding_mask, 0)
         position = torch.arange(width).expand(len(problems), -1)
         inputs = Inputs(tokens, position, position + 1, padding_mask)
         return Batch(inputs, targets, padding_mask, padding_mask, problems.rounds, problems.sizes)

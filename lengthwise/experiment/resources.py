@@ -121,7 +121,7 @@ def _measure_sample_row(recipe: Recipe, size: tuple[int, ...]) -> tuple[float, f
     """Return the number of positions in the row of one random problem of this size, and its T(n)."""
     try:
         with wrap_user_errors(recipe):
-            present = [recipe.task.nearest_size(number) for number in size]
+            present = [recipe.task.round_to_valid_size(number) for number in size]
             problems = recipe.task.sample(torch.tensor([present]), stream(0, "demand"))
             batch = recipe.layout.write(problems, recipe.task)
     except UsageError:  # the task has no such size, or an error, which is reported elsewhere

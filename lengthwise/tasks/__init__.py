@@ -1,4 +1,4 @@
-"""Tasks make problems and know nothing about models. The catalog finds every task in this folder."""
+"""Tasks draw problems, independently of models. The catalog finds every task in this folder."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from lengthwise.base.types import Problems, Purpose, UsageError, Vocab, smallest
 from lengthwise.tasks.family import Family, Pattern, RowSampler, enumerate_rows, select_patterns
 
 
-class NoReference(UsageError):
-    """The error of ``parse`` for a valid prompt whose right answer is unknown. ``problem`` holds the prompt and a
+class UnknownAnswerError(UsageError):
+    """Raised by ``parse`` for a valid prompt whose right answer is unknown. ``problem`` holds the prompt and a
     placeholder answer."""
 
     def __init__(self, message: str, problem: Problems) -> None:
@@ -88,7 +88,7 @@ class Task(Config):
     @property
     def families(self) -> Sequence[Family]:
         """The task's families: kinds of structured problems that uniform sampling rarely draws but people often type.
-        By default they are the harder set, if there is one, and one family per function in ``patterns``."""
+        By default, these are the harder set, if there is one, and one family per function in ``patterns``."""
         hard = Family(self.harder, "The harder set that training may draw from.", self.sample_hard)
         return (
             *([hard] if self.has_harder_set else []),
@@ -106,14 +106,14 @@ class Task(Config):
         end = self.smallest + count
         return range(self.smallest, end if self.largest is None else min(end, self.largest + 1))
 
-    def nearest_size(self, size: int) -> int:
+    def round_to_valid_size(self, size: int) -> int:
         """Return the largest valid size up to ``size``, else the smallest; without ``listed_sizes``, ``size``
         itself."""
         listed = self.listed_sizes
         return size if listed is None else max((valid for valid in listed if valid <= size), default=listed[0])
 
     def replace_missing_sizes(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Int[Tensor, "b axes"]:
-        """Replace sizes that ``listed_sizes`` lacks by random sizes in it, up to the largest of ``sizes``."""
+        """Replace sizes that ``listed_sizes`` lacks by random listed sizes, up to the largest of ``sizes``."""
         if self.listed_sizes is None:
             return sizes
         valid = torch.tensor(self.listed_sizes)
@@ -123,8 +123,8 @@ class Task(Config):
         return torch.where(valid[index] == sizes, sizes, valid[replacement])
 
     def part(self, purpose: Purpose) -> Task:
-        """Return a task that has only the problems for ``purpose``. By default, return the task itself, which is right
-        for tasks that are not fixed collections."""
+        """Return a task that has only the problems for ``purpose``. By default, return the task itself; fixed
+        collections of problems override this."""
         return self
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:

@@ -26,7 +26,7 @@ from lengthwise.tasks.digits import (
     replace_leading_zeros,
 )
 from lengthwise.tasks.family import enumerate_rows
-from lengthwise.tasks.operands import SHARED_PATTERNS, SUM_PATTERNS, ArithmeticTask, Digits, NumberTask, Pair
+from lengthwise.tasks.operands import SHARED_PATTERNS, ArithmeticTask, Digits, NumberTask, PairSampler
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Addition(ArithmeticTask):
     """Two numbers → their sum. T is the number of digits of the longer operand: a carry travels one digit per round.
 
     With ``equal_lengths`` both operands have ``length`` digits; without, the axes are ``first`` and ``second``. With
-    ``leading_zeros`` every digit is uniform (the operand is uniform in [0, base^n − 1]) and the answer always has one
-    digit more than the longer operand; without, an operand is a uniform number of exactly n digits (a one-digit operand
-    may be 0) and the answer has no leading zeros. The harder set is rich in long carries.
+    ``leading_zeros`` every digit is uniform (the operand is uniform in [0, base^n − 1]), and the answer always has one
+    digit more than the longer operand. Without ``leading_zeros``, an operand is a uniform number of exactly n digits (a
+    one-digit operand may be 0), and the answer has no leading zeros. The harder set is rich in long carries.
     """
 
     base: Base = 10  # base of the numbers, 2 to 10
@@ -46,18 +46,18 @@ class Addition(ArithmeticTask):
 
     signs = ("+",)
     harder = "long-carry"
-    patterns = (*SHARED_PATTERNS, *SUM_PATTERNS)
+    patterns = (*SHARED_PATTERNS, *PairSampler.sum_patterns)
 
     @property
     def axes(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("length",) if self.equal_lengths else ("first", "second")
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:
-        """Return each sum's ``longest carry``: the number of columns from the one where a carry starts to the last one
-        that passes it on."""
+        """Return each sum's ``longest carry``: the number of columns from the column where a carry starts to the last
+        column that passes it on."""
         totals = self.stack_columns(problems)[0].sum(2)
         without_carry = F.pad(totals, (0, 1))[:, 1:] % self.base
-        carried = self.answer_digits(problems, totals.shape[1] + 1)[:, 1:] != without_carry
+        carried = self.extract_answer_digits(problems, totals.shape[1] + 1)[:, 1:] != without_carry
         position = torch.arange(totals.shape[1])
         start = torch.where(totals >= self.base, position, -1).cummax(1).values
         return {"longest carry": ((position - start + 1) * carried).amax(1)}
@@ -73,7 +73,7 @@ class Addition(ArithmeticTask):
         """Draw sums with one long carry. The carry starts at a uniform position and ends at a uniform later one (in
         half of the rows at the top digit). The columns between add up to base − 1; in half of the rows each of them
         holds the largest digit and a zero, as in 99…9 + 1. The other columns are uniform."""
-        pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
+        pair = PairSampler(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
         return self._trim_operands(sizes, pair.carry_chain(always_carries=True).to(SYMBOL_DTYPE), generator)
 
     def _trim_operands(self, sizes: Int[Tensor, "b axes"], operands: Digits, generator: Generator) -> Problems:
@@ -108,7 +108,7 @@ class Addition(ArithmeticTask):
             operands.append(reorder(digits, length, self.order))
         return torch.stack(operands, -1), lengths.max(1).values
 
-    def answer_digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
+    def extract_answer_digits(self, problems: Problems, count: int) -> Int[Tensor, "b count"]:
         """Return the answers' lowest ``count`` digits, least significant first, padded with zeros."""
         lowest = reorder(problems.answer, problems.answer_length, self.order)[:, :count]
         return F.pad(lowest, (0, count - lowest.shape[1]))
@@ -130,11 +130,11 @@ class Multiplication(ArithmeticTask):
     """Two numbers, of n1 and n2 digits → their product. T = n1 · n2: for each digit of the first number, the second is
     added once, and its carry travels one digit per round.
 
-    With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits; without, an operand is a
-    uniform number of exactly n digits (a one-digit operand may be 0) and the product has no leading zeros. By default
-    the task is that of Fan et al. 2025, whose first operand has one or two bits; ``base=10 order=least
-    leading_zeros=false`` is McLeish et al.'s. In the harder set the fraction of largest digits (in binary: ones) is
-    uniform from 0 to 1 in each problem, so that many columns carry.
+    With ``leading_zeros`` every digit is uniform, and the product always has n1 + n2 digits. Without, an operand is a
+    uniform number of exactly n digits (a one-digit operand may be 0), and the product has no leading zeros. The default
+    is the task of Fan et al. 2025, in which the first operand has one or two bits; ``base=10 order=least
+    leading_zeros=false`` is the task of McLeish et al. 2024. In each problem of the harder set, the fraction of largest
+    digits (in binary: ones) is uniform from 0 to 1, so that many columns carry.
     """
 
     base: Base = 2  # base of the numbers, 2 to 10

@@ -32,13 +32,13 @@ class Automaton(SequenceTask):
         return self.each
 
     @abstractmethod
-    def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
+    def build_tables(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
         """Return two tables: the next state for each state and symbol id, and the id of each state's output symbol.
         State 0 is the start. Symbols that the task reads have the lowest ids."""
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         length = sizes[:, 0]
-        next_state, outputs = _cached_tables(self)
+        next_state, outputs = _get_tables(self)
         state, answers = torch.zeros(len(rows), dtype=torch.long), []
         for symbol in rows.long().T:
             state = next_state[state, symbol]
@@ -53,16 +53,16 @@ class Automaton(SequenceTask):
 
     def reference(self, prompt: str) -> str:
         ends = range(1, len(prompt) + 1) if self.each else [len(prompt)]
-        return "".join(self.output_after(prompt[:end]) for end in ends)
+        return "".join(self.compute_output(prompt[:end]) for end in ends)
 
     @abstractmethod
-    def output_after(self, word: str) -> str:
+    def compute_output(self, word: str) -> str:
         """Return the output symbol after a word, computed by the simplest algorithm."""
 
 
 @cache
-def _cached_tables(task: Automaton) -> tuple[Tensor, Tensor]:
-    return task.automaton()
+def _get_tables(task: Automaton) -> tuple[Tensor, Tensor]:
+    return task.build_tables()
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ class EvenPairs(Automaton):
             return f"For each bit of this sequence, in order, write 1 if an even number of {pairs}, and 0 if not."
         return "Write 1 if an even number of neighbouring pairs of bits in this sequence differ, and 0 if not."
 
-    def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
+    def build_tables(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
         # States: 0 at the start, then 1 + 2 · first bit + last bit.
         table = [[1, 4], *([1 + 2 * first, 2 + 2 * first] for first in (0, 1) for _ in (0, 1))]
         return torch.tensor(table), torch.tensor([1, 1, 0, 0, 1])
 
-    def output_after(self, word: str) -> str:
+    def compute_output(self, word: str) -> str:
         return str(int(sum(a != b for a, b in pairwise(word)) % 2 == 0))
 
 
@@ -116,11 +116,11 @@ class CycleNavigation(Automaton):
             f"place back, and . stays: write the place where you are {when} these moves."
         )
 
-    def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
+    def build_tables(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
         place = torch.arange(self.places)
         return torch.stack([place, place + 1, place - 1], 1) % self.places, place + len(self.reads)
 
-    def output_after(self, word: str) -> str:
+    def compute_output(self, word: str) -> str:
         return str((word.count("+") - word.count("-")) % self.places)
 
 
@@ -156,13 +156,13 @@ class GroupWords(Automaton):
             "of all elements up to it, where a product ab first arranges the things as a says, then as b says."
         )
 
-    def automaton(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
+    def build_tables(self) -> tuple[Int[Tensor, "states symbols"], Int[Tensor, " states"]]:
         members = list_elements(self.group)
         number = {element: i for i, element in enumerate(members)}
         table = [[number[multiply(self.group, a, b)] for b in members] for a in members]
         return torch.tensor(table), torch.arange(len(members))
 
-    def output_after(self, word: str) -> str:
+    def compute_output(self, word: str) -> str:
         members = list_elements(self.group)
         state = members[0]
         for letter in word:
@@ -177,7 +177,7 @@ class GroupWords(Automaton):
         if pattern not in (inverse_pairs, word_and_inverse):
             return super().draw_pattern(pattern, sizes, generator)
         rows = torch.randint(len(self.symbols), (len(sizes), int(sizes.max())), generator=generator)
-        inverses = (_cached_tables(self)[0] == 0).long().argmax(1)  # the product with it is the neutral element
+        inverses = (_get_tables(self)[0] == 0).long().argmax(1)  # the product with it is the neutral element
         rows = pattern(rows, inverses, sizes[:, 0])
         return self.from_rows(sizes, zero_after(rows.to(torch.int8), sizes[:, 0]))
 

@@ -16,7 +16,7 @@ from lengthwise.base.types import SYMBOL_DTYPE, Problems
 from lengthwise.tasks import SequenceTask, parse_symbols
 from lengthwise.tasks.digits import join_numbers, split_numbers
 from lengthwise.tasks.family import Family
-from lengthwise.tasks.operands import EACH_NUMBER_PATTERNS, Digits, Pair, PairTask
+from lengthwise.tasks.operands import EACH_NUMBER_PATTERNS, Digits, PairSampler, PairTask
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class FlippedCopy(SequenceTask):
 @dataclass(frozen=True)
 class SquareRoot(SequenceTask):
     """A binary number of n bits → its square root, rounded down, with ⌈n/2⌉ bits; both least significant bit first
-    (Delétang et al. 2023, where the most significant bit comes first and the number is never 0). Every bit is uniform.
-    T(n) = n²: long division, with a longer divisor for each bit."""
+    (in Delétang et al. 2023 the most significant bit comes first, and the number is never 0). Every bit is uniform.
+    T(n) = n²: long division, in which the divisor grows by a bit per step."""
 
     symbols = ("0", "1")
     answers_numbers = True
@@ -133,7 +133,7 @@ def _to_bits(numbers: Sequence[int], width: int) -> Int[Tensor, "b width"]:
 
 
 # Counts of ones at which a model trained on short rows may fail: in binary they are all ones, or one digit longer.
-COUNTS = (3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
+COUNTS_OF_ONES = (3, 4, 7, 8, 15, 16, 31, 32, 63, 64)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class BinarySum(SequenceTask):
         return self._draw_rows_with_ones(ones, sizes, generator)
 
     def _draw_rows_with_ones(self, ones: Int[Tensor, "b 1"] | int, sizes: Tensor, generator: Generator) -> Problems:
-        """Draw rows with ``ones`` ones each, or as many as fit, at random positions."""
+        """Draw rows with ``ones`` ones each, at most the row's length, at random positions."""
         length, width = sizes[:, :1], int(sizes.max())
         draw = torch.rand(len(sizes), width, generator=generator).masked_fill(torch.arange(width) >= length, 2)
         return self.from_rows(sizes, (draw.argsort(1).argsort(1) < length.clamp(max=ones)).long())
@@ -161,7 +161,7 @@ class BinarySum(SequenceTask):
     def families(self) -> Sequence[Family]:
         counts = (
             Family(f"{n}-ones", f"Rows with exactly {n} ones.", partial(self._draw_rows_with_ones, n), smallest=n)
-            for n in COUNTS
+            for n in COUNTS_OF_ONES
         )
         return (*super().families, Family.from_function(self._near_power_of_two, self._near_power_of_two), *counts)
 
@@ -197,28 +197,28 @@ def _count_bits(number: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     return number.double().frexp().exponent.clamp(min=1).long()  # exact up to 2⁵³
 
 
-OR = 2  # id of the sign between two vectors
+OR_ID = 2  # id of the sign between two vectors
 
 
-def one_at_the_start(pair: Pair) -> Digits:
+def one_at_the_start(pair: PairSampler) -> Digits:
     """Vectors with a single 1, in the first position of the shorter vector."""
     one = (pair.digit_index == 0).long().expand(len(pair.lengths), -1)
     return pair.stack_by_length(torch.zeros_like(one), one)
 
 
-def one_at_the_end(pair: Pair) -> Digits:
+def one_at_the_end(pair: PairSampler) -> Digits:
     """Vectors with a single 1, in the last position of the shorter vector."""
     one = (pair.digit_index == pair.shorter_length - 1).long()
     return pair.stack_by_length(torch.zeros_like(one), one)
 
 
-def one_in_the_longer(pair: Pair) -> Digits:
+def one_in_the_longer(pair: PairSampler) -> Digits:
     """Vectors with a single 1, at a uniform position of the longer vector, possibly beyond the shorter one's end."""
     one = (pair.digit_index == pair.draw_position(pair.longer_length)).long()
     return pair.stack_by_length(one, torch.zeros_like(one))
 
 
-def no_one(pair: Pair) -> Digits:
+def no_one(pair: PairSampler) -> Digits:
     """Vectors of zeros only."""
     return torch.zeros(len(pair.lengths), 2, pair.width, dtype=torch.long)
 
@@ -235,8 +235,8 @@ class BitwiseOr(PairTask):
     base, leading_zeros = 2, True
     # ``sample`` draws vectors with a single 1 only; some families hold other vectors, which people may type.
     patterns = (
-        *EACH_NUMBER_PATTERNS, one_at_the_start, one_at_the_end, one_in_the_longer, no_one, Pair.all_highest,
-        Pair.twice, Pair.complement, Pair.zeros,
+        *EACH_NUMBER_PATTERNS, one_at_the_start, one_at_the_end, one_in_the_longer, no_one, PairSampler.all_highest,
+        PairSampler.twice, PairSampler.complement, PairSampler.zeros,
     )  # fmt: skip
     question = (
         "Give the bitwise or of these two vectors of bits. They are aligned at their first bits, and the shorter one "
@@ -258,7 +258,7 @@ class BitwiseOr(PairTask):
 
     def parse(self, text: str) -> Problems:
         """Read two vectors of bits with ``|`` between them, such as 01|0011."""
-        first, second = split_numbers(self, text, OR, "vectors")
+        first, second = split_numbers(self, text, OR_ID, "vectors")
         bits = torch.cat([first, torch.zeros(1, dtype=torch.long), second])
         return self._build_problems(torch.tensor([[len(first), len(second)]]), bits[None])
 
@@ -268,7 +268,7 @@ class BitwiseOr(PairTask):
         first, second, longest = *sizes.unbind(1), sizes.amax(1)
         width = int(longest.max())
         answer = zero_after(bits[:, :width], first) | zero_after(shift_right(bits, -1 - first, width), second)
-        prompt = bits.scatter(1, first[:, None], OR)
+        prompt = bits.scatter(1, first[:, None], OR_ID)
         return Problems(sizes, prompt, sizes.sum(1) + 1, answer, longest, longest)
 
     def reference(self, prompt: str) -> str:

@@ -37,7 +37,7 @@ def count_digits(digits: Int[Tensor, "b n"]) -> Int[Tensor, " b"]:
 def replace_leading_zeros(
     digits: Int[Tensor, "*b n"], length: Int[Tensor, "*b"], replacements: Int[Tensor, "*b n"]
 ) -> Int[Tensor, "*b n"]:
-    """Replace the top digit of numbers of several digits, if it is zero, by the digit of ``replacements`` at its
+    """Replace the top digit of numbers of several digits, if it is zero, by the digit of ``replacements`` at the same
     position."""
     tops = torch.arange(0, digits.numel(), digits.shape[-1]) + length.flatten() - 1  # indices of the top digits
     top = digits.flatten().index_select(0, tops)
@@ -60,7 +60,7 @@ def propagate_carries(totals: Shaped[Tensor, "b n"], base: int, largest_total: i
 
 
 def to_machine_words(digits: Int[Tensor, "*b n"], base: int) -> list[Int[Tensor, "*b"]]:
-    """Split numbers into integers of as many digits as a double holds exactly, least significant part first."""
+    """Split numbers into integers that a double holds exactly, least significant part first."""
     parts = digits.double().split(_count_exact_columns(base, base - 1), -1)
     return [(part @ _compute_powers(base, part.shape[-1])).long() for part in parts]
 

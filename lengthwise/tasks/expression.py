@@ -19,7 +19,7 @@ from lengthwise.base.types import Problems, UsageError
 from lengthwise.tasks import Task, grammar, parse_symbols
 from lengthwise.tasks.grammar import CLOSE, MINUS, OPEN, OPERATORS, PLUS, TIMES, evaluate
 
-SMALL_BATCH = 512  # this many rows take little longer to draw than a single one
+SMALL_BATCH_ROWS = 512  # drawing this number of rows takes little longer than drawing one
 
 
 class ExpressionWriter(NamedTuple):
@@ -167,7 +167,7 @@ class Expression(Task):
     """An expression of numbers, +, - and * and parentheses → its value: ``(3-8)*-4`` → ``20``. T is the number of
     operators.
 
-    The size is the number of characters of the expression. Its value has at most ``most`` characters, the minus sign
+    The size is the number of characters of the expression. The value has at most ``most`` characters, the minus sign
     included.
     """
 
@@ -180,7 +180,7 @@ class Expression(Task):
     question = "Answer the math question."  # the instruction that ReTran uses
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Sample from the grammar's distribution, given the lengths, and given that a value has at most ``most``
+        """Sample from the grammar's distribution, conditioned on the lengths and on values of at most ``most``
         characters."""
         lengths = sizes[:, 0]
         if int(lengths.min()) < self.smallest:
@@ -188,7 +188,7 @@ class Expression(Task):
         rows = torch.zeros(len(lengths), int(lengths.max()), dtype=torch.uint8)
         values, remaining = torch.zeros_like(lengths), torch.arange(len(lengths))
         while len(remaining):
-            tries = 1 + SMALL_BATCH // len(remaining)  # draws of each row; the first short value is taken
+            tries = 1 + SMALL_BATCH_ROWS // len(remaining)  # draws of each row; the first short value is taken
             drawn, results = grammar.draw_expressions(lengths[remaining].repeat(tries), generator)
             short = self._is_short(results).view(tries, -1)
             done = short.any(0).nonzero().flatten()
@@ -198,14 +198,16 @@ class Expression(Task):
         return self._build_problems(lengths, rows, values)
 
     def sample_natural(self, count: int, low: int, high: int, generator: Generator) -> Problems:
-        """Sample from the grammar's distribution, given that a length is in the range, and that a value has at most
-        ``most`` characters."""
+        """Sample from the grammar's distribution, conditioned on lengths from ``low`` to ``high`` and on values of at
+        most ``most`` characters."""
         self.check_natural_sizes(count, low, high)
         mass = torch.where(torch.arange(high + 1) < low, 0, grammar.get_tables(high).mass[: high + 1])
         parts = []
         while count:
             # Draw somewhat more rows than are needed, so that a second round is rare, and keep the first short values.
-            lengths = torch.multinomial(mass, count + count // 16 + SMALL_BATCH, replacement=True, generator=generator)
+            lengths = torch.multinomial(
+                mass, count + count // 16 + SMALL_BATCH_ROWS, replacement=True, generator=generator
+            )
             rows, values = grammar.draw_expressions(lengths, generator)
             short = self._is_short(values).nonzero().flatten()[:count]
             parts.append([part.index_select(0, short) for part in (lengths, rows, values)])
@@ -241,7 +243,7 @@ class Expression(Task):
     patterns = ExpressionWriter.patterns
 
     def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        """Draw expressions of a family. If 64 draws for a row all have too long values, sample from the grammar
+        """Draw expressions of a family. If the values of 64 draws for a row are all too long, sample from the grammar
         instead."""
         rng = Random(int(torch.randint(2**62, (1,), generator=generator)))
         texts = []

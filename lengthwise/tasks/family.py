@@ -42,25 +42,25 @@ def draw_mixture(families: Sequence[Family], sizes: Int[Tensor, "b axes"], gener
     return Problems.join([family.sample(own_sizes, generator) for family, own_sizes in rows if len(own_sizes)])
 
 
-def choose_families(families: Sequence[Family], names: Sequence[str], task: str) -> Sequence[Family]:
+def choose_families(families: Sequence[Family], names: Sequence[str], task_name: str) -> Sequence[Family]:
     """Return the families called ``names``, or all families if ``names`` is empty. Raises UsageError for an unknown
     name."""
     by_name = {family.name: family for family in families}
     for name in names:
         if name not in by_name:
             listed = ", ".join(by_name) or "none"
-            raise UsageError(f"{task} has no family {name!r}{suggest(name, by_name)}; it has: {listed}")
+            raise UsageError(f"{task_name} has no family {name!r}{suggest(name, by_name)}; it has: {listed}")
     return [by_name[name] for name in names] if names else families
 
 
 @dataclass(frozen=True)
 class RowSampler:
-    """A sampler of rows of symbol ids below ``count``. Each method in ``patterns`` draws one family. Ids after a row's
-    end are arbitrary: the caller sets them to zero."""
+    """A sampler of rows of symbol ids below ``symbol_count``. Each method in ``patterns`` draws one family. Ids after a
+    row's end are arbitrary: the caller sets them to zero."""
 
     length: Int[Tensor, " b"]
     width: int  # columns of the rows
-    count: int  # number of symbols
+    symbol_count: int
     generator: Generator
 
     @property
@@ -69,12 +69,12 @@ class RowSampler:
 
     def draw_symbols(self, width: int) -> Int[Tensor, "b width"]:
         """Draw ``width`` uniform symbols for each row."""
-        return torch.randint(self.count, (len(self.length), width), generator=self.generator)
+        return torch.randint(self.symbol_count, (len(self.length), width), generator=self.generator)
 
     def draw_offsets(self) -> Int[Tensor, "b 1"]:
-        """Draw an offset from 1 to ``count`` − 1 for each row. Adding the offset to an id, modulo ``count``,
-        changes the symbol."""
-        return torch.randint(1, self.count, (len(self.length), 1), generator=self.generator)
+        """Draw an offset from 1 to ``symbol_count`` − 1 for each row. Adding it to an id changes the symbol, modulo
+        ``symbol_count``."""
+        return torch.randint(1, self.symbol_count, (len(self.length), 1), generator=self.generator)
 
     def draw_positions(self) -> Int[Tensor, "b 1"]:
         """Draw a uniform position in each row."""
@@ -82,7 +82,7 @@ class RowSampler:
 
     def change_symbols(self, rows: Int[Tensor, "b width"], position: Int[Tensor, "b 1"]) -> Int[Tensor, "b width"]:
         """Change the symbol in one position of each row."""
-        return (rows + (self.position == position) * self.draw_offsets()) % self.count
+        return (rows + (self.position == position) * self.draw_offsets()) % self.symbol_count
 
     def one_symbol(self) -> Int[Tensor, "b width"]:
         """Rows of one repeated symbol."""
@@ -97,7 +97,7 @@ class RowSampler:
         rows, start, length = self.one_symbol(), self.draw_positions(), self.length[:, None]
         ends = torch.rand(length.shape, generator=self.generator) < 0.5
         first, second = torch.where(ends, 0, start), torch.where(ends, length - 1, (start + 1) % length)
-        other = (rows[:, :1] + self.draw_offsets()) % self.count
+        other = (rows[:, :1] + self.draw_offsets()) % self.symbol_count
         return torch.where((self.position == first) | (self.position == second), other, rows)
 
     def odd_end(self) -> Int[Tensor, "b width"]:
@@ -107,7 +107,7 @@ class RowSampler:
 
     def alternating(self) -> Int[Tensor, "b width"]:
         """Rows in which two symbols alternate."""
-        return (self.draw_symbols(1) + self.position % 2 * self.draw_offsets()) % self.count
+        return (self.draw_symbols(1) + self.position % 2 * self.draw_offsets()) % self.symbol_count
 
     def periodic(self) -> Int[Tensor, "b width"]:
         """Rows that repeat a block of two symbols or more at least twice."""
@@ -123,8 +123,8 @@ class RowSampler:
     def runs(self) -> Int[Tensor, "b width"]:
         """Rows of runs of equal symbols; a run is six symbols long on average."""
         turns = torch.rand(len(self.length), self.width, generator=self.generator) < 1 / 6
-        steps = torch.randint(1, self.count, turns.shape, generator=self.generator) * turns
-        return (self.draw_symbols(1) + steps.cumsum(1)) % self.count
+        steps = torch.randint(1, self.symbol_count, turns.shape, generator=self.generator) * turns
+        return (self.draw_symbols(1) + steps.cumsum(1)) % self.symbol_count
 
     def mostly_lowest(self) -> Int[Tensor, "b width"]:
         """Rows with the lowest symbol at 90 % of the positions, and uniform symbols elsewhere."""
@@ -134,12 +134,12 @@ class RowSampler:
     def mostly_highest(self) -> Int[Tensor, "b width"]:
         """Rows with the highest symbol at 90 % of the positions, and uniform symbols elsewhere."""
         rows = self.draw_symbols(self.width)
-        return rows.masked_fill(torch.rand(rows.shape, generator=self.generator) < 0.9, self.count - 1)
+        return rows.masked_fill(torch.rand(rows.shape, generator=self.generator) < 0.9, self.symbol_count - 1)
 
     def two_blocks(self) -> Int[Tensor, "b width"]:
         """Rows of one symbol up to a random position, and of another symbol after it."""
         rows, later = self.one_symbol(), self.position > self.draw_positions()
-        return (rows + later * self.draw_offsets()) % self.count
+        return (rows + later * self.draw_offsets()) % self.symbol_count
 
     def lowest_first(self) -> Int[Tensor, "b width"]:
         """Rows with the lowest symbol up to a random position, and uniform symbols after it."""
@@ -160,16 +160,16 @@ class RowSampler:
     def complemented(self) -> Int[Tensor, "b width"]:
         """Rows whose second half is the complement of the first: the highest symbol becomes the lowest, and so on."""
         row, half = self.doubled(), (self.length[:, None] + 1) // 2
-        return torch.where(self.position < half, row, self.count - 1 - row)
+        return torch.where(self.position < half, row, self.symbol_count - 1 - row)
 
     def two_symbols(self) -> Int[Tensor, "b width"]:
         """Rows of two symbols of the alphabet, both equally likely at each position."""
         coins = torch.randint(2, (len(self.length), self.width), generator=self.generator)
-        return (self.draw_symbols(1) + coins * self.draw_offsets()) % self.count
+        return (self.draw_symbols(1) + coins * self.draw_offsets()) % self.symbol_count
 
     def in_order(self) -> Int[Tensor, "b width"]:
         """Rows that repeat the alphabet in order, from a random symbol on."""
-        return (self.draw_symbols(1) + self.position) % self.count
+        return (self.draw_symbols(1) + self.position) % self.symbol_count
 
     def few_in_runs(self) -> Int[Tensor, "b width"]:
         """Rows of one to three symbols, different from row to row, in runs of any length."""
@@ -184,26 +184,26 @@ class RowSampler:
 Pattern = Callable[[RowSampler], Int[Tensor, "b width"]]
 
 
-def select_patterns(count: int) -> tuple[Pattern, ...]:
-    """Return the patterns that apply to an alphabet of ``count`` symbols."""
-    if count == 1:  # there is one row of each length
+def select_patterns(symbol_count: int) -> tuple[Pattern, ...]:
+    """Return the patterns that apply to an alphabet of ``symbol_count`` symbols."""
+    if symbol_count == 1:  # there is one row of each length
         return (RowSampler.one_symbol,)
-    return RowSampler.patterns + ((RowSampler.two_symbols, RowSampler.in_order) if count > 2 else ())
+    return RowSampler.patterns + ((RowSampler.two_symbols, RowSampler.in_order) if symbol_count > 2 else ())
 
 
-def draw_run_ids(rows: int, width: int, generator: Generator) -> Int[Tensor, "rows width"]:
+def draw_run_ids(row_count: int, width: int, generator: Generator) -> Int[Tensor, "rows width"]:
     """Draw rows of integers below a limit of 1, 2 or 3, which is drawn per row. Each position repeats the integer
     before it with a probability that is also drawn per row: 1 in a third of the rows, else uniform."""
-    limit = torch.randint(1, 4, (rows, 1), generator=generator)
-    repeat_probability = 1.5 * torch.rand(rows, 1, generator=generator)
-    number = (torch.rand(rows, width, generator=generator) * limit).long()
-    new = torch.rand(rows, width, generator=generator) >= repeat_probability
+    limit = torch.randint(1, 4, (row_count, 1), generator=generator)
+    repeat_probability = 1.5 * torch.rand(row_count, 1, generator=generator)
+    number = (torch.rand(row_count, width, generator=generator) * limit).long()
+    new = torch.rand(row_count, width, generator=generator) >= repeat_probability
     return number.gather(1, (new * torch.arange(width)).cummax(1).values)
 
 
-def enumerate_rows(count: int, length: int, limit: int) -> Int[Tensor, "n length"] | None:
-    """Return all rows of ``length`` ids below ``count``, or None if there are more than ``limit`` rows."""
-    if count**length > limit:
+def enumerate_rows(symbol_count: int, length: int, limit: int) -> Int[Tensor, "n length"] | None:
+    """Return all rows of ``length`` ids below ``symbol_count``, or None if there are more than ``limit`` rows."""
+    if symbol_count**length > limit:
         return None
-    powers = torch.tensor([count**position for position in reversed(range(length))])
-    return torch.arange(count**length)[:, None] // powers % count
+    powers = torch.tensor([symbol_count**position for position in reversed(range(length))])
+    return torch.arange(symbol_count**length)[:, None] // powers % symbol_count

@@ -20,7 +20,7 @@ from torch import Generator, Tensor
 from lengthwise.base.files import error_line, to_path, write
 from lengthwise.base.ranges import OneLine, Pattern, Size
 from lengthwise.base.types import Problems, Purpose, UsageError
-from lengthwise.tasks import NoReference, Task, parse_symbols, problem_file, separate_lines
+from lengthwise.tasks import Task, UnknownAnswerError, parse_symbols, problem_file, separate_lines
 
 
 @dataclass(frozen=True)
@@ -159,19 +159,19 @@ class File(Task):
         for number in index.unique().tolist():
             same_size = index == number
             drawn[same_size] = first[number] + _draw_shuffled(int(same_size.sum()), int(counts[number]), generator)
-        return self.collection.problems(rows[drawn])
+        return self.collection.build_problems(rows[drawn])
 
     def sample_natural(self, count: int, low: int, high: int, generator: Generator) -> Problems:
         rows = self._rows_by_size[0]
         rows = rows[(self.collection.size[rows] >= low) & (self.collection.size[rows] <= high)]
         if not len(rows):
             raise UsageError(f"{self.name} has no problems of sizes {low} to {high}")
-        return self.collection.problems(rows[_draw_shuffled(count, len(rows), generator)])
+        return self.collection.build_problems(rows[_draw_shuffled(count, len(rows), generator)])
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
         rows = self._rows_by_size[0]
         rows = rows[self.collection.size[rows] == size[0]]
-        return self.collection.problems(rows) if len(rows) <= limit else None
+        return self.collection.build_problems(rows) if len(rows) <= limit else None
 
     def parse(self, text: str) -> Problems:
         symbols = problem_file.to_symbols(text, self.words)
@@ -179,7 +179,7 @@ class File(Task):
             symbols = problem_file.join_lines(symbols, f"{self.name}: a prompt")
         row = self.collection.row_by_prompt.get(symbols.replace(" ", self.vocab.separator))
         if row is not None and self._is_in_part[row]:
-            return self.collection.problems(torch.tensor([row]))
+            return self.collection.build_problems(torch.tensor([row]))
         prompt, collection = parse_symbols(self, symbols), self.collection
         unknown = f"{self.name}: {text[:60]!r} is not a prompt of the file, so its answer is unknown"
         counts_symbols = torch.equal(collection.size ** (1 + self.grid), collection.length[:, 0])
@@ -189,7 +189,7 @@ class File(Task):
         size = torch.tensor([math.isqrt(len(prompt))]) if self.grid else length
         count = length if self.answers_each_symbol else self.answer_slots(size[:, None]).clamp(max=1)
         answer = torch.zeros(1, int(count), dtype=torch.long)
-        raise NoReference(unknown, Problems(size[:, None], prompt[None], length, answer, count, size))
+        raise UnknownAnswerError(unknown, Problems(size[:, None], prompt[None], length, answer, count, size))
 
     def to_text(self, prompt: Int[Tensor, " p"]) -> str:
         text = problem_file.to_text((" " if self.words else "").join(self.symbols[i] for i in prompt.tolist()))
@@ -203,7 +203,7 @@ class File(Task):
         return f"Answer as the problems of {Path(self.path).name} are answered."
 
     def reference(self, prompt: str) -> str:
-        problems = self.collection.problems(torch.tensor([self.collection.row_by_prompt[prompt]]))
+        problems = self.collection.build_problems(torch.tensor([self.collection.row_by_prompt[prompt]]))
         return self.vocab.decode(problems.answer[0])
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:

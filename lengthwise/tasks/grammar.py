@@ -2,9 +2,9 @@
 compute their values.
 
 An expression is a first operand (a number or a parenthesis) and n tails; a tail is an operator and an operand. Several
-derivations give the same expression: `+3` comes from + and 3 or from - and -3, and n tails can be bracketed in C_n ways
-(Catalan's number), each of which uses VAL → EQ → VAL OP VAL n - 1 times. The tables hold the summed probabilities of
-all derivations. So an expression is sampled in few steps: one for the first operand and one for each tail.
+derivations give the same expression. For example, `+3` comes from + and 3 or from - and -3. Also, n tails can be
+bracketed in C_n ways (Catalan's number); each way uses VAL → EQ → VAL OP VAL n - 1 times. The tables hold the summed
+probabilities of all derivations. So an expression takes few steps: one for the first operand and one for each tail.
 
 A block is an operand together with the symbol before it: an operator, or the ( before the first operand.
 """
@@ -26,18 +26,18 @@ from lengthwise.base.types import UsageError
 # EQ → VAL OP VAL | ( VAL OP VAL ); VAL → EQ | NUM; NUM → 0 | NUMH NUMT; NUMH → d | -d, d from 1 to 9; NUMT → d NUMT |
 # nothing, d from 0 to 9; digits are uniform. Finally `--` is replaced by `+`, and `+-` by `-`.
 # The probabilities of the rules:
-PARENTHESES = 0.5  # EQ → ( VAL OP VAL )
-NESTED = 0.46  # VAL → EQ
+P_PARENTHESES = 0.5  # EQ → ( VAL OP VAL )
+P_NESTED = 0.46  # VAL → EQ
 OPERATORS = {"+": 0.35, "-": 0.35, "*": 0.3}  # OP
-ZERO = 0.05  # NUM → 0
-NEGATIVE = 0.5  # NUMH → -d
-LONGER = 0.2  # NUMT → d NUMT
+P_ZERO = 0.05  # NUM → 0
+P_NEGATIVE = 0.5  # NUMH → -d
+P_LONGER = 0.2  # NUMT → d NUMT
 
 SYMBOLS = (*string.digits, *OPERATORS, "(", ")")
 PLUS, MINUS, TIMES, OPEN, CLOSE = range(10, 15)  # ids
 
 MAX_CHARACTERS = 128  # largest length of a sampled expression; longer ones would need large tables
-DIGIT = 9  # in ``_Blocks.lead_symbol``: any digit from 1 to 9
+ANY_DIGIT = 9  # in ``_Blocks.lead_symbol``: any digit from 1 to 9
 
 
 class _Blocks(NamedTuple):
@@ -45,7 +45,7 @@ class _Blocks(NamedTuple):
 
     first_symbol: UInt8[Tensor, " k"]
     lead: Int[Tensor, " k"]  # index of the number's first digit, or of the inner (: 1, or 2 after a minus sign
-    lead_symbol: UInt8[Tensor, " k"]  # the symbol at ``lead``: 0, ( or DIGIT; later digits of the number are uniform
+    lead_symbol: UInt8[Tensor, " k"]  # the symbol at ``lead``: 0, ( or ANY_DIGIT; the later digits are uniform
     length: Int[Tensor, " k"]
     digit_count: UInt8[Tensor, " k"]  # number of digits; 0 if the operand is a parenthesis
     number_sign: Float[Tensor, " k"]  # 1 or -1
@@ -56,7 +56,7 @@ class _Blocks(NamedTuple):
 def _build_blocks(max_length: int) -> _Blocks:
     """Return the blocks of expressions of up to ``max_length`` symbols."""
     plus, minus, times = OPERATORS.values()
-    positive, negative = 1 - NEGATIVE, NEGATIVE
+    positive, negative = 1 - P_NEGATIVE, P_NEGATIVE
     rows = []
     for sign, unsigned, signed, other in (
         (OPEN, positive, negative, 1.0),
@@ -64,12 +64,12 @@ def _build_blocks(max_length: int) -> _Blocks:
         (MINUS, minus * positive + plus * negative, 0.0, minus),
         (TIMES, times * positive, times * negative, times),
     ):
-        rows.append((sign, 1, 0, 2, 1, 1, 0, other * (1 - NESTED) * ZERO))
+        rows.append((sign, 1, 0, 2, 1, 1, 0, other * (1 - P_NESTED) * P_ZERO))
         for digits in range(1, max_length):
-            number = (1 - NESTED) * (1 - ZERO) * LONGER ** (digits - 1) * (1 - LONGER)
-            rows.append((sign, 1, DIGIT, 1 + digits, digits, 1, 0, unsigned * number))
-            rows.append((sign, 2, DIGIT, 2 + digits, digits, -1, 0, signed * number))
-        nested = other * NESTED * PARENTHESES
+            number = (1 - P_NESTED) * (1 - P_ZERO) * P_LONGER ** (digits - 1) * (1 - P_LONGER)
+            rows.append((sign, 1, ANY_DIGIT, 1 + digits, digits, 1, 0, unsigned * number))
+            rows.append((sign, 2, ANY_DIGIT, 2 + digits, digits, -1, 0, signed * number))
+        nested = other * P_NESTED * P_PARENTHESES
         rows += [(sign, 1, OPEN, 3 + inside, 0, 1, inside, nested) for inside in range(3, max_length - 1)]
     small, index, real = torch.uint8, torch.long, torch.float64
     kinds = (small, index, small, index, small, real, index, real)
@@ -93,11 +93,11 @@ class _Tables(NamedTuple):
     inside_state: Int[Tensor, " k"]  # the state of the contents of each block's parentheses
 
 
-def get_tables(longest: int) -> _Tables:
-    """Return the tables for expressions of up to ``longest`` symbols. Raises UsageError above ``MAX_CHARACTERS``."""
-    if longest > MAX_CHARACTERS:
-        raise UsageError(f"expression: at most {MAX_CHARACTERS} characters can be drawn, not {longest}")
-    return _build_tables(-(-longest // 8) * 8)  # few distinct tables are cached
+def get_tables(max_length: int) -> _Tables:
+    """Return the tables for expressions of up to ``max_length`` symbols. Raises UsageError above ``MAX_CHARACTERS``."""
+    if max_length > MAX_CHARACTERS:
+        raise UsageError(f"expression: at most {MAX_CHARACTERS} characters can be drawn, not {max_length}")
+    return _build_tables(-(-max_length // 8) * 8)  # few distinct tables are cached
 
 
 @cache
@@ -129,10 +129,10 @@ def _build_tables(max_length: int) -> _Tables:
     alone = first[blocks.inside_length[first] > 0]  # an expression may be a single pair of parentheses
     tails = torch.arange(1, max_tails + 1).repeat_interleave(len(first))
     # The weight of joining k tails: the number of ways to bracket them times the probability of each.
-    bare = NESTED * (1 - PARENTHESES)
+    bare = P_NESTED * (1 - P_PARENTHESES)
     bracketings = [comb(2 * k, k) // (k + 1) * bare ** (k - 1) for k in range(1, max_tails + 1)]
     first, spine = first.repeat(max_tails), torch.tensor([0, *bracketings], dtype=torch.float64)[tails]
-    shape = torch.cat([(1 - PARENTHESES) * spine, torch.full_like(spine[:1], 1 / NESTED).expand(len(alone))])
+    shape = torch.cat([(1 - P_PARENTHESES) * spine, torch.full_like(spine[:1], 1 / P_NESTED).expand(len(alone))])
     for symbols in range(2, max_length + 1):
         for k in range(1, min(max_tails, symbols // 2) + 1):
             add_transitions(k, symbols, tail, torch.tensor(k - 1))
@@ -184,7 +184,7 @@ def draw_expressions(
 
 def _write_expressions(
     tables: _Tables, lengths: Int[Tensor, " b"], generator: Generator
-) -> tuple[UInt8[Tensor, "p b"], list[Step]]:
+) -> tuple[UInt8[Tensor, "p b"], list[DrawingStep]]:
     """Sample expressions; return their symbols, one expression per column, and the steps that drew them. The first
     step draws the first block of every expression; each later step draws blocks after and inside the last ones."""
     rows, blocks = len(lengths), tables.blocks
@@ -202,7 +202,7 @@ def _write_expressions(
         block, state = tables.block.index_select(0, entry), tables.next_state.index_select(0, entry)
         lead_symbol, digits = blocks.lead_symbol.index_select(0, block), blocks.digit_count.index_select(0, block)
         digit = torch.randint(1, 10, lead_symbol.shape, generator=generator, dtype=torch.uint8)
-        first = torch.where(lead_symbol == DIGIT, digit, lead_symbol)
+        first = torch.where(lead_symbol == ANY_DIGIT, digit, lead_symbol)
         lead, end = (offsets.index_select(0, block).add_(start) for offsets in (leads, ends))
         text.scatter_(0, start, blocks.first_symbol.index_select(0, block))
         text.scatter_(0, start + rows, MINUS)  # overwritten below unless the number has a minus sign
@@ -223,7 +223,7 @@ def _write_expressions(
         count += 1
         longer = longer.index_select(0, find_true(digits.index_select(0, longer) > count))
     numbers = number.mul_(blocks.number_sign.index_select(0, block)).split([len(step[0]) for step in steps])
-    return columns, [Step(step[4], number, *step[5:]) for step, number in zip(steps, numbers, strict=True)]
+    return columns, [DrawingStep(step[4], number, *step[5:]) for step, number in zip(steps, numbers, strict=True)]
 
 
 def evaluate(expression: str) -> int:
@@ -253,9 +253,9 @@ def evaluate(expression: str) -> int:
     return total + term * number
 
 
-class Step(NamedTuple):
-    """Blocks of many expressions, drawn at once. The stored text of a complete expression also begins with an (. The
-    next step holds the blocks that follow these blocks, then the first blocks inside their parentheses."""
+class DrawingStep(NamedTuple):
+    """A step that draws blocks of many expressions at once. The stored text of a complete expression also begins with
+    an (. The next step draws the blocks that follow these blocks, then the first blocks inside their parentheses."""
 
     start: Int[Tensor, " n"]  # index of the block's first symbol in a flattened text
     number: Float[Tensor, " n"]  # the signed number; undefined for a parenthesis
@@ -265,13 +265,15 @@ class Step(NamedTuple):
 
 # For each first symbol of a block: the sign with which the product that begins there is added to the total (0 for *, as
 # it is no new product), and 1 if the block continues the product before it.
-ADDS = torch.tensor([0.0] * 10 + [1.0, -1.0, 0.0, 1.0], dtype=torch.float64)
-JOINS = torch.tensor([0.0] * 10 + [0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
+TOTAL_SIGNS = torch.tensor([0.0] * 10 + [1.0, -1.0, 0.0, 1.0], dtype=torch.float64)
+CONTINUES_PRODUCT = torch.tensor([0.0] * 10 + [0.0, 0.0, 1.0, 0.0], dtype=torch.float64)
 
 
-def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
-    """Return the values of the expressions in ``columns``, clamped to 64 bits. They are computed in float64 or, where
-    that is not exact, with Python's integers."""
+def evaluate_steps(
+    columns: UInt8[Tensor, "p b"], steps: list[DrawingStep], lengths: Int[Tensor, " b"]
+) -> Int[Tensor, " b"]:
+    """Return the values of the expressions in ``columns``, clamped to 64 bits. Values are computed in float64 or, if
+    float64 is not exact, with Python's integers."""
     text, exact = columns.view(-1), torch.ones(columns.shape[1], dtype=torch.bool)
     # The text of a block extends from the block to the end of the parenthesis around it. For each block, from the last
     # step to the first, compute the product at the beginning of its text, and the total of the rest.
@@ -281,11 +283,11 @@ def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: In
         number = step.number.index_copy(0, step.nested_indices, total[following_count:])
         product = torch.ones_like(number).index_copy_(0, step.followed_indices, product[:following_count]).mul_(number)
         total = torch.zeros_like(number).index_copy_(0, step.followed_indices, total[:following_count])
-        total.addcmul_(product, ADDS.index_select(0, sign))
+        total.addcmul_(product, TOTAL_SIGNS.index_select(0, sign))
         fits = torch.maximum(product.abs(), total.abs()) < 2.0**53  # where float64 is exact; False for NaN too
         if not fits.all():
             exact[step.start[~fits] % len(exact)] = False
-        joins = JOINS.index_select(0, sign)
+        joins = CONTINUES_PRODUCT.index_select(0, sign)
         product = torch.addcmul(1 - joins, product, joins)
     values = torch.where(exact, total, 0).long()
     for row in (~exact).nonzero().flatten().tolist():
@@ -295,6 +297,5 @@ def evaluate_steps(columns: UInt8[Tensor, "p b"], steps: list[Step], lengths: In
 
 
 def find_true(flags: Bool[Tensor, " n"]) -> Int[Tensor, " m"]:
-    """Return the indices of True values, by NumPy, which is several times as fast as torch if the pattern is
-    irregular."""
+    """Return the indices of True values. NumPy finds them several times as fast as torch in irregular patterns."""
     return torch.from_numpy(np.flatnonzero(flags.numpy()))

@@ -28,8 +28,8 @@ class CountedBlocks(Task):
     """A word → 1 if it is aⁿbⁿcⁿ (aⁿbⁿ if ``letters`` is 2), else 0. The size is n, and every prompt has ``letters`` ·
     n symbols, so its length does not reveal the answer. T(n) = n.
 
-    Half of uniform problems are in the language. Three quarters of the others have their blocks in the right order but
-    random counts; one quarter have the right counts in random order.
+    Half of the uniform problems are in the language. Three quarters of the others have their blocks in the right order
+    but random counts; one quarter have the right counts in random order.
     """
 
     letters: Annotated[int, Range(2, 5)] = 3  # number of letters, one per block of a word
@@ -141,7 +141,7 @@ class CountedBlocks(Task):
 
 
 OPENING, CLOSING = "([{<", ")]}>"
-NONE = "."  # the answer's symbol where no bracket is open
+NO_BRACKET = "."  # the answer's symbol where no bracket is open
 
 
 @dataclass(frozen=True)
@@ -163,17 +163,17 @@ class Dyck(SequenceTask):
 
     @property
     def writes(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*CLOSING[: self.kinds], NONE)
+        return (*CLOSING[: self.kinds], NO_BRACKET)
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self.reads, NONE)
+        return (*self.reads, NO_BRACKET)
 
     @property
     def question(self) -> str:
         return (
             "Write, for each of these brackets, the bracket that would close the innermost one that is open after it, "
-            f"and {NONE} where none is open."
+            f"and {NO_BRACKET} where none is open."
         )
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
@@ -259,7 +259,7 @@ class Dyck(SequenceTask):
         stack, answer = "", ""
         for bracket in prompt:
             stack = stack + CLOSING[OPENING.index(bracket)] if bracket in OPENING else stack[:-1]
-            answer += stack[-1:] or NONE
+            answer += stack[-1:] or NO_BRACKET
         return answer
 
     def difficulty_features(self, problems: Problems) -> dict[str, Int[Tensor, " b"]]:

@@ -22,11 +22,11 @@ MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 # A ``Carver`` draws uniform mazes or one family, given their number, the cells per side, and a generator. It returns a
 # mask of the free symbols in the grids (2 · cells + 1 per side), and the cells of start and goal, numbered line after
 # line, or None for uniform cells.
-Carved = tuple[Bool[Tensor, "b side side"], Int[Tensor, "b 2"] | None]
-Carver = Callable[[int, int, Generator], Carved]
+Carving = tuple[Bool[Tensor, "b side side"], Int[Tensor, "b 2"] | None]
+Carver = Callable[[int, int, Generator], Carving]
 
 
-def carve_depth_first(count: int, cells: int, generator: Generator) -> Carved:
+def carve_depth_first(count: int, cells: int, generator: Generator) -> Carving:
     """Mazes carved by randomized depth-first search, with uniform start and goal."""
     visited = torch.zeros(count, cells + 2, cells + 2, dtype=torch.bool)  # with a border that counts as visited
     visited[:, [0, -1]], visited[:, :, [0, -1]] = True, True
@@ -53,7 +53,7 @@ def carve_depth_first(count: int, cells: int, generator: Generator) -> Carved:
     return free, None
 
 
-def opposite_corners(count: int, cells: int, generator: Generator) -> Carved:
+def opposite_corners(count: int, cells: int, generator: Generator) -> Carving:
     """Mazes with start and goal in opposite corners."""
     free, _ = carve_depth_first(count, cells, generator)
     last = cells - 1
@@ -61,7 +61,7 @@ def opposite_corners(count: int, cells: int, generator: Generator) -> Carved:
     return free, pairs[torch.randint(4, (count,), generator=generator)]
 
 
-def ends_of_a_line(count: int, cells: int, generator: Generator) -> Carved:
+def ends_of_a_line(count: int, cells: int, generator: Generator) -> Carving:
     """Mazes with start and goal at the two ends of one line of cells."""
     free, _ = carve_depth_first(count, cells, generator)
     first = torch.randint(cells, (count, 1), generator=generator) * cells
@@ -69,7 +69,7 @@ def ends_of_a_line(count: int, cells: int, generator: Generator) -> Carved:
     return free, torch.where(torch.rand(count, 1, generator=generator) < 0.5, ends, ends.flip(1))
 
 
-def from_the_centre(count: int, cells: int, generator: Generator) -> Carved:
+def from_the_centre(count: int, cells: int, generator: Generator) -> Carving:
     """Mazes with the start in the centre and the goal in a corner."""
     free, _ = carve_depth_first(count, cells, generator)
     last, centre = cells - 1, cells // 2 * (cells + 1)
@@ -78,7 +78,7 @@ def from_the_centre(count: int, cells: int, generator: Generator) -> Carved:
     return free, torch.stack([torch.full_like(goal, centre), goal], 1)
 
 
-def side_by_side(count: int, cells: int, generator: Generator) -> Carved:
+def side_by_side(count: int, cells: int, generator: Generator) -> Carving:
     """Mazes with start and goal in neighbouring cells, often with a wall between them and a long way around it."""
     free, _ = carve_depth_first(count, cells, generator)
     line = torch.randint(cells, (count,), generator=generator)
@@ -88,7 +88,7 @@ def side_by_side(count: int, cells: int, generator: Generator) -> Carved:
     return free, torch.stack([first, first + torch.where(upright, cells, 1)], 1)
 
 
-def binary_tree(count: int, cells: int, generator: Generator) -> Carved:
+def binary_tree(count: int, cells: int, generator: Generator) -> Carving:
     """Mazes in which every cell is open upwards or to the left, which gives many short dead ends."""
     up = torch.rand(count, cells, cells, generator=generator) < 0.5
     up[:, 0], up[:, 1:, 0] = False, True
@@ -97,7 +97,7 @@ def binary_tree(count: int, cells: int, generator: Generator) -> Carved:
     return _open_walls(up, left, None, generator)
 
 
-def comb(count: int, cells: int, generator: Generator) -> Carved:
+def comb(count: int, cells: int, generator: Generator) -> Carving:
     """Mazes with a corridor along one side, from each cell of which a dead end runs across the maze."""
     up = torch.ones(count, cells, cells, dtype=torch.bool)
     up[:, 0] = False
@@ -106,14 +106,14 @@ def comb(count: int, cells: int, generator: Generator) -> Carved:
     return _open_walls(up, left, None, generator)
 
 
-def snake(count: int, cells: int, generator: Generator) -> Carved:
+def snake(count: int, cells: int, generator: Generator) -> Carving:
     """Mazes of one corridor that runs through all cells line by line, with start and goal at its ends."""
     lines = [range(i * cells, (i + 1) * cells) for i in range(cells)]
     order = [cell for i, line in enumerate(lines) for cell in (line if i % 2 == 0 else reversed(line))]
     return _build_corridor(order, count, cells, generator)
 
 
-def spiral(count: int, cells: int, generator: Generator) -> Carved:
+def spiral(count: int, cells: int, generator: Generator) -> Carving:
     """Mazes of one corridor that spirals through all cells, with start and goal at its ends."""
     remaining, order = torch.arange(cells * cells).view(cells, cells), list[int]()
     while remaining.numel():
@@ -122,25 +122,24 @@ def spiral(count: int, cells: int, generator: Generator) -> Carved:
     return _build_corridor(order, count, cells, generator)
 
 
-def _build_corridor(order: list[int], count: int, cells: int, generator: Generator) -> Carved:
+def _build_corridor(cell_order: list[int], count: int, cells: int, generator: Generator) -> Carving:
     """Return mazes with one corridor through all cells in the given order, and start and goal at its ends."""
     up, left = torch.zeros(2, count, cells, cells, dtype=torch.bool)
-    for pair in pairwise(order):
+    for pair in pairwise(cell_order):
         later_cell, distance = max(pair), abs(pair[0] - pair[1])
         (left if distance == 1 else up)[:, later_cell // cells, later_cell % cells] = True
-    ends = torch.tensor([[order[0], order[-1]]]).repeat(count, 1)
+    ends = torch.tensor([[cell_order[0], cell_order[-1]]]).repeat(count, 1)
     backwards = torch.rand(count, generator=generator) < 0.5
     return _open_walls(up, left, torch.where(backwards[:, None], ends.flip(1), ends), generator)
 
 
-def _open_walls(open_up: Bool[Tensor, "b n n"], open_left: Tensor, ends: Tensor | None, generator: Generator) -> Carved:
-    """Return mazes whose cells are open to the neighbour above where ``open_up`` is True, and to the left
-    neighbour where ``open_left`` is True. A random symmetry of the square is applied to each maze, its start and its
-    goal (``ends``)."""
-    count, cells = open_up.shape[:2]
+def _open_walls(up: Bool[Tensor, "b n n"], left: Tensor, ends: Tensor | None, generator: Generator) -> Carving:
+    """Return mazes whose cells are open to the neighbour above where ``up`` is True, and to the left neighbour where
+    ``left`` is True. A random symmetry of the square is applied to each maze, its start and its goal (``ends``)."""
+    count, cells = up.shape[:2]
     free = torch.zeros(count, 2 * cells + 1, 2 * cells + 1, dtype=torch.bool)
     free[:, 1::2, 1::2] = True
-    free[:, 0:-1:2, 1::2], free[:, 1::2, 0:-1:2] = open_up, open_left
+    free[:, 0:-1:2, 1::2], free[:, 1::2, 0:-1:2] = up, left
     number = torch.arange(cells * cells).view(cells, cells)
     forms = [(free.rot90(k, (1, 2)), number.rot90(k)) for k in range(4)]
     forms += [(grid.transpose(1, 2), numbers.T) for grid, numbers in forms]
@@ -244,9 +243,9 @@ class Maze(SquareGridTask):
         return {"length of the way": (problems.answer == WAY).sum(1)}
 
 
-def count_neighbours(free: Bool[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:
+def count_neighbours(mask: Bool[Tensor, "b h w"]) -> Int[Tensor, "b h w"]:
     """Return each position's number of True neighbours, 0 to 4."""
-    padded = F.pad(free.int(), (1, 1, 1, 1))
+    padded = F.pad(mask.int(), (1, 1, 1, 1))
     return padded[:, :-2, 1:-1] + padded[:, 2:, 1:-1] + padded[:, 1:-1, :-2] + padded[:, 1:-1, 2:]
 
 

@@ -184,8 +184,8 @@ def balanced(sizes: Int[Tensor, "b 1"], width: int) -> EvaluationOrder:
     return (power + place / (2 * width)).expand(len(sizes), -1)
 
 
-NESTINGS = (left_nested, right_nested, nested_from_both_ends, balanced)
-NUMBERS = (sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
+NESTING_PATTERNS = (left_nested, right_nested, nested_from_both_ends, balanced)
+NUMBER_PATTERNS = (sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
 
 
 class BracketedTask(ModularTask):
@@ -215,7 +215,7 @@ class BracketedTask(ModularTask):
         numbers = torch.randint(self.modulus, shape, generator=generator)
         operations = torch.randint(len(self.operations), shape, generator=generator)
         order = torch.rand(shape, generator=generator)
-        if pattern in NESTINGS:
+        if pattern in NESTING_PATTERNS:
             order = pattern(sizes, shape[1])
         elif pattern:
             numbers, operations = pattern(numbers, operations, self.modulus, generator)
@@ -261,7 +261,7 @@ class BracketedTask(ModularTask):
             depth = depth + number.long() - closes.long()
         return values[:, 0]
 
-    def reduce(self, expression: str) -> str:
+    def simplify(self, expression: str) -> str:
         """Replace operations on two numbers in brackets by their values until none are left: for a valid expression,
         until one number is left."""
 
@@ -286,7 +286,7 @@ class BracketedArithmetic(BracketedTask):
     def question(self) -> str:
         return f"Write the value of this expression modulo {self.modulus}."
 
-    patterns = (*NESTINGS, one_product, *NUMBERS)
+    patterns = (*NESTING_PATTERNS, one_product, *NUMBER_PATTERNS)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:
         count = sizes[:, 0]
@@ -302,15 +302,15 @@ class BracketedArithmetic(BracketedTask):
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
-        if self.reduce(self.vocab.decode(row)) not in self.writes:
+        if self.simplify(self.vocab.decode(row)) not in self.writes:
             raise UsageError(f"{self.name}: {text!r} needs one pair of brackets per operation, as in (2*(3-4))")
         return self.from_rows(torch.tensor([[(len(row) + 3) // 4]]), row[None])
 
     def reference(self, prompt: str) -> str:
-        return self.reduce(prompt)
+        return self.simplify(prompt)
 
 
-EQUALS = ":"  # layouts write = before an answer
+COLON = ":"  # layouts write = before an answer
 
 
 @dataclass(frozen=True)
@@ -326,14 +326,14 @@ class SolveEquation(BracketedTask):
     modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
 
     operations = "+-"
-    further_symbols = f"()x{EQUALS}"
+    further_symbols = f"()x{COLON}"
 
     @property
     def question(self) -> str:
         value = f"An expression with one unknown x, a colon, and its value modulo {self.modulus}"
         return f"{value}: write the number below {self.modulus} that x stands for."
 
-    patterns = (*NESTINGS, *NUMBERS)
+    patterns = (*NESTING_PATTERNS, *NUMBER_PATTERNS)
 
     def from_expressions(
         self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"], numbers: Int[Tensor, "b n"], generator: Generator
@@ -341,7 +341,7 @@ class SolveEquation(BracketedTask):
         value = self.evaluate(rows, 4 * sizes[:, 0] - 3)
         chosen = (torch.rand(len(sizes), 1, generator=generator) * sizes).long()
         unknown = rows.scatter(1, numbers.gather(1, chosen), self.symbols.index("x"))
-        end = torch.stack([torch.full_like(value, self.symbols.index(EQUALS)), value], 1).to(SYMBOL_DTYPE)
+        end = torch.stack([torch.full_like(value, self.symbols.index(COLON)), value], 1).to(SYMBOL_DTYPE)
         end = shift_right(F.pad(end, (0, rows.shape[1])), 4 * sizes[:, 0] - 3, rows.shape[1] + 2)
         return self.from_rows(sizes, F.pad(unknown, (0, 2)) + end)
 
@@ -360,22 +360,22 @@ class SolveEquation(BracketedTask):
         if size[0] > 1 or self.modulus > limit:
             return None
         values = torch.arange(self.modulus)
-        unknown, equals = (torch.full_like(values, self.symbols.index(symbol)) for symbol in ("x", EQUALS))
+        unknown, equals = (torch.full_like(values, self.symbols.index(symbol)) for symbol in ("x", COLON))
         rows = torch.stack([unknown, equals, values], 1).to(SYMBOL_DTYPE)
         return self.from_rows(torch.ones_like(values)[:, None], rows)
 
     def parse(self, text: str) -> Problems:
         row = parse_symbols(self, text)
         equation = self.vocab.decode(row)
-        has_one_x = re.fullmatch(rf"[^x]*x[^x]*{EQUALS}\d", equation)
-        if not has_one_x or not re.fullmatch(rf"\d{EQUALS}\d", self._substitute(equation, 0)):
+        has_one_x = re.fullmatch(rf"[^x]*x[^x]*{COLON}\d", equation)
+        if not has_one_x or not re.fullmatch(rf"\d{COLON}\d", self._substitute_x(equation, 0)):
             raise UsageError(f"{self.name}: {text!r} is not an equation with one x, such as (2-(x+4)):1")
         return self.from_rows(torch.tensor([[(len(row) + 1) // 4]]), row[None])
 
-    def _substitute(self, equation: str, value: int) -> str:
+    def _substitute_x(self, equation: str, value: int) -> str:
         """Return the equation with ``value`` in place of x and with its left side computed, such as 3:1."""
-        return self.reduce(equation.replace("x", str(value)))
+        return self.simplify(equation.replace("x", str(value)))
 
     def reference(self, prompt: str) -> str:
-        right = f"{prompt[-1]}{EQUALS}{prompt[-1]}"
-        return str(next(value for value in range(self.modulus) if self._substitute(prompt, value) == right))
+        right = f"{prompt[-1]}{COLON}{prompt[-1]}"
+        return str(next(value for value in range(self.modulus) if self._substitute_x(prompt, value) == right))

@@ -24,10 +24,10 @@ Digits = Int[Tensor, "b 2 n"]
 
 
 @dataclass(frozen=True)
-class Pair:
-    """A sampler of the digits of two numbers per row, least significant first. Its public methods that return
-    ``Digits`` are families. ``PairTask`` sets digits beyond a number's length to zero, and replaces leading zeros if
-    the task has none."""
+class PairSampler:
+    """A sampler of the digits of two numbers per row, least significant first. Each method in ``number_patterns`` and
+    ``sum_patterns`` draws a family. ``PairTask`` sets digits beyond a number's length to zero, and replaces leading
+    zeros if the task has none."""
 
     lengths: Int[Tensor, "b 2"]
     base: int
@@ -68,10 +68,10 @@ class Pair:
         """Draw a uniform position below ``length`` for each row."""
         return (self.draw_fraction() * length).long()
 
-    def draw_passing_digits(self) -> Int[Tensor, "b n"]:
+    def draw_complementable_number(self) -> Int[Tensor, "b n"]:
         """Draw the longer number of each row so that a shorter number can complement it to the largest digit in every
-        column: beyond the shorter number, its digits are the largest. Unless leading zeros are allowed or the base is
-        2, neither number starts with a zero."""
+        column: the longer number's columns without a partner hold the largest digit. Unless leading zeros are allowed
+        or the base is 2, neither number starts with a zero."""
         digits = self.draw_digits()
         if not self.leading_zeros and self.base > 2:
             between = torch.randint(1, self.base - 1, digits.shape, generator=self.generator)
@@ -97,13 +97,13 @@ class Pair:
     def complement(self) -> Digits:
         """Numbers whose digits add up to the largest digit in all columns: 372+627. No column carries, but a carry into
         the lowest column would pass through all."""
-        longer = self.draw_passing_digits()
+        longer = self.draw_complementable_number()
         return self.stack_by_length(longer, self.largest_digit - longer)
 
     def complement_and_one(self) -> Digits:
         """Numbers whose digits add up to the largest digit in all columns but the lowest, and there to one more:
         372+628. A carry passes through all columns."""
-        longer, lowest = self.draw_passing_digits(), self.digit_index == 0
+        longer, lowest = self.draw_complementable_number(), self.digit_index == 0
         longer = torch.where(lowest, longer.clamp(min=1), longer)
         return self.stack_by_length(longer, self.largest_digit - longer + lowest)
 
@@ -211,15 +211,23 @@ class Pair:
         chosen = torch.rand(rows, 2, self.width, generator=self.generator) < self.draw_fraction()[..., None]
         return torch.where(chosen, fixed, torch.stack([self.draw_digits(), self.draw_digits()], 1))
 
+    number_patterns = (
+        all_highest, twice, mirrored, powers, zeros, one_and_any, small_and_large, few_columns, rich_in_one_digit
+    )  # fmt: skip
+    sum_patterns = (
+        complement, complement_and_one, interrupted_carry, highest_and_one, every_column_carries, no_column_carries,
+        carry_chain,
+    )  # fmt: skip
 
-PairPattern = Callable[[Pair], Digits]
+
+PairPattern = Callable[[PairSampler], Digits]
 
 
 def _apply_to_each_number(pattern: Pattern) -> PairPattern:
     """Convert a pattern of rows to a pattern of pairs that draws each number on its own."""
 
     @wraps(pattern)
-    def draw_pair(pair: Pair) -> Digits:
+    def draw_pair(pair: PairSampler) -> Digits:
         rows = RowSampler(pair.lengths.flatten(), pair.width, pair.base, pair.generator)
         return pattern(rows).view(len(pair.lengths), 2, pair.width)
 
@@ -230,14 +238,7 @@ EACH_NUMBER_PATTERNS: tuple[PairPattern, ...] = tuple(_apply_to_each_number(patt
     RowSampler.one_symbol, RowSampler.odd_one_out, RowSampler.alternating, RowSampler.palindrome, RowSampler.runs,
     RowSampler.mostly_lowest, RowSampler.mostly_highest,
 ))  # fmt: skip
-SHARED_PATTERNS: tuple[PairPattern, ...] = (
-    *EACH_NUMBER_PATTERNS, Pair.all_highest, Pair.twice, Pair.mirrored, Pair.powers, Pair.zeros, Pair.one_and_any,
-    Pair.small_and_large, Pair.few_columns, Pair.rich_in_one_digit,
-)  # fmt: skip
-SUM_PATTERNS: tuple[PairPattern, ...] = (
-    Pair.complement, Pair.complement_and_one, Pair.interrupted_carry, Pair.highest_and_one, Pair.every_column_carries,
-    Pair.no_column_carries, Pair.carry_chain,
-)  # fmt: skip
+SHARED_PATTERNS: tuple[PairPattern, ...] = (*EACH_NUMBER_PATTERNS, *PairSampler.number_patterns)
 
 
 class PairTask(Task):
@@ -251,7 +252,7 @@ class PairTask(Task):
         """Return the problems on these operands: digits, least significant first and padded with zeros."""
 
     def draw_pattern(self, pattern: PairPattern, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        pair = Pair(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
+        pair = PairSampler(sizes.expand(-1, 2), self.base, self.leading_zeros, generator)
         digits = pattern(pair)
         if not self.leading_zeros:
             # Rows with a leading zero are drawn again; a zero that the pattern requires, as in 999+001, becomes a 1.
@@ -289,7 +290,7 @@ class NumberTask(Task):
 
     @property
     def answer_order(self) -> Order:
-        """Which digit of an answer is written first."""
+        """The digit of an answer that is written first."""
         return self.order
 
     def format(self, answer: Int[Tensor, " a"]) -> str:

@@ -43,8 +43,8 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """The distinct problems of a file. Their texts are stored one after the other instead of in padded rows, which one
-    long prompt would make large."""
+    """The distinct problems of a file. Texts are stored one after the other, as one long prompt would make padded rows
+    large."""
 
     symbols: tuple[str, ...]
     digest: str  # 16 hexadecimal digits of the SHA-256 of the file
@@ -57,7 +57,7 @@ class Collection:
     part: Int[Tensor, " n"]  # index in ``PARTS``
     row_by_prompt: Mapping[str, int]
 
-    def problems(self, rows: Int[Tensor, " b"]) -> Problems:
+    def build_problems(self, rows: Int[Tensor, " b"]) -> Problems:
         """Return the problems in these rows, in the given order."""
         start, length = self.start[rows], self.length[rows]
         longest = length.amax(0).tolist() if len(rows) else [0, 0]
@@ -78,7 +78,7 @@ def choose_form(*, words: bool, grid: bool) -> Form:
 
 
 def join_lines(text: str, name: str) -> str:
-    """Return the symbols of a square grid, row by row. Raises UsageError, whose text begins with ``name``, unless the
+    """Return the symbols of a square grid, row by row. Raises a UsageError that begins with ``name`` unless the
     text is a square grid with ``/`` between its lines."""
     lines = text.split("/")
     if any(len(line) != len(lines) for line in lines):
@@ -92,11 +92,12 @@ def to_text(symbols: str) -> str:
 
 
 def read_collection(path: Path, split_ratio: tuple[int, int, int], form: Form = "characters") -> Collection:
-    """Read a file's problems. If it has no column ``split``, a hash of the prompt assigns them to training, validation
-    and test in the proportions ``split_ratio``. Raises UsageError, with the line's number, for the first error."""
+    """Read a file's problems. In a file without a column ``split``, a hash of the prompt assigns each problem to
+    training, validation or test in the proportions ``split_ratio``. Raises UsageError, with the line's number, for the
+    first error."""
     files = sorted(path.rglob("*")) if is_folder(path) else [path]
-    state = tuple((file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in files)
-    return _read_cached(path, state, split_ratio, form)
+    file_state = tuple((file.name, (status := file.stat()).st_mtime_ns, status.st_size) for file in files)
+    return _read_cached(path, file_state, split_ratio, form)
 
 
 def list_errors(path: Path, form: Form = "characters") -> list[str]:
@@ -108,8 +109,8 @@ def list_errors(path: Path, form: Form = "characters") -> list[str]:
 
 
 @lru_cache(maxsize=8)
-def _read_cached(path: Path, state: tuple[Any, ...], split_ratio: tuple[int, int, int], form: Form) -> Collection:
-    """Read a file's problems. They are cached until ``state`` changes: the names, times and sizes of the files."""
+def _read_cached(path: Path, file_state: tuple[Any, ...], split_ratio: tuple[int, int, int], form: Form) -> Collection:
+    """Read a file's problems, cached until ``file_state`` (the names, times and sizes of the files) changes."""
     entries, digest = _read_entries(path, None, form)
     distinct = list(dict.fromkeys(entries))
     texts = [text for entry in distinct for text in (entry.prompt, entry.answer)]

@@ -21,7 +21,7 @@ Numbers = tuple[Int[Tensor, "b n d"], Int[Tensor, "b n"]]
 
 
 @dataclass(frozen=True)
-class NumberList:
+class NumberListSampler:
     """A sampler of structured lists of numbers without leading zeros. Each method in ``patterns`` draws a family."""
 
     sizes: Int[Tensor, "b 2"]  # the number of numbers, and their largest number of digits
@@ -43,10 +43,10 @@ class NumberList:
         """Draw uniform numbers in [0, 1)."""
         return torch.rand(shape, generator=self.generator)
 
-    def draw_digits(self, numbers: int) -> Int[Tensor, "b numbers d"]:
-        """Draw the digits of ``numbers`` numbers per row, each of the row's largest length, without leading zeros."""
+    def draw_digits(self, count: int) -> Int[Tensor, "b count d"]:
+        """Draw the digits of ``count`` numbers per row, each of the row's largest length, without leading zeros."""
         rows, _, width = self.shape
-        drawn = torch.randint(10, (rows, numbers, width), generator=self.generator)
+        drawn = torch.randint(10, (rows, count, width), generator=self.generator)
         return torch.where(self.is_top_digit & (drawn == 0), 1, drawn)
 
     @property
@@ -69,7 +69,7 @@ class NumberList:
         real_digits = digits * (self.position < self.sizes[:, 1:, None])
         return digits, count_digits(real_digits.flatten(0, 1)).view(real_digits.shape[:2])
 
-    def uniform(self) -> Numbers:
+    def draw_uniform(self) -> Numbers:
         """Numbers of uniform lengths, uniform among the numbers of their length."""
         length = self.draw_lengths()
         digits = torch.randint(10, self.shape, generator=self.generator, dtype=SYMBOL_DTYPE)
@@ -189,12 +189,12 @@ class Sorting(Task):
     )
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
-        return self.draw_pattern(NumberList.uniform, sizes, generator)
+        return self.draw_pattern(NumberListSampler.draw_uniform, sizes, generator)
 
-    patterns = NumberList.patterns
+    patterns = NumberListSampler.patterns
 
     def draw_pattern(self, pattern: Callable, sizes: Int[Tensor, "b 2"], generator: Generator) -> Problems:
-        numbers = NumberList(sizes, generator)
+        numbers = NumberListSampler(sizes, generator)
         rows, count, _ = numbers.shape
         if count > len(LABELS):
             raise UsageError(f"sorting: there are labels for {len(LABELS)} numbers, not {count}")

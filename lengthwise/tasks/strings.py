@@ -131,7 +131,7 @@ class BucketSort(_RearrangementTask):
         return "".join(sorted(prompt))
 
 
-HIDDEN = "?"  # not _, as layouts use it for padding
+HIDDEN_MARK = "?"  # not _, as layouts use it for padding
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class MissingDuplicate(Task):
 
     alphabet: Annotated[int, Range(2, 10)] = 2  # how many symbols, 2–10: from 0 up
 
-    question = f"This is a sequence of symbols, written twice. One of them is hidden, as {HIDDEN}; write it."
+    question = f"This is a sequence of symbols, written twice. One of them is hidden, as {HIDDEN_MARK}; write it."
 
     @property
     def writes(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -150,7 +150,7 @@ class MissingDuplicate(Task):
 
     @property
     def symbols(self) -> tuple[str, ...]:  # type: ignore[override]
-        return (*self.writes, HIDDEN)
+        return (*self.writes, HIDDEN_MARK)
 
     @property
     def patterns(self) -> tuple[Pattern, ...]:  # type: ignore[override]
@@ -165,7 +165,7 @@ class MissingDuplicate(Task):
         return self.from_rows(sizes, row, hidden)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b n"], place: Int[Tensor, "b 1"]) -> Problems:
-        """Return problems on these strings, given once; the symbol at position ``place`` of each prompt is hidden."""
+        """Return problems that write each of these strings twice, with the symbol at position ``place`` hidden."""
         position, length = torch.arange(2 * rows.shape[1]), 2 * sizes[:, 0]
         prompt = rows.gather(1, position % sizes).where(position < 2 * sizes, 0)
         answer = rows.gather(1, place % sizes).to(SYMBOL_DTYPE)
@@ -185,11 +185,13 @@ class MissingDuplicate(Task):
         half, place = len(row) // 2, (row == self.alphabet).nonzero()
         copies = row[: 2 * half].view(2, half)
         if len(row) % 2 or len(place) != 1 or (copies[0] != copies[1]).sum() != 1:
-            raise UsageError(f"{self.name}: {text!r} is not a sequence written twice with one {HIDDEN}, such as 01?010")
+            raise UsageError(
+                f"{self.name}: {text!r} is not a sequence written twice with one {HIDDEN_MARK}, such as 01?010"
+            )
         return self.from_rows(torch.tensor([[half]]), copies.amin(0, keepdim=True), place)
 
     def reference(self, prompt: str) -> str:
-        place, half = prompt.index(HIDDEN), len(prompt) // 2
+        place, half = prompt.index(HIDDEN_MARK), len(prompt) // 2
         return prompt[place - half]
 
     def answer_slots(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
@@ -249,8 +251,8 @@ class UniqueSet(SequenceTask):
 
 def all_different(rows: RowSampler) -> Int[Tensor, "b width"]:
     """Rows of different symbols; a row longer than the alphabet repeats it."""
-    order = torch.rand(len(rows.length), rows.count, generator=rows.generator).argsort(1)
-    return order[:, rows.position % rows.count]
+    order = torch.rand(len(rows.length), rows.symbol_count, generator=rows.generator).argsort(1)
+    return order[:, rows.position % rows.symbol_count]
 
 
 def first_comes_again(rows: RowSampler) -> Int[Tensor, "b width"]:

@@ -22,14 +22,14 @@ from lengthwise.tasks import SquareGridTask, Task
 # as digits and blank cells as letters (a is 1). Base puzzles are random solutions from which clues were removed one by
 # one, in random order or first those of one box, until none could be spared; this file's history has the script.
 
-BOXES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # lines and columns of a box
+BOX_SHAPES = {4: (2, 2), 6: (2, 3), 9: (3, 3)}  # lines and columns of a box
 PARTS: tuple[tuple[Purpose, int], ...] = (("train", 80), ("validation", 90), ("test", 100))  # cumulative percentages
 
 
 @cache
 def index_units(side: int) -> tuple[tuple[int, int, int], ...]:
     """Return, for each cell, the indices of its row, column and box."""
-    down, right = BOXES[side]
+    down, right = BOX_SHAPES[side]
     cells = [divmod(cell, side) for cell in range(side**2)]
     return tuple((row, column, row // down * (side // right) + column // right) for row, column in cells)
 
@@ -71,16 +71,16 @@ def solve(board: Sequence[int], side: int) -> list[list[int]]:
     return solutions
 
 
-def choose_purpose(base: str, side: int) -> Purpose:
+def choose_purpose(puzzle: str, side: int) -> Purpose:
     """Return the part (training, validation or test) of a base puzzle, by a hash of properties that no symmetry
     changes. So equivalent puzzles belong to one part."""
-    clues = [cell for cell, symbol in enumerate(base) if symbol.isdigit()]
+    clues = [cell for cell, symbol in enumerate(puzzle) if symbol.isdigit()]
     counts = [Counter(index_units(side)[cell][kind] for cell in clues) for kind in range(3)]
-    digits = Counter(base[cell] for cell in clues)
+    digits = Counter(puzzle[cell] for cell in clues)
     clue_features = []
     for cell in clues:
         row, column, box = (count[index_units(side)[cell][kind]] for kind, count in enumerate(counts))
-        clue_features.append((*sorted((row, column)), box, digits[base[cell]]))
+        clue_features.append((*sorted((row, column)), box, digits[puzzle[cell]]))
     share = derive_seed(side, str(sorted(clue_features))) % 100
     return next(purpose for purpose, below in PARTS if share < below)
 
@@ -164,7 +164,7 @@ class Sudoku(SquareGridTask):
     symbols = (".", *"123456789")
     writes = symbols[1:]
     axes = ("side",)
-    listed_sizes = (*BOXES,)
+    listed_sizes = (*BOX_SHAPES,)
     patterns = (
         fewest_clues, empty_box, empty_line, empty_column, full_box, chessboard, one_cell_left, one_digit_left
     )  # fmt: skip
@@ -180,12 +180,12 @@ class Sudoku(SquareGridTask):
 
     def draw_pattern(self, pattern: ClueChooser, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:
         def draw_puzzles(side: int, count: int) -> Problems:
-            if side not in BOXES:
+            if side not in BOX_SHAPES:
                 raise UsageError(f"{self.name}: the sizes are 4, 6 and 9, not {side}")
             solution, is_clue = read_base_puzzles(side, None if self.bases == "all" else self.bases)
             base = torch.randint(len(solution), (count,), generator=generator)
             solution, is_clue = solution[base], pattern(side, solution[base], is_clue[base], generator)
-            line, column = (_shuffle_blocks(count, side, size, generator) for size in BOXES[side])
+            line, column = (_shuffle_blocks(count, side, size, generator) for size in BOX_SHAPES[side])
             cell = (line[:, :, None] * side + column[:, None]).flatten(1)
             new_digit = torch.rand(count, side, generator=generator).argsort(1) + 1
             answer = new_digit.gather(1, solution.gather(1, cell) - 1)
@@ -196,9 +196,9 @@ class Sudoku(SquareGridTask):
     def parse(self, text: str) -> Problems:
         lines = text.replace("/", " ").replace("0", ".").split()
         side = len(lines)
-        if side == 1 and (side := math.isqrt(len(text := lines[0]))) in BOXES:
+        if side == 1 and (side := math.isqrt(len(text := lines[0]))) in BOX_SHAPES:
             lines = [text[i : i + side] for i in range(0, len(text), side)]
-        if side not in BOXES or [*map(len, lines)] != [side] * side:
+        if side not in BOX_SHAPES or [*map(len, lines)] != [side] * side:
             raise UsageError(f"{self.name}: write a square of 4, 6 or 9 lines, separated by /")
         if unknown := sorted({*"".join(lines)} - {*self.symbols[: side + 1]}):
             raise UsageError(f"{self.name}: {unknown[0]!r} is not one of: {' '.join(self.symbols[: side + 1])}")
@@ -235,7 +235,7 @@ def _build_problems(prompt: Int[Tensor, "b n"], answer: Int[Tensor, "b n"]) -> P
     return Problems(size, prompt.to(SYMBOL_DTYPE), length, answer.to(SYMBOL_DTYPE), length, rounds)
 
 
-def _shuffle_blocks(count: int, side: int, block: int, generator: Generator) -> Int[Tensor, "b side"]:
-    """Return random orders of ``side`` lines, in which each block of ``block`` lines stays together."""
-    blocks = torch.rand(count, side // block, 1, generator=generator).argsort(1) * block
-    return (blocks + torch.rand(count, side // block, block, generator=generator).argsort(2)).flatten(1)
+def _shuffle_blocks(count: int, side: int, block_size: int, generator: Generator) -> Int[Tensor, "b side"]:
+    """Return random orders of ``side`` lines, in which each block of ``block_size`` lines stays together."""
+    blocks = torch.rand(count, side // block_size, 1, generator=generator).argsort(1) * block_size
+    return (blocks + torch.rand(count, side // block_size, block_size, generator=generator).argsort(2)).flatten(1)

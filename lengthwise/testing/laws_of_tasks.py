@@ -230,7 +230,7 @@ def draw_family_sizes(task: Task, name: str) -> Int[Tensor, "b axes"]:
     high = min(task.largest or low + LARGEST_ABOVE[axes], low + LARGEST_ABOVE[axes])
     draw = stream(0, "sizes", name)
     between = task.replace_missing_sizes(torch.randint(low, high + 1, (SIZES_BETWEEN, axes), generator=draw), draw)
-    ends = torch.tensor([low, task.nearest_size(high)])[:, None].expand(-1, axes)
+    ends = torch.tensor([low, task.round_to_valid_size(high)])[:, None].expand(-1, axes)
     return torch.cat([small, ends, between])
 
 

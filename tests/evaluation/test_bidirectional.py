@@ -51,7 +51,7 @@ def test_an_encoder_of_torch_trains_on_every_task(task, runs):
     sizes = lw.Uniform(top=task.smallest + 4, bottom=task.smallest)
     options = {"task": task, "layout": WHOLE, "lengths": sizes, "steps": 3, "batch": 4, "quiet": True}
     run = lw.train(Encoder(len(reads), len(writes)), **options)
-    (score,) = lw.evaluate(run, [task.nearest_size(task.smallest + 6)], samples=8, quiet=True)
+    (score,) = lw.evaluate(run, [task.round_to_valid_size(task.smallest + 6)], samples=8, quiet=True)
     assert score.count == 8
 
 

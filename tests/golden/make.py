@@ -122,7 +122,7 @@ def digest_answers() -> dict[str, dict[str, Any]]:
         for number in range(PROMPTS // 100):
             draw = lw.stream(0, "golden", name, number)
             size = task.smallest + number * (beyond - task.smallest) // (PROMPTS // 100 - 1)
-            sizes = torch.tensor([[task.nearest_size(one) for one in recipe.sizes(size)]] * 100)
+            sizes = torch.tensor([[task.round_to_valid_size(one) for one in recipe.sizes(size)]] * 100)
             problems = task.sample(sizes, draw)
             answer = respond(weights.model, recipe, problems, recipe.stopping)
             hundreds.append(digest(problems.prompt, answer.symbols, answer.loops))

@@ -19,7 +19,7 @@ from lengthwise.tasks.expression import Expression
 from lengthwise.tasks.grammar import MAX_CHARACTERS, SYMBOLS, draw_expressions, evaluate, get_tables
 
 TASK = Expression()
-MANY = 50_000 if LONG else 25_000
+SAMPLE_COUNT = 50_000 if LONG else 25_000
 
 
 # The grammar, rule by rule
@@ -102,13 +102,13 @@ def test_the_chi_square_test_is_calibrated():
 
 @pytest.fixture(scope="module")
 def natural_sample():
-    return TASK.sample_natural(MANY, 8, 30, lw.stream(0, "pool"))
+    return TASK.sample_natural(SAMPLE_COUNT, 8, 30, lw.stream(0, "pool"))
 
 
 @pytest.fixture(scope="module")
-def distinct_values(natural_sample):
+def distinct_expressions(natural_sample):
     """Return two sets of distinct expressions with their values: the task's and the reference's."""
-    return set(zip(*list_texts(natural_sample), strict=True)), set(sample_reference(8, 30, MANY))
+    return set(zip(*list_texts(natural_sample), strict=True)), set(sample_reference(8, 30, SAMPLE_COUNT))
 
 
 STATISTICS = {
@@ -130,16 +130,16 @@ def compare_statistic(sample, reference, name):
 
 
 @pytest.mark.parametrize("name", STATISTICS)
-def test_natural_problems_have_the_grammar_s_distribution(distinct_values, name):
-    """Natural problems also have as many duplicates as the reference."""
-    assert compare_statistic(*distinct_values, name) > 0.001
-    ours, theirs = map(len, distinct_values)
-    assert 0.9 * MANY < ours < MANY and abs(ours - theirs) < 5 * (2 * (MANY - theirs)) ** 0.5
+def test_natural_problems_have_the_grammar_s_distribution(distinct_expressions, name):
+    """Natural problems and the reference also have equally many duplicates, up to chance."""
+    assert compare_statistic(*distinct_expressions, name) > 0.001
+    ours, theirs = map(len, distinct_expressions)
+    assert 0.9 * SAMPLE_COUNT < ours < SAMPLE_COUNT and abs(ours - theirs) < 5 * (2 * (SAMPLE_COUNT - theirs)) ** 0.5
 
 
 @pytest.mark.parametrize("length", [8, 12])
 def test_problems_of_one_length_have_the_grammar_s_conditional_distribution(length):
-    theirs = [problem for problem in sample_reference(8, 30, MANY) if len(problem[0]) == length]
+    theirs = [problem for problem in sample_reference(8, 30, SAMPLE_COUNT) if len(problem[0]) == length]
     problems = TASK.sample(torch.full((40_000, 1), length), lw.stream(0, "length", length))
     ours = [*zip(*list_texts(problems), strict=True)]
     assert {len(row) for row, _ in ours} == {length}
@@ -158,8 +158,8 @@ def to_shape(row):
 
 
 def enumerate_shapes(max_length):
-    """Return the shapes of all expressions of up to ``max_length`` characters before folding, and their probabilities
-    by the grammar's rules."""
+    """Return the shapes of all expressions of up to ``max_length`` characters, whose signs are not folded yet (see
+    ``fold_signs``), and their probabilities by the grammar's rules."""
     numbers = {"0": 0.05}
     for sign, digits in product(("", "-"), range(1, max_length)):
         numbers[f"{sign}d{'t' * (digits - 1)}"] = 0.95 * 0.5 * 0.2 ** (digits - 1) * 0.8
@@ -182,7 +182,7 @@ def enumerate_shapes(max_length):
 
 
 def test_lengths_have_the_grammar_s_probabilities():
-    """Expressions of at most five characters have at most seven before folding."""
+    """Expressions of at most five characters have at most seven before their signs are folded."""
     exact = Counter()
     for row, p in enumerate_shapes(7).items():
         exact[len(fold_signs(row))] += p
@@ -227,7 +227,7 @@ def test_long_expressions_are_drawn(lengths):
 def test_draws_do_not_depend_on_their_index(natural_sample):
     """Natural problems are in no order, and equal sizes have one distribution at every index."""
     length = natural_sample.sizes[:, 0].tolist()
-    assert compute_p_value(length[: MANY // 2], length[MANY // 2 :]) > 0.001
+    assert compute_p_value(length[: SAMPLE_COUNT // 2], length[SAMPLE_COUNT // 2 :]) > 0.001
     rows, _ = list_texts(TASK.sample(torch.tensor([[8], [20], [8], [9], [8]]).repeat(3000, 1), lw.stream(0, "place")))
     for statistic in (count_operators, measure_depth, lambda row: row[:2]):
         assert compute_p_value(map(statistic, rows[0::5]), map(statistic, rows[4::5])) > 0.001
@@ -267,7 +267,7 @@ def test_deep_and_long_expressions_need_no_recursion():
 # Parsing
 
 
-PARSED = [
+PARSED_EXPRESSIONS = [
     ("(3-8)*-4", "(3-8)*-4", "20", 2), ("12--3", "12+3", "15", 1), ("5+-3", "5-3", "2", 1),
     (" 5 - - 3\n", "5+3", "8", 1), ("-3+(-3--3)", "-3+(-3+3)", "-3", 2), ("007+010", "7+10", "17", 1),
     ("00*0", "0*0", "0", 1), ("3*-0", "3*0", "0", 1), ("-0+3", "0+3", "3", 1), ("(-00-0)*3", "(0-0)*3", "0", 2),
@@ -277,7 +277,7 @@ PARSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "prompt", "answer", "rounds"), PARSED)
+@pytest.mark.parametrize(("text", "prompt", "answer", "rounds"), PARSED_EXPRESSIONS)
 def test_parsed_expressions_are_folded_and_evaluated(text, prompt, answer, rounds):
     problems = TASK.parse(text)
     assert list_texts(problems) == ([prompt], [answer])
@@ -287,8 +287,8 @@ def test_parsed_expressions_are_folded_and_evaluated(text, prompt, answer, round
     assert problems.answer_length <= TASK.answer_slots(problems.sizes)
 
 
-SYNTAX = "write numbers with + - * and parentheses, as in (3-8)*-4, not"
-INVALID = [
+SYNTAX_ERROR = "write numbers with + - * and parentheses, as in (3-8)*-4, not"
+INVALID_EXPRESSIONS = [
     "7",
     "-7",
     "(7)",
@@ -303,13 +303,13 @@ INVALID = [
     "(3+)",
     "3(4+5)",
 ]
-INVALID += ["(4+5)3", "(4+5)(6+7)", "3+4)", "(3+4", "3+", "3*-", "("]
+INVALID_EXPRESSIONS += ["(4+5)3", "(4+5)(6+7)", "3+4)", "(3+4", "3+", "3*-", "("]
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        *((text, f"{SYNTAX} {text}") for text in INVALID),
+        *((text, f"{SYNTAX_ERROR} {text}") for text in INVALID_EXPRESSIONS),
         *(
             (text, f"the value of {text} has more than 5 characters")
             for text in ("99999+1", "0-9999-1", "9" * 40 + "*1")

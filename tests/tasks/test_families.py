@@ -14,7 +14,7 @@ from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
 from lengthwise.experiment.data import evaluation_problems
 from lengthwise.runs.run import Weights, load
-from lengthwise.tasks.bits import COUNTS, BinarySum
+from lengthwise.tasks.bits import COUNTS_OF_ONES, BinarySum
 from lengthwise.tasks.expression import Expression, ExpressionWriter
 from lengthwise.tasks.family import choose_families, draw_mixture
 from lengthwise.tasks.maze import Maze
@@ -29,7 +29,7 @@ def find_family(task, name):
 
 
 @pytest.mark.parametrize("task", TASKS, ids=repr)
-def test_tasks_have_eight_families_or_more_and_list_all_problems_of_a_small_size(task):
+def test_tasks_have_eight_families_or_more_and_enumerate_a_small_size(task):
     assert len(task.families) >= 8
     size = [task.smallest] * len(task.axes)
     problems = task.enumerate(size, 3000)
@@ -61,8 +61,9 @@ def test_problems_of_a_mixture_have_right_answers(task):
 def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries():
     """Uniform rows rarely have 31 ones, so an error at such counts would stay hidden."""
     task = BinarySum()
-    assert [family.name for family in task.families if family.name[0].isdigit()] == [f"{n}-ones" for n in COUNTS]
-    for ones in COUNTS:
+    names = [family.name for family in task.families if family.name[0].isdigit()]
+    assert names == [f"{n}-ones" for n in COUNTS_OF_ONES]
+    for ones in COUNTS_OF_ONES:
         family = find_family(task, f"{ones}-ones")
         for size in (ones, ones + 1, 3 * ones):
             problems = family.sample(torch.tensor([[size]] * 20), lw.stream(0, family.name))
@@ -70,8 +71,8 @@ def test_the_binary_sum_has_a_family_for_each_count_at_which_a_counter_carries()
 
 
 @pytest.mark.parametrize("name", ["looped-binary-sum", "halting-binary-sum"])
-def test_shipped_binary_sums_count_past_the_powers_of_two(name):
-    """Earlier weights, right on nearly all rows, counted 47 ones in a zero and 31 ones."""
+def test_shipped_weights_count_ones_past_powers_of_two(name):
+    """Earlier weights were right on nearly all rows, but counted 47 ones in rows of one zero and 31 ones."""
     weights = load(name)
     counts = [f"{ones}-ones" for ones in (15, 16, 31, 32)]
     found = {score.problems: score.exact for score in evaluate_families(weights, [40], samples=10, names=counts)}
@@ -85,7 +86,7 @@ def untrained_weights():
 
 
 def test_a_mixture_draws_no_family_at_sizes_below_its_smallest():
-    """Otherwise rows of a single symbol would crowd out the others."""
+    """If such families were drawn, rows of a single symbol would crowd out the others."""
     task, sizes = BinarySum(), torch.full((4000, 1), 6)
     fitting = [family for family in task.families if family.smallest <= 6]
     found = [draw_mixture(families, sizes, lw.stream(0, "mixed")).prompt for families in (task.families, fitting)]

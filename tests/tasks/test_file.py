@@ -29,7 +29,7 @@ from lengthwise.training.trainer import try_training
 from lengthwise.training.validation import Validator
 
 CPU = torch.device("cpu")
-BASE = find("fop-loop-adaptive-copy")
+RECIPE = find("fop-loop-adaptive-copy")
 
 
 def write_rows(path, rows):
@@ -45,25 +45,25 @@ def generate_parities(lengths):
 
 
 def build_recipe(task, **changes):
-    model = replace(BASE.model, width=16, heads=2, layers=1)
+    model = replace(RECIPE.model, width=16, heads=2, layers=1)
     given = {"lengths": lw.Uniform(top=8), "watch": lw.Watch(), "batch": 16, "steps": 3, "ema": 0.0, "model": model}
-    return replace(BASE, task=task, **(given | changes))
+    return replace(RECIPE, task=task, **(given | changes))
 
 
 @pytest.fixture(scope="module")
-def bits(tmp_path_factory):
+def parities(tmp_path_factory):
     """Return a file of all rows of 1 to 10 bits and their parities."""
     return lw.File(str(write_rows(tmp_path_factory.mktemp("bits") / "parity.jsonl", generate_parities(range(1, 11)))))
 
 
-@pytest.mark.parametrize("name", ["bits", "turns", "grid_task"])
+@pytest.mark.parametrize("name", ["parities", "walks", "grid_task"])
 def test_files_satisfy_the_laws_of_tasks(name, request, monkeypatch):
     monkeypatch.setattr(laws_of_tasks, "POOL_SIZE", 600)
     assert_laws(request.getfixturevalue(name), monkeypatch)
 
 
-def test_splits_are_disjoint_and_cover_all_problems(bits):
-    parts = [bits.part(purpose) for purpose in PARTS]
+def test_splits_are_disjoint_and_cover_all_problems(parities):
+    parts = [parities.part(purpose) for purpose in PARTS]
     prompts = [
         {p for p, _ in prompts_and_answers(part, part.sample_natural(4000, 1, 10, lw.stream(0, "pool")))}
         for part in parts
@@ -74,30 +74,32 @@ def test_splits_are_disjoint_and_cover_all_problems(bits):
 
 
 @pytest.mark.parametrize("source", [None, lw.Finite(rows=300)], ids=["fresh", "fixed"])
-def test_training_validation_and_tests_share_no_prompt(bits, source):
+def test_training_validation_and_tests_share_no_prompt(parities, source):
     recipe = build_recipe(
-        bits, watch=lw.Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {})
+        parities, watch=lw.Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {})
     )
     draw = partial(data.evaluation_problems, recipe, seed=0)
     if source:
-        train = [data.fixed_set(bits, recipe.lengths, source)]
+        train = [data.fixed_set(parities, recipe.lengths, source)]
     else:
         train = [data._draw_step_problems(recipe, step, step) for step in range(60)]
     validation = [data.validation_problems(recipe, 200), draw(8, 100, step=3)]
     test = [*(draw(size, 100) for size in (7, 8, 10)), draw(9, 100, kind="natural")]
     test.append(all_problems(recipe, (8,)))  # as families measure short sizes
-    prompts = [{p for part in parts for p, _ in prompts_and_answers(bits, part)} for parts in (train, validation, test)]
+    prompts = [
+        {p for part in parts for p, _ in prompts_and_answers(parities, part)} for parts in (train, validation, test)
+    ]
     assert len(prompts[0]) > 200 and min(map(len, prompts)) > 50 and sum(map(len, prompts)) == len(set.union(*prompts))
 
 
-def test_no_problem_is_repeated_before_all_were_drawn_or_attacked(bits):
-    there = len(bits.part("test").enumerate([9], 1000))
+def test_no_problem_is_repeated_before_all_were_drawn_or_attacked(parities):
+    there = len(parities.part("test").enumerate([9], 1000))
     for count in (there, 3 * there):
-        problems = data.evaluation_problems(build_recipe(bits), 9, count, seed=0)
-        assert len({p for p, _ in prompts_and_answers(bits, problems)}) == there
-    recipe = build_recipe(bits)
+        problems = data.evaluation_problems(build_recipe(parities), 9, count, seed=0)
+        assert len({p for p, _ in prompts_and_answers(parities, problems)}) == there
+    recipe = build_recipe(parities)
     found = attack(lw.Weights("own", recipe, recipe.build()), tries=10_000)
-    tests = sum(len(bits.part("test").enumerate([size], 1000)) for size in range(1, 11))
+    tests = sum(len(parities.part("test").enumerate([size], 1000)) for size in range(1, 11))
     assert found["tries"] == tests and {row["origin"] for row in found["origins"]} == {"every"}
 
 
@@ -124,16 +126,16 @@ def test_missing_sizes_are_refused_and_left_out_of_default_sizes(tmp_path):
     assert recipe.task.answer_slots(torch.tensor([[7], [55], [90]])).tolist() == [1, 1, 1]
 
 
-def test_a_recipe_s_id_depends_on_the_file_s_content_and_not_on_its_path(bits, tmp_path):
+def test_a_recipe_s_id_depends_on_the_file_s_content_and_not_on_its_path(parities, tmp_path):
     moved = tmp_path / "elsewhere.jsonl"
-    shutil.copy(bits.path, moved)
-    assert build_recipe(lw.File(str(moved))).id == build_recipe(bits).id
+    shutil.copy(parities.path, moved)
+    assert build_recipe(lw.File(str(moved))).id == build_recipe(parities).id
     other = write_rows(tmp_path / "other.jsonl", [*generate_parities([3]), {"prompt": "11111", "answer": "1"}])
-    assert build_recipe(lw.File(str(other))).id != build_recipe(bits).id
-    with pytest.raises(lw.UsageError, match=f"its digest is .* had {bits.digest}"):
-        lw.File(str(other), digest=bits.digest)
-    read = type(BASE).read(build_recipe(bits).json())
-    assert read == build_recipe(bits) and read.task.part("test") is bits.part("test")
+    assert build_recipe(lw.File(str(other))).id != build_recipe(parities).id
+    with pytest.raises(lw.UsageError, match=f"its digest is .* had {parities.digest}"):
+        lw.File(str(other), digest=parities.digest)
+    read = type(RECIPE).read(build_recipe(parities).json())
+    assert read == build_recipe(parities) and read.task.part("test") is parities.part("test")
 
 
 def test_every_fault_is_reported_with_its_line(tmp_path):
@@ -201,7 +203,7 @@ def test_prompts_may_contain_spaces_and_symbols_of_layouts(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def turns(tmp_path_factory):
+def walks(tmp_path_factory):
     """Return a file of walks in words, some of one letter, answered by the direction after every step."""
     order, rows = ("north", "east", "south", "west"), []
     for length in range(1, 8):
@@ -210,21 +212,21 @@ def turns(tmp_path_factory):
             steps = [{"left": 3, "right": 1, "u": 2}[word] for word in words]
             heads = [order[sum(steps[: i + 1]) % 4] for i in range(length)]
             rows.append({"prompt": " ".join(words), "answer": " ".join(heads)})
-    path = write_rows(tmp_path_factory.mktemp("turns") / "turns.jsonl", rows)
+    path = write_rows(tmp_path_factory.mktemp("walks") / "walks.jsonl", rows)
     return lw.File(str(path), words=True)
 
 
-def test_words_are_parsed_and_formatted_with_spaces(turns, tmp_path):
-    assert turns.reads == ("left", "right", "u") and turns.writes == ("east", "north", "south", "west")
-    problem = turns.parse("  left   left u ")
+def test_words_are_parsed_and_formatted_with_spaces(walks, tmp_path):
+    assert walks.reads == ("left", "right", "u") and walks.writes == ("east", "north", "south", "west")
+    problem = walks.parse("  left   left u ")
     assert problem.prompt_length.tolist() == problem.sizes[:, 0].tolist() == [3]
-    assert turns.to_text(problem.prompt[0]) == "left left u"
-    assert turns.format(problem.answer[0]) == "west south north" == turns.reference("left left u")
+    assert walks.to_text(problem.prompt[0]) == "left left u"
+    assert walks.format(problem.answer[0]) == "west south north" == walks.reference("left left u")
     with pytest.raises(lw.UsageError, match="'lift' at position 2 is not one of: left right u"):
-        turns.parse("left lift")
-    recipe = build_recipe(turns, layout=lw.Tagged())
+        walks.parse("left lift")
+    recipe = build_recipe(walks, layout=lw.Tagged())
     answer = lw.Solver(lw.Weights("own", recipe, recipe.build())).solve("left u")
-    assert answer.right == "west east" and set(answer.text.split()) <= set(turns.writes)
+    assert answer.right == "west east" and set(answer.text.split()) <= set(walks.writes)
     # Words of one letter are words too.
     task = lw.File.of([{"prompt": "a b", "answer": "b a"}, {"prompt": "b", "answer": "b"}], tmp_path / "letters.jsonl")
     task = replace(task, words=True)
@@ -285,14 +287,14 @@ def test_check_names_the_invalid_lines_of_grids_and_counts_words(tmp_path, capsy
     assert code == 0 and "prompt 16 symbols, answer 7" in output and "--words reads words" in output
 
 
-def test_layouts_accept_a_file_by_the_form_of_its_answers(turns, bits):
+def test_layouts_accept_a_file_by_the_form_of_its_answers(walks, parities):
     """Layouts take their vocabularies from the file; chance is the fraction of its most frequent answer symbol."""
-    assert turns.answers_each_symbol and not bits.answers_each_symbol
-    assert [vocab.symbols for vocab in lw.Tagged().vocabs(turns)] == [turns.reads, turns.writes]
-    assert lw.Labelled().accepts(bits) and not lw.Labelled().accepts(turns) and not lw.Tagged().accepts(bits)
+    assert walks.answers_each_symbol and not parities.answers_each_symbol
+    assert [vocab.symbols for vocab in lw.Tagged().vocabs(walks)] == [walks.reads, walks.writes]
+    assert lw.Labelled().accepts(parities) and not lw.Labelled().accepts(walks) and not lw.Tagged().accepts(parities)
     answers = "".join(row["answer"] for row in generate_parities(range(1, 11)))
-    assert lw.Labelled().chance(bits) == pytest.approx(max(answers.count("0"), answers.count("1")) / len(answers))
-    for task, layout in ((turns, lw.Tagged()), (bits, lw.Labelled())):
+    assert lw.Labelled().chance(parities) == pytest.approx(max(answers.count("0"), answers.count("1")) / len(answers))
+    for task, layout in ((walks, lw.Tagged()), (parities, lw.Labelled())):
         recipe = build_recipe(task, layout=layout, lengths=lw.Uniform(top=5))
         (score,) = evaluate(lw.Weights("own", recipe, try_training(recipe, CPU).model), [6], samples=20)
         assert score.scaled == pytest.approx((score.token_accuracy - score.chance) / (1 - score.chance))
@@ -304,7 +306,9 @@ def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
     rows = [{"prompt": f"{number:06b}", "answer": "1" * f"{number:06b}".count("11")} for number in range(64)]
     task = lw.File.of(rows, tmp_path / "counts.jsonl")
     assert task.parse("000000").answer_length.tolist() == [0] and task.format(task.parse("000000").answer[0]) == ""
-    recipe = build_recipe(task, layout=layout, lengths=lw.Uniform(top=6), model=replace(BASE.model, width=32), steps=1)
+    recipe = build_recipe(
+        task, layout=layout, lengths=lw.Uniform(top=6), model=replace(RECIPE.model, width=32), steps=1
+    )
     batch = layout.write(lw.Problems.join([task.parse("000000"), task.parse("110000")]), task)
     end = layout.end_id(task)
     assert [row[mask].tolist() for row, mask in zip(batch.targets, batch.loss_mask, strict=True)] == [[end], [1, end]]
@@ -318,13 +322,13 @@ def test_empty_answers_are_trained_measured_and_solved(tmp_path, layout):
 
 
 @pytest.mark.parametrize("layout", [lw.FullOutput(), lw.NextToken(), lw.Tagged(), lw.Labelled()], ids=repr)
-def test_a_prompt_that_is_not_in_the_file_is_answered_without_a_right_answer(tmp_path, turns, layout):
-    bits = lw.File.of(generate_parities(range(1, 6)), tmp_path / "few.jsonl")
-    task, prompt = (turns, "left u u u u u u u left u") if isinstance(layout, lw.Tagged) else (bits, "0110110")
+def test_a_prompt_that_is_not_in_the_file_is_answered_without_a_right_answer(tmp_path, walks, layout):
+    parities = lw.File.of(generate_parities(range(1, 6)), tmp_path / "few.jsonl")
+    task, prompt = (walks, "left u u u u u u u left u") if isinstance(layout, lw.Tagged) else (parities, "0110110")
     recipe = build_recipe(task, layout=layout)
     answer = lw.Solver(lw.Weights("own", recipe, recipe.build())).solve(prompt)
     assert (answer.right, answer.correct, answer.perplexity) == (None, None, None)
-    size = 10 if task is turns else 7
+    size = 10 if task is walks else 7
     assert "right" not in answer._repr_html_() and answer.loops == int(recipe.loops.planned(torch.tensor([size])))
     sized = lw.File.of([row | {"size": 2} for row in generate_parities([3])], tmp_path / "sized.jsonl")
     with pytest.raises(lw.UsageError, match="and so are its size and rounds"):
@@ -347,11 +351,11 @@ def test_files_of_any_number_of_symbols_are_trained_on_and_measured(tmp_path, co
 
 
 def run_command(*words):
-    """Run a verb of the command line and return its exit status."""
+    """Run ``lengthwise`` with these arguments and return its exit status."""
     return entry._run(entry.parse(list(map(str, words))))
 
 
-def test_a_file_is_checked_trained_measured_attacked_and_reported_without_python(
+def test_the_command_line_checks_trains_on_measures_attacks_and_reports_a_file(
     tmp_path, monkeypatch, capsys, blank_figures
 ):
     monkeypatch.chdir(tmp_path)

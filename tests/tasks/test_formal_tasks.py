@@ -21,12 +21,12 @@ from lengthwise.tasks.recall import Recall
 from lengthwise.tasks.strings import MissingDuplicate
 from lengthwise.testing.laws_of_tasks import prompts_and_answers
 
-ORDERS = {"S3": factorial(3), "S4": factorial(4), "A5": 60, "S5": factorial(5), "Z2": 2, "Z60": 60}
-WORDS = [GroupWords(group, each) for group in ORDERS for each in (True, False)]
-FORMS = [*(WORDS if LONG else [*WORDS[::6], *WORDS[3::6]]), EvenPairs(each=True), Dyck(4)]
-FORMS += [CycleNavigation(3, each=True), ModularArithmetic(10), CountedBlocks(2), CountedBlocks(5), Recall(3)]
-FORMS += [BracketedArithmetic(10), SolveEquation(2), MissingDuplicate(10)]
-FORMS += [MultiOperandAddition(2, "most"), MultiOperandAddition(7)]
+GROUP_ORDERS = {"S3": factorial(3), "S4": factorial(4), "A5": 60, "S5": factorial(5), "Z2": 2, "Z60": 60}
+GROUP_TASKS = [GroupWords(group, each) for group in GROUP_ORDERS for each in (True, False)]
+TASK_FORMS = [*(GROUP_TASKS if LONG else [*GROUP_TASKS[::6], *GROUP_TASKS[3::6]]), EvenPairs(each=True), Dyck(4)]
+TASK_FORMS += [CycleNavigation(3, each=True), ModularArithmetic(10), CountedBlocks(2), CountedBlocks(5), Recall(3)]
+TASK_FORMS += [BracketedArithmetic(10), SolveEquation(2), MissingDuplicate(10)]
+TASK_FORMS += [MultiOperandAddition(2, "most"), MultiOperandAddition(7)]
 
 
 def draw_family(task, name, size, count=50):
@@ -34,15 +34,15 @@ def draw_family(task, name, size, count=50):
     return prompts_and_answers(task, family.sample(torch.full((count, 1), size), lw.stream(0, name)))
 
 
-@pytest.mark.parametrize("task", FORMS, ids=repr)
+@pytest.mark.parametrize("task", TASK_FORMS, ids=repr)
 def test_every_form_of_a_task_satisfies_the_laws(task, monkeypatch):
     assert_laws(task, monkeypatch)
 
 
-@pytest.mark.parametrize("group", ORDERS)
+@pytest.mark.parametrize("group", GROUP_ORDERS)
 def test_multiplication_tables_satisfy_the_group_axioms(group):
-    table, answers = GroupWords(group).automaton()
-    order = ORDERS[group]
+    table, answers = GroupWords(group).build_tables()
+    order = GROUP_ORDERS[group]
     everything = torch.arange(order)
     assert answers.tolist() == everything.tolist() and table.shape == (order, order)
     assert torch.equal(table[0], everything) and torch.equal(table[:, 0], everything)  # the first element is neutral
@@ -53,10 +53,10 @@ def test_multiplication_tables_satisfy_the_group_axioms(group):
     assert torch.equal(table[table[a, b], c], table[a, table[b, c]])
 
 
-def test_the_groups_that_are_not_solvable_are_a5_and_s5():
-    """The derived series ends in the trivial group exactly for the solvable groups."""
+def test_only_a5_and_s5_are_not_solvable():
+    """The derived series of a group ends in the trivial group exactly if the group is solvable."""
     for group, solvable in {"S3": True, "S4": True, "A5": False, "S5": False, "Z60": True}.items():
-        table = GroupWords(group).automaton()[0].tolist()
+        table = GroupWords(group).build_tables()[0].tolist()
         inverse = [row.index(0) for row in table]
         found = set(range(len(table)))
         for _ in range(5):

@@ -14,7 +14,7 @@ from lengthwise.nn.window import GridHeadsEncoding, find_neighbouring_cells
 from lengthwise.tasks import sudoku
 from lengthwise.tasks.maze import MOVES, Maze
 from lengthwise.tasks.sudoku import (
-    BOXES,
+    BOX_SHAPES,
     Sudoku,
     _shuffle_blocks,
     choose_purpose,
@@ -25,7 +25,7 @@ from lengthwise.tasks.sudoku import (
 
 
 @pytest.mark.timeout(1800)  # also on a busy machine
-@pytest.mark.parametrize("side", BOXES)
+@pytest.mark.parametrize("side", BOX_SHAPES)
 def test_base_puzzles_have_one_solution_and_no_redundant_clue(side):
     full, clue = read_base_puzzles(side, None)
     for row in range(0, len(full), 1 if LONG else len(full) // 2):
@@ -35,11 +35,11 @@ def test_base_puzzles_have_one_solution_and_no_redundant_clue(side):
             assert len(solve([*board[:cell], 0, *board[cell + 1 :]], side)) > 1
 
 
-@given(st.sampled_from([*BOXES]), st.integers(0, 999), st.booleans())
+@given(st.sampled_from([*BOX_SHAPES]), st.integers(0, 999), st.booleans())
 def test_equivalent_base_puzzles_belong_to_one_part(side, seed, is_mirrored):
     draw, (full, clue) = stream(seed, "base"), read_base_puzzles(side, None)
     number = int(torch.randint(len(full), (), generator=draw))
-    line, column = (_shuffle_blocks(1, side, size, draw)[0] for size in BOXES[side])
+    line, column = (_shuffle_blocks(1, side, size, draw)[0] for size in BOX_SHAPES[side])
     name = torch.randperm(side, generator=draw)
     bases = []
     for cell in (torch.arange(side**2), (line[:, None] * side + column).flatten()):
@@ -52,7 +52,7 @@ def test_equivalent_base_puzzles_belong_to_one_part(side, seed, is_mirrored):
 
 
 def test_parts_share_no_base_puzzle():
-    for side in BOXES:
+    for side in BOX_SHAPES:
         parts = [read_base_puzzles(side, purpose) for purpose in ("train", "validation", "test")]
         puzzles = [{tuple(row) for row in (full * clue).tolist()} for full, clue in parts]
         assert all(puzzles) and sum(map(len, puzzles)) == len(set.union(*puzzles)) == len(
@@ -86,10 +86,10 @@ def test_a_cell_of_a_maze_sees_the_cells_around_it():
 
 def test_heads_see_rows_columns_and_boxes():
     """Heads see rows, columns and boxes in grids of all sizes in one batch."""
-    sizes = torch.tensor([[side] for side in BOXES])
+    sizes = torch.tensor([[side] for side in BOX_SHAPES])
     inputs = Grid().write(Sudoku().sample(sizes, stream(0, "cells")), Sudoku()).inputs
     bias = GridHeadsEncoding(4).attention_bias(inputs)
-    for row, side in enumerate(BOXES):
+    for row, side in enumerate(BOX_SHAPES):
         of = torch.tensor(index_units(side))
         seen = bias[row, :, : side**2, : side**2] == 0
         for kind in range(3):

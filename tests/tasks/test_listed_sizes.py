@@ -37,11 +37,11 @@ def test_sizes_that_do_not_ascend_are_refused(blocks, sizes):
         type("_Wrong", (blocks.Blocks,), {"listed_sizes": sizes})
 
 
-LENGTHS = [lw.Uniform(top=20), lw.Uniform(top=20, longest=0.5), lw.OneOf(sizes=(4, 13)), lw.LogUniform(top=20)]
-LENGTHS += [lw.Curriculum(top=20, every=1), lw.Mastery(top=20, every=1, least=0.0), lw.Natural(top=20, bottom=3)]
+LENGTH_RULES = [lw.Uniform(top=20), lw.Uniform(top=20, longest=0.5), lw.OneOf(sizes=(4, 13)), lw.LogUniform(top=20)]
+LENGTH_RULES += [lw.Curriculum(top=20, every=1), lw.Mastery(top=20, every=1, least=0.0), lw.Natural(top=20, bottom=3)]
 
 
-@pytest.mark.parametrize("lengths", LENGTHS, ids=repr)
+@pytest.mark.parametrize("lengths", LENGTH_RULES, ids=repr)
 @pytest.mark.parametrize("name", ["Blocks", "FewBlocks"])
 def test_training_draws_the_listed_sizes_up_to_the_largest(blocks, lengths, name):
     task = getattr(blocks, name)()

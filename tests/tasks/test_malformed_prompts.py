@@ -14,7 +14,7 @@ from lengthwise.tasks.strings import MissingDuplicate, UniqueSet
 from lengthwise.tasks.sudoku import Sudoku
 
 LETTERS = " ".join("abcdefghijklmnopqrstuvwxyz")
-MALFORMED = [
+MALFORMED_PROMPTS = [
     (lw.Addition(), "", ["1", "+", "1+", "+1", "1+2+3", "1++2", "1-2", "1+2=", "12 34"]),
     (Multiplication(), "", ["1", "*", "1*", "*1", "1*1*1", "1**1", "1+1", "1*2", "1 1", "-1*1"]),
     (Multiplication(), r"a prompt is two numbers and one '\*' between them, not '1\\n1'$", ["1\n1"]),
@@ -52,7 +52,7 @@ MALFORMED = [
 ]
 
 
-@pytest.mark.parametrize(("task", "message", "prompts"), MALFORMED)
+@pytest.mark.parametrize(("task", "message", "prompts"), MALFORMED_PROMPTS)
 def test_malformed_prompts_are_refused_in_one_line(task, message, prompts):
     for prompt in prompts:
         with pytest.raises(lw.UsageError, match=f"^{task.name}: .*{message}") as error:

@@ -16,7 +16,7 @@ from lengthwise.tasks.bits import BinarySum, BitwiseOr
 from lengthwise.tasks.sorting import LABELS, Sorting
 from lengthwise.tasks.strings import Copy, UniqueSet
 
-HARD = [task for task in TASKS if type(task).sample_hard is not lw.Task.sample_hard]
+TASKS_WITH_HARDER_SET = [task for task in TASKS if type(task).sample_hard is not lw.Task.sample_hard]
 
 
 def read_digits(task, prompt):
@@ -46,7 +46,7 @@ def get_default_question(docstring):
 
 
 def test_the_default_question_is_the_docstring_s_first_sentence():
-    assert get_default_question("Bits, told\n    otherwise. And more.\n\n    And more yet.") == "Bits, told otherwise."
+    assert get_default_question("Bits, in\n    order. And more.\n\n    And more yet.") == "Bits, in order."
     assert get_default_question("Is this word balanced? A word of two kinds.") == "Is this word balanced?"
     for docstring in (None, "Own(base: int = 2)"):  # without a docstring, dataclasses write the second
         with pytest.raises(lw.UsageError, match="own: its class has no docstring"):
@@ -167,12 +167,12 @@ def test_the_hard_set_has_long_carries(task):
             assert 50 < found < 400
 
 
-TRAITS = [(task, "ones", lambda prompt: prompt.count("1")) for task in (lw.Parity(), BinarySum(), Multiplication())]
-TRAITS += [(Copy(), "longest run", lambda prompt: max(map(len, re.findall(r"0+|1+", prompt))))]
-TRAITS += [(UniqueSet(5), "repeats", lambda prompt: len(prompt) - len(set(prompt)))]
+FEATURES = [(task, "ones", lambda prompt: prompt.count("1")) for task in (lw.Parity(), BinarySum(), Multiplication())]
+FEATURES += [(Copy(), "longest run", lambda prompt: max(map(len, re.findall(r"0+|1+", prompt))))]
+FEATURES += [(UniqueSet(5), "repeats", lambda prompt: len(prompt) - len(set(prompt)))]
 
 
-@pytest.mark.parametrize(("task", "name", "count_feature"), TRAITS)
+@pytest.mark.parametrize(("task", "name", "count_feature"), FEATURES)
 def test_difficulty_features_are_counted(task, name, count_feature):
     problems = sample(task, list_sizes(task, count=7))
     features = {key: found.tolist() for key, found in task.difficulty_features(problems).items()}
@@ -239,7 +239,7 @@ def test_hard_problems_of_the_unique_set_repeat_symbols():
     assert (symbols - 0.02).abs().max() < 0.006
 
 
-@pytest.mark.parametrize("task", [task for task in TASKS if task not in HARD], ids=repr)
+@pytest.mark.parametrize("task", [task for task in TASKS if task not in TASKS_WITH_HARDER_SET], ids=repr)
 def test_a_task_without_a_harder_set_refuses_hard_problems(task):
     with pytest.raises(lw.UsageError, match="no harder set"):
         sample(task, [[3] * len(task.axes)], is_hard=True)
@@ -252,20 +252,17 @@ def test_lists_longer_than_the_labels_are_refused():
 
 # Parsed problems against plain arithmetic
 
-NUMBER = st.one_of(st.integers(0, 20), st.integers(0, 10**6), st.integers(10**99, 10**100 - 1))
-
-
-def to_base(number, base):
-    return np.base_repr(number, base)
+OPERANDS = st.one_of(st.integers(0, 20), st.integers(0, 10**6), st.integers(10**99, 10**100 - 1))
 
 
 @pytest.mark.parametrize("task", [*ADDITIONS, *MULTIPLICATIONS], ids=repr)
-@given(NUMBER, NUMBER, st.integers(0, 3), st.integers(0, 3))
+@given(OPERANDS, OPERANDS, st.integers(0, 3), st.integers(0, 3))
 def test_typed_sums_and_products_equal_plain_arithmetic(task, first, second, zeros_first, zeros_second):
     (sign,), combine = task.signs, operator.add if "+" in task.signs else operator.mul
-    one, two = "0" * zeros_first + to_base(first, task.base), "0" * zeros_second + to_base(second, task.base)
+    one = "0" * zeros_first + np.base_repr(first, task.base)
+    two = "0" * zeros_second + np.base_repr(second, task.base)
     problems = task.parse(f" {one} {sign} {two} ")
-    wanted = to_base(combine(first, second), task.base)
+    wanted = np.base_repr(combine(first, second), task.base)
     assert task.format(problems.answer[0, : int(problems.answer_length)]) == wanted
     (prompt,), (answer,) = to_texts(task, problems)
     numbers = prompt.split(sign)
@@ -289,7 +286,7 @@ def test_bases_and_alphabets_have_bounds():
 # Binary sum, multiplication and unique set
 
 
-KNOWN = {
+PROBLEMS = {
     BinarySum(): [
         ("0", "0", "0", "0", 1), ("0000", "0000", "0", "0", 4), (" 1 0 1 \n", "101", "01", "10", 3),
         ("1011011111", "1011011111", "0001", "1000", 10), ("11110011", "11110011", "011", "110", 8),
@@ -314,7 +311,7 @@ KNOWN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("task", "expected_row"), [(task, row) for task, rows in KNOWN.items() for row in rows])
+@pytest.mark.parametrize(("task", "expected_row"), [(task, row) for task, rows in PROBLEMS.items() for row in rows])
 def test_known_problems_have_the_expected_rows(task, expected_row):
     text, prompt, answer, formatted, rounds = expected_row
     problems = task.parse(text)
