@@ -8,7 +8,7 @@ import sys
 import gpu_queue
 import pytest
 import torch
-from trainings import stop_at
+from training_recipes import stop_at
 
 
 def test_a_stopped_training_resumes_from_its_checkpoint(tmp_path, monkeypatch):

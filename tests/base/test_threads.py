@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from torch import nn
-from trainings import MASTERED, MODEL, PLAIN, read_outcome
+from training_recipes import MASTERED, MODEL, PLAIN, read_outcome
 
 import lengthwise as lw
 from lengthwise.runners import cpu

@@ -15,7 +15,7 @@ from typing import Annotated, get_args, get_origin
 import pytest
 import torch
 from conftest import LONG
-from forms import list_parts
+from specs import list_parts
 from torture import damage, fuzz
 
 import lengthwise as lw

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 from conftest import LONG
-from forms import list_parts
+from specs import list_parts
 from torch import nn
 
 import lengthwise as lw

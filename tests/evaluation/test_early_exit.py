@@ -3,9 +3,9 @@
 import pytest
 import torch
 from conftest import LONG
-from forms import EVERY, assert_close, build_rows, cached_model, choose_covering, list_features, list_parts
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import MODELS, assert_close, build_rows, cached_model, choose_covering, list_features, list_parts
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
@@ -29,7 +29,7 @@ WEIGHTS = ["looped-pairs", "halting-parity"]
 WEIGHTS += ["looped-parity", "looped-multiplication", "looped-unique-set"] * LONG
 
 
-FEW = EVERY if LONG else choose_covering({pair: list_features(*pair) for pair in EVERY})
+FEW = MODELS if LONG else choose_covering({pair: list_features(*pair) for pair in MODELS})
 LEAVING = [(movement, *pair) for pair in FEW for movement in (False, True)]
 LEAVING = LEAVING if LONG else [*LEAVING[::4], *LEAVING[3::4]]  # movement for every other model
 LEAVE = [[3, 1, 9], [9, 9, 2], [2, 2, 2], [1, 9, 3], [9, 1, 1], [4, 9, 4]]  # loops after which rows leave

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from half_trained import MODEL, NEXT, PAIRS, PARITY, SUMS, train_briefly
+from half_trained import MODEL, NTP_COPY, PAIRS, PARITY, SUMS, train_briefly
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
@@ -27,7 +27,7 @@ from lengthwise.objectives import Halting
 from lengthwise.report.tables import detail_table
 from lengthwise.runs.run import Weights, load
 
-RECIPES = [PARITY, SUMS, PAIRS, NEXT]
+RECIPES = [PARITY, SUMS, PAIRS, NTP_COPY]
 ANSWER_RULES = [MaxConfidence(extra=3), Converged(1, extra=3)]
 WAYS = [(r, s) for r in RECIPES for s in (Oracle(), After(3))] + [(PAIRS, Oracle(-1))]
 WAYS += [(r, s) for r in RECIPES[:3] for s in ANSWER_RULES]
@@ -226,7 +226,7 @@ def test_rules_measured_together_score_as_each_does_alone(recipe, monkeypatch):
         assert len({score.exact for score in together}) > 2
 
 
-@pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=name_of)
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, NTP_COPY], ids=name_of)
 def test_exact_match_traced_after_each_loop_equals_the_score_of_stopping_there(recipe, monkeypatch):
     weights = train_briefly(recipe)
     problems = data.fresh_problems(recipe.task, (2,) * len(recipe.task.axes), 25, seed=0)
@@ -290,7 +290,7 @@ def test_a_score_names_weights_rule_problems_sizes_and_count():
     assert [score.loops for score in evaluate(other, [2], samples=3)] == [4]
 
 
-@pytest.mark.parametrize("recipe", [PARITY, SUMS, NEXT], ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, NTP_COPY], ids=lambda recipe: recipe.name)
 @pytest.mark.parametrize("tokens", [1, 200, 100_000])
 def test_sizes_measured_together_score_as_alone(recipe, tokens, monkeypatch):
     """Sizes measured one by one, some at a time or all at once give equal scores, in the order requested."""
@@ -359,7 +359,7 @@ def decode_greedily(model, recipe, problem):
     return predicted
 
 
-@pytest.mark.parametrize("recipe", [NEXT, replace(SUMS, layout=lw.NextToken(2))], ids=name_of)
+@pytest.mark.parametrize("recipe", [NTP_COPY, replace(SUMS, layout=lw.NextToken(2))], ids=name_of)
 @torch.no_grad()
 def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, monkeypatch):
     with torch.enable_grad():
@@ -381,9 +381,9 @@ def test_exact_match_of_next_token_layouts_is_that_of_greedy_decoding(recipe, mo
 def test_rules_that_read_answers_are_refused_with_next_token_layouts(stopping):
     message = f"{type(stopping).__name__} looks at the model's own answer.*use Oracle or After"
     with pytest.raises(UsageError, match=message):
-        list(evaluate(train_briefly(NEXT), [2], stopping=[Oracle(), stopping]))
+        list(evaluate(train_briefly(NTP_COPY), [2], stopping=[Oracle(), stopping]))
     with pytest.raises(UsageError, match="use Oracle or After"):
-        replace(NEXT, stopping=stopping)
+        replace(NTP_COPY, stopping=stopping)
 
 
 @pytest.mark.parametrize("changes", [{"objective": Halting()}, {"stopping": Halted()}], ids=repr)
@@ -516,9 +516,9 @@ def test_precision_decides_how_many_problems_are_measured():
 def test_scores_count_distinct_problems(precision):
     """Repeats among the few test problems of a fixed set do not narrow the interval; repeats among freshly drawn
     problems do."""
-    fixed, calls = replace(NEXT, batch=8, source=Finite(8)), []
+    fixed, calls = replace(NTP_COPY, batch=8, source=Finite(8)), []
     for recipe, size in ((fixed, 8), (PARITY, 3)):
-        weights = replace(train_briefly(PARITY if recipe is PARITY else NEXT), recipe=recipe)
+        weights = replace(train_briefly(PARITY if recipe is PARITY else NTP_COPY), recipe=recipe)
         calls.clear()
         (score,) = evaluate(weights, [size], samples=600, precision=precision, watch=lambda *call: calls.append(call))
         assert len(calls) < 10  # a small set is not measured a few problems at a time
@@ -527,8 +527,8 @@ def test_scores_count_distinct_problems(precision):
         counted = score.distinct if recipe is fixed else score.count
         assert score.interval == wilson_interval(score.exact, counted) and effective_trials(score.row()) == counted
         assert ("fixed_set" in score.row()) == (recipe is fixed)
-    assert describe_repeats(NEXT.has_fixed_problems, data.evaluation_problems(NEXT, 30, 500, seed=0)) == {}
-    (score,) = evaluate(train_briefly(NEXT), [18], samples=4)
+    assert describe_repeats(NTP_COPY.has_fixed_problems, data.evaluation_problems(NTP_COPY, 30, 500, seed=0)) == {}
+    (score,) = evaluate(train_briefly(NTP_COPY), [18], samples=4)
     assert score.distinct is None and "distinct" not in score.row()
 
 

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 import torch
 from conftest import LONG, Crash, command
-from half_trained import NEXT, PAIRS, PARITY, SUMS, train_briefly
-from reported import build_run, recipe
+from half_trained import NTP_COPY, PAIRS, PARITY, SUMS, train_briefly
+from made_up_runs import build_run, recipe
 from rich.console import Console
 
 import lengthwise as lw
@@ -47,7 +47,7 @@ def render(table, width=100):
 # Measuring
 
 
-@pytest.mark.parametrize("recipe", [PARITY, SUMS, PAIRS, NEXT], ids=lambda r: f"{r.task.name}-{r.layout!r}")
+@pytest.mark.parametrize("recipe", [PARITY, SUMS, PAIRS, NTP_COPY], ids=lambda r: f"{r.task.name}-{r.layout!r}")
 def test_a_family_has_the_same_scores_together_and_alone(recipe):
     """Answering equal problems once, and measuring all families together, changes no score."""
     weights = train_briefly(recipe)
@@ -171,7 +171,7 @@ def test_local_attention_distinguishes_equal_columns_only_with_a_mark(has_mark):
 # Attacks
 
 
-@pytest.mark.parametrize(("recipe", "size"), [(NEXT, 9), (PAIRS, 12)], ids=["copy", "addition"])
+@pytest.mark.parametrize(("recipe", "size"), [(NTP_COPY, 9), (PAIRS, 12)], ids=["copy", "addition"])
 def test_an_attack_finds_wrong_answers_and_is_reproducible(recipe, size):
     weights = train_briefly(recipe)
     found = attack(weights, [size], tries=200, seed=1)

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from forms import list_parts
+from specs import list_parts
 
 from lengthwise.api import catalog
 from lengthwise.base.fields import part_text

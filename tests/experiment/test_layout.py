@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import pytest
 import torch
 from conftest import LONG
-from forms import choose_covering, list_parts
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import choose_covering, list_parts
 
 import lengthwise as lw
 from lengthwise.experiment.layout import (

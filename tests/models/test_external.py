@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import LONG
-from runner_forms import shrink_spec
+from shipped_specs import shrink_spec
 from torch import nn
 
 import lengthwise as lw

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from forms import assert_all_close, compute_gradients
+from specs import assert_all_close, compute_gradients
 
 import lengthwise as lw
 from lengthwise.api import catalog

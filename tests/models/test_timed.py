@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from forms import BASE, add_noise, build_rows
+from specs import BASE, add_noise, build_rows
 
 import lengthwise as lw
 from lengthwise.api import catalog

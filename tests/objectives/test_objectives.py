@@ -8,7 +8,7 @@ from itertools import takewhile
 import pytest
 import torch
 from conftest import LONG
-from forms import FOUND, add_noise, can_build, list_parts
+from specs import PART_SPECS, add_noise, can_build, list_parts
 from torch.nn import functional as F
 
 import lengthwise as lw
@@ -21,7 +21,7 @@ SPECS = [
     *(replace(BASE, positions=(position,)) for position in (lw.RoPE(), lw.Learned(20), lw.Local(1))),
     lw.LSTM(8, 6, 2, dropout=0.0),
     lw.ReTran(8, 4, 2 if LONG else 1, heads=2, dropout=0.0),
-    *[spec for spec in FOUND if not isinstance(spec, lw.Transformer)],
+    *[spec for spec in PART_SPECS if not isinstance(spec, lw.Transformer)],
 ]
 SPECS[1] = replace(SPECS[1], injection="once")
 OBJECTIVES = [lw.Final(), lw.Every(), lw.Progressive(), lw.Progressive(weight=0.8, truncated=True)]

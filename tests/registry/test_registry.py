@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from forms import choose_covering, list_features
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import choose_covering, list_features
 
 import lengthwise as lw
 from lengthwise.api import catalog

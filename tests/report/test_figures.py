@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from conftest import command
 from jaxtyping import config
-from reported import TOP, build_run, log_losses, recipe
+from made_up_runs import TOP, build_run, log_losses, recipe
 
 import lengthwise as lw
 from lengthwise.api import catalog

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 from conftest import command
-from reported import build_run, recipe
+from made_up_runs import build_run, recipe
 
 import lengthwise as lw
 from lengthwise.api import catalog

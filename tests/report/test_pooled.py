@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from reported import build_run, recipe
+from made_up_runs import build_run, recipe
 
 import lengthwise as lw
 from lengthwise.base.results import student_quantile, welch_interval

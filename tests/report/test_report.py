@@ -14,7 +14,7 @@ import matplotlib
 import numpy as np
 import pytest
 from conftest import command
-from reported import TOP, build_run, log_losses, recipe
+from made_up_runs import TOP, build_run, log_losses, recipe
 from rich.console import Console
 
 from lengthwise.ask.inquiry import Inquiry, InquiryRun

@@ -10,11 +10,11 @@ from functools import partial
 import pytest
 import torch
 from conftest import LONG, command
-from devices import FEW, MetaReadCounter, build_meta_trainer, build_small_recipe
-from forms import BASE, EVERY, READS, WRITES, assert_all_close, build_rows, cached_model, compute_gradients, list_ids
-from runner_forms import FORMS, LOOPS, RECIPE, compute_all_logits, run_plain
-from runner_forms import LENGTHS as ROWS
-from trainings import PLAIN, read_outcome, stop_at
+from meta_device import FEW_RECIPES, MetaReadCounter, build_meta_trainer, build_small_recipe
+from shipped_specs import LENGTHS as ROWS
+from shipped_specs import LOOPS, RECIPE, SHIPPED_SPECS, compute_all_logits, run_plain
+from specs import BASE, MODELS, READS, WRITES, assert_all_close, build_rows, cached_model, compute_gradients, list_ids
+from training_recipes import PLAIN, read_outcome, stop_at
 
 import lengthwise as lw
 from lengthwise.cli import entry
@@ -61,7 +61,7 @@ unwarned = pytest.mark.filterwarnings("ignore")  # torch's compiler causes warni
 
 # Values and gradients
 
-TRANSFORMERS = [pair for pair in dict.fromkeys([*FORMS, *EVERY]) if isinstance(pair[0], lw.Transformer)]
+TRANSFORMERS = [pair for pair in dict.fromkeys([*SHIPPED_SPECS, *MODELS]) if isinstance(pair[0], lw.Transformer)]
 FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
 
 
@@ -105,7 +105,7 @@ def test_one_graph_is_compiled_per_bucket_of_lengths(traced_graphs):
 
 
 @pytest.mark.usefixtures("no_compilation", "no_type_checks")
-@pytest.mark.parametrize("name", FEW if LONG else ["halting-parity"])
+@pytest.mark.parametrize("name", FEW_RECIPES if LONG else ["halting-parity"])
 def test_a_step_reads_nothing_from_the_device(name):
     trainee = build_meta_trainer(build_small_recipe(name))
     trainee.runner = lambda: Compiled(trainee.model)

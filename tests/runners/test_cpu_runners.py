@@ -9,9 +9,13 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG, call_in_fork, force_fast_paths
-from forms import (
+from hypothesis import given
+from hypothesis import strategies as st
+from runner_changes import CHANGES, wrap_method
+from shipped_specs import FEW_SPECS, LENGTHS, LOOPS, RECIPE, SHIPPED_SPECS, compute_all_logits, run_plain
+from specs import (
     BASE,
-    EVERY,
+    MODELS,
     READS,
     SPECS,
     WRITES,
@@ -25,10 +29,6 @@ from forms import (
     list_features,
     list_ids,
 )  # fmt: skip
-from hypothesis import given
-from hypothesis import strategies as st
-from runner_changes import CHANGES, wrap_method
-from runner_forms import FEW, FORMS, LENGTHS, LOOPS, RECIPE, compute_all_logits, run_plain
 from torch import nn
 
 import lengthwise
@@ -60,10 +60,10 @@ def fast_paths(request):
         yield
 
 
-TRAINED = FORMS if LONG else FEW
+TRAINED = SHIPPED_SPECS if LONG else FEW_SPECS
 CASES = [(*pair, fast_paths) for pair in TRAINED for fast_paths in (True, False)]
 KNOWN = set().union(*(list_features(*pair) for pair in TRAINED))
-OTHERS = [*EVERY] if LONG else choose_covering({pair: list_features(*pair) - KNOWN for pair in EVERY})
+OTHERS = [*MODELS] if LONG else choose_covering({pair: list_features(*pair) - KNOWN for pair in MODELS})
 OTHERS += [(spec, number % 2 == 0) for number, spec in enumerate(SPECS)]
 CASES += [(*pair, True) for pair in dict.fromkeys(OTHERS)]
 
@@ -71,7 +71,7 @@ CASES += [(*pair, True) for pair in dict.fromkeys(OTHERS)]
 @pytest.mark.parametrize(
     ("spec", "causal", "fast_paths"),
     CASES,
-    ids=[FORMS.get(case[:2]) or list_ids([case[:2]])[0] for case in CASES],
+    ids=[SHIPPED_SPECS.get(case[:2]) or list_ids([case[:2]])[0] for case in CASES],
     indirect=["fast_paths"],
 )
 def test_every_runner_that_supports_a_model_equals_the_plain_one(spec, causal, fast_paths):
@@ -83,7 +83,9 @@ def test_every_runner_that_supports_a_model_equals_the_plain_one(spec, causal, f
 
 # Only the plain runner supports convolutions, scans, the mixers for formal languages and torch's own LSTM.
 SUPPORTED = {
-    form: name for form, name in FORMS.items() if not re.match(r"formal-|exact-parity-|.*-prefix-sum|looped-maze", name)
+    spec: name
+    for spec, name in SHIPPED_SPECS.items()
+    if not re.match(r"formal-|exact-parity-|.*-prefix-sum|looped-maze", name)
 }
 
 

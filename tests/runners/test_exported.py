@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 import torch
 from conftest import LONG, command
-from forms import BASE, add_noise, assert_close, build_rows, cached_model
+from specs import BASE, add_noise, assert_close, build_rows, cached_model
 from torch import nn
 from torch.nn import functional as F
 

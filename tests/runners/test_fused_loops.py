@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-import forms
 import pytest
+import specs
 import torch
-from forms import compute_gradients
 from hypothesis import given
 from hypothesis import strategies as st
+from specs import compute_gradients
 
 import lengthwise as lw
 from lengthwise.nn.position import FIRE, ALiBi, RoPE, Sinusoidal
@@ -18,11 +18,11 @@ from lengthwise.runners.plain import Plain
 
 def build(causal=True, **changes):
     spec = lw.Transformer(**{"width": 32, "heads": 8, "mlp": 2, "init_std": 0.2, **changes})
-    return forms.build(spec, causal).train()
+    return specs.build(spec, causal).train()
 
 
 def build_inputs(lengths, symbols=2):
-    inputs = forms.build_rows(lengths)
+    inputs = specs.build_rows(lengths)
     return replace(inputs, tokens=inputs.tokens % symbols * inputs.padding_mask)
 
 

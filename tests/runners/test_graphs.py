@@ -11,11 +11,12 @@ from functools import partial
 import pytest
 import torch
 from conftest import LONG
-from devices import build_small_recipe, compute_gradient, list_part_kinds
-from forms import (
+from meta_device import build_small_recipe, compute_gradient, list_part_kinds
+from shipped_specs import FEW_SPECS, LENGTHS, LOOPS, SHIPPED_SPECS, compute_all_logits
+from specs import (
     BASE,
-    EVERY,
-    VARIED,
+    FEW_MODELS,
+    MODELS,
     assert_all_close,
     assert_close,
     build_rows,
@@ -23,9 +24,8 @@ from forms import (
     choose_covering,
     list_ids,
 )
-from runner_forms import FEW, FORMS, LENGTHS, LOOPS, compute_all_logits
 from torch import nn
-from trainings import stop_at
+from training_recipes import stop_at
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -48,8 +48,8 @@ from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("fast_runners")
 # A batch of several optimizer steps is not captured as one.
-NAMES = sorted(name for name in FORMS.values() if not catalog.recipe(name).objective.takes_several_steps)
-ALL = [*dict.fromkeys([*FORMS, *EVERY])] if LONG else [*FEW, *VARIED[:8]]
+NAMES = sorted(name for name in SHIPPED_SPECS.values() if not catalog.recipe(name).objective.takes_several_steps)
+ALL = [*dict.fromkeys([*SHIPPED_SPECS, *MODELS])] if LONG else [*FEW_SPECS, *FEW_MODELS[:8]]
 
 
 def build_deterministic_model(spec, causal):
@@ -70,7 +70,7 @@ def run_training_step(runner, model, inputs, loops):
     return [read.detach(), *zero]
 
 
-@pytest.mark.parametrize(("spec", "causal"), ALL, ids=[FORMS.get(pair) or list_ids([pair])[0] for pair in ALL])
+@pytest.mark.parametrize(("spec", "causal"), ALL, ids=[SHIPPED_SPECS.get(pair) or list_ids([pair])[0] for pair in ALL])
 def test_recorded_passes_equal_the_plain_runner(spec, causal):
     """Values and gradients are equal in the first step, which records, and in a step that reuses its recordings."""
     model, inputs = build_deterministic_model(spec, causal), build_rows(LENGTHS, width=12)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from forms import BASE, EVERY, VARIED, assert_all_close, assert_close, build_rows, cached_model, list_ids
+from specs import BASE, FEW_MODELS, MODELS, assert_all_close, assert_close, build_rows, cached_model, list_ids
 from torch.utils._pytree import tree_leaves
 
 import lengthwise as lw
@@ -24,7 +24,7 @@ from lengthwise.runs.run import load
 
 LOOPS = torch.tensor([2, 9, 1, 9, 4, 6])
 STOP_AFTER = torch.tensor([9, 3, 9, 9, 2, 9])  # the loop after which each row stops
-FORMS = EVERY if LONG else VARIED[:16]
+FORMS = MODELS if LONG else FEW_MODELS[:16]
 
 
 @pytest.fixture(autouse=True)
@@ -153,10 +153,10 @@ def compute_movement_and_logits(runner, inputs, positions):
     return found
 
 
-MODELS = EVERY if LONG else VARIED
+CHECKED_MODELS = MODELS if LONG else FEW_MODELS
 
 
-@pytest.mark.parametrize(("spec", "causal"), MODELS, ids=list_ids(MODELS))
+@pytest.mark.parametrize(("spec", "causal"), CHECKED_MODELS, ids=list_ids(CHECKED_MODELS))
 @torch.no_grad()
 def test_movement_follows_the_formula_in_every_runner(spec, causal):
     model, inputs = cached_model(spec, causal).eval(), build_rows(width=10)

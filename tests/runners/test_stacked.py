@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 from conftest import LONG, command, run_through_crashes
-from devices import MetaReadCounter, build_meta_trainer, build_small_recipe
-from forms import EVERY, READS, SPECS, WRITES, add_noise, assert_all_close, build_rows, list_ids, run_each_loop
+from meta_device import MetaReadCounter, build_meta_trainer, build_small_recipe
+from specs import MODELS, READS, SPECS, WRITES, add_noise, assert_all_close, build_rows, list_ids, run_each_loop
 from torch import nn
-from trainings import LARGE, ODD, PLAIN, RECIPES, RICH, SEGMENTED, read_outcome, stop_stack_after, vary_seeds
+from training_recipes import LAMB, PLAIN, RECIPES, RICH, SEGMENTED, UNEVEN, read_outcome, stop_stack_after, vary_seeds
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -34,7 +34,7 @@ FEW = replace(DETERMINISTIC, steps=6, batch=3, lengths=lw.Uniform(12)) if LONG e
 # Values and gradients
 
 # torch's recurrent kernels cannot be stacked.
-STACKABLE = [pair for pair in EVERY if not re.search("TorchLSTM|TorchGRU|LSTMLayer|GRULayer", repr(pair[0]))]
+STACKABLE = [pair for pair in MODELS if not re.search("TorchLSTM|TorchGRU|LSTMLayer|GRULayer", repr(pair[0]))]
 FORMS = STACKABLE if LONG else [(SPECS[14], False), (SPECS[22], True)]  # positions that differ by row; a blank key
 LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
 ROWS = [build_rows([5, 9, 2, 3], seed=0), build_rows([4, 3, 7, 1], seed=1), build_rows([9, 12, 2, 5], seed=2)]
@@ -102,7 +102,7 @@ def test_rows_are_not_advanced_beyond_their_own_loops():
 
 
 RECIPES = {name: recipe for name, (recipe, _) in RECIPES.items() if not recipe.objective.takes_several_steps} | {
-    "large": LARGE
+    "large": LAMB
 }
 
 
@@ -294,7 +294,7 @@ def test_a_study_that_cannot_be_stacked_is_refused_before_anything_is_written(mo
 
 
 def test_stacked_seeds_share_the_processor_time(monkeypatch):
-    one, four = (Trainer(ODD, torch.device("cpu"), stacked=count) for count in (1, 4))
+    one, four = (Trainer(UNEVEN, torch.device("cpu"), stacked=count) for count in (1, 4))
     for trainee in (one, four):
         monkeypatch.setattr(trainee.clock, "read", lambda: {"wall_s": 8.0, "cpu_s": 12.0})
     assert one.read_times() == {"wall_s": 8.0, "cpu_s": 12.0} and four.read_times() == {"wall_s": 8.0, "cpu_s": 3.0}
@@ -308,5 +308,5 @@ def test_a_stack_runs_only_in_one_process(runs, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "0")
     with pytest.raises(UsageError, match="torchrun"):
-        train_stacked(vary_seeds(ODD, 2))
+        train_stacked(vary_seeds(UNEVEN, 2))
     assert not runs.exists()

@@ -17,7 +17,7 @@ SUMS = replace(PARITY, task=lw.Addition(2, "least"), layout=lw.FullOutput(), len
 PAIRS = replace(
     SUMS, layout=lw.Pairs(), steps=20, loops=lw.ExtraLoops(1), model=replace(MODEL, positions=(lw.RoPE(), lw.Local(1)))
 )
-NEXT = replace(PARITY, task=lw.Copy(), layout=lw.NextToken(), loops=lw.Constant(2))
+NTP_COPY = replace(PARITY, task=lw.Copy(), layout=lw.NextToken(), loops=lw.Constant(2))
 
 
 @cache

@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 
 import pytest
-import task_forms
+import task_cases
 import torch
 from conftest import LONG
 from hypothesis import given
@@ -60,7 +60,7 @@ def sample_reference(low, high, count, seed=0):
 
 
 def list_texts(problems):
-    return task_forms.to_texts(TASK, problems)
+    return task_cases.to_texts(TASK, problems)
 
 
 def count_operators(row):

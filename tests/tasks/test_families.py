@@ -6,7 +6,7 @@ from random import Random
 import pytest
 import torch
 from conftest import LONG
-from task_forms import FORMS, TASKS, shrink_sizes, to_texts
+from task_cases import CASES, TASKS, shrink_sizes, to_texts
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -40,7 +40,7 @@ def test_tasks_have_eight_families_or_more_and_enumerate_a_small_size(task):
     assert task.enumerate(size, len(problems) - 1) is None or type(task).__name__ == "Addition"
 
 
-@pytest.mark.parametrize("task", [task for task in FORMS if type(task).__name__ != "Sorting"], ids=repr)
+@pytest.mark.parametrize("task", [task for task in CASES if type(task).__name__ != "Sorting"], ids=repr)
 def test_a_parsed_problem_has_its_size(task, monkeypatch):
     """Parsed problems, uniform or of families, have the size that they were drawn with."""
     shrink_sizes(task, monkeypatch)
@@ -51,7 +51,7 @@ def test_a_parsed_problem_has_its_size(task, monkeypatch):
         assert [problems.sizes[0].tolist() for problems in parsed] == sizes.tolist()
 
 
-@pytest.mark.parametrize("task", FORMS, ids=repr)
+@pytest.mark.parametrize("task", CASES, ids=repr)
 def test_problems_of_a_mixture_have_right_answers(task):
     sizes = torch.full((3 * len(task.families), len(task.axes)), 6)
     prompts, answers = to_texts(task, draw_mixture(task.families, sizes, lw.stream(0, "mixed")))

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from task_forms import assert_laws
+from task_cases import assert_laws
 
 import lengthwise as lw
 from lengthwise.api.catalog import recipe as find

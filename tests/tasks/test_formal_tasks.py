@@ -8,7 +8,7 @@ from math import factorial
 import pytest
 import torch
 from conftest import LONG
-from task_forms import assert_laws
+from task_cases import assert_laws
 
 import lengthwise as lw
 from lengthwise.tasks.arithmetic import MultiOperandAddition

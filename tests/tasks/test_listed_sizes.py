@@ -11,11 +11,11 @@ from lengthwise.testing.laws import check_part
 
 
 @pytest.fixture
-def blocks():
+def block_tasks():
     """Import the module late, as other test files list the tasks that exist at collection."""
-    import blocks
+    import block_tasks
 
-    return blocks
+    return block_tasks
 
 
 def build_recipe(lengths, task, **changes):
@@ -25,16 +25,16 @@ def build_recipe(lengths, task, **changes):
 
 
 @pytest.mark.parametrize("name", ["Blocks", "FewBlocks"])
-def test_tasks_with_listed_sizes_satisfy_the_laws(blocks, name):
-    task = getattr(blocks, name)()
+def test_tasks_with_listed_sizes_satisfy_the_laws(block_tasks, name):
+    task = getattr(block_tasks, name)()
     assert not check_part(task).broken
     assert (task.smallest, task.largest) == (task.listed_sizes[0], task.listed_sizes[-1])
 
 
 @pytest.mark.parametrize("sizes", [(), (0, 3), (3, 3), (9, 6)])
-def test_sizes_that_do_not_ascend_are_refused(blocks, sizes):
+def test_sizes_that_do_not_ascend_are_refused(block_tasks, sizes):
     with pytest.raises(lw.UsageError, match=r"_Wrong.listed_sizes must be ascending sizes from 1 up"):
-        type("_Wrong", (blocks.Blocks,), {"listed_sizes": sizes})
+        type("_Wrong", (block_tasks.Blocks,), {"listed_sizes": sizes})
 
 
 LENGTH_RULES = [lw.Uniform(top=20), lw.Uniform(top=20, longest=0.5), lw.OneOf(sizes=(4, 13)), lw.LogUniform(top=20)]
@@ -43,17 +43,17 @@ LENGTH_RULES += [lw.Curriculum(top=20, every=1), lw.Mastery(top=20, every=1, lea
 
 @pytest.mark.parametrize("lengths", LENGTH_RULES, ids=repr)
 @pytest.mark.parametrize("name", ["Blocks", "FewBlocks"])
-def test_training_draws_the_listed_sizes_up_to_the_largest(blocks, lengths, name):
-    task = getattr(blocks, name)()
+def test_training_draws_the_listed_sizes_up_to_the_largest(block_tasks, lengths, name):
+    task = getattr(block_tasks, name)()
     chosen, seen = build_recipe(lengths, task, families=0.25), set()
     for step in range(0, 30, 3):
         seen |= set(draw_batch(chosen, step)[0].sizes.flatten().tolist())
     assert seen == {size for size in task.listed_sizes if size <= lengths.top}
 
 
-def test_a_run_is_trained_validated_measured_and_attacked(blocks, tmp_path, monkeypatch, capsys):
+def test_a_run_is_trained_validated_measured_and_attacked(block_tasks, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path))
-    run = lw.train(build_recipe(lw.Mastery(top=13, every=1, least=0.0), blocks.Blocks()), quiet=True)
+    run = lw.train(build_recipe(lw.Mastery(top=13, every=1, least=0.0), block_tasks.Blocks()), quiet=True)
     watched = [row["exact"] for row in run.rows("metrics") if "exact" in row]
     assert watched and all(list(row) == ["18", "24"] for row in watched)  # 20 and 26 were requested
     assert default_sizes(run.recipe) == [12, 18, 24, 39, 63] and short_sizes(run.recipe, 100) == [3]
@@ -71,8 +71,8 @@ def test_a_run_is_trained_validated_measured_and_attacked(blocks, tmp_path, monk
         assert text in both.out + both.err
 
 
-def test_problems_have_the_requested_sizes(blocks):
-    every, few = blocks.Blocks(), blocks.FewBlocks()
+def test_problems_have_the_requested_sizes(block_tasks):
+    every, few = block_tasks.Blocks(), block_tasks.FewBlocks()
     assert {row["size"] for row in lw.problems(every, [3, 9], 20, split="test")} == {3, 9}
     with pytest.raises(lw.UsageError, match="no problems of size 4; it has 3–300 in steps of 3"):
         lw.problems(every, [3, 4], 20)

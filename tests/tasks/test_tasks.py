@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from task_forms import ADDITIONS, DECIMAL, FORMS, MULTIPLICATIONS, TASKS, assert_laws, list_sizes, sample, to_texts
+from task_cases import ADDITIONS, CASES, DECIMAL, MULTIPLICATIONS, TASKS, assert_laws, list_sizes, sample, to_texts
 
 import lengthwise as lw
 from lengthwise.tasks.arithmetic import Multiplication
@@ -27,7 +27,7 @@ def read_digits(task, prompt):
 # Every task
 
 
-@pytest.mark.parametrize("task", FORMS, ids=repr)
+@pytest.mark.parametrize("task", CASES, ids=repr)
 def test_every_task_satisfies_the_laws(task, monkeypatch):
     assert_laws(task, monkeypatch)
 

@@ -9,7 +9,7 @@ import conftest
 import pytest
 import torch
 from conftest import command_in_fork
-from forms import list_parts
+from specs import list_parts
 from torch import nn
 
 import lengthwise as lw

@@ -10,17 +10,17 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG
-from devices import (
-    ATTENDING,
-    FEW,
-    META,
-    NAMES,
+from meta_device import (
+    FEW_RECIPES,
+    META_DEVICE,
+    RECIPE_NAMES,
+    TRANSFORMER_RECIPES,
     MetaReadCounter,
     build_meta_trainer,
     build_small_recipe,
     compute_gradient,
 )
-from forms import list_parts, spec_id
+from specs import list_parts, name_spec
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -60,10 +60,10 @@ def test_only_copies_to_mps_are_blocking(device, is_asynchronous, monkeypatch):
 def test_recomputed_parts_draw_dropout_on_their_device(monkeypatch):
     """Recomputed parts draw dropout again on their device: torch restores its generators for devices of arguments."""
     recipe = build_small_recipe("looped-parity")
-    model, given = recipe.build().to(META), []
+    model, given = recipe.build().to(META_DEVICE), []
     monkeypatch.setattr(choice, "checkpoint", lambda function, *rest, use_reentrant: given.append(rest))
     MicroBatches(Plain(model), 2)._recompute(lambda rows: None, slice(2))
-    assert META in [part.device for part in given[0] if isinstance(part, torch.Tensor)]
+    assert META_DEVICE in [part.device for part in given[0] if isinstance(part, torch.Tensor)]
 
 
 @pytest.mark.parametrize("kernel", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
@@ -244,7 +244,7 @@ def test_the_seed_of_an_unused_gpu_is_preserved(monkeypatch):
 
 
 # Without LENGTHWISE_LONG a few recipes with every encoding and objective; recurrent models take many operations.
-for_shipped_recipes = pytest.mark.parametrize("name", NAMES if LONG else FEW)
+for_shipped_recipes = pytest.mark.parametrize("name", RECIPE_NAMES if LONG else FEW_RECIPES)
 
 
 @pytest.mark.usefixtures("no_type_checks")
@@ -264,15 +264,15 @@ def test_a_step_reads_nothing_from_the_gpu_and_evaluation_reads_once_per_batch(n
 
 
 def test_reads_and_copies_that_make_the_host_wait_are_counted():
-    there, here, mask = torch.zeros(3, device=META), torch.ones(3), torch.tensor([True, False, True])
-    waits = [lambda: here.to(META), lambda: there.copy_(here)]
+    there, here, mask = torch.zeros(3, device=META_DEVICE), torch.ones(3), torch.tensor([True, False, True])
+    waits = [lambda: here.to(META_DEVICE), lambda: there.copy_(here)]
     for read in (there.tolist, there.sum().item, lambda: bool(there.any()), there.nonzero, lambda: there[there > 0],
                  lambda: there.where(there > 0, 1).cpu(), lambda: there[mask], *waits):  # fmt: skip
         with MetaReadCounter() as reads, contextlib.suppress(RuntimeError, NotImplementedError):
             read()
         assert [*reads.found.values()] == [1] and ("waits" in reads.found) == (read in waits)
     with MetaReadCounter() as reads:
-        to_device(here, META)
+        to_device(here, META_DEVICE)
     assert not reads.found
 
 
@@ -313,7 +313,7 @@ MAX_OPERATIONS = {
 
 
 @pytest.mark.usefixtures("no_type_checks")
-@pytest.mark.parametrize("name", [*(ATTENDING if LONG else FEW), "lstm-small", "retran-small"])
+@pytest.mark.parametrize("name", [*(TRANSFORMER_RECIPES if LONG else FEW_RECIPES), "lstm-small", "retran-small"])
 def test_a_loop_takes_few_operations(name):
     """A loop takes few operations, as most take a device less time than the host takes to launch them."""
     recipe = build_small_recipe(name)
@@ -340,7 +340,7 @@ def test_bf16_gives_nearly_the_same_loss_and_gradient(name):
 
 
 @pytest.mark.usefixtures("no_type_checks")
-@pytest.mark.parametrize("mixer", list_parts("mixers"), ids=spec_id)
+@pytest.mark.parametrize("mixer", list_parts("mixers"), ids=name_spec)
 def test_no_norm_of_a_mixer_gets_bf16_values_and_32_bit_weights(mixer):
     """torch warns of this, by default once per process."""
     recipe = build_small_recipe("settled-parity")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from trainings import stop_at
+from training_recipes import stop_at
 
 import lengthwise as lw
 from lengthwise.cli import entry

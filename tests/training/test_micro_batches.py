@@ -13,7 +13,7 @@ import pytest
 import torch
 from conftest import LONG
 from torch.autograd.graph import saved_tensors_hooks
-from trainings import PLAIN, RECIPES, read_outcome, stop_at
+from training_recipes import PLAIN, RECIPES, read_outcome, stop_at
 
 from lengthwise.api import catalog
 from lengthwise.base.progress import Progress

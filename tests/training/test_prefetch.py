@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from conftest import LONG, Crash
-from trainings import MASTERED, PLAIN, RICH, read_outcome, stop_at, train_uninterrupted
+from training_recipes import MASTERED, PLAIN, RICH, read_outcome, stop_at, train_uninterrupted
 
 from lengthwise.base.errors import Interrupted, UsageError
 from lengthwise.experiment import data

@@ -17,7 +17,7 @@ import pytest
 import torch
 from conftest import LONG
 from safetensors.torch import load_file
-from trainings import ODD, PLAIN, RECIPES
+from training_recipes import PLAIN, RECIPES, UNEVEN
 
 import lengthwise as lw
 from lengthwise.base import rng
@@ -115,17 +115,17 @@ def test_several_processes_train_like_one_process_with_the_plain_runner():
 
 
 def test_the_number_of_processes_may_change_during_training():
-    (alone,) = train_in_threads(ODD, 1, 6)
+    (alone,) = train_in_threads(UNEVEN, 1, 6)
     state = None
     for count in (3, 1, 2):
-        first, *others = train_in_threads(ODD, count, 2, state)
+        first, *others = train_in_threads(UNEVEN, count, 2, state)
         assert all(other.step == first.step for other in others)
         state = first.state()
     assert_equal_trainers(first, alone)
 
 
 def test_each_process_draws_its_own_dropout():
-    recipe = replace(ODD, model=replace(ODD.model, dropout=0.5), steps=1)
+    recipe = replace(UNEVEN, model=replace(UNEVEN.model, dropout=0.5), steps=1)
     assert Processes(0, 2).rng_address == () != Processes(1, 2).rng_address != Processes(2, 3).rng_address
     one, two = train_in_threads(recipe, 2, 1)
     assert_equal_trainers(one, two)
@@ -145,14 +145,14 @@ class WeightPenalty(lw.Final):
 
 def test_objectives_that_use_the_model_are_refused_before_training_in_several_processes(monkeypatch):
     """Each process would add the whole gradient of a penalty."""
-    recipe = replace(ODD, objective=WeightPenalty())
+    recipe = replace(UNEVEN, objective=WeightPenalty())
     try_training(recipe, CPU)
     monkeypatch.setattr(processes, "process_count", lambda: 2)
     with pytest.raises(UsageError, match=r"^the objective uses runner.model, .*, or train in one process$"):
         try_training(recipe, CPU)
-    one = try_training(ODD, CPU)  # uses only its own rows
+    one = try_training(UNEVEN, CPU)  # uses only its own rows
     monkeypatch.undo()
-    assert_equal_trainers(one, try_training(ODD, CPU))
+    assert_equal_trainers(one, try_training(UNEVEN, CPU))
 
 
 # Real processes

@@ -21,7 +21,7 @@ import torch
 from conftest import run_through_crashes
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trainings import LARGE, MASTERED, MODEL, PLAIN, RICH, SEGMENTED, read_outcome, stop_at, train_uninterrupted
+from training_recipes import LAMB, MASTERED, MODEL, PLAIN, RICH, SEGMENTED, read_outcome, stop_at, train_uninterrupted
 
 import lengthwise as lw
 from lengthwise.api import catalog
@@ -263,7 +263,7 @@ def test_training_restores_threads_and_signal_handlers():
 # Stopped and resumed
 
 
-STOPPED = [(LARGE, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM), (SEGMENTED, signal.SIGINT)]
+STOPPED = [(LAMB, signal.SIGINT), (RICH, signal.SIGTERM), (MASTERED, signal.SIGTERM), (SEGMENTED, signal.SIGINT)]
 
 
 @pytest.mark.parametrize(("recipe", "number"), STOPPED, ids=["large", "rich", "mastered", "segmented"])

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import LONG, command
-from half_trained import NEXT, PAIRS, train_briefly
+from half_trained import NTP_COPY, PAIRS, train_briefly
 from torch import nn
 
 import lengthwise as lw
@@ -28,7 +28,7 @@ from lengthwise.verify.claims import Claims, read_claims
 from lengthwise.verify.perturbation import count_changed_answers
 from lengthwise.verify.verification import count_operations, longest_solved_size, sign_record, verify
 
-SPOKEN = replace(NEXT, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
+SPOKEN = replace(NTP_COPY, task=lw.Parity(), name="spoken-parity")  # bits, "=" (id 2), their parity, "$" (id 3)
 
 
 @pytest.fixture(autouse=True)
@@ -200,7 +200,7 @@ def test_a_lookup_table_is_exposed_beyond_its_length():
 
 
 def test_parameters_without_an_effect_are_exposed():
-    weights = train_briefly(replace(NEXT, steps=1))
+    weights = train_briefly(replace(NTP_COPY, steps=1))
     whole = replace(weights, model=weights.recipe.build())
     assert "uses its parameters" not in find_exposed_checks(whole)
     whole.model.register_parameter("idle", nn.Parameter(torch.ones(1000)))

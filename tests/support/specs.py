@@ -84,21 +84,21 @@ SPECS = [
     lw.Transformer(width=8, heads=2, layers=2, positions=(Learned(20), RoPE(), Local(2))),
     replace(BASE, positions=(RoPE(),), norm="post", final_norm="none", readout="scaled", init="attention"),
 ]
-RECURRENT = [lw.ReTran(4, 6, 1, 2), lw.ReTran(8, 5, 2, 2), lw.LSTM(8, 6, 1), lw.LSTM(8, 5, 2)]
-FOUND = [
+RECURRENT_SPECS = [lw.ReTran(4, 6, 1, 2), lw.ReTran(8, 5, 2, 2), lw.LSTM(8, 6, 1), lw.LSTM(8, 5, 2)]
+PART_SPECS = [
     *(replace(BASE, positions=(position,)) for position in list_parts("positions")),
     *(replace(BASE, positions=(), mixer=mixer) for mixer in list_parts("mixers")),
     *(shrink(spec) for spec in list_parts("models") if not isinstance(spec, (lw.Transformer, lw.LSTM, lw.ReTran))),
 ]
-FOUND = [spec for spec in FOUND if can_build(spec, True) or can_build(spec, False)]  # without user modules
-EVERY = [
+PART_SPECS = [spec for spec in PART_SPECS if can_build(spec, True) or can_build(spec, False)]  # without user modules
+MODELS = [
     (spec, causal)
-    for spec, causal in itertools.product(dict.fromkeys([*SPECS, *RECURRENT, *FOUND]), [False, True])
+    for spec, causal in itertools.product(dict.fromkeys([*SPECS, *RECURRENT_SPECS, *PART_SPECS]), [False, True])
     if can_build(spec, causal)
 ]
 
 
-def spec_id(spec):
+def name_spec(spec):
     """Return a model specification as a short text, for test ids."""
     if not isinstance(spec, lw.ModelSpec):
         return part_text(spec)
@@ -110,7 +110,7 @@ def spec_id(spec):
 
 
 def list_ids(pairs):
-    return [f"{spec_id(spec)}-{'causal' if causal else 'full'}" for spec, causal in pairs]
+    return [f"{name_spec(spec)}-{'causal' if causal else 'full'}" for spec, causal in pairs]
 
 
 def choose_covering(features):
@@ -135,7 +135,7 @@ def list_features(spec, causal):
     return {causal, *list_leaves(encode(spec), type(spec))}
 
 
-VARIED = choose_covering({pair: list_features(*pair) for pair in EVERY})  # few models that together have all of these
+FEW_MODELS = choose_covering({pair: list_features(*pair) for pair in MODELS})
 
 
 @functools.cache

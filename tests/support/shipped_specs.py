@@ -5,20 +5,20 @@ from dataclasses import fields, replace
 from functools import cache
 
 import torch
-from forms import WRITES, build_rows, cached_model, choose_covering, compute_gradients, list_features, run_each_loop
+from specs import WRITES, build_rows, cached_model, choose_covering, compute_gradients, list_features, run_each_loop
 
 from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.runners.plain import Plain
 from lengthwise.testing.laws_of_models import choose_input_vocab
 
-NO_MATTER = {"init_std", "init", "embedding_std", "eps"}  # initialization does not change what is computed
+INIT_FIELDS = {"init_std", "init", "embedding_std", "eps"}  # initialization does not change what is computed
 
 
 def shrink_spec(spec):
     """Return a small version of a model specification, with the same features but without dropout and noise."""
     has = {field.name: field for field in fields(spec)}
-    changes = {name: has[name].default for name in NO_MATTER & has.keys()}
+    changes = {name: has[name].default for name in INIT_FIELDS & has.keys()}
     changes |= {name: 0.0 for name in ("dropout", "noise") if name in has}
     changes |= {name: min(getattr(spec, name), 2) for name in ("layers", "mlp") if name in has}
     if "hidden" in has:
@@ -32,7 +32,7 @@ def shrink_spec(spec):
     return spec
 
 
-def list_forms():
+def list_shipped_specs():
     """Return the shipped recipes' distinct pairs of a shrunk model specification and ``causal``, each with the name of
     one such recipe."""
     models, found = {}, {}
@@ -44,12 +44,8 @@ def list_forms():
     return found
 
 
-FORMS = list_forms()
-FEW = choose_covering(
-    {pair: list_features(*pair) for pair in FORMS}
-)  # these cover all kinds of parts, strings and flags
-
-
+SHIPPED_SPECS = list_shipped_specs()
+FEW_SPECS = choose_covering({pair: list_features(*pair) for pair in SHIPPED_SPECS})
 LENGTHS, LOOPS = [4, 11, 1, 11, 7, 11], [2, 3, 1, 1, 2, 2]
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 import torch
-from forms import choose_covering
-from runner_forms import FORMS, shrink_spec
+from shipped_specs import SHIPPED_SPECS, shrink_spec
+from specs import choose_covering
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import lengthwise as lw
@@ -16,7 +16,7 @@ from lengthwise.base import fields
 from lengthwise.experiment.data import draw_batch
 from lengthwise.training.loop import Trainer
 
-META = torch.device("meta")
+META_DEVICE = torch.device("meta")
 
 
 aten = torch.ops.aten
@@ -48,7 +48,7 @@ def makes_host_wait(operation, args, kwargs):
     """Return whether an operation is a blocking copy from the host to the meta device."""
     if operation is aten.copy_.default:  # arguments: target, source, non_blocking
         return args[0].is_meta and not args[1].is_meta and args[2:] != (True,)
-    to = operation is aten._to_copy.default and kwargs.get("device") == META and not args[0].is_meta
+    to = operation is aten._to_copy.default and kwargs.get("device") == META_DEVICE and not args[0].is_meta
     return to and not kwargs.get("non_blocking")
 
 
@@ -71,8 +71,8 @@ def build_small_recipe(name):
 
 def build_meta_trainer(recipe):
     trainee = Trainer(recipe, torch.device("cpu"))
-    trainee.model.to(META)
-    trainee.average.module.to(META)
+    trainee.model.to(META_DEVICE)
+    trainee.average.module.to(META_DEVICE)
     trainee.optimizer = torch.optim.AdamW(trainee.model.parameters(), foreach=True)  # fused AdamW does not run on meta
     return trainee
 
@@ -84,17 +84,17 @@ def list_part_kinds(name):
     return {*re.findall(r'"kind": "(\w+)"', text)}
 
 
-NAMES = sorted(FORMS.values())
+RECIPE_NAMES = sorted(SHIPPED_SPECS.values())
 
 
 # Recipes of formal languages are left out because their mixers take many small operations and their states grow in
 # 16 bits; Sudoku is left out because its batches take several steps.
-ATTENDING = [
+TRANSFORMER_RECIPES = [
     name
-    for name in NAMES
+    for name in RECIPE_NAMES
     if isinstance(catalog.recipe(name).model, lw.Transformer) and not re.search("formal|exact-parity|sudoku", name)
 ]
-FEW = choose_covering({name: list_part_kinds(name) for name in ATTENDING})
+FEW_RECIPES = choose_covering({name: list_part_kinds(name) for name in TRANSFORMER_RECIPES})
 
 
 def compute_gradient(runner, recipe):

@@ -25,7 +25,7 @@ RICH = lw.Recipe(
     optimizer=lw.AdamW(5e-3), schedule=lw.Schedule("cosine", warmup=0.2), ema=0.8, ema_start=3, hard=0.3,
     stopping=lw.MaxConfidence(extra=1), watch=lw.Watch(every=4, sizes=(1, 2), count=10), keep="best",
 )  # fmt: skip
-LARGE = replace(PLAIN, name="large", optimizer=lw.LAMB(5e-3), schedule=lw.Schedule("exponential", floor=0.05))
+LAMB = replace(PLAIN, name="large", optimizer=lw.LAMB(5e-3), schedule=lw.Schedule("exponential", floor=0.05))
 SEGMENTED = replace(
     PLAIN,
     name="segmented",
@@ -77,13 +77,13 @@ def stop_stack_after(monkeypatch, *steps):
     monkeypatch.setattr(stacked, "advance_together", advance_and_stop)
 
 
-ODD = replace(PLAIN, batch=7, clip=0.1)  # a batch size that processes cannot share evenly
+UNEVEN = replace(PLAIN, batch=7, clip=0.1)  # a batch size that processes cannot share evenly
 RECIPES = {
-    "final": (ODD, 20),
-    "every": (replace(ODD, objective=lw.Every()), 3),
-    "progressive": (replace(ODD, objective=lw.Progressive(truncated=True)), 3),
-    "halting": (replace(ODD, objective=Halting(), loops=AnyLoops(extra=2)), 3),
-    "next-token": (replace(ODD, layout=lw.NextToken()), 3),
+    "final": (UNEVEN, 20),
+    "every": (replace(UNEVEN, objective=lw.Every()), 3),
+    "progressive": (replace(UNEVEN, objective=lw.Progressive(truncated=True)), 3),
+    "halting": (replace(UNEVEN, objective=Halting(), loops=AnyLoops(extra=2)), 3),
+    "next-token": (replace(UNEVEN, layout=lw.NextToken()), 3),
     "rich": (replace(RICH, batch=3, model=replace(RICH.model, dropout=0.0)), 3),
     "segmented": (replace(SEGMENTED, batch=7, model=MODEL, ema=0.0), 3),
     "mastered": (replace(MASTERED, batch=7), 6),

@@ -25,11 +25,13 @@ ADDITIONS = [
 import_parts()
 DECIMAL = Multiplication(10, "least", "least", False)
 MULTIPLICATIONS = [Multiplication(), DECIMAL, Multiplication(10, "most", "most", False), Multiplication(7, "most")]
-NAMED = [lw.Parity(), lw.Copy(), lw.Copy(10), lw.Copy(36), *ADDITIONS, *MULTIPLICATIONS]
+VARIED_TASKS = [lw.Parity(), lw.Copy(), lw.Copy(10), lw.Copy(36), *ADDITIONS, *MULTIPLICATIONS]
 # A few additions and multiplications that cover every pair of options.
-FEW = [lw.Parity(), lw.Copy(), lw.Copy(36), ADDITIONS[0], *ADDITIONS[7:], *MULTIPLICATIONS[:3]]
-TASKS = NAMED + [kind() for kind in part_classes(lw.Task).values() if kind not in (*map(type, NAMED), lw.File)]
-FORMS = TASKS if LONG else [task for task in TASKS if task in FEW or task not in NAMED]
+FEW_TASKS = [lw.Parity(), lw.Copy(), lw.Copy(36), ADDITIONS[0], *ADDITIONS[7:], *MULTIPLICATIONS[:3]]
+TASKS = VARIED_TASKS + [
+    kind() for kind in part_classes(lw.Task).values() if kind not in {lw.File, *map(type, VARIED_TASKS)}
+]
+CASES = TASKS if LONG else [task for task in TASKS if task in FEW_TASKS or task not in VARIED_TASKS]
 
 
 def shrink_sizes(task, monkeypatch):
