@@ -48,7 +48,7 @@ def headline(name: str, system: str) -> str:
         seeds = str(len(_figures(claim, claim["recipe"])))
         cells = (says, f"{score} at {at.strip('*')}", seeds, f"{minutes:,.0f}")
         lines.append((*cells, f"`{claim['command']}`"))
-    return f"{table_of(lines)}\nMeans over seeds, in brackets any seed's lowest family; CPU minutes per run.\n"
+    return f"{table_of(lines)}\nMeans over seeds (in brackets: any seed's lowest family); CPU minutes per run.\n"
 
 
 def standings(name: str) -> str:
