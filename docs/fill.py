@@ -29,60 +29,56 @@ import json
 import re
 import sys
 
-from fillers.exact import arms, grid, kept, matrix, rules, squares, table
-from fillers.records import packaged, records, tally
-from fillers.rows import ROOT
-from fillers.runs import chosen, code, command, costs, shipped
-from fillers.sources import claims, headline, standings
-from fillers.stopping import loops
+from fillers import claims, exact_match, records, run_tables, stopping
+from fillers.results import ROOT
 
 from lengthwise.api import catalog
 from lengthwise.cli.records import RECORDS
 from lengthwise.registry import sources
 
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SPOT = re.compile(r"(<!-- fill: (\w+) ([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
+FILL_MARK = re.compile(r"(<!-- fill: (\w+) ([^\n]*?) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 FILLERS = {
-    "arms": arms,
-    "chosen": chosen,
-    "claims": claims,
-    "command": command,
-    "costs": costs,
-    "code": code,
-    "grid": grid,
-    "headline": headline,
-    "kept": kept,
-    "loops": loops,
-    "map": squares,
-    "matrix": matrix,
-    "records": records,
-    "rules": rules,
-    "shipped": shipped,
-    "standings": standings,
-    "table": table,
-    "tally": tally,
+    "arms": exact_match.write_control_table,
+    "chosen": run_tables.write_examined_sizes,
+    "claims": claims.write_claims,
+    "command": run_tables.write_command,
+    "costs": run_tables.write_cost_table,
+    "code": run_tables.write_code_block,
+    "grid": exact_match.write_method_table,
+    "headline": claims.write_main_results,
+    "kept": exact_match.write_loop_count_table,
+    "loops": stopping.write_loop_table,
+    "map": exact_match.write_map_table,
+    "matrix": exact_match.write_matrix,
+    "records": records.write_record_list,
+    "rules": exact_match.write_rule_table,
+    "shipped": run_tables.write_shipped_scores,
+    "standings": claims.write_standings,
+    "table": exact_match.write_accuracy_table,
+    "tally": records.write_record_tally,
 }
 
 
-def filled(text: str) -> str:
+def fill_page(text: str) -> str:
     """Return a page with every spot filled again."""
-    return SPOT.sub(lambda spot: spot[1] + FILLERS[spot[2]](*spot[3].split()) + spot[4], text)
+    return FILL_MARK.sub(lambda spot: spot[1] + FILLERS[spot[2]](*spot[3].split()) + spot[4], text)
 
 
 def main() -> None:
     """Fill every page in place."""
     for page in PAGES:
         text = page.read_text()
-        if (new := filled(text)) != text:
+        if (new := fill_page(text)) != text:
             page.write_text(new)
             print(f"filled {page.relative_to(ROOT)}", file=sys.stderr)
-    sources.MEMBERS.write_text(members())
-    RECORDS.write_text(packaged("docs/records.toml"))
+    sources.MEMBERS.write_text(format_family_members())
+    RECORDS.write_text(records.format_records_json("docs/records.toml"))
 
 
-def members() -> str:
+def format_family_members() -> str:
     """Return the names of all families' recipes, for `lengthwise list`, since building the recipes takes too long."""
     return json.dumps(catalog.list_recipe_family_members(), indent=1) + "\n"
 

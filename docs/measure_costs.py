@@ -1,7 +1,7 @@
 """Measure what a training step of every recipe of the studies costs, for `--dry-run` and `show`: `make costs`.
 
-Stored costs are not measured again; those of recipes that are in no study now are dropped. To measure all costs again,
-delete `lengthwise/training/costs.json` first.
+Stored costs are not measured again, and costs of recipes that no study has any more are removed. To measure all costs
+again, delete `lengthwise/training/costs.json` first.
 """
 
 import inspect
@@ -15,10 +15,10 @@ from lengthwise.experiment.resources import estimate_training
 from lengthwise.training.cost import STORED_COSTS, measure_cost, read_stored_costs
 
 SCALES = ("cpu", "half", "paper")
-BUDGET = 1.0  # seconds of a step that are spent, about: of larger batches only some rows are run
+MAX_STEP_SECONDS = 1.0  # approximate; of larger batches only some rows are run
 
 
-def recipes() -> dict[str, Recipe]:
+def list_study_recipes() -> dict[str, Recipe]:
     """Return all recipes of all studies, with all tasks and sizes at every scale, by id without seeds."""
     found: dict[str, Recipe] = {}
     for name, study in catalog.studies().items():
@@ -35,8 +35,8 @@ def recipes() -> dict[str, Recipe]:
 
 
 def main() -> None:
-    """Measure missing costs; each is written at once, so that the command can be stopped."""
-    wanted = recipes()
+    """Measure missing costs, and store each at once, so that the command can be stopped."""
+    wanted = list_study_recipes()
     stored = {key: row for key, row in read_stored_costs().items() if key in wanted}
     missing = [recipe for key, recipe in wanted.items() if key not in stored]
     with Progress() as progress:
@@ -44,7 +44,7 @@ def main() -> None:
         for number, recipe in enumerate(missing):
             line.update(number, recipe.name)
             seconds = estimate_training(recipe).seconds / recipe.steps
-            count = max(1, min(recipe.batch, round(recipe.batch * BUDGET / seconds)))
+            count = max(1, min(recipe.batch, round(recipe.batch * MAX_STEP_SECONDS / seconds)))
             price = measure_cost(recipe, n_steps=2, rows=count)
             stored[recipe.seedless_id] = {
                 "recipe": recipe.name,

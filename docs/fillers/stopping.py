@@ -1,20 +1,20 @@
-"""Fill in tables of stopping rules, and compute the loss of stopping without T(n)."""
+"""Fill in tables of exact match by number of loops and by stopping rule."""
 
 from __future__ import annotations
 
 import json
 
-from fillers.rows import ROOT, table_of
+from fillers.results import ROOT, format_table
 
 from lengthwise.base.score_rows import share_text, size_text
 
 
-def loops(name: str) -> str:
+def write_loop_table(path: str) -> str:
     """Write exact match after loops around T(n), and by each stopping rule."""
     shown = {"T−1": -1, "T": 0, "T+1": 1, "T+5": 5, "T+20": 20}
     heading = ["length", "T(n)", *(f"after {text}" for text in shown), "most confident, per example", "per batch"]
     lines = [heading, ["---:"] * len(heading)]
-    found = json.loads((ROOT / name).read_text())
+    found = json.loads((ROOT / path).read_text())
     rows = [row for row in found if row.get("train_seed") == found[0].get("train_seed")]
     for row in rows:
         planned = row["planned"]
@@ -24,4 +24,4 @@ def loops(name: str) -> str:
         size = size_text(row["sizes"])
         lines.append([size, str(planned), *(share_text(share, 3) for share in around), *stops])
     which = "" if len(rows) == len(found) else f", of seed {rows[0]['train_seed']}"
-    return f"{table_of(lines)}\n{rows[0]['count']} fresh problems per length{which}.\n"
+    return f"{format_table(lines)}\n{rows[0]['count']} fresh problems per length{which}.\n"

@@ -17,34 +17,33 @@ import time
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))  # where `fill.py` is
+SITE_FOLDER = Path(__file__).parent
+sys.path.append(str(SITE_FOLDER.parent))  # where `fillers` is
 
 import check
-import fill
 import gallery
 import reference
-from fillers import runs
-from fillers.rows import own_scores
+from fillers import exact_match, run_tables
+from fillers.results import read_own_rule_scores
 from mirror import ROOT, Mirror
 
 import notebooks
 
 TABLES = {  # of a folder of results: by heading, the file that a table needs and the function that writes it
-    "All cells of the matrix": ("matrix.png", fill.matrix),
+    "All cells of the matrix": ("matrix.png", exact_match.write_matrix),
     "Exact match on uniform problems": (
         "runs.json",
-        lambda folder: "" if _is_map(folder) else fill.table(folder, "uniform"),
+        lambda folder: "" if _is_map(folder) else exact_match.write_accuracy_table(folder, "uniform"),
     ),
-    "Score card": ("card.json", runs.card),
-    "Cost of training": ("runs.json", runs.time),
+    "Score card": ("card.json", run_tables.write_score_cards),
+    "Cost of training": ("runs.json", run_tables.write_run_costs),
 }
 MAX_COLUMNS = 40
 ASSETS = ("docs/site/site.css", "docs/site/sort.js")
 WORKER_URL = "https://unpkg.com/iframe-worker/shim"  # the address in the pages that Zensical writes
-PAPERS = ["results", "reproduced", "looped", "abacus", "retran", "pairs", "claims", "records"]
-REASONS = ["controls", "ablations", "families", "leaderboard", "mixers", "formal", "what-a-loop-does", "settled"]
-HOW_TO = [
+PAPER_PAGES = ["results", "reproduced", "looped", "abacus", "retran", "pairs", "claims", "records"]
+TOPIC_PAGES = ["controls", "ablations", "families", "leaderboard", "mixers", "formal", "what-a-loop-does", "settled"]
+HOW_TO_PAGES = [
     "README",
     "task",
     "tagging",
@@ -59,29 +58,41 @@ HOW_TO = [
     "recipe",
     "figure",
 ]
-HOW_TO += ["export", "page", "compare", "continue", "files", "problems", "many", "gpu", "verify", "hub", "tracking"]
-INSIDE = ["docs/architecture.md", "docs/decisions.md", "docs/releasing.md", "bench/README.md"]
-INSIDE += ["CONTRIBUTING.md", "CHANGELOG.md"]
-INSIDE += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs" / "lab").glob("*.md"))]
+HOW_TO_PAGES += [
+    "export",
+    "page",
+    "compare",
+    "continue",
+    "files",
+    "problems",
+    "many",
+    "gpu",
+    "verify",
+    "hub",
+    "tracking",
+]
+DESIGN_PAGES = ["docs/architecture.md", "docs/decisions.md", "docs/releasing.md", "bench/README.md"]
+DESIGN_PAGES += ["CONTRIBUTING.md", "CHANGELOG.md"]
+DESIGN_PAGES += [str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs" / "lab").glob("*.md"))]
 Navigation = list[str | dict[str, Any]]
 
 
 def _is_map(folder: str) -> bool:
     """Return whether the scores form a map, which has too many cells for a table."""
-    sizes = {row["sizes"] for row, _ in own_scores(folder)}
+    sizes = {row["sizes"] for row, _ in read_own_rule_scores(folder)}
     return len(sizes) > MAX_COLUMNS
 
 
-def navigation() -> Navigation:
+def build_navigation() -> Navigation:
     """Return the paths of all pages in order; sections are dictionaries of one entry."""
     return [
         {"Start": "README.md"},
-        {"How to": [*(f"docs/how-to/{name}.md" for name in HOW_TO), "docs/what-now.md"]},
-        {"Papers": [f"docs/{name}.md" for name in PAPERS]},
-        {"Python interface": [reference.INDEX, *map(reference.page_path, reference.TITLES)]},
-        {"Design": [*(f"docs/{name}.md" for name in REASONS), *INSIDE]},
+        {"How to": [*(f"docs/how-to/{name}.md" for name in HOW_TO_PAGES), "docs/what-now.md"]},
+        {"Papers": [f"docs/{name}.md" for name in PAPER_PAGES]},
+        {"Python interface": [reference.INDEX, *map(reference.get_page_path, reference.TITLES)]},
+        {"Design": [*(f"docs/{name}.md" for name in TOPIC_PAGES), *DESIGN_PAGES]},
         {"Notebooks": [notebooks.INDEX, *(f"notebooks/{path.stem}.md" for path in notebooks.list_notebooks())]},
-        {"Gallery": [gallery.INDEX, "results/README.md", *map(gallery.page_path, gallery.folders())]},
+        {"Gallery": [gallery.INDEX, "results/README.md", *map(gallery.get_page_path, gallery.list_folders())]},
     ]
 
 
@@ -106,14 +117,14 @@ def format_toml(value: Any) -> str:
 def write_sources(source: Path, notebook_cache: Path) -> None:
     """Write all sources of the site into the folder ``source``."""
     shutil.rmtree(source, ignore_errors=True)
-    generated = gallery.pages(TABLES)
-    mirror = Mirror(source / "pages", generated | reference.pages() | notebooks.pages(notebook_cache))
-    entries = navigation()
+    generated = gallery.build_pages(TABLES)
+    mirror = Mirror(source / "pages", generated | reference.build_pages() | notebooks.build_pages(notebook_cache))
+    entries = build_navigation()
     for path in list_pages(entries):
-        mirror.add(path)
+        mirror.stage_page(path)
     for path in ASSETS:
-        mirror.put(path, (ROOT / path).read_bytes())
-    settings = (HERE / "zensical.toml").read_text()
+        mirror.write_file(path, (ROOT / path).read_bytes())
+    settings = (SITE_FOLDER / "zensical.toml").read_text()
     header = f'[project]\ndocs_dir = "pages"\nsite_dir = "site"\nnav = {format_toml(entries)}\n'
     (source / "zensical.toml").write_text(settings.replace("[project]\n", header, 1))
 
@@ -121,7 +132,7 @@ def write_sources(source: Path, notebook_cache: Path) -> None:
 def bundle_worker(site: Path) -> None:
     """Store the one script that pages would load from elsewhere beside them, and remove the page for errors."""
     beside = site / "assets" / "javascripts" / "iframe-worker.js"
-    shutil.copyfile(HERE / beside.name, beside)
+    shutil.copyfile(SITE_FOLDER / beside.name, beside)
     for path in site.rglob("*.html"):
         if WORKER_URL in (text := path.read_text()):
             path.write_text(text.replace(WORKER_URL, os.path.relpath(beside, path.parent)))

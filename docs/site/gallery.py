@@ -23,41 +23,41 @@ DATA_SUFFIXES = (".csv", ".gz", ".json")  # data that a page offers
 
 
 @cache
-def folders() -> tuple[str, ...]:
+def list_folders() -> tuple[str, ...]:
     """Return the paths of all results folders, from the repository's root."""
     found = {path.parent for name in ("*.png", "figures.json") for path in RESULTS.rglob(name)}
     return tuple(sorted(str(path.relative_to(ROOT)) for path in found))
 
 
-def page_path(folder: str) -> str:
+def get_page_path(folder: str) -> str:
     """Return the path of a folder's page."""
     return f"{folder}/README.md"
 
 
-def title(folder: str) -> str:
+def read_title(folder: str) -> str:
     """Return the title of a folder's figures, or else its name."""
     path = ROOT / folder / "figures.json"
     named = json.loads(path.read_text()) if path.exists() else {}
     return named.get("title", folder.removeprefix("results/"))
 
 
-def pages(tables: Tables) -> dict[str, str | bytes]:
+def build_pages(tables: Tables) -> dict[str, str | bytes]:
     """Return all files of the gallery by path. ``tables``: by heading, the file that a table needs and the function
     that writes it for a folder."""
-    models = viewer_pages()
-    texts: dict[str, str | bytes] = {INDEX: _index(models)}
+    models = build_viewer_pages()
+    texts: dict[str, str | bytes] = {INDEX: _build_index(models)}
     texts |= {f"docs/models/{name}.page.html": page for name, page in models.items()}
-    for folder in folders():
+    for folder in list_folders():
         path = ROOT / folder
         runs = read_published_runs(path) if is_results_folder(path) else []
         if runs:
             command = f"lengthwise report {folder} --html page.html"
             texts[f"{folder}/report.page.html"] = report_page(runs, command=command)
-        texts[page_path(folder)] = _page(folder, tables, interactive=bool(runs))
+        texts[get_page_path(folder)] = _build_page(folder, tables, interactive=bool(runs))
     return texts
 
 
-def viewer_pages() -> dict[str, str]:
+def build_viewer_pages() -> dict[str, str]:
     """Return the pages of all shipped models that can run in a page."""
     found = {}
     for name in shipped_names():
@@ -68,10 +68,10 @@ def viewer_pages() -> dict[str, str]:
     return found
 
 
-def _page(folder: str, tables: Tables, *, interactive: bool) -> str:
+def _build_page(folder: str, tables: Tables, *, interactive: bool) -> str:
     """Return a folder's page with figures, tables and data."""
     path = ROOT / folder
-    lines = [f"# {title(folder)}", f"`{folder}` · [the commands behind it]({'../' * folder.count('/')}README.md)"]
+    lines = [f"# {read_title(folder)}", f"`{folder}` · [the commands behind it]({'../' * folder.count('/')}README.md)"]
     if interactive:
         lines.append("[**Interactive page**](report.page.html): curves, recipes and their differences, tables as CSV")
     lines += [f"![{figure.stem.replace('-', ' ')}]({figure.name})" for figure in _list_figures(path)]
@@ -92,15 +92,15 @@ def _list_figures(folder: Path) -> list[Path]:
     )
 
 
-def _index(models: dict[str, str]) -> str:
+def _build_index(models: dict[str, str]) -> str:
     lines = [
         "# Gallery",
         "Every folder of [results](../results), with its figures, tables and data. Most have an interactive page.",
         '<div class="gallery" markdown>',
     ]
-    for folder in folders():
+    for folder in list_folders():
         picture = "".join(f"![](../{folder}/{path.name})<br>" for path in _list_figures(ROOT / folder)[:1])
-        lines.append(f"[{picture}{title(folder)}](../{page_path(folder)})")
+        lines.append(f"[{picture}{read_title(folder)}](../{get_page_path(folder)})")
     about = "Each page runs a shipped model in the browser. Type a problem to see the answer after every loop."
     lines += ["</div>", "## Models in the browser", about]
     lines.append(" · ".join(f"[{name}](models/{name}.page.html)" for name in models))

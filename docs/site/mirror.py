@@ -24,13 +24,13 @@ class Mirror:
         self.folder, self.generated = folder, generated
         self.staged: set[str] = set()
 
-    def add(self, path: str) -> None:
+    def stage_page(self, path: str) -> None:
         """Stage a page and everything that it links to."""
         if path in self.staged:
             return
         self.staged.add(path)
         text = content.decode() if isinstance(content := self._read(path), bytes) else content
-        self.put(path, self.rewrite_links(FILL_MARK.sub("\n", text), path))
+        self.write_file(path, self.rewrite_links(FILL_MARK.sub("\n", text), path))
 
     def rewrite_links(self, text: str, page: str) -> str:
         """Return a text with its links rewritten for the site, and stage their targets. Code is unchanged."""
@@ -52,12 +52,12 @@ class Mirror:
         if (ROOT / path).is_dir():
             path = f"{path}/README.md"
         if path.endswith(".md"):
-            self.add(path)
+            self.stage_page(path)
         elif Path(path).suffix in LANGUAGES:
             return self._stage_source(path)
         elif path not in self.staged:
             self.staged.add(path)
-            self.put(path, self._read(path))
+            self.write_file(path, self._read(path))
         return path
 
     def _stage_source(self, path: str) -> str:
@@ -67,13 +67,13 @@ class Mirror:
             self.staged.add(page)
             fence = f'``` {{ .{LANGUAGES[Path(path).suffix]} linenums="1" }}'
             head = "---\nsearch:\n  exclude: true\n---\n\n"
-            self.put(page, f"{head}# {Path(path).name}\n\n`{path}`\n\n{fence}\n{(ROOT / path).read_text()}```\n")
+            self.write_file(page, f"{head}# {Path(path).name}\n\n`{path}`\n\n{fence}\n{(ROOT / path).read_text()}```\n")
         return page
 
     def _read(self, path: str) -> str | bytes:
         return self.generated[path] if path in self.generated else (ROOT / path).read_bytes()
 
-    def put(self, path: str, content: str | bytes) -> None:
+    def write_file(self, path: str, content: str | bytes) -> None:
         """Write a file of the site's sources."""
         target = self.folder / path
         target.parent.mkdir(parents=True, exist_ok=True)

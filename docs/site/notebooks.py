@@ -20,12 +20,12 @@ def list_notebooks() -> list[Path]:
     return sorted((ROOT / "notebooks").glob("*.py"))
 
 
-def pages(cache: Path) -> dict[str, str | bytes]:
+def build_pages(cache: Path) -> dict[str, str | bytes]:
     """Return all notebooks as pages with pictures, by path. ``cache``: a folder of notebooks that have been run."""
     texts: dict[str, str | bytes] = {}
     lines = ["# Notebooks", "`pip install -e '.[notebooks]'`, then `marimo edit notebooks/train_and_see.py`."]
     for path in list_notebooks():
-        cells = _run(path, cache)
+        cells = _run_notebook(path, cache)
         rendered = render(path.stem, cells)
         texts |= rendered
         title = rendered[f"notebooks/{path.stem}.md"].split("\n")[0].removeprefix("# ")
@@ -34,7 +34,7 @@ def pages(cache: Path) -> dict[str, str | bytes]:
     return texts
 
 
-def _run(path: Path, cache: Path) -> list[dict[str, Any]]:
+def _run_notebook(path: Path, cache: Path) -> list[dict[str, Any]]:
     """Return the cells of an executed notebook in Jupyter's format; run it only if its text has changed."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     executed = cache / f"{path.stem}-{digest}.ipynb"

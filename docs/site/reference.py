@@ -37,33 +37,33 @@ def group_names() -> dict[str, list[str]]:
     return names
 
 
-def page_path(title: str) -> str:
+def get_page_path(title: str) -> str:
     """Return the path of a page of the reference."""
     return f"docs/reference/{title.lower().replace(' ', '-').replace(',', '')}.md"
 
 
-def pages() -> dict[str, str]:
+def build_pages() -> dict[str, str]:
     """Return the texts of all pages by path; the first is the index."""
     names_by_title = group_names()
     lines = ["# Python interface\n", "`import lengthwise as lw` offers these names.\n"]
     for title, names in names_by_title.items():
-        listed = ", ".join(f"[`{name}`]({Path(page_path(title)).name}#{name})" for name in names)
-        lines.append(f"**[{title}]({Path(page_path(title)).name})**: {listed}\n")
+        listed = ", ".join(f"[`{name}`]({Path(get_page_path(title)).name}#{name})" for name in names)
+        lines.append(f"**[{title}]({Path(get_page_path(title)).name})**: {listed}\n")
     texts = {INDEX: "\n".join(lines)}
     for title, names in names_by_title.items():
-        texts[page_path(title)] = f"# {title}\n\n" + "\n".join(entry(name) for name in names)
+        texts[get_page_path(title)] = f"# {title}\n\n" + "\n".join(describe_name(name) for name in names)
     return texts
 
 
-def entry(name: str) -> str:
+def describe_name(name: str) -> str:
     """Describe a name: its signature, docstring, fields and methods."""
     value = getattr(api, name)  # the package itself has modules of the same name
     source = Path(inspect.getsourcefile(inspect.unwrap(value)))
     line = inspect.getsourcelines(inspect.unwrap(value))[1] or 1
     place = source.relative_to(PACKAGE.parent)
-    lines = [f"## {name} {{ #{name} }}", "", _signature(name, value), docstring_to_markdown(value), ""]
+    lines = [f"## {name} {{ #{name} }}", "", _format_signature(name, value), docstring_to_markdown(value), ""]
     if inspect.isclass(value):
-        lines += [*_fields(value, source), *_methods(value)]
+        lines += [*_format_fields(value, source), *_format_methods(value)]
     lines.append(f"[`{place}`, line {line}](../../{place}#__codelineno-0-{line})\n")
     return "\n".join(lines)
 
@@ -73,16 +73,16 @@ def docstring_to_markdown(value: Any) -> str:
     return re.sub(r"``([^`]+)``", r"`\1`", inspect.getdoc(value) or "")
 
 
-def _signature(name: str, value: Any) -> str:
+def _format_signature(name: str, value: Any) -> str:
     """Return the signature; for an abstract class or one without arguments, only its bases."""
     if inspect.isclass(value):
         bases = [base.__name__ for base in value.__bases__ if base not in (object, Exception)]
         above = f"({', '.join(bases)})" if bases else ""
         return f"```python\nclass {name}{above}\n```\n"
-    return f"```python\n{_call(name, value)}\n```\n"
+    return f"```python\n{_format_call(name, value)}\n```\n"
 
 
-def _call(name: str, value: Any) -> str:
+def _format_call(name: str, value: Any) -> str:
     """Format a function with its arguments, one per line if there are many."""
     signature = inspect.signature(value)
     if len(shown := _unquote_annotations(f"{name}{signature}")) <= 88:
@@ -99,7 +99,7 @@ def _unquote_annotations(signature: str) -> str:
     return re.sub(r"""(: |-> )(['"])(.*?)\2""", r"\1\3", signature).replace("lengthwise.", "")
 
 
-def _fields(part: type, source: Path) -> Iterator[str]:
+def _format_fields(part: type, source: Path) -> Iterator[str]:
     """Return a table of the fields of a dataclass, inherited ones first."""
     if not sources.find_class(part.__name__):
         sources.register_module(source)
@@ -112,11 +112,11 @@ def _fields(part: type, source: Path) -> Iterator[str]:
         yield ""
 
 
-def _methods(value: type) -> Iterator[str]:
+def _format_methods(value: type) -> Iterator[str]:
     """Return a class's own public methods and properties that have docstrings."""
     for name, member in vars(value).items():
         inner = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if name.startswith("_") or not (inspect.isfunction(inner) and inner.__doc__):
             continue
-        call = name if isinstance(member, property) else _call(name, inner)
+        call = name if isinstance(member, property) else _format_call(name, inner)
         yield f"```python\n{call}\n```\n\n{docstring_to_markdown(inner)}\n"

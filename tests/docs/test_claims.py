@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 from conftest import LONG
-from fillers.rows import ROOT, outlines_of, unfitted
-from fillers.sources import VERDICTS, _measured, compared, headline, tally, verdict
+from fillers.claims import VERDICTS, _read_exact_matches, judge_claim, judge_comparison, write_main_results, write_tally
+from fillers.results import ROOT, describe_unfitted, read_outlines
 
 from lengthwise.base.score_rows import training_length_rows
 from lengthwise.report import WORST_FAMILY, Curve, scores_at_training_length
@@ -39,9 +39,9 @@ def test_a_listed_training_length_decides_whether_a_model_is_fitted():
 
 
 def test_baselines_are_judged_by_all_problems_if_those_were_scored():
-    missing = [name for name in unfitted("results/looped-half/binary-sum") if "adaptive" not in name]
+    missing = [name for name in describe_unfitted("results/looped-half/binary-sum") if "adaptive" not in name]
     assert len(missing) == 6
-    assert "half-ntp-pause-parity" not in unfitted("results/looped-half/parity")
+    assert "half-ntp-pause-parity" not in describe_unfitted("results/looped-half/parity")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_baselines_are_judged_by_all_problems_if_those_were_scored():
     ],
 )
 def test_a_claim_with_a_bound_gets_the_verdict_of_its_seeds(sign, recipe, scores, expected):
-    assert verdict({"recipe": recipe, "agrees": BOUNDS[sign]}, scores, UNFIT) == expected
+    assert judge_claim({"recipe": recipe, "agrees": BOUNDS[sign]}, scores, UNFIT) == expected
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_claim_with_a_bound_gets_the_verdict_of_its_seeds(sign, recipe, scores
     ],
 )
 def test_a_claim_that_compares_recipes_gets_the_verdict_of_their_seeds(recipe, scores, other_scores, expected):
-    assert compared(recipe, scores, other_scores, UNFIT) == expected
+    assert judge_comparison(recipe, scores, other_scores, UNFIT) == expected
 
 
 def test_the_tally_counts_each_claim_once():
@@ -88,7 +88,7 @@ def test_the_tally_counts_each_claim_once():
                 "undecided (not fitted: 0.531 at 20)",
                 "undecided (2 of 3 seeds agree)", "better, none fitted", "undecided (2 seeds agree)",
                 "undecided (chosen out of range: agrees (2 of 3 others not fitted))"]  # fmt: skip
-    lines = tally(verdicts, 4)
+    lines = write_tally(verdicts, 4)
     why = "2 seeds agree 1, chosen out of range 1, not fitted 1, one seed agrees 1, seeds on both sides 1"
     assert f"| undecided ({why}) | 5 |" in lines
     assert "| agrees | 1 |" in lines and "| in all | 7 |" in lines and "| with 3 seeds or more | 4 |" in lines
@@ -118,8 +118,8 @@ def test_a_verdict_needs_three_seeds_and_a_recipe_chosen_near_its_training_lengt
     decided = [claim for claim, cells in claims if cells[-1].startswith(("agrees", "disagrees", "better"))]
     assert 0 < len(decided) < len(claims)
     for claim in decided if LONG else decided[:3]:
-        shares, others = _measured(claim)
-        outline = outlines_of(claim["folder"])[claim["recipe"]]
+        shares, others = _read_exact_matches(claim)
+        outline = read_outlines(claim["folder"])[claim["recipe"]]
         assert min(map(len, (shares, *others.values()))) >= 3
         assert all(size <= 1.3 * outline.top for size in outline.looked_at)
 
@@ -134,5 +134,5 @@ def test_the_command_of_a_claim_trains_all_its_seeds():
 
 def test_each_main_result_of_a_paper_ends_in_a_command():
     for system in ("looped", "abacus", "notebook", "retran"):
-        lines = headline("docs/claims.toml", system).splitlines()[2:-2]
+        lines = write_main_results("docs/claims.toml", system).splitlines()[2:-2]
         assert lines and all(re.search(r"\| `lengthwise [^`]+` \|$", line) for line in lines)

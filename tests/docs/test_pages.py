@@ -10,7 +10,7 @@ from pathlib import Path
 import draw_architecture
 import fill
 import pytest
-from fillers.rows import scores_of
+from fillers.results import read_scores
 
 from lengthwise import api
 from lengthwise.api import catalog
@@ -37,13 +37,13 @@ def _read_rows_faster():
 
 @pytest.mark.parametrize("page", fill.PAGES, ids=lambda page: page.name)
 def test_quoted_code_and_figures_are_up_to_date(page):
-    assert page.read_text() == fill.filled(page.read_text()), "run `make docs`"
+    assert page.read_text() == fill.fill_page(page.read_text()), "run `make docs`"
 
 
 @pytest.mark.parametrize("page", fill.PAGES, ids=lambda page: page.name)
 def test_tables_explain_their_spread(page):
     """A table with ± or medians explains the ±, and says whether seeds share their problems."""
-    for spot in fill.SPOT.finditer(page.read_text()):
+    for spot in fill.FILL_MARK.finditer(page.read_text()):
         assert " ± " not in spot[0] or "\n±: the standard error of the mean over seeds; " in spot[0]
         shared = any(text in spot[0] for text in (" on the same ", " of its own "))
         assert "\nMedian " not in spot[0] or spot[2] == "arms" or shared
@@ -67,7 +67,7 @@ def test_link_targets_exist(page):
 
 def find_blocks(page, *kinds):
     """Return a page's code blocks of these kinds, except those that ``docs/fill.py`` writes."""
-    text = fill.SPOT.sub("", page.read_text())
+    text = fill.FILL_MARK.sub("", page.read_text())
     return re.findall(rf"```(?:{'|'.join(kinds)})\n(.*?)```", text, re.DOTALL)
 
 
@@ -190,7 +190,7 @@ def test_the_commands_of_the_readme_run_in_order(working_folder, monkeypatch, ca
 
 def test_the_figure_of_the_architecture_is_up_to_date():
     """The figure shows the levels that the architecture test checks."""
-    assert draw_architecture.PAGE.read_text() == draw_architecture.drawing(), "run `make docs`"
+    assert draw_architecture.PAGE.read_text() == draw_architecture.draw_page(), "run `make docs`"
     drawn = {folder for folders in draw_architecture.read_levels() for folder in folders}
     assert drawn == set(draw_architecture.CAPTIONS)
 
@@ -204,7 +204,7 @@ def test_no_local_path_is_mentioned():
 
 def test_pages_prefer_scores_on_sealed_problems():
     """Scores on sealed problems replace others of the same run and size; the two are not averaged."""
-    rows = list(scores_of("results/notebook/binary"))
+    rows = list(read_scores("results/notebook/binary"))
     names = ("id", "stopping", "problems", "sizes")
     assert len({tuple(row[name] for name in names) for row in rows}) == len(rows)
     assert all(row["sealed"] for row in rows if row["problems"] == "uniform")

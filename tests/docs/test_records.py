@@ -7,7 +7,7 @@ import tomllib
 import pytest
 from conftest import command
 from fillers import records
-from fillers.records import Ours
+from fillers.records import OurScores
 
 from lengthwise.cli.records import read_records
 
@@ -22,10 +22,10 @@ def test_a_record_is_complete_and_its_group_is_on_the_page(record):
     assert f"<!-- fill: records docs/records.toml {record['group']} -->" in PAGE
 
 
-@pytest.mark.parametrize("missing_key", sorted(records.REQUIRED | records.OURS))
+@pytest.mark.parametrize("missing_key", sorted(records.REQUIRED_KEYS | records.OUR_KEYS))
 def test_an_incomplete_record_is_refused(missing_key):
-    record = {key: value for key, value in RECORDS[0].items() if key != missing_key or missing_key in records.OURS}
-    if missing_key in records.OURS:
+    record = {key: value for key, value in RECORDS[0].items() if key != missing_key or missing_key in records.OUR_KEYS}
+    if missing_key in records.OUR_KEYS:
         record |= {"ours": {key: value for key, value in record["ours"].items() if key != missing_key}}
     else:
         del record["ours"]
@@ -48,7 +48,7 @@ def test_an_incomplete_record_is_refused(missing_key):
 )
 def test_a_verdict_needs_a_sufficient_score_at_an_unseen_size(verdict, score, seen_sizes, message):
     record = {"group": "copy", "exact": 0.98, "ours": {"recipe": "one", "sizes": "40", "verdict": verdict}}
-    ours = Ours([score], (20,), seen_sizes, "Oracle", 1.0)
+    ours = OurScores([score], (20,), seen_sizes, "Oracle", 1.0)
     if message is None:
         records.validate_verdict(record, ours)
     else:
@@ -57,7 +57,7 @@ def test_a_verdict_needs_a_sufficient_score_at_an_unseen_size(verdict, score, se
 
 
 def test_the_package_has_the_records_of_the_page():
-    assert read_records() == json.loads(records.packaged("docs/records.toml")), "run `make docs`"
+    assert read_records() == json.loads(records.format_records_json("docs/records.toml")), "run `make docs`"
 
 
 def test_records_are_printed_by_group():

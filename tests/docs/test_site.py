@@ -25,19 +25,21 @@ def test_every_public_name_is_in_the_reference(import_builder):
     reference = import_builder("reference")
     names = [name for names in reference.group_names().values() for name in names]
     assert sorted(names) == sorted(lw.__all__)
-    texts = "\n".join(reference.pages().values())
+    texts = "\n".join(reference.build_pages().values())
     for name in names:
         assert f"{{ #{name} }}" in texts and reference.docstring_to_markdown(getattr(api, name)), name
 
 
 def test_fields_and_methods_are_explained(import_builder):
-    text = import_builder("reference").entry("Transformer") + import_builder("reference").entry("Parity")
+    text = import_builder("reference").describe_name("Transformer") + import_builder("reference").describe_name(
+        "Parity"
+    )
     assert "| `width` | `" in text and "def " not in text and "lengthwise/models/transformer.py" in text
 
 
 def test_the_navigation_has_every_page_and_every_folder_of_results(import_builder):
     build, gallery, notebooks = import_builder("build"), import_builder("gallery"), import_builder("notebooks")
-    shown = build.list_pages(build.navigation())
+    shown = build.list_pages(build.build_navigation())
     assert len(shown) == len(set(shown))
     pages = {str(path.relative_to(ROOT)) for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]}
     assert pages <= set(shown)
@@ -50,7 +52,7 @@ def test_the_navigation_has_every_page_and_every_folder_of_results(import_builde
 def test_every_table_of_the_gallery_is_on_a_page(import_builder):
     """If no folder of results had the file of a table, the table would be missing without an error."""
     for heading, (needed, write_table) in import_builder("build").TABLES.items():
-        folders = [folder for folder in import_builder("gallery").folders() if (ROOT / folder / needed).exists()]
+        folders = [folder for folder in import_builder("gallery").list_folders() if (ROOT / folder / needed).exists()]
         assert any(write_table(folder).startswith("| ") for folder in folders), heading
 
 

@@ -8,20 +8,20 @@ from collections import defaultdict
 from itertools import product
 from pathlib import Path
 
-from fillers.rows import (
+from fillers.results import (
     ROOT,
-    alike,
-    exact_by_seed,
-    maps_of,
-    median_of,
-    numbers,
-    own_scores,
-    problems_of_seeds,
-    runs_of,
-    scores_of,
-    span,
-    table_of,
-    unfitted,
+    describe_problems,
+    describe_unfitted,
+    format_median,
+    format_range,
+    format_table,
+    merge_equal_sizes,
+    parse_sizes,
+    read_exact_match,
+    read_maps,
+    read_own_rule_scores,
+    read_runs,
+    read_scores,
 )
 
 from lengthwise.api import catalog
@@ -31,65 +31,65 @@ from lengthwise.recipes.looped import METHODS, Scale, build_variation
 from lengthwise.report.matrix import MEASURED, format_cell_foot, matrix_rows
 from lengthwise.studies.looped import TEST_LENGTHS, scaled_test_length
 
-UNFITTED = " † not fitted: below .99 at its training length."
+UNFITTED_NOTE = " † not fitted: below .99 at its training length."
 
 
-def table(folder: str, problems: str, *only: str) -> str:
+def write_accuracy_table(folder: str, problem_sets: str, *sizes_and_recipes: str) -> str:
     """Write exact match by each recipe's own rule: the median over seeds (worst–best). Equal sizes on two axes are
-    written as one number. ``folder``: one, or several joined by +. ``problems``: a set of problems, or several joined
-    by commas. ``only``: sizes (numbers) and names of recipes."""
-    names = [word for word in only if not word[0].isdigit()]
-    wanted = set(only) - set(names)
-    folders, kinds = folder.split("+"), problems.split(",")
+    written as one number. ``folder`` is one folder, or several joined by +; ``problem_sets`` is one name, or several
+    joined by commas. If ``sizes_and_recipes`` are given, only these are shown."""
+    names = [word for word in sizes_and_recipes if not word[0].isdigit()]
+    wanted = set(sizes_and_recipes) - set(names)
+    folders, kinds = folder.split("+"), problem_sets.split(",")
     shares: dict[tuple[str, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     counts = set()
     for one, kind in product(folders, kinds):
-        for row, _ in own_scores(one, kind):
-            size = alike(row["sizes"])
+        for row, _ in read_own_rule_scores(one, kind):
+            size = merge_equal_sizes(row["sizes"])
             if (not names or row["recipe_name"] in names) and (not wanted or size in wanted):
                 shares[row["recipe_name"], kind][size].append(float(row["exact"]))
                 counts.add(int(row["count"]))
-    sizes = sorted({size for by_size in shares.values() for size in by_size}, key=numbers)
+    sizes = sorted({size for by_size in shares.values() for size in by_size}, key=parse_sizes)
     lines = [["", *sizes], ["---", *("---:" for _ in sizes)]]
-    unfit = {name for one in folders for name in unfitted(one)}
+    unfit = {name for one in folders for name in describe_unfitted(one)}
     for name, kind in [(name, kind) for name in names for kind in kinds] or shares:
         by_size = shares[name, kind]
         label = f"`{name}`" + f", {kind}" * (len(kinds) > 1) + " †" * (name in unfit)
-        lines.append([label, *(median_of(by_size[size]) if size in by_size else "" for size in sizes)])
+        lines.append([label, *(format_median(by_size[size]) if size in by_size else "" for size in sizes)])
     seeds = {len(values) for by_size in shares.values() for values in by_size.values() if values}
-    many = f"Median (worst–best) of {span(seeds)} seeds" if seeds != {1} else "One seed"
-    note = f"{many}, {problems_of_seeds(folders[0], span(counts))} per length."
-    note += UNFITTED * any(name in unfit for name, _ in shares)
-    return f"{table_of(lines)}\n{note}\n"
+    many = f"Median (worst–best) of {format_range(seeds)} seeds" if seeds != {1} else "One seed"
+    note = f"{many}, {describe_problems(folders[0], format_range(counts))} per length."
+    note += UNFITTED_NOTE * any(name in unfit for name, _ in shares)
+    return f"{format_table(lines)}\n{note}\n"
 
 
-def rules(folder: str, size: str, *problems: str) -> str:
+def write_rule_table(folder: str, size: str, *problems: str) -> str:
     """Write one recipe's exact match at a size by each stopping rule, with the mean number of loops that ran: a column
     for each set of problems."""
     cells: dict[str, dict[str, str]] = defaultdict(dict)
-    for row in scores_of(folder):
+    for row in read_scores(folder):
         if row["sizes"] == size and row["problems"] in problems:
             loops = row.get("ran") or row["loops"]
             cells[row["stopping"]][row["problems"]] = f"{share_text(row['exact'], 3)} ({loops:.0f})"
     lines = [["exact match (loops)", *problems], ["---", *("---:" for _ in problems)]]
     lines += [[f"`{rule}`", *(of_rule[kind] for kind in problems)] for rule, of_rule in cells.items()]
-    return table_of(lines)
+    return format_table(lines)
 
 
-def squares(*words: str) -> str:
+def write_map_table(*folders_and_sizes: str) -> str:
     """Summarize maps: the mean over all pairs of sizes up to a size (40) or in a range (21-40), and the worst cell. A
-    diagonal cell measured beyond the map gets its own row. ``words``: folders, each followed by its sizes. All maps of
-    a folder have one stopping rule."""
+    diagonal cell measured beyond the map gets its own row. Each folder is followed by its sizes. All maps of a folder
+    have one stopping rule."""
     ranges: dict[str, list[str]] = {}
-    for word in words:
+    for word in folders_and_sizes:
         if word[0].isdigit():
             ranges[next(reversed(ranges))].append(word)
         else:
             ranges[word] = []
     lines = [["", "digits", "cells", "mean", "worst cell"], ["---", "---:", "---:", "---:", "---"]]
-    maps = ((wanted, *item) for one, wanted in ranges.items() for item in maps_of(one).items())
+    maps = ((wanted, *item) for one, wanted in ranges.items() for item in read_maps(one).items())
     for wanted, (name, _, _), found in maps:
-        for low, high in map(_bounds, wanted):
+        for low, high in map(_parse_range, wanted):
             inside = {sizes: share for sizes, share in found.items() if low <= min(sizes) and max(sizes) <= high}
             if len(inside) != (high - low + 1) ** 2:
                 inside = {sizes: share for sizes, share in found.items() if sizes == (high, high)}
@@ -100,22 +100,22 @@ def squares(*words: str) -> str:
             mean = statistics.fmean(inside.values())
             where = f"{share_text(inside[worst])} at {worst[0]} × {worst[1]}"
             lines.append([f"`{name}`", square, f"{len(inside):,}", share_text(mean, 4), where])
-    return table_of(lines)
+    return format_table(lines)
 
 
-def _bounds(word: str) -> tuple[int, int]:
+def _parse_range(size_range: str) -> tuple[int, int]:
     """Parse the sizes of a map: 21-40, or 40 for 1-40."""
-    low, _, high = word.rpartition("-")
+    low, _, high = size_range.rpartition("-")
     return int(low or 1), int(high)
 
 
-def kept(folder: str, *words: str) -> str:
+def write_loop_count_table(folder: str, *words: str) -> str:
     """Write how a map changes with the number of loops: its mean over all pairs of sizes up to a size (40) or in a
-    range (21-40), after the planned number of loops and after each other measured one, or only those of ``loops=1,32``.
-    """
-    ranges = [_bounds(word) for word in words if word[0].isdigit()]
+    range (21-40), after the planned number of loops and after each other measured one. ``words`` are sizes and, to show
+    only some numbers of loops, ``loops=1,32``."""
+    ranges = [_parse_range(word) for word in words if word[0].isdigit()]
     wanted = {count for word in words if not word[0].isdigit() for count in word.removeprefix("loops=").split(",")}
-    maps = maps_of(folder)
+    maps = read_maps(folder)
     names, rules = (list(dict.fromkeys(key[part] for key in maps)) for part in (0, 1))
     shown = ["planned", *(re.sub(r"After\(loops=(\d+)\)", r"\1", rule) for rule in rules[1:])]
     if wanted:
@@ -134,43 +134,43 @@ def kept(folder: str, *words: str) -> str:
             for (_, rule, _), found in inside.items():
                 if len(found) == pairs:  # a rule that was measured at fewer has no mean over the map
                     means[rule].append(statistics.fmean(found))
-            spreads = [median_of(means[rule]) if rule in means else "" for rule in rules]
+            spreads = [format_median(means[rule]) if rule in means else "" for rule in rules]
             lines.append([f"`{name}`", *[f"{low}–{high} × {low}–{high}"] * several, *spreads])
-    return table_of(lines)
+    return format_table(lines)
 
 
-def grid(*folders: str) -> str:
-    """Write the mean over seeds of every method on every task (Fan et al. 2025) at the task's test length. ``folders``:
-    one for each task of ``TEST_LENGTHS``, in order, several of one task joined by ``+``; those in ``looped-half`` are
-    on half the range. A missing folder counts as not measured."""
+def write_method_table(*folders: str) -> str:
+    """Write the mean over seeds of every method on every task (Fan et al. 2025) at the task's test length. There is a
+    folder for each task of ``TEST_LENGTHS``, in order, or several joined by ``+``; those in ``looped-half`` are on half
+    the range. A missing folder counts as not measured."""
     scale: Scale = "half" if "looped-half" in folders[0] else "cpu"
     columns = [["", "---", *(f"`{method}`" for method in METHODS)]]
     count = 0
     for task, together in zip(TEST_LENGTHS, folders, strict=True):
         known = [folder for folder in together.split("+") if (ROOT / folder).exists()]
         sizes = size_text(build_variation(task, "fop", scale).sizes(scaled_test_length(task, scale)))
-        unfit = {name for folder in known for name in unfitted(folder)}
+        unfit = {name for folder in known for name in describe_unfitted(folder)}
         cells, seeds = [], set()
         for name in (build_variation(task, method, scale).name for method in METHODS):
-            shares = [share for folder in known for share in exact_by_seed(folder, name, sizes)]
+            shares = [share for folder in known for share in read_exact_match(folder, name, sizes)]
             cells.append(f"{share_text(statistics.fmean(shares), 3)}{' †' * (name in unfit)}" if shares else "–")
             seeds |= {len(shares)} - {0}
         count += len(cells) - cells.count("–")
-        many = f", {span(seeds)} seeds" if seeds - {1} else ""
+        many = f", {format_range(seeds)} seeds" if seeds - {1} else ""
         columns.append([f"{task} at {sizes.replace('x', ' × ')}{many}", "---:", *cells])
-    note = f"{count} of {len(METHODS) * len(TEST_LENGTHS)} cells are measured.{UNFITTED}"
-    return f"{table_of(zip(*columns, strict=True))}\n{note}\n"
+    note = f"{count} of {len(METHODS) * len(TEST_LENGTHS)} cells are measured.{UNFITTED_NOTE}"
+    return f"{format_table(zip(*columns, strict=True))}\n{note}\n"
 
 
-def arms(*folders: str) -> str:
+def write_control_table(*folders: str) -> str:
     """Compare loop, window, both and neither at the training length and at twice that, on uniform problems and each
     seed's worst family. Each folder has the name of its task."""
     names = ("both", "window", "loops", "neither")
     lines = [["", "problems", *names], ["---", "---", *("---:" for _ in names)]]
     seeds = set()
     for folder in folders:
-        task, unfit = Path(folder).name, unfitted(folder)
-        recipe, shares_of = catalog.recipe(f"control-{task}-both"), _by_seed(folder)
+        task, unfit = Path(folder).name, describe_unfitted(folder)
+        recipe, shares_of = catalog.recipe(f"control-{task}-both"), _read_seed_scores(folder)
         for size in (recipe.lengths.top, 2 * recipe.lengths.top):
             sizes = size_text(recipe.sizes(size))
             rows: tuple[list[str], list[str]] = ([], [])
@@ -178,18 +178,18 @@ def arms(*folders: str) -> str:
                 of_seeds = shares_of[name, sizes]
                 seeds.add(len(of_seeds))
                 for cells, shares in zip(rows, zip(*of_seeds, strict=True), strict=True):
-                    cells.append(median_of(list(shares)) + " †" * (name in unfit))
+                    cells.append(format_median(list(shares)) + " †" * (name in unfit))
             where = f"{task.replace('-', ' ')} at {sizes.replace('x', ' × ')}"
             lines += [[where, "uniform", *rows[0]], ["", "worst family", *rows[1]]]
-    note = f"Median of {span(seeds)} seeds (worst–best).{UNFITTED}"
-    return f"{table_of(lines)}\n{note}\n"
+    note = f"Median of {format_range(seeds)} seeds (worst–best).{UNFITTED_NOTE}"
+    return f"{format_table(lines)}\n{note}\n"
 
 
-def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
+def _read_seed_scores(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
     """Return exact match of each seed by the recipe's own rule, on uniform problems and on the lowest family, by recipe
     and size."""
     found: dict[tuple[str, str, str], dict[str, float]] = defaultdict(dict)
-    for row, _ in own_scores(folder, None):
+    for row, _ in read_own_rule_scores(folder, None):
         found[row["recipe_name"], row["sizes"], row["train_seed"]][row["problems"]] = float(row["exact"])
     shares: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
     for (recipe, sizes, _), of_kinds in found.items():
@@ -199,11 +199,11 @@ def _by_seed(folder: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
     return shares
 
 
-def matrix(folder: str) -> str:
+def write_matrix(folder: str) -> str:
     """Write every cell of a matrix: exact match on uniform problems and on the worst family at each multiple of the
     training length, the lowest family at the largest one, the cost of training, and the published score."""
     cells: dict[tuple[str, str], dict[float, Row]] = defaultdict(dict)
-    for row in matrix_rows(runs_of(folder)):
+    for row in matrix_rows(read_runs(folder)):
         cells[row["architecture"], row["task"]][row["times"]] = row
     measured = [(kind, times) for kind in MEASURED for times in MATRIX_TIMES]
     heads = ["architecture", "task", *(f"{kind} ×{times:g}" for kind, times in measured)]
@@ -216,4 +216,4 @@ def matrix(folder: str) -> str:
         line = [*labels, *("" if share is None else share_text(share) for share in shares), last["family"]]
         line += [scaled_accuracy_text(last["scaled"]), "yes" if last["fitted"] else "no", str(last["seeds"])]
         lines.append([*line, seconds.removesuffix(" s"), f"{score} ({last['paper']})" if score else ""])
-    return table_of(lines) + "\n†: scaled so that guessing is 0; *: second-hand\n"
+    return format_table(lines) + "\n†: scaled so that guessing is 0; *: second-hand\n"

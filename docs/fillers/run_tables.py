@@ -9,7 +9,7 @@ from collections import defaultdict
 from itertools import pairwise
 from pathlib import Path
 
-from fillers.rows import ROOT, unfitted
+from fillers.results import ROOT, describe_unfitted
 
 from lengthwise.base.results import worst_rows
 from lengthwise.base.score_rows import (
@@ -24,16 +24,16 @@ from lengthwise.report.card import card_cells
 from lengthwise.runs.folder import SHIPPED, RunFolder, shipped_names
 from lengthwise.runs.run import Run, load
 
-SHORT = 20  # the largest number of words of a command that a page shows in full
-USUAL = "--lengths 10,20 --seconds 600"  # options of most attacks, which the page states once
+MAX_SHOWN_WORDS = 20  # the largest number of words of a command that a page shows in full
+USUAL_ATTACK_OPTIONS = "--lengths 10,20 --seconds 600"  # options of most attacks, which the page states once
 
 
-def code(name: str) -> str:
+def write_code_block(path: str) -> str:
     """Return a file as a block of Python."""
-    return f"```python\n{(ROOT / name).read_text()}```\n"
+    return f"```python\n{(ROOT / path).read_text()}```\n"
 
 
-def command(folder: str) -> str:
+def write_command(folder: str) -> str:
     """Write how a folder's figures were made, from results/README.md: a short text in full, or the first command of a
     long one with a link."""
     accounts = {}
@@ -44,14 +44,14 @@ def command(folder: str) -> str:
     how = next((accounts[str(one)] for one in (inside, *inside.parents) if str(one) in accounts), None)
     if how is None:
         raise SystemExit(f"results/README.md does not say how {folder} was made")
-    if len(how.split()) > SHORT and (first := re.search("`(lengthwise [^`]*)`", how)):
+    if len(how.split()) > MAX_SHOWN_WORDS and (first := re.search("`(lengthwise [^`]*)`", how)):
         words = first[1].split()
-        shown = first[1] if len(words) <= SHORT else f"{' '.join(words[:2])} …"
+        shown = first[1] if len(words) <= MAX_SHOWN_WORDS else f"{' '.join(words[:2])} …"
         how = f"`{shown}`; [in full](../results/README.md)"
     return f"Made by: {how}\n"
 
 
-def costs(folder: str) -> str:
+def write_cost_table(folder: str) -> str:
     """Write the number of training runs and the processor hours of each study in a results folder, then those of
     shipped weights that belong to no study."""
     found: dict[str, list[float]] = defaultdict(list)
@@ -70,7 +70,7 @@ def costs(folder: str) -> str:
     return "".join(lines)
 
 
-def chosen(folder: str) -> str:
+def write_examined_sizes(folder: str) -> str:
     """Write, for each of the shipped weights, the sizes and problem sets that their recipe was chosen on."""
     rows = ["| weights | trained to | lengths looked at | problem sets |", "|---|---:|---|---|"]
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
@@ -80,7 +80,7 @@ def chosen(folder: str) -> str:
     return "\n".join(rows) + "\n"
 
 
-def shipped(folder: str) -> str:
+def write_shipped_scores(folder: str) -> str:
     """Write scores of shipped weights on uniform problems and the lowest family, at the training length and at the
     longest measured lengths up to 1.5 times and up to twice it; and the result of the longest attack."""
     searches = json.loads((ROOT / "lengthwise/viewer/failures.json").read_text())
@@ -93,18 +93,18 @@ def shipped(folder: str) -> str:
             for row in select_reported_rows(RunFolder(path).rows("scores"))
             if row["stopping"] == recipe.stopping.name
         ]
-        cells = [_longest(own, recipe, below, up_to) for below, up_to in pairwise((0.0, 1.0, 1.5, 2.0))]
+        cells = [_format_longest(own, recipe, below, up_to) for below, up_to in pairwise((0.0, 1.0, 1.5, 2.0))]
         search = searches.get(path.name)
         found = f"{search['failed']:,} of {search['tries']:,}" if search else "–"
-        found += f" (`{search['options']}`)" if search and search["options"] != USUAL else ""
+        found += f" (`{search['options']}`)" if search and search["options"] != USUAL_ATTACK_OPTIONS else ""
         rows.append(f"| `{path.name}` | {' | '.join(cells)} | {found} |")
     return "\n".join(rows) + "\n"
 
 
-def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str:
+def _format_longest(rows: list[Row], recipe: Recipe, min_multiple: float, max_multiple: float) -> str:
     """Format scores at the longest measured length between ``below`` and ``up_to`` times the training length."""
     top = recipe.lengths.top
-    line = (recipe.sizes(size) for size in range(int(up_to * top), int(below * top), -1))
+    line = (recipe.sizes(size) for size in range(int(max_multiple * top), int(min_multiple * top), -1))
     uniform = uniform_rows_by_size(rows)
     sizes = next((size for size in line if size in uniform), None)
     if sizes is None:
@@ -116,7 +116,7 @@ def _longest(rows: list[Row], recipe: Recipe, below: float, up_to: float) -> str
     return f"{said}" + (" ✓" if low["exact"] == 1 else f", {low['problems']} {share_text(low['exact'])}")
 
 
-def time(folder: str) -> str:
+def write_run_costs(folder: str) -> str:
     """Write the cost of a folder's runs, from runs.json."""
     runs = json.loads((ROOT / folder / "runs.json").read_text())
     by_name = defaultdict(list)
@@ -131,13 +131,13 @@ def time(folder: str) -> str:
     return "".join(lines)
 
 
-def card(*folders: str) -> str:
+def write_score_cards(*folders: str) -> str:
     """Return the score cards of several folders as one table."""
     lines = ["| recipe | trained to | chosen on | longest, per seed | longest, uniform | worst family "]
     lines[0] += "| seeds beyond | parameters | operations | CPU min |\n"
     lines.append("|---|---:|---:|---:|---:|---|---:|---:|---:|---:|\n")
     for folder in folders:
-        unfit = unfitted(folder)
+        unfit = describe_unfitted(folder)
         for row in json.loads((ROOT / folder / "card.json").read_text()):
             _, *cells = card_cells(row).values()
             lines.append(f"| `{row['recipe']}`{unfit.get(row['recipe'], '')} | {' | '.join(cells)} |\n")

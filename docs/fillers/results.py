@@ -16,18 +16,18 @@ from lengthwise.report.publish import run_columns
 from lengthwise.report.results_folder import PublishedRun, read_published_runs
 
 ROOT = Path(__file__).parents[2]
-WITHIN = 1.3  # a recipe may be chosen on sizes up to this multiple of its training length
+MAX_CHOICE_MULTIPLE = 1.3  # a recipe may be chosen on sizes up to this multiple of its training length
 
 
-def unfitted(folder: str) -> dict[str, str]:
+def describe_unfitted(folder: str) -> dict[str, str]:
     """Return a note for each recipe that has not learned its training length, by name; judged on all problems of that
     length if these were measured, else on a sample."""
     runs: dict[tuple[str, str], list[Row]] = defaultdict(list)
     tops = {}
-    for row, recipe in own_scores(folder, None):
-        if numbers(row["sizes"]) == trained_to(recipe["lengths"], row["sizes"]):
-            runs[row["recipe_name"], row["train_seed"]].append(row | {"sizes": numbers(row["sizes"])})
-            tops[row["recipe_name"]] = max(numbers(row["sizes"]))
+    for row, recipe in read_own_rule_scores(folder, None):
+        if parse_sizes(row["sizes"]) == find_training_sizes(recipe["lengths"], row["sizes"]):
+            runs[row["recipe_name"], row["train_seed"]].append(row | {"sizes": parse_sizes(row["sizes"])})
+            tops[row["recipe_name"]] = max(parse_sizes(row["sizes"]))
     shares: dict[str, list[float]] = defaultdict(list)
     for (name, _), rows in runs.items():
         shares[name] += [float(row["exact"]) for row in training_length_rows(rows, rows[0]["sizes"])]
@@ -36,47 +36,47 @@ def unfitted(folder: str) -> dict[str, str]:
     return {name: f" ({text})" for name, text in said.items() if text}
 
 
-def own_scores(folder: str, problems: str | None = "uniform") -> Iterator[tuple[Row, dict]]:
+def read_own_rule_scores(folder: str, problems: str | None = "uniform") -> Iterator[tuple[Row, dict]]:
     """Yield scores by each recipe's own rule on a set of problems, or on all sets if None, each with its recipe."""
-    recipes = recipes_of(folder)
-    for row in scores_of(folder):
+    recipes = read_recipes(folder)
+    for row in read_scores(folder):
         if problems in (None, row["problems"]) and row["stopping"] == row["own_rule"]:
             yield row, recipes[row["recipe_name"]]
 
 
-def recipes_of(folder: str) -> dict[str, dict]:
+def read_recipes(folder: str) -> dict[str, dict]:
     """Return the recipes of a folder's runs as JSON objects, by name."""
     return {run["recipe_name"]: run["recipe"] for run in json.loads((ROOT / folder / "runs.json").read_text())}
 
 
 @cache
-def outlines_of(folder: str) -> dict[str, RunOutline]:
+def read_outlines(folder: str) -> dict[str, RunOutline]:
     """Return the outlines of a folder's runs, by recipe name."""
-    return {run.outline.name: run.outline for run in runs_of(folder)}
+    return {run.outline.name: run.outline for run in read_runs(folder)}
 
 
 @cache
-def runs_of(folder: str) -> Sequence[PublishedRun]:
+def read_runs(folder: str) -> Sequence[PublishedRun]:
     """Return the published runs of a folder."""
     return read_published_runs(ROOT / folder)
 
 
 @cache  # pages ask for the same folders some hundred times
-def scores_of(folder: str) -> Sequence[Row]:
+def read_scores(folder: str) -> Sequence[Row]:
     """Return the scores of a folder; of repeated measurements, only the valid one."""
     return [
         run_columns(run) | row | {"own_rule": run.outline.stopping, "sizes": size_text(row["sizes"])}
-        for run in runs_of(folder)
+        for run in read_runs(folder)
         for row in select_reported_rows(run.rows("scores"))
     ]
 
 
-def problems_of_seeds(folder: str, count: str) -> str:
+def describe_problems(folder: str, count: str) -> str:
     """Describe the problems of a folder's seeds: how many, and whether all seeds share them."""
     seeds: dict[str, set[str]] = defaultdict(set)
-    for row in scores_of(folder):
+    for row in read_scores(folder):
         seeds[row["recipe_name"]].add(row["train_seed"])
-    sealed = {bool(row.get("sealed")) for row in scores_of(folder) if row["problems"] == "uniform"}
+    sealed = {bool(row.get("sealed")) for row in read_scores(folder) if row["problems"] == "uniform"}
     if max(map(len, seeds.values()), default=0) < 2:
         return f"{count} fresh problems"
     if sealed == {True}:
@@ -85,53 +85,53 @@ def problems_of_seeds(folder: str, count: str) -> str:
 
 
 @cache
-def maps_of(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:
+def read_maps(folder: str) -> dict[tuple[str, str, str], dict[tuple[int, ...], float]]:
     """Return exact match on uniform problems by size, for each recipe, rule and seed."""
     found: dict[tuple[str, str, str], dict[tuple[int, ...], float]] = defaultdict(dict)
-    for row in scores_of(folder):
+    for row in read_scores(folder):
         if row["problems"] == "uniform":
             of_seed = found[row["recipe_name"], row["stopping"], row["train_seed"]]
-            of_seed[numbers(row["sizes"])] = float(row["exact"])
+            of_seed[parse_sizes(row["sizes"])] = float(row["exact"])
     return found
 
 
-def exact_by_seed(folder: str, recipe: str, sizes: str) -> list[float]:
+def read_exact_match(folder: str, recipe: str, sizes: str) -> list[float]:
     """Return exact match of each seed on uniform problems."""
-    rows = [row for row, _ in own_scores(folder) if (row["recipe_name"], row["sizes"]) == (recipe, sizes)]
+    rows = [row for row, _ in read_own_rule_scores(folder) if (row["recipe_name"], row["sizes"]) == (recipe, sizes)]
     return list({row["train_seed"]: float(row["exact"]) for row in rows}.values())
 
 
-def numbers(sizes: str) -> tuple[int, ...]:
+def parse_sizes(sizes: str) -> tuple[int, ...]:
     """Parse sizes written like 2x15."""
     return tuple(map(int, sizes.split("x")))
 
 
-def trained_to(lengths: dict, sizes: str) -> tuple[int, ...]:
+def find_training_sizes(lengths: dict, sizes: str) -> tuple[int, ...]:
     """Return the longest training sizes of a recipe with these lengths, on as many axes as ``sizes`` has."""
     top = lengths["top"] if "top" in lengths else max(lengths["sizes"])
     return tuple(min(top, short) for short in lengths.get("most") or [top] * len(sizes.split("x")))
 
 
-def alike(sizes: str) -> str:
+def merge_equal_sizes(sizes: str) -> str:
     """Return one number for equal sizes (8x8 → 8), else the sizes."""
     each = set(sizes.split("x"))
     return sizes if len(each) > 1 else each.pop()
 
 
-def median_of(values: list[float]) -> str:
+def format_median(values: list[float]) -> str:
     """Format the median over seeds, with the lowest and the highest if they differ."""
     low, high = min(values), max(values)
     spread = "" if low == high else f" ({share_text(low, 3)}–{share_text(high, 3)})"
     return f"{share_text(statistics.median(values), 3)}{spread}"
 
 
-def span(values: set[int]) -> str:
+def format_range(values: set[int]) -> str:
     """Format a whole number, or the lowest and the highest of several."""
     low, high = min(values), max(values)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def table_of(cells: Iterable[Iterable[str]]) -> str:
+def format_table(cells: Iterable[Iterable[str]]) -> str:
     """Return a Markdown table of rows of cells; the row below the heading holds dashes only."""
     lines = [list(line) for line in cells]
     bars = ["|" if {*line} <= {"---", "---:"} else " | " for line in lines]
