@@ -15,7 +15,7 @@ from torch import Tensor
 from lengthwise.base.types import Problems
 from lengthwise.evaluation.answers import gather_slots, predict_by_rules
 from lengthwise.evaluation.scores import split_batches
-from lengthwise.experiment.data import evaluation_problems
+from lengthwise.experiment.data import draw_recipe_problems
 from lengthwise.experiment.stopping import MaxConfidence, Oracle, Stopping
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.runs.run import Weights, load
@@ -91,7 +91,7 @@ def main() -> None:
     torch.set_num_threads(1)
     weights = load("looped-parity")
     weights.model.eval()
-    every = Problems.join([evaluation_problems(weights.recipe, length, SAMPLES, seed=0) for length in LENGTHS])
+    every = Problems.join([draw_recipe_problems(weights.recipe, length, SAMPLES, seed=0) for length in LENGTHS])
     problems = every.take(torch.randperm(len(every), generator=torch.Generator().manual_seed(0)))
     result = {name: measure(weights, problems, rule) for name, rule in RULES.items()}
     met = all(found["ratio"] >= 2 and not found["unlike"] for found in result.values())

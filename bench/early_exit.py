@@ -15,8 +15,8 @@ from common import QUICK, print_result, spread
 from lengthwise.base.types import Batch
 from lengthwise.evaluation.answers import Predictions, predict_by_rules, trace_loops
 from lengthwise.evaluation.scores import split_batches
-from lengthwise.experiment.data import evaluation_problems
-from lengthwise.experiment.stopping import choose_loops, loop_limits
+from lengthwise.experiment.data import draw_recipe_problems
+from lengthwise.experiment.stopping import choose_loops, compute_loop_limits
 from lengthwise.runners.cpu import transformer
 from lengthwise.runs.run import Weights, load
 
@@ -39,7 +39,7 @@ def predict_from_trace(weights: Weights, batch: Batch) -> Predictions:
     """Return the answers of the loops that the rule chooses from a trace of all loops."""
     model, recipe, rule = weights.model, weights.recipe, weights.recipe.stopping
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
-    limit = loop_limits(rule, planned)
+    limit = compute_loop_limits(rule, planned)
     found = trace_loops(model, batch, limit, recipe.layout.end_id(recipe.task))
     chosen = choose_loops(rule, replace(found, loops=limit), planned, limit)
     return Predictions(found.predictions[chosen - 1, row], found.confidence[chosen - 1, row], chosen, loops_run=limit)
@@ -63,7 +63,7 @@ def measure(name: str, kind: str, samples: int, size: int, claim: float) -> dict
     weights.model.eval()
     recipe = weights.recipe
     samples, size, repeats = (8, 6, 1) if QUICK else (samples, size, 3)
-    problems = evaluation_problems(recipe, recipe.sizes(size), samples, seed=0, kind=kind)
+    problems = draw_recipe_problems(recipe, recipe.sizes(size), samples, seed=0, kind=kind)
     batches = [batch for _, batch in split_batches(recipe, problems)]
     times: dict[str, list[float]] = {way: [] for way in PREDICTORS}
     found = {}

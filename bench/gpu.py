@@ -48,7 +48,7 @@ from lengthwise.runners import Runner
 from lengthwise.runners.compiled import has_dropout
 from lengthwise.runners.loop_graphs import LoopGraphs
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.folder import shipped_names
+from lengthwise.runs.folder import list_shipped_weights
 from lengthwise.runs.run import Run, load
 from lengthwise.training.arithmetic import autocast, computation_settings
 from lengthwise.training.choice import Bf16, RunnerChoice
@@ -84,7 +84,7 @@ def published_recipe(name: str, *, quick: bool, **changes) -> Recipe:
 
 def shipped_recipes() -> list[Recipe]:
     """Return the recipes of all shipped weights."""
-    return [simplify(load(name).recipe, batch=16) for name in shipped_names()]
+    return [simplify(load(name).recipe, batch=16) for name in list_shipped_weights()]
 
 
 def loss_and_gradients(recipe: Recipe, runner: Runner, step: int) -> list[torch.Tensor]:
@@ -218,7 +218,7 @@ def overall_difference(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> fl
 def measure_evaluation(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
     """Measure a pass without gradients at a recipe's longest training length."""
     recipe = published_recipe(name, quick=quick)
-    problems = data.evaluation_problems(recipe, recipe.lengths.top, 4 if quick else 1000, seed=0)
+    problems = data.draw_recipe_problems(recipe, recipe.lengths.top, 4 if quick else 1000, seed=0)
     batch, model, found, logits = recipe.layout.write(problems, recipe.task), recipe.build().to(device).eval(), {}, {}
     loops = recipe.loops.planned(batch.rounds)
     for kind in (Plain, LoopGraphs):
@@ -396,7 +396,7 @@ def try_measurement(what: str, name: str, measure: Callable[[], Measured]) -> Me
 
 def measure_parts(device: torch.device, parts: Sequence[str], only: Sequence[str], *, quick: bool) -> dict:
     start, count = time.perf_counter(), 10 if quick else 1000
-    names = ["looped-parity"] if quick else shipped_names()
+    names = ["looped-parity"] if quick else list_shipped_weights()
     recipes = [published_recipe("looped-parity", quick=True).change(["lengths.top=4"])] if quick else shipped_recipes()
     known, few = {recipe.name: recipe for recipe in recipes}, PUBLISHED[: 1 if quick else 2]
     ways: dict[str, tuple[Sequence[str], Callable[[str], Measured]]] = {

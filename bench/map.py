@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lengthwise.base.types import Batch
 from lengthwise.evaluation.answers import Predictions, decode, decode_without_cache, gather_slots, predict
-from lengthwise.experiment.data import evaluation_problems
+from lengthwise.experiment.data import draw_recipe_problems
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.runs.run import Weights, load
 
@@ -37,7 +37,7 @@ def main() -> None:
     times: dict[str, list[float]] = {name: [] for name in WAYS}
     shares, equal = [], True
     for size in CELLS:
-        batch = recipe.layout.write(evaluation_problems(recipe, size, SAMPLES, seed=0), recipe.task)
+        batch = recipe.layout.write(draw_recipe_problems(recipe, size, SAMPLES, seed=0), recipe.task)
         found = {}
         for name, how in WAYS.items():
             seconds, found[name] = time_and_judge(how, weights, batch)

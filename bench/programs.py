@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from common import QUICK, print_result
 
-from lengthwise.experiment.data import fresh_problems
+from lengthwise.experiment.data import draw_fresh_problems
 from lengthwise.rasp.program import Program, check_program, execute
 from lengthwise.rasp.programs import PUBLISHED_TASKS, find_program
 from lengthwise.tasks.arithmetic import Addition
@@ -18,7 +18,7 @@ POSITIONS = 20_000  # in all rows run at once: some programs compare all pairs o
 
 def count_right(runner: Program, size: Sequence[int]) -> int:
     """Return the number of problems of this size that a program solves in every symbol and in T(n) rounds."""
-    problems = fresh_problems(runner.task, size, COUNT, seed=0)
+    problems = draw_fresh_problems(runner.task, size, COUNT, seed=0)
     rows, found = max(1, POSITIONS // (3 * max(size))), 0
     for start in range(0, COUNT, rows):
         part = problems.take(slice(start, start + rows))

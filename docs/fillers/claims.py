@@ -21,7 +21,7 @@ from fillers.results import (
     read_own_rule_scores,
 )
 
-from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, share_text, size_text
+from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, format_share, format_size
 
 VERDICTS = ("agrees", "better, none fitted", "disagrees", "undecided")
 COLUMNS = ("claim", "at", "here", "earlier seeds", "verdict")
@@ -144,7 +144,7 @@ def _format_share(claim: Row, recipe: str, shares: list[float]) -> str:
     if not shares:
         return "–"
     low = None if claim["agrees"].startswith("<=") else _worst_family(claim, recipe)
-    return share_text(statistics.fmean(shares), 3) + (f" ({low[1]} {share_text(low[0])})" if low else "")
+    return format_share(statistics.fmean(shares), 3) + (f" ({low[1]} {format_share(low[0])})" if low else "")
 
 
 def _worst_family(claim: Row, recipe: str) -> tuple[float, str] | None:
@@ -175,12 +175,12 @@ def _read_figures(claim: Row, recipe: str) -> list[float]:
     if "-" in sizes:
         rule = re.sub(r"(\d+) loops?", r"After(loops=\1)", stop) or "Oracle"
         maps = [found for key, found in read_maps(folder).items() if key[:2] == (recipe, rule)]
-        cells = [[exact for at, exact in found.items() if _has_sizes(claim, size_text(at))] for found in maps]
+        cells = [[exact for at, exact in found.items() if _has_sizes(claim, format_size(at))] for found in maps]
         return [statistics.fmean(shares) for shares in cells]
     if not stop:
         return read_exact_match(folder, recipe, sizes)
     rows = json.loads((ROOT / folder / f"stopping-{recipe}.json").read_text())
-    rows = [row for row in rows if size_text(row["sizes"]) == sizes]
+    rows = [row for row in rows if format_size(row["sizes"]) == sizes]
     if stop == "per batch":
         return [row["chosen"]["batch"]["exact"] for row in rows]
     more = int(stop.removeprefix("T(n)").replace(" ", ""))

@@ -26,7 +26,7 @@ from fillers.results import (
 
 from lengthwise.api import catalog
 from lengthwise.base.results import MATRIX_TIMES
-from lengthwise.base.score_rows import Row, scaled_accuracy_text, share_text, size_text
+from lengthwise.base.score_rows import Row, format_scaled, format_share, format_size
 from lengthwise.recipes.looped import METHODS, Scale, build_variation
 from lengthwise.report.matrix import MEASURED, format_cell_foot, matrix_rows
 from lengthwise.studies.looped import TEST_LENGTHS, scaled_test_length
@@ -70,7 +70,7 @@ def write_rule_table(folder: str, size: str, *problems: str) -> str:
     for row in read_scores(folder):
         if row["sizes"] == size and row["problems"] in problems:
             loops = row.get("ran") or row["loops"]
-            cells[row["stopping"]][row["problems"]] = f"{share_text(row['exact'], 3)} ({loops:.0f})"
+            cells[row["stopping"]][row["problems"]] = f"{format_share(row['exact'], 3)} ({loops:.0f})"
     lines = [["exact match (loops)", *problems], ["---", *("---:" for _ in problems)]]
     lines += [[f"`{rule}`", *(of_rule[kind] for kind in problems)] for rule, of_rule in cells.items()]
     return format_table(lines)
@@ -98,8 +98,8 @@ def write_map_table(*folders_and_sizes: str) -> str:
             worst = min(inside, key=lambda sizes: inside[sizes])
             square = f"{low}–{high} × {low}–{high}" if len(inside) > 1 else f"{high} × {high}"
             mean = statistics.fmean(inside.values())
-            where = f"{share_text(inside[worst])} at {worst[0]} × {worst[1]}"
-            lines.append([f"`{name}`", square, f"{len(inside):,}", share_text(mean, 4), where])
+            where = f"{format_share(inside[worst])} at {worst[0]} × {worst[1]}"
+            lines.append([f"`{name}`", square, f"{len(inside):,}", format_share(mean, 4), where])
     return format_table(lines)
 
 
@@ -148,12 +148,12 @@ def write_method_table(*folders: str) -> str:
     count = 0
     for task, together in zip(TEST_LENGTHS, folders, strict=True):
         known = [folder for folder in together.split("+") if (ROOT / folder).exists()]
-        sizes = size_text(build_variation(task, "fop", scale).sizes(scaled_test_length(task, scale)))
+        sizes = format_size(build_variation(task, "fop", scale).sizes(scaled_test_length(task, scale)))
         unfit = {name for folder in known for name in describe_unfitted(folder)}
         cells, seeds = [], set()
         for name in (build_variation(task, method, scale).name for method in METHODS):
             shares = [share for folder in known for share in read_exact_match(folder, name, sizes)]
-            cells.append(f"{share_text(statistics.fmean(shares), 3)}{' †' * (name in unfit)}" if shares else "–")
+            cells.append(f"{format_share(statistics.fmean(shares), 3)}{' †' * (name in unfit)}" if shares else "–")
             seeds |= {len(shares)} - {0}
         count += len(cells) - cells.count("–")
         many = f", {format_range(seeds)} seeds" if seeds - {1} else ""
@@ -172,7 +172,7 @@ def write_control_table(*folders: str) -> str:
         task, unfit = Path(folder).name, describe_unfitted(folder)
         recipe, shares_of = catalog.recipe(f"control-{task}-both"), _read_seed_scores(folder)
         for size in (recipe.lengths.top, 2 * recipe.lengths.top):
-            sizes = size_text(recipe.sizes(size))
+            sizes = format_size(recipe.sizes(size))
             rows: tuple[list[str], list[str]] = ([], [])
             for name in (f"control-{task}-{arm}" for arm in names):
                 of_seeds = shares_of[name, sizes]
@@ -213,7 +213,7 @@ def write_matrix(folder: str) -> str:
         last = rows[max(rows)]
         shares = [rows[times][kind] if times in rows else None for kind, times in measured]
         score, seconds = format_cell_foot(last)
-        line = [*labels, *("" if share is None else share_text(share) for share in shares), last["family"]]
-        line += [scaled_accuracy_text(last["scaled"]), "yes" if last["fitted"] else "no", str(last["seeds"])]
+        line = [*labels, *("" if share is None else format_share(share) for share in shares), last["family"]]
+        line += [format_scaled(last["scaled"]), "yes" if last["fitted"] else "no", str(last["seeds"])]
         lines.append([*line, seconds.removesuffix(" s"), f"{score} ({last['paper']})" if score else ""])
     return format_table(lines) + "\n†: scaled so that guessing is 0; *: second-hand\n"

@@ -22,7 +22,7 @@ from fillers.results import (
 )
 
 from lengthwise.api import catalog
-from lengthwise.base.score_rows import share_text, size_text
+from lengthwise.base.score_rows import format_share, format_size
 
 REQUIRED_KEYS = {"group", "system", "paper", "trained_to", "tested_at", "score", "seeds", "told", "source", "standing"}
 OUR_KEYS = {"folder", "recipe", "sizes", "told", "verdict", "reason"}
@@ -152,13 +152,13 @@ def _describe_ours(entry: dict[str, str] | None) -> str:
         return ""
     ours = read_our_scores(entry)
     count = len(ours.seed_scores)
-    worst = f" (worst of {count}: {share_text(min(ours.seed_scores), 3)})"
-    score = share_text(ours.mean, 3) + (", one seed" if count == 1 else worst)
+    worst = f" (worst of {count}: {format_share(min(ours.seed_scores), 3)})"
+    score = format_share(ours.mean, 3) + (", one seed" if count == 1 else worst)
     loops_given = "given T(n)" if ours.stopping == "Oracle" else f"stops by `{ours.stopping}`"
     if read_recipes(entry["folder"])[entry["recipe"]]["loops"]["kind"] == "Constant" and ours.stopping == "Oracle":
         loops_given = "equal depth at every length"
     unfit = describe_unfitted(entry["folder"]).get(entry["recipe"], "")
-    lengths = f"{_space_sizes(size_text(ours.training_sizes))} → {_space_sizes(entry['sizes'])}"
+    lengths = f"{_space_sizes(format_size(ours.training_sizes))} → {_space_sizes(entry['sizes'])}"
     row = f"`{entry['recipe']}`{unfit}, {lengths}: **{score}**; {loops_given}"
     return f" *Ours: {entry['verdict']}*, {row}. {entry['reason'][0].upper()}{entry['reason'][1:]}."
 

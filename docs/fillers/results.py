@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from lengthwise.base.results import RunOutline
-from lengthwise.base.score_rows import Row, select_reported_rows, share_text, size_text, training_length_rows
+from lengthwise.base.score_rows import Row, format_share, format_size, select_reported_rows, select_training_length_rows
 from lengthwise.report import describe_misfit
 from lengthwise.report.publish import run_columns
 from lengthwise.report.results_folder import PublishedRun, read_published_runs
@@ -30,7 +30,7 @@ def describe_unfitted(folder: str) -> dict[str, str]:
             tops[row["recipe_name"]] = max(parse_sizes(row["sizes"]))
     shares: dict[str, list[float]] = defaultdict(list)
     for (name, _), rows in runs.items():
-        shares[name] += [float(row["exact"]) for row in training_length_rows(rows, rows[0]["sizes"])]
+        shares[name] += [float(row["exact"]) for row in select_training_length_rows(rows, rows[0]["sizes"])]
     shares = {name: found for name, found in shares.items() if found}
     said = {name: describe_misfit(statistics.fmean(found), tops[name]) for name, found in shares.items()}
     return {name: f" ({text})" for name, text in said.items() if text}
@@ -65,7 +65,7 @@ def read_runs(folder: str) -> Sequence[PublishedRun]:
 def read_scores(folder: str) -> Sequence[Row]:
     """Return the scores of a folder; of repeated measurements, only the valid one."""
     return [
-        run_columns(run) | row | {"own_rule": run.outline.stopping, "sizes": size_text(row["sizes"])}
+        run_columns(run) | row | {"own_rule": run.outline.stopping, "sizes": format_size(row["sizes"])}
         for run in read_runs(folder)
         for row in select_reported_rows(run.rows("scores"))
     ]
@@ -121,8 +121,8 @@ def merge_equal_sizes(sizes: str) -> str:
 def format_median(values: list[float]) -> str:
     """Format the median over seeds, with the lowest and the highest if they differ."""
     low, high = min(values), max(values)
-    spread = "" if low == high else f" ({share_text(low, 3)}–{share_text(high, 3)})"
-    return f"{share_text(statistics.median(values), 3)}{spread}"
+    spread = "" if low == high else f" ({format_share(low, 3)}–{format_share(high, 3)})"
+    return f"{format_share(statistics.median(values), 3)}{spread}"
 
 
 def format_range(values: set[int]) -> str:

@@ -11,17 +11,17 @@ from pathlib import Path
 
 from fillers.results import ROOT, describe_unfitted
 
-from lengthwise.base.results import worst_rows
+from lengthwise.base.results import select_worst_families
 from lengthwise.base.score_rows import (
     Row,
+    format_share,
+    format_size,
     select_reported_rows,
-    share_text,
-    size_text,
-    uniform_rows_by_size,
+    select_uniform_rows,
 )
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.card import card_cells
-from lengthwise.runs.folder import SHIPPED, RunFolder, shipped_names
+from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped_weights
 from lengthwise.runs.run import Run, load
 
 MAX_SHOWN_WORDS = 20  # the largest number of words of a command that a page shows in full
@@ -61,7 +61,7 @@ def write_cost_table(folder: str) -> str:
         for run in json.loads(page.read_text()):
             published.add(run["id"])
             found[study].append(run["cpu_s"] / 3600)
-    others = [run for name in shipped_names() if (run := Run.open(SHIPPED / name)).recipe.id not in published]
+    others = [run for name in list_shipped_weights() if (run := Run.open(SHIPPED / name)).recipe.id not in published]
     found["weights"] = [run.about()["cpu_s"] / 3600 for run in others]
     every = [hours for each in found.values() for hours in each]
     lines = ["| results | training runs | processor hours |\n|---|---:|---:|\n"]
@@ -76,7 +76,7 @@ def write_examined_sizes(folder: str) -> str:
     for weights in sorted(path.name for path in (ROOT / folder).iterdir()):
         recipe = load(weights).recipe
         sizes = ", ".join(map(str, recipe.examined_sizes)) or "validation loss only"
-        rows.append(f"| `{weights}` | {size_text(recipe.tops)} | {sizes} | {', '.join(recipe.chosen_on.problems)} |")
+        rows.append(f"| `{weights}` | {format_size(recipe.tops)} | {sizes} | {', '.join(recipe.chosen_on.problems)} |")
     return "\n".join(rows) + "\n"
 
 
@@ -105,15 +105,15 @@ def _format_longest(rows: list[Row], recipe: Recipe, min_multiple: float, max_mu
     """Format scores at the longest measured length between ``below`` and ``up_to`` times the training length."""
     top = recipe.lengths.top
     line = (recipe.sizes(size) for size in range(int(max_multiple * top), int(min_multiple * top), -1))
-    uniform = uniform_rows_by_size(rows)
+    uniform = select_uniform_rows(rows)
     sizes = next((size for size in line if size in uniform), None)
     if sizes is None:
         return "–"
-    said = f"{size_text(sizes)}: {share_text(uniform[sizes]['exact'], 3)}"
-    if not (lowest := worst_rows(row for row in rows if tuple(row["sizes"]) == sizes)):
+    said = f"{format_size(sizes)}: {format_share(uniform[sizes]['exact'], 3)}"
+    if not (lowest := select_worst_families(row for row in rows if tuple(row["sizes"]) == sizes)):
         return said
     (low,) = lowest
-    return f"{said}" + (" ✓" if low["exact"] == 1 else f", {low['problems']} {share_text(low['exact'])}")
+    return f"{said}" + (" ✓" if low["exact"] == 1 else f", {low['problems']} {format_share(low['exact'])}")
 
 
 def write_run_costs(folder: str) -> str:

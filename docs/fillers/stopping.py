@@ -6,7 +6,7 @@ import json
 
 from fillers.results import ROOT, format_table
 
-from lengthwise.base.score_rows import share_text, size_text
+from lengthwise.base.score_rows import format_share, format_size
 
 
 def write_loop_table(path: str) -> str:
@@ -20,8 +20,8 @@ def write_loop_table(path: str) -> str:
         planned = row["planned"]
         around = [row["exact"][planned - 1 + more] for more in shown.values()]
         rules = [row["chosen"][rule] for rule in ("example", "batch")]
-        stops = [f"{share_text(rule['exact'], 3)} (after {rule['mean']:.1f} loops)" for rule in rules]
-        size = size_text(row["sizes"])
-        lines.append([size, str(planned), *(share_text(share, 3) for share in around), *stops])
+        stops = [f"{format_share(rule['exact'], 3)} (after {rule['mean']:.1f} loops)" for rule in rules]
+        size = format_size(row["sizes"])
+        lines.append([size, str(planned), *(format_share(share, 3) for share in around), *stops])
     which = "" if len(rows) == len(found) else f", of seed {rows[0]['train_seed']}"
     return f"{format_table(lines)}\n{rows[0]['count']} fresh problems per length{which}.\n"

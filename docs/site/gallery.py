@@ -10,7 +10,7 @@ from pathlib import Path
 
 from lengthwise.base.errors import UsageError
 from lengthwise.report.results_folder import is_results_folder, read_published_runs
-from lengthwise.runs.folder import SHIPPED, shipped_names
+from lengthwise.runs.folder import SHIPPED, list_shipped_weights
 from lengthwise.runs.run import load
 from lengthwise.viewer.report import report_page
 from lengthwise.viewer.viewer import viewer_page
@@ -60,7 +60,7 @@ def build_pages(tables: Tables) -> dict[str, str | bytes]:
 def build_viewer_pages() -> dict[str, str]:
     """Return the pages of all shipped models that can run in a page."""
     found = {}
-    for name in shipped_names():
+    for name in list_shipped_weights():
         try:
             found[name] = viewer_page([load(SHIPPED / name)])
         except UsageError:  # no page can run it

@@ -27,7 +27,7 @@ from lengthwise.base.types import Batch, Inputs, Kind, Loss, Problems, Purpose, 
 from lengthwise.evaluation.families import family_rules, family_samples, scores_with_progress
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES
 from lengthwise.evaluation.solver import Answer, Solver, load
-from lengthwise.experiment.data import check_test_problems, default_sizes
+from lengthwise.experiment.data import check_test_problems, choose_default_sizes
 from lengthwise.experiment.layout import FullOutput, Grid, Labelled, Layout, NextToken, Pairs, Tagged
 from lengthwise.experiment.lengths import (
     Curriculum,
@@ -258,7 +258,7 @@ def evaluate(
     own_run = arguments.find_run_for_scores(weights) if save else None
     resolved = arguments.resolve_weights(weights, device, task=task, layout=layout, loops=loops, trained_to=trained_to)
     recipe, name = resolved.recipe, resolved.name
-    sizes = list(default_sizes(recipe)) if lengths is None else arguments.resolve_sizes(lengths, recipe.task)
+    sizes = list(choose_default_sizes(recipe)) if lengths is None else arguments.resolve_sizes(lengths, recipe.task)
     rules = arguments.resolve_stopping(stopping) or [recipe.stopping]
     max_samples = (MAX_SAMPLES if precision else SAMPLES) if samples is None else samples
     fields.validate(Count, max_samples, "samples")

@@ -26,7 +26,7 @@ from lengthwise.models import Model, ModelSpec
 from lengthwise.models.external import ExternalModule
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.objectives import Final
-from lengthwise.runs.run import Run, Weights, choose_device, read_recipe, weights_folder
+from lengthwise.runs.run import Run, Weights, choose_device, find_weights_folder, read_recipe
 from lengthwise.runs.run import load as load_weights
 from lengthwise.tasks import Task
 from lengthwise.training.checkpoint import continue_from
@@ -161,7 +161,7 @@ def build_training_recipe(
     parent_folder = parent.folder if isinstance(parent, Run) else parent
     if parent_folder is not None and (recipe is None or (isinstance(recipe, str) and "=" in recipe)):
         changes = (recipe, *changes) if isinstance(recipe, str) else changes
-        recipe = read_recipe(weights_folder(parent_folder))
+        recipe = read_recipe(find_weights_folder(parent_folder))
     chosen = resolve_recipe(recipe, task)
     if settings["model"] is not None and isinstance(recipe, (ModelSpec, nn.Module)):
         raise UsageError(f"model: {type(recipe).__name__} is a model already; give only one")

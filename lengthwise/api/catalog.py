@@ -14,7 +14,7 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import quote_value
-from lengthwise.base.fields import Config, build, dataclass_subclasses, part_classes, suggest, to_kebab_case
+from lengthwise.base.fields import Config, build, find_part_classes, iterate_subclasses, suggest, to_kebab_case
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.lengths import Lengths
@@ -39,7 +39,7 @@ PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, 
 def parts() -> dict[str, dict[str, type[Config]]]:
     """Return the classes of parts of recipes by kind and name, including those of imported user modules."""
     import_parts()
-    return {name: part_classes(base) for name, base in PARTS.items()}
+    return {name: find_part_classes(base) for name, base in PARTS.items()}
 
 
 def _find_functions(modules: Iterable[ModuleType], return_type: Any) -> dict[str, Callable[..., Any]]:
@@ -102,8 +102,8 @@ def add_module(module: ModuleType) -> None:
     UsageError if a name is taken."""
     parts()  # raises UsageError for names of the package's parts
     for base in PARTS.values():
-        defined = {cls for cls in dataclass_subclasses(base) if cls.__module__ == module.__name__}
-        for other in {*dataclass_subclasses(base)} - defined:
+        defined = {cls for cls in iterate_subclasses(base) if cls.__module__ == module.__name__}
+        for other in {*iterate_subclasses(base)} - defined:
             # Skip classes that were redefined, e.g. by a reload.
             is_current = vars(sys.modules.get(other.__module__, other)).get(other.__name__) is other
             if is_current and other.__name__ in {cls.__name__ for cls in defined}:
@@ -125,7 +125,7 @@ def find_definitions(
     module: ModuleType,
 ) -> tuple[list[type[Config]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
     """Return the parts, recipes and studies that a user's own module defines."""
-    kinds = [*parts().values(), part_classes(Schedule)]
+    kinds = [*parts().values(), find_part_classes(Schedule)]
     classes = [cls for classes in kinds for cls in classes.values() if cls.__module__ == module.__name__]
     return classes, _find_recipes([module]), _find_functions([module], Study)
 
@@ -163,7 +163,7 @@ def _find_by_name(kind: str, name: str, candidates: dict[str, Any]) -> Any:
         count = len(candidates)
         choices = f"of: {', '.join(candidates)}" if count <= 40 else f"of the {count} that `lengthwise list` has"
         advice = suggest(name, candidates) if isinstance(name, str) else ""
-        if kind == "recipe" and name in {to_kebab_case(kind) for kind in part_classes(Task)}:
+        if kind == "recipe" and name in {to_kebab_case(kind) for kind in find_part_classes(Task)}:
             of_task = [other for other in candidates if other.endswith(f"-{name}")]
             advice = f"; it is a task, with e.g. the recipe {of_task[0]}" if of_task else "; it is a task"
         elif kind == "recipe":
@@ -213,7 +213,7 @@ def task(name: str, changes: Iterable[str] = ()) -> Task:
     import_parts()
     if isinstance(name, str) and "(" in name:
         return fields.override(fields.decode(Task, name, "task"), changes)
-    tasks = {to_kebab_case(kind): cls for kind, cls in part_classes(Task).items()}
+    tasks = {to_kebab_case(kind): cls for kind, cls in find_part_classes(Task).items()}
     if isinstance(name, str) and name not in tasks and name in recipes():
         raise UsageError(f"{name} is a recipe; its task is {recipe(name).task.name}")
     cls = _find_by_name("task", name, tasks)

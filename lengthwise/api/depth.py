@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lengthwise.api.arguments import resolve_sizes
 from lengthwise.base import fields
 from lengthwise.base.formatting import PrintedTable
-from lengthwise.base.results import VERDICT_RULE, AnySize, Fate, group_seeds, seeds_name, seeds_verdict
-from lengthwise.base.score_rows import Row, share_text, size_text
+from lengthwise.base.results import VERDICT_RULE, AnySize, Fate, format_seeds, format_verdicts, group_seeds
+from lengthwise.base.score_rows import Row, format_share, format_size
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation.depth import measure_fate
 from lengthwise.runs.run import Run, Weights, load
@@ -41,12 +41,12 @@ class Fates(PrintedTable, list[Fate]):
     def table(self) -> tuple[Sequence[str], list[list[str]]]:
         """Return ``COLUMNS``, and a row of cells for each recipe, with the smallest and largest value of its seeds."""
         return COLUMNS, [
-            [seeds_name(seeds), size_text(seeds[0].sizes), f"{seeds[0].planned:.3g}",
-             *(_format_span([fate.exact_after(k) for fate in seeds], share_text) if k <= seeds[0].after[-1] else ""
+            [format_seeds(seeds), format_size(seeds[0].sizes), f"{seeds[0].planned:.3g}",
+             *(_format_span([fate.exact_after(k) for fate in seeds], format_share) if k <= seeds[0].after[-1] else ""
                for k in (*LATER_LOOPS, seeds[0].after[-1])),
              *(_format_span([values[-1] for values in courses], "{:.0e}".format) for courses in
                zip(*((fate.moved, fate.moved_over_two) for fate in seeds), strict=True)),
-             seeds_verdict(seeds)] for seeds in group_seeds(self)
+             format_verdicts(seeds)] for seeds in group_seeds(self)
         ]  # fmt: skip
 
     def title(self) -> str:

@@ -14,15 +14,15 @@ from lengthwise.api.arguments import quote, resolve_recipe
 from lengthwise.base import rng
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.files import is_folder
-from lengthwise.base.formatting import duration_text, format_html_table, format_listing
+from lengthwise.base.formatting import format_duration, format_html_table, format_listing
 from lengthwise.base.results import Score
-from lengthwise.base.score_rows import select_reported_rows, share_text, size_text
+from lengthwise.base.score_rows import format_share, format_size, select_reported_rows
 from lengthwise.experiment.own_code import describe_user_error
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.models import ModelSpec
 from lengthwise.report.comparisons import PooledComparison, Scores
 from lengthwise.runs import run
-from lengthwise.runs.folder import SHIPPED, RunFolder, run_path, runs_folder, shipped_names
+from lengthwise.runs.folder import SHIPPED, RunFolder, get_runs_folder, list_shipped_weights, require_run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -60,9 +60,9 @@ class Run(run.Run):
     def _list_facts(self) -> list[tuple[str, str]]:
         about, scores, own_rule = self.about(), self.scores, self.recipe.stopping.name
         rule = own_rule if own_rule in scores.rules else next(iter(scores.rules), own_rule)
-        status = f"trained in {duration_text(about['wall_s'])}" if about else "training has not ended"
+        status = f"trained in {format_duration(about['wall_s'])}" if about else "training has not ended"
         measured = [score for score in scores if (score.problems, score.stopping) == ("uniform", rule)]
-        shares = [f"{size_text(score.sizes)}: {share_text(score.exact, 3)}" for score in measured]
+        shares = [f"{format_size(score.sizes)}: {format_share(score.exact, 3)}" for score in measured]
         label = "exact match" if rule == own_rule else f"exact match, {rule}"
         return [("recipe", self.recipe.name), ("seed", str(self.recipe.seed)), ("training", status),
                 (label, ", ".join(shares) or "not measured yet")]  # fmt: skip
@@ -134,7 +134,7 @@ def resolve_scores(source: object) -> Scores:
 def pool_by_recipe(sources: Sequence[object]) -> PooledComparison | None:
     """Pool runs, lists of runs and shipped weights by recipe. Return None unless ``sources`` contain a list or shipped
     weights, or are runs of which two differ only in their seeds."""
-    shipped = {name for name in shipped_names() if not is_folder(runs_folder() / name)}
+    shipped = {name for name in list_shipped_weights() if not is_folder(get_runs_folder() / name)}
     if not any(_is_sequence(source) or (isinstance(source, str) and source in shipped) for source in sources):
         if not all(isinstance(source, run.Run | str | Path) for source in sources):
             return None
@@ -160,9 +160,9 @@ def _open_run(source: object) -> RunFolder:
     """Return a run, or open the folder of a run or of shipped weights. Raises UsageError for anything else."""
     if isinstance(source, run.Run):
         return source
-    if isinstance(source, str) and source in shipped_names():
+    if isinstance(source, str) and source in list_shipped_weights():
         return RunFolder(SHIPPED / source)
     if isinstance(source, str | Path):
-        return RunFolder(run_path(source))
+        return RunFolder(require_run(source))
     advice = "pass scores without a list, or save them in a run with lw.evaluate(run, …, save=True)"
     raise UsageError(f"compare pools runs, their folders and shipped weights, not {type(source).__name__}; {advice}")

@@ -20,10 +20,10 @@ from lengthwise.base.ranges import Count, NotNegative, OneLine, Range, Seed, Siz
 from lengthwise.base.results import AnySize, InquiryOutline
 from lengthwise.base.score_rows import Row
 from lengthwise.base.types import Kind, Score, UsageError
-from lengthwise.experiment.data import fresh_problems, smallest_natural_size
+from lengthwise.experiment.data import draw_fresh_problems, find_smallest_natural_size
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.experiment.source import FRESH, Source
-from lengthwise.runs.folder import InquiryFolder, runs_folder
+from lengthwise.runs.folder import InquiryFolder, get_runs_folder
 from lengthwise.tasks import Task, iterate_texts
 
 MAX_EXAMPLES = 100  # solved problems in a request; as they grow in size, drawing them may take minutes
@@ -35,7 +35,7 @@ ANSWER_ONLY = "Reply with the answer alone: no other words, no spaces, no punctu
 class Inquiry(fields.Config):
     """The endpoint, the model and the kind of problems. Sizes and numbers of problems are left out, so that a later
     call can add more. ``problems``, ``bottom`` (unless ``top`` overrides it) and ``source`` are arguments of
-    ``data.fresh_problems``. Raises UsageError if the endpoint is no plain http(s) address, or the model has no name."""
+    ``draw_fresh_problems``. Raises UsageError if the endpoint is no plain http(s) address, or the model has no name."""
 
     endpoint: str
     model: OneLine
@@ -74,9 +74,10 @@ class Inquiry(fields.Config):
         fields.validate(Annotated[int, Range(0, MAX_EXAMPLES)], examples, "--examples")
         shortest = [(size,) * len(task.axes) for size in task.list_smallest_sizes(examples)]
         # The examples use another random stream than the questions, but a short problem may be among both.
-        drawn = tuple(next(iterate_texts(task, fresh_problems(task, size, 1, seed=0, step=0))) for size in shortest)
+        drawn = (draw_fresh_problems(task, size, 1, seed=0, step=0) for size in shortest)
+        texts = tuple(next(iterate_texts(task, problem)) for problem in drawn)
         instruction = f"{question or task.question} {ANSWER_ONLY}"
-        return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=drawn, **choices)
+        return Inquiry(endpoint.rstrip("/"), model, task, instruction, examples=texts, **choices)
 
     @property
     def id(self) -> str:
@@ -125,9 +126,9 @@ def draw_items(inquiry: Inquiry, sizes: Iterable[AnySize], samples: int) -> list
     each_once = dict.fromkeys(size if isinstance(size, tuple) else (size,) * axes for size in sizes)
     items = []
     for size in each_once:
-        bottom = smallest_natural_size(size, inquiry.bottom, inquiry.top)
+        bottom = find_smallest_natural_size(size, inquiry.bottom, inquiry.top)
         chosen = {"kind": inquiry.problems, "bottom": bottom, "source": inquiry.source}
-        problems = fresh_problems(inquiry.task, size, samples, seed=inquiry.seed, **chosen)
+        problems = draw_fresh_problems(inquiry.task, size, samples, seed=inquiry.seed, **chosen)
         items += [Item(size, *texts) for texts in iterate_texts(inquiry.task, problems)]
     return items
 
@@ -211,7 +212,7 @@ class InquiryRun(InquiryFolder):
     @staticmethod
     def locate(inquiry: Inquiry, folder: Path | None = None) -> InquiryRun:
         """Return the folder of an inquiry as ``of`` does, without creating it."""
-        path = folder or runs_folder() / inquiry.name
+        path = folder or get_runs_folder() / inquiry.name
         if (path / "asked.json").exists():
             if InquiryRun.open(path).inquiry != inquiry:
                 raise UsageError(f"{path}: belongs to an inquiry with other settings; choose another folder")

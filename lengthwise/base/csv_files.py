@@ -14,10 +14,10 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import MAX_TEXT_BYTES, error_line, read_bytes, read_text, remove, write
-from lengthwise.base.formatting import bytes_text
+from lengthwise.base.files import MAX_TEXT_BYTES, format_error, read_bytes, read_text, remove, write
+from lengthwise.base.formatting import format_bytes
 from lengthwise.base.schemas import SizeText
-from lengthwise.base.score_rows import Row, size_text
+from lengthwise.base.score_rows import Row, format_size
 
 # Columns that are always read as text: a run's id may look like a number, as 2276e59742 does.
 TEXT_COLUMNS = frozenset(
@@ -50,7 +50,7 @@ def flatten_rows(rows: Iterable[Row]) -> tuple[list[str], list[Row]]:
         cells: Row = {}
         for name, value in row.items():
             cells |= {f"{name}.{key}": part for key, part in value.items()} if type(value) is dict else {name: value}
-        flat.append({name: size_text(cell) if type(cell) in (list, tuple) else cell for name, cell in cells.items()})
+        flat.append({name: format_size(cell) if type(cell) in (list, tuple) else cell for name, cell in cells.items()})
     return list(dict.fromkeys(name for names in dict.fromkeys(map(tuple, flat)) for name in names)), flat
 
 
@@ -66,9 +66,9 @@ def read_csv(path: Path) -> list[Row]:
                 content = file.read(MAX_TEXT_BYTES + 1)
             text = content.decode()
         except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-            raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({error_line(error)})") from None
+            raise UsageError(f"{packed}: not gzip of UTF-8 text, or cut short ({format_error(error)})") from None
         if len(content) > MAX_TEXT_BYTES:
-            raise UsageError(f"{packed}: too large: the limit is {bytes_text(MAX_TEXT_BYTES)} of text")
+            raise UsageError(f"{packed}: too large: the limit is {format_bytes(MAX_TEXT_BYTES)} of text")
     try:
         return [_parse_row(path, number, line) for number, line in enumerate(csv.DictReader(text.splitlines()), 1)]
     except csv.Error as error:

@@ -49,7 +49,7 @@ class Config(ABC):  # noqa: B024 (its subclasses are abstract)
             raise UsageError(f"{cls.__name__}.kind: a field cannot be called kind: rename it")
 
     def __post_init__(self) -> None:
-        for name, hint in field_types(type(self)).items():
+        for name, hint in get_field_types(type(self)).items():
             object.__setattr__(self, name, validate(hint, getattr(self, name), f"{type(self).__name__}.{name}"))
 
 
@@ -84,7 +84,7 @@ def _is_checkable(annotation: Any) -> bool:
 
 
 @cache
-def field_types(cls: type) -> Mapping[str, Any]:
+def get_field_types(cls: type) -> Mapping[str, Any]:
     """Return the declared types of a dataclass's fields, or of a TypedDict's keys."""
     hints = typing.get_type_hints(cls, include_extras=True)
     if dataclasses.is_dataclass(cls):
@@ -164,30 +164,30 @@ def _set_at_path(tree: Any, path: list[str], value: Any, full_name: str) -> None
         raise UsageError(f"{full_name}: there is no such field as {last}")
 
 
-def nested_parts(value: Any) -> Iterator[Any]:
+def iterate_parts(value: Any) -> Iterator[Any]:
     """Yield a dataclass and, recursively, the dataclasses in its fields and tuples."""
     if isinstance(value, tuple):
-        yield from chain.from_iterable(map(nested_parts, value))
+        yield from chain.from_iterable(map(iterate_parts, value))
     elif dataclasses.is_dataclass(value):
         yield value
-        yield from chain.from_iterable(nested_parts(getattr(value, f.name)) for f in dataclasses.fields(value))
+        yield from chain.from_iterable(iterate_parts(getattr(value, f.name)) for f in dataclasses.fields(value))
 
 
-def part_text(part: Any) -> str:
+def format_part(part: Any) -> str:
     """Return a part as a user would type it, ``MaxConfidence(per=batch)``, without fields at their defaults or with the
     metadata ``shown=False``."""
     if isinstance(part, tuple):
-        return f"({', '.join(map(part_text, part))}{',' if len(part) == 1 else ''})"
+        return f"({', '.join(map(format_part, part))}{',' if len(part) == 1 else ''})"
     if not dataclasses.is_dataclass(part):
         return repr(part) if isinstance(part, str) and not re.fullmatch(WORD, part) else str(part)
     named = [f.name for f in _non_default_fields(part) if f.metadata.get("shown", True)]
-    field_texts = ", ".join(f"{name}={part_text(getattr(part, name))}" for name in named)
+    field_texts = ", ".join(f"{name}={format_part(getattr(part, name))}" for name in named)
     return type(part).__name__ + (f"({field_texts})" if field_texts else "")
 
 
-def changed_fields(part: Any) -> list[tuple[str, str]]:
+def format_changed_fields(part: Any) -> list[tuple[str, str]]:
     """Return the name, and the value as a user would type it, of each field that is not at its default."""
-    return [(f.name, part_text(getattr(part, f.name))) for f in _non_default_fields(part)]
+    return [(f.name, format_part(getattr(part, f.name))) for f in _non_default_fields(part)]
 
 
 def validate(annotation: Any, value: Any, path: str) -> Any:
@@ -197,7 +197,7 @@ def validate(annotation: Any, value: Any, path: str) -> Any:
     if origin is Annotated:
         value = validate(options[0], value, path)
         for rule in options[1:]:
-            if broken := rule.broken_requirement(value):
+            if broken := rule.find_broken_limit(value):
                 raise UsageError(f"{path} must be {broken}, not {quote_value(value)}")
         return value
     if origin is Literal:
@@ -231,7 +231,7 @@ def validate(annotation: Any, value: Any, path: str) -> Any:
             validate(options[0], name, f"{path}: a key")
             validate(options[1], part, f"{path}.{name}")
         return value
-    for name, hint in field_types(annotation).items():  # a TypedDict may have further keys
+    for name, hint in get_field_types(annotation).items():  # a TypedDict may have further keys
         if name in value:
             validate(hint, value[name], f"{path}: {name}")
         elif name in annotation.__required_keys__:
@@ -252,7 +252,7 @@ def _validate_part(base_class: Any, value: Any, path: str) -> Any:
         value = parse_literal(value, where)
     if isinstance(value, str | type):  # a class, or its name, stands for an instance with default fields
         value = {"kind": value if isinstance(value, str) else recorded_name(value)}
-    classes = part_classes(base_class)
+    classes = find_part_classes(base_class)
     if not isinstance(value, dict) or not isinstance(value.get("kind"), str):
         advice = f"; {where}.FIELD=VALUE changes one of its fields" * isinstance(value, (int, float, list))
         raise UsageError(f"{where}: {quote_value(value)} is not one of: {', '.join(classes)}{advice}")
@@ -265,12 +265,12 @@ def _validate_part(base_class: Any, value: Any, path: str) -> Any:
 
 def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
     inside = f"{path}." if path else ""
-    checked = {}
+    checked, types = {}, get_field_types(cls)
     for name, value in values.items():
-        if name not in field_types(cls):
-            known = f"{cls.__name__} has: {', '.join(field_types(cls)) or 'none'}{suggest(name, field_types(cls))}"
+        if name not in types:
+            known = f"{cls.__name__} has: {', '.join(types) or 'none'}{suggest(name, types)}"
             raise UsageError(f"{inside}{name:.80}: there is no such field; {known}")
-        checked[name] = validate(field_types(cls)[name], value, f"{inside}{name}")
+        checked[name] = validate(types[name], value, f"{inside}{name}")
     needed = [f.name for f in dataclasses.fields(cls) if f.default is f.default_factory is MISSING]
     where = path or "recipe"
     if missing_methods := sorted(getattr(cls, "__abstractmethods__", ())):
@@ -280,11 +280,11 @@ def _build_part(cls: type, values: Mapping[str, Any], path: str) -> Any:
     return cls(**checked)
 
 
-def part_classes(base_class: type) -> dict[str, type]:
+def find_part_classes(base_class: type) -> dict[str, type]:
     """Return all imported dataclasses that a field of this type may hold, by name. Raises UsageError if a user's class
     has the name of a class of the package: it would replace that class in every recipe."""
     classes: dict[str, type] = {}
-    for cls in sorted(dataclass_subclasses(base_class), key=lambda cls: cls.__name__):
+    for cls in sorted(iterate_subclasses(base_class), key=lambda cls: cls.__name__):
         same_name = (classes.get(recorded_name(cls), cls), cls)
         foreign = [f"{other.__module__}.{other.__name__}" for other in same_name
                    if other.__module__.split(".")[0] != "lengthwise"]  # fmt: skip
@@ -300,12 +300,12 @@ def recorded_name(cls: type) -> str:
     return vars(cls).get("recorded_name", cls.__name__)
 
 
-def dataclass_subclasses(base_class: type) -> Iterator[type]:
+def iterate_subclasses(base_class: type) -> Iterator[type]:
     """Yield all imported dataclasses that a field of type ``base_class`` may hold, even if some have the same name."""
     if dataclasses.is_dataclass(base_class) and not base_class.__name__.startswith("_"):
         yield base_class
     for subclass in base_class.__subclasses__():
-        yield from dataclass_subclasses(subclass)
+        yield from iterate_subclasses(subclass)
 
 
 def to_kebab_case(name: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from lengthwise.base import fields
 from lengthwise.base.errors import UsageError, quote_value, remove_controls
-from lengthwise.base.formatting import bytes_text
+from lengthwise.base.formatting import format_bytes
 
 MAX_TEXT_BYTES = 2**28  # size of a JSON or JSON Lines file: about a hundred thousand rows
 TEMPORARY_AGE_SECONDS = 600  # age from which a temporary file counts as abandoned
@@ -90,16 +90,16 @@ def check_writable(option: str, path: Path) -> None:
 
 def write_json(path: Path, tree: Any) -> None:
     """Replace a JSON file atomically. Raises UsageError if the file cannot be written."""
-    write(path, (json_text(tree, indent=1) + "\n").encode())
+    write(path, (format_json(tree, indent=1) + "\n").encode())
 
 
 def write_json_rows(path: Path, rows: Iterable[Any]) -> None:
     """Replace a JSON file atomically by a list, one entry per line. Raises UsageError if the file cannot be written."""
-    entries = ",\n".join(map(json_text, rows))
+    entries = ",\n".join(map(format_json, rows))
     write(path, f"[\n{entries}\n]\n".encode())
 
 
-def json_text(tree: Any, indent: int | None = None) -> str:
+def format_json(tree: Any, indent: int | None = None) -> str:
     """Return standard JSON: NaN and infinity are written as null."""
     try:
         return json.dumps(tree, indent=indent, allow_nan=False)
@@ -142,7 +142,7 @@ def read_bytes(path: Path, max_bytes: float = MAX_TEXT_BYTES) -> bytes:
 
 def _check_size(path: Path, size: int, max_bytes: float) -> None:
     if size > max_bytes:
-        raise UsageError(f"{path}: too large: {bytes_text(size)}; the limit is {bytes_text(max_bytes)}")
+        raise UsageError(f"{path}: too large: {format_bytes(size)}; the limit is {format_bytes(max_bytes)}")
 
 
 def read_text(path: Path) -> str:
@@ -164,13 +164,13 @@ def parse_object(text: str | bytes, source: str) -> dict[str, Any]:
     try:
         tree = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{source}: not JSON ({error_line(error)})") from None
+        raise UsageError(f"{source}: not JSON ({format_error(error)})") from None
     if not isinstance(tree, dict):
         raise UsageError(f"{source}: not a JSON object")
     return tree
 
 
-def error_line(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Return an error's message on one line, shortened."""
     return remove_controls(str(error))[:200]
 

@@ -69,7 +69,7 @@ class Listing(dict[str, str]):
         return format_html_table(f"{len(self)} found", self.items())
 
 
-def duration_text(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a time: ``8 s``, ``3 min``, ``2.5 h``, ``4 days``."""
     for name, unit in (("years", YEAR), ("days", DAY)):
         if seconds >= 2 * unit:
@@ -79,7 +79,7 @@ def duration_text(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 100 else f"{seconds:.0f} s"
 
 
-def bytes_text(byte_count: float) -> str:
+def format_bytes(byte_count: float) -> str:
     """Format a number of bytes: ``329 MB``."""
     units = ("bytes", "kB", "MB", "GB", "TB", "PB", "EB")
     power = min(len(units) - 1, int(math.log(max(byte_count, 1), 1000)))

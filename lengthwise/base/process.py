@@ -16,7 +16,7 @@ _RESULT_STREAMS: list[Any] = []  # standard outputs reserved for results, innerm
 
 @contextlib.contextmanager
 def reserve_output() -> Iterator[None]:
-    """Reserve standard output for ``result_stream()`` in a ``with`` block; other prints go to standard error."""
+    """Reserve standard output for ``get_result_stream()`` in a ``with`` block; other prints go to standard error."""
     _RESULT_STREAMS.append(sys.stdout)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -25,7 +25,7 @@ def reserve_output() -> Iterator[None]:
         _RESULT_STREAMS.pop()
 
 
-def result_stream() -> Any:  # an object with the methods of `TextIO`
+def get_result_stream() -> Any:  # an object with the methods of `TextIO`
     """Return the stream to which results are printed."""
     return _RESULT_STREAMS[-1] if _RESULT_STREAMS else sys.stdout
 
@@ -48,7 +48,7 @@ STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SI
 _CHILD_VARIABLE = "LENGTHWISE_LIFELINE"
 
 
-def child_environment() -> dict[str, str]:
+def build_child_environment() -> dict[str, str]:
     """Return the environment variables of a child process that ends when this process ends, even by SIGKILL. The
     child's standard input must be a pipe from this process."""
     return {**os.environ, _CHILD_VARIABLE: "1"}
@@ -73,7 +73,7 @@ def on_stop_signals(action: Callable[[int, Any], object]) -> Iterator[None]:
 
 
 def install_handlers() -> None:
-    """Treat stop signals as Ctrl-C and, if the parent requested it (``child_environment``), end with the parent."""
+    """Treat stop signals as Ctrl-C and end with the parent if it requested that (``build_child_environment``)."""
     for number in STOP_SIGNALS:
         if _may_catch_signal(number):
             signal.signal(number, signal.default_int_handler)

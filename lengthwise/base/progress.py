@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
-from lengthwise.base.formatting import duration_text
+from lengthwise.base.formatting import format_duration
 
 LOG_SECONDS = 10.0  # seconds between lines in a log
 BAR_CHARACTERS = 12  # characters of a bar
@@ -67,10 +67,10 @@ class ProgressLine:
         """Return the fraction done and, once it can be estimated, the remaining time."""
         seconds, advanced = min(self.end, time.monotonic()) - self.start, self.done - self.initial
         if self.end < math.inf:
-            return f"done in {duration_text(seconds)}"
-        time_text = f"{duration_text(seconds)} so far"
+            return f"done in {format_duration(seconds)}"
+        time_text = f"{format_duration(seconds)} so far"
         if self.total and advanced >= MIN_ESTIMABLE_FRACTION * self.total:
-            time_text = f"{duration_text(seconds * (self.total - self.done) / advanced)} left"
+            time_text = f"{format_duration(seconds * (self.total - self.done) / advanced)} left"
         return f"{self.fraction:.0%}  {time_text}" if self.total else time_text
 
     def describe(self) -> str:

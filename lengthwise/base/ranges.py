@@ -1,5 +1,5 @@
 """Limits on a field's values, as part of its type: ``rate: NotNegative``, ``base: Annotated[int, Range(2, 10)]``.
-``broken_requirement`` describes what a value must be, or returns None if it is valid."""
+``find_broken_limit`` describes what a value must be, or returns None if it is valid."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Range:
     high: float = math.inf
     ends: str = "closed"
 
-    def broken_requirement(self, value: float) -> str | None:
+    def find_broken_limit(self, value: float) -> str | None:
         high_enough = value > self.low if self.ends == "open" else value >= self.low
         low_enough = value <= self.high if self.ends == "closed" else value < self.high
         return None if high_enough and low_enough else self._describe(too_low=not high_enough)
@@ -46,7 +46,7 @@ class Pattern:
     regex: str
     description: str
 
-    def broken_requirement(self, value: str) -> str | None:
+    def find_broken_limit(self, value: str) -> str | None:
         return None if re.fullmatch(self.regex, value) else self.description
 
 
@@ -54,7 +54,7 @@ class Pattern:
 class Printable:
     """Text on one line, without control characters."""
 
-    def broken_requirement(self, value: str) -> str | None:
+    def find_broken_limit(self, value: str) -> str | None:
         return None if value.isprintable() else "one line of printable characters"
 
 
@@ -65,7 +65,7 @@ class TupleLength:
     low: int
     high: int
 
-    def broken_requirement(self, value: Sequence[Any]) -> str | None:
+    def find_broken_limit(self, value: Sequence[Any]) -> str | None:
         return None if self.low <= len(value) <= self.high else f"{self.low} to {self.high} values"
 
 

@@ -17,7 +17,7 @@ from lengthwise.base.score_rows import (
     group_by,
     is_full_family_run,
     select_reported_rows,
-    worst_row,
+    select_worst_row,
 )
 
 # The kind of a set of problems: "uniform" (random, at given sizes), "natural" (from the task's own distribution over
@@ -68,8 +68,8 @@ class Score:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Wilson's 95 % interval of ``exact`` over independent trials (see ``effective_trials``)."""
-        return wilson_interval(self.exact, effective_trials(vars(self)))
+        """Wilson's 95 % interval of ``exact`` over independent trials (see ``count_effective_trials``)."""
+        return wilson_interval(self.exact, count_effective_trials(vars(self)))
 
     @property
     def scaled(self) -> float | None:
@@ -123,7 +123,7 @@ class InquiryOutline:
     seed: Seed
 
 
-def independent_trials(count: int, together: int | None = None) -> float:
+def count_independent_trials(count: int, together: int | None = None) -> float:
     """Return the effective number of independent trials in ``count`` problems (Kish 1965): if a rule chose one loop for
     each batch of ``together`` problems, the batches are counted, and a partial batch counts for less."""
     full, remainder = divmod(count, together or 1)
@@ -135,14 +135,14 @@ def count_problems(row: Mapping[str, Any]) -> int:
     return row.get("distinct", row["count"]) if row.get("fixed_set") else row["count"]
 
 
-def effective_trials(row: Mapping[str, Any]) -> float:
+def count_effective_trials(row: Mapping[str, Any]) -> float:
     """Return the effective number of independent trials of a score's row."""
-    return independent_trials(count_problems(row), row.get("together"))
+    return count_independent_trials(count_problems(row), row.get("together"))
 
 
 def wilson_interval(proportion: float, count: float, z: float = NORMAL_QUANTILE) -> tuple[float, float]:
     """Return Wilson's (1927) interval of a ``proportion`` of ``count`` trials, 1 or more, not necessarily whole (see
-    ``independent_trials``); ``z`` is the normal quantile. Raises ValueError if ``count`` is below 1."""
+    ``count_independent_trials``); ``z`` is the normal quantile. Raises ValueError if ``count`` is below 1."""
     if count < 1:
         raise ValueError(f"an interval needs at least one trial, not {count}")
     centre = proportion + z * z / (2 * count)
@@ -154,22 +154,22 @@ def wilson_interval(proportion: float, count: float, z: float = NORMAL_QUANTILE)
     return low, high
 
 
-def worst_rows(rows: Iterable[Row]) -> list[Row]:
+def select_worst_families(rows: Iterable[Row]) -> list[Row]:
     """Return the worst family's row for each size and stopping rule at which all families were measured, with the
-    interval of ``worst_interval``."""
+    interval of ``compute_worst_interval``."""
     rows = list(rows)
     structured = [row for row in select_reported_rows(rows) if row["problems"] not in NON_FAMILIES]
     groups = group_by(structured, lambda row: (tuple(row["sizes"]), row["stopping"]))
     complete = {(tuple(row["sizes"]), row["stopping"]) for row in rows if is_full_family_run(row)}
-    return [worst_row(group) | worst_interval(group) for key, group in groups.items() if key in complete]
+    return [select_worst_row(group) | compute_worst_interval(group) for key, group in groups.items() if key in complete]
 
 
-def worst_interval(rows: Sequence[Row]) -> dict[str, float]:
+def compute_worst_interval(rows: Sequence[Row]) -> dict[str, float]:
     """Return the 95 % interval of the lowest exact match of several families, as ``low`` and ``high``. The family with
     the lowest score was picked among all, so the interval is that of a minimum, from Wilson intervals that hold for
     all families at once (Bonferroni's correction)."""
     z = NormalDist().inv_cdf(1 - 0.025 / len(rows))
-    lows, highs = zip(*(wilson_interval(row["exact"], effective_trials(row), z) for row in rows), strict=True)
+    lows, highs = zip(*(wilson_interval(row["exact"], count_effective_trials(row), z) for row in rows), strict=True)
     return {"low": min(lows), "high": min(highs)}
 
 
@@ -277,12 +277,12 @@ def group_seeds(fates: Iterable[Fate]) -> list[list[Fate]]:
     return [*group_by(fates, lambda fate: (fate.recipe, fate.task, fate.sizes)).values()]
 
 
-def seeds_name(fates: Sequence[Fate]) -> str:
+def format_seeds(fates: Sequence[Fate]) -> str:
     """Return the name of the weights if there is one set, else the recipe and the number of seeds."""
     return fates[0].weights if len(fates) == 1 else f"{fates[0].recipe}, {len(fates)} seeds"
 
 
-def seeds_verdict(fates: Sequence[Fate]) -> str:
+def format_verdicts(fates: Sequence[Fate]) -> str:
     """Return the verdict if all seeds have the same verdict, else the number of seeds with each verdict."""
     verdicts = Counter(fate.verdict for fate in fates)
     return ", ".join(name if len(verdicts) == 1 else f"{name} {count}" for name, count in verdicts.most_common())

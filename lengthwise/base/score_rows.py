@@ -17,22 +17,22 @@ NON_FAMILIES = ("uniform", "natural")  # kinds of problems outside families
 KINDS_WITH_CURVE = (*NON_FAMILIES, "hard")  # these get their own curve; a family gets one only if measured alone
 
 
-def size_text(sizes: Iterable[int]) -> str:
+def format_size(sizes: Iterable[int]) -> str:
     """Format a size as it is typed: ``40``, or ``20x40`` on two axes."""
     return "x".join(map(str, sizes))
 
 
-def problems_text(problems: str) -> str:
+def format_problem_kind(problems: str) -> str:
     """Format a kind of problems for tables: ``every`` becomes ``all problems``."""
     return "all problems" if problems == "every" else problems
 
 
-def count_text(count: int, distinct: int | None) -> str:
+def format_problem_count(count: int, distinct: int | None) -> str:
     """Format a number of problems, with the number of different ones if some repeat."""
     return str(count) if distinct is None else f"{count} ({distinct} different)"
 
 
-def share_text(fraction: float, decimals: int = 2) -> str:
+def format_share(fraction: float, decimals: int = 2) -> str:
     """Format a fraction to ``decimals`` places; ``<.01`` and ``>.99`` replace values that would round to 0 or 1."""
     half = 0.5 * 10**-decimals
     if 1 - half <= fraction < 1:
@@ -40,32 +40,32 @@ def share_text(fraction: float, decimals: int = 2) -> str:
     return f"<.{1:0{decimals}}" if 0 < fraction < half else f"{fraction:.{decimals}f}"
 
 
-def scaled_accuracy_text(scaled: float | None) -> str:
+def format_scaled(scaled: float | None) -> str:
     """Format a scaled accuracy (0: guessing, 1: all correct; may be negative) to three decimals."""
     if scaled is None:
         return "–"
-    return share_text(scaled, 3) if scaled >= 0 else f"{scaled:.3f}"
+    return format_share(scaled, 3) if scaled >= 0 else f"{scaled:.3f}"
 
 
-def interval_text(row: Row) -> str:
+def format_interval(row: Row) -> str:
     """Format a row's 95 % interval to three decimals."""
-    return f"{share_text(row['low'], 3)}–{share_text(row['high'], 3)}"
+    return f"{format_share(row['low'], 3)}–{format_share(row['high'], 3)}"
 
 
-def loops_text(row: Row) -> str:
+def format_loops(row: Row) -> str:
     """Format the mean chosen loop and, if further loops were run to choose it, the mean number of loops run."""
     used, ran = f"{row['loops']:.1f}", f"{row.get('ran', row['loops']):.1f}"
     return used if ran == used else f"{used} of {ran}"
 
 
-def loops_notes(rows: Iterable[Row]) -> list[str]:
+def list_loop_notes(rows: Iterable[Row]) -> list[str]:
     """Return notes on the column of loops, and on the problems that rules stopped at their limit of loops."""
     rows = list(rows)
-    notes = ["loops: the chosen loop, of all loops run"] * any(loops_text(row).count("of") for row in rows)
+    notes = ["loops: the chosen loop, of all loops run"] * any(format_loops(row).count("of") for row in rows)
     by_rule = group_by(rows, lambda row: row["stopping"])
     for rule, rule_rows in by_rule.items():
         limited = [row for row in rule_rows if row.get("at_limit")]
-        ended = dict.fromkeys(f"{share_text(row['at_limit'])} at {size_text(row['sizes'])}" for row in limited)
+        ended = dict.fromkeys(f"{format_share(row['at_limit'])} at {format_size(row['sizes'])}" for row in limited)
         whose = "the rule's limit" if len(by_rule) == 1 else f"the limit of {rule}"
         notes += [f"fraction stopped by {whose}: {', '.join(ended)}"] * bool(ended)
     return notes
@@ -83,7 +83,7 @@ def select_reported_rows(rows: Iterable[Row]) -> list[Row]:
     return [max(reversed(group), key=lambda row: ("sealed" in row, row["count"])) for group in groups]
 
 
-def interval_notes(rows: Iterable[Row]) -> list[str]:
+def list_interval_notes(rows: Iterable[Row]) -> list[str]:
     """Return notes on intervals that do not count every problem; empty if all intervals do."""
     rows = list(rows)
     sizes = sorted({row["together"] for row in rows if row.get("together")})
@@ -92,12 +92,12 @@ def interval_notes(rows: Iterable[Row]) -> list[str]:
     return notes + ["a fixed set repeats problems: their intervals count each problem once"] * repeats
 
 
-def uniform_rows_by_size(rows: Iterable[Row]) -> dict[Sizes, Row]:
+def select_uniform_rows(rows: Iterable[Row]) -> dict[Sizes, Row]:
     """Return the row of uniform problems for each size: the last one if there are several."""
     return {tuple(row["sizes"]): row for row in rows if row["problems"] == "uniform"}
 
 
-def training_length_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
+def select_training_length_rows(rows: Iterable[Row], tops: Sizes) -> list[Row]:
     """Return a run's rows at its training length, ``tops``: the rows on all problems of that length or, without any, on
     uniform problems, a sample that may misjudge a score near the threshold of 0.99."""
     at_length = [row for row in rows if tuple(row["sizes"]) == tuple(tops)]
@@ -113,12 +113,12 @@ def group_by(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, lis
     return groups
 
 
-def family_rows_by_size(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
+def group_family_rows(rows: Iterable[Row]) -> dict[Sizes, list[Row]]:
     """Return the rows of families of structured problems, including the harder set, for each size."""
     return group_by((row for row in rows if row["problems"] not in NON_FAMILIES), lambda row: tuple(row["sizes"]))
 
 
-def worst_row(rows: Sequence[Row]) -> Row:
+def select_worst_row(rows: Sequence[Row]) -> Row:
     """Return the row with the lowest exact match; on a tie, the first by name."""
     return min(rows, key=lambda row: (row["exact"], row["problems"]))
 
@@ -128,7 +128,7 @@ def is_full_family_run(row: Row) -> bool:
     return row["problems"] not in KINDS_WITH_CURVE and row.get("family") != "alone"
 
 
-def loss_text(row: Row) -> str:
+def format_loss(row: Row) -> str:
     """Format the loss in a row of metrics: empty if its objective reports no loss, ``diverged`` if it is not finite."""
     if "loss" not in row:
         return ""

@@ -18,7 +18,7 @@ from lengthwise.base.ranges import Count, NotNegative, Positive, Seed, Size, Who
 from lengthwise.cli.console import err, print_result, warn
 from lengthwise.cli.options import find_recipe, parse_sizes, requested_kind
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, ProgressOptions, Words
-from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.data import choose_default_sizes
 from lengthwise.experiment.resources import estimate_problems
 from lengthwise.report.tables import language_model_table
 
@@ -125,7 +125,7 @@ def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     choices |= {"bottom": recipe.lengths.bottom, "source": recipe.source}
     choices |= {"top": recipe.lengths.top} if choices["problems"] == "natural" else {}
     inquiry = Inquiry.of(args.endpoint, args.model, recipe.task, **choices)
-    return inquiry, [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
+    return inquiry, [recipe.sizes(size) for size in sizes or choose_default_sizes(recipe)]
 
 
 def _format_requests(count: int) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from lengthwise.base.ranges import Count, Positive, Seed
-from lengthwise.base.score_rows import share_text
+from lengthwise.base.score_rows import format_share
 from lengthwise.cli.console import print_result, show_elapsed
 from lengthwise.cli.options import parse_single_rule, parse_sizes
 from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, Texts
@@ -41,7 +41,7 @@ def run(args: Options) -> int:
     sizes = parse_sizes(args.lengths) if args.lengths else None
     with computation_settings(args.threads), show_elapsed(f"{weights.name}: searching for wrong answers"):
         result = attack(weights, sizes, seconds=args.seconds, tries=args.tries, stopping=rule, seed=args.seed or 0)
-    summary = f"{result['failed']} of {result['tries']} tries fail ({share_text(result['share'], 3)})"
+    summary = f"{result['failed']} of {result['tries']} tries fail ({format_share(result['share'], 3)})"
     if not result["failed"]:
         found = "nothing found (not a proof; a longer search may find some)"
         return print_result(args, result, f"{summary}: {found}")
@@ -51,10 +51,10 @@ def run(args: Options) -> int:
         cells = [Text(row[name]) for name in ("prompt", "answer", "right")]
         for cell in cells:
             cell.truncate(MAX_CELL_CHARACTERS, overflow="ellipsis")
-        shortest.add_row(*cells, share_text(row["confidence"], 3), row["origin"])
+        shortest.add_row(*cells, format_share(row["confidence"], 3), row["origin"])
     origins = FittedTable("from", "tries", "fail", left_aligned=("from",), title="failures by origin")
     for row in result["origins"][:ORIGINS]:
-        origins.add_row(row["origin"], str(row["tries"]), share_text(row["share"], 3))
+        origins.add_row(row["origin"], str(row["tries"]), format_share(row["share"], 3))
     if len(result["origins"]) > ORIGINS:
         origins.caption = f"{len(result['origins']) - ORIGINS} further origins fail at most as often"
     return print_result(args, result, shortest, "", origins, "", summary)

@@ -12,9 +12,9 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from lengthwise.base.files import json_text
-from lengthwise.base.formatting import duration_text
-from lengthwise.base.process import result_stream
+from lengthwise.base.files import format_json
+from lengthwise.base.formatting import format_duration
+from lengthwise.base.process import get_result_stream
 from lengthwise.base.progress import Progress, Terminal
 from lengthwise.cli.shared import OutputOptions
 
@@ -42,7 +42,7 @@ def show_elapsed(label: str, *, quiet: bool = False) -> Iterator[Progress]:
 def print_result(args: OutputOptions, result: Any, *renderables: Any) -> int:
     """Print the result as JSON, or the renderables as text; return the exit status 0."""
     if args.json:
-        print(json_text(result), file=result_stream())
+        print(format_json(result), file=get_result_stream())
     else:
         for renderable in renderables:
             out.print(renderable)
@@ -80,7 +80,7 @@ def announce_duration(description: str, estimate: ResourceEstimate) -> None:
     """Print the estimated time of work that takes long. Raises UsageError if this machine has too little memory."""
     estimate.check(description)
     if estimate.seconds > ANNOUNCE_SECONDS:
-        err.print(f"{description} takes about {duration_text(estimate.seconds)} of one CPU thread", highlight=False)
+        err.print(f"{description} takes about {format_duration(estimate.seconds)} of one CPU thread", highlight=False)
 
 
 def format_columns(head: Text, rows: Sequence[tuple[str, Text]], *, blank_line_after: bool = False) -> RenderableType:

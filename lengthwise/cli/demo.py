@@ -17,13 +17,13 @@ from lengthwise.base.ranges import Count, Seed, Size
 from lengthwise.cli.console import print_files
 from lengthwise.cli.options import resolve_jobs
 from lengthwise.cli.shared import OutputOptions, ProgressOptions
-from lengthwise.experiment.data import fresh_problems
+from lengthwise.experiment.data import draw_fresh_problems
 from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import WORST_FAMILY, curves
 from lengthwise.report.publish import publish
 from lengthwise.report.tables import score_table
 from lengthwise.report.terminal import plot
-from lengthwise.runs.folder import runs_folder
+from lengthwise.runs.folder import get_runs_folder
 from lengthwise.runs.run import Run
 from lengthwise.viewer.document import write_page
 from lengthwise.viewer.report import exportable_weights, report_page
@@ -62,7 +62,7 @@ def run(args: Options) -> int:
     recipes = [recipe.with_seed(seed) for recipe in study.recipes]
     if args.steps is not None:
         recipes = [replace(recipe, steps=args.steps) for recipe in recipes]
-    folder = Path(args.out) if args.out else runs_folder() / "demo"
+    folder = Path(args.out) if args.out else get_runs_folder() / "demo"
     runs = [Run.of(recipe) for recipe in recipes]
     looped, standard = recipes
     if not args.quiet:
@@ -112,7 +112,7 @@ def show_example_sums(runs: Sequence[Run]) -> RenderableType:
     task = runs[0].recipe.task
     panels = []
     for size in (8, 16, 32):
-        problem = fresh_problems(task, (size,), 1, seed=1)
+        problem = draw_fresh_problems(task, (size,), 1, seed=1)
         first, second = (str(int(operand)) for operand in task.to_text(problem.prompt[0]).split("+"))
         right = str(int(first) + int(second))
         lines = [Text(f"{'':>16} {first:>{len(right)}}"), Text(f"{'+':>16} {second:>{len(right)}}")]

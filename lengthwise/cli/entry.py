@@ -119,9 +119,9 @@ def _run(args: argparse.Namespace) -> int:
             options = [f"--{name}" for name in ("lengths", "samples", "count", "more", "jobs") if hasattr(args, name)]
             settings = ["batch, lengths.top"] * hasattr(args, "recipe") + options or ["the problem's size"]
             return _print_error(f"out of memory: reduce {', '.join(settings)}{_resume_hint(args)}", 2)
-        from lengthwise.experiment.own_code import describe_user_error, user_frames
+        from lengthwise.experiment.own_code import describe_user_error, find_user_frames
 
-        if not user_frames(error):
+        if not find_user_frames(error):
             raise
         return _print_error(describe_user_error(error), 2)
 
@@ -204,9 +204,9 @@ def _import_module(name: str, prefix: str) -> None:
         with contextlib.redirect_stdout(sys.stderr):  # standard output is for results
             catalog.add_module(importlib.import_module(name))
     except BaseException as error:  # but not Ctrl-C, which ends the process at once: `process.exit_on_stop_signals`
-        from lengthwise.experiment.own_code import user_frames
+        from lengthwise.experiment.own_code import find_user_frames
 
-        frames, own_frames = traceback.extract_tb(error.__traceback__), user_frames(error)
+        frames, own_frames = traceback.extract_tb(error.__traceback__), find_user_frames(error)
         if isinstance(error, errors.UsageError) and not own_frames:
             raise  # the module names something that does not exist; the message suffices
         if isinstance(error, ModuleNotFoundError) and not own_frames:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from rich.table import Table
 
 from lengthwise.api import Restarts, Score, Stopping, UsageError, Weights
-from lengthwise.base.files import check_writable, json_text, write
+from lengthwise.base.files import check_writable, format_json, write
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.base.results import AnySize
@@ -26,11 +26,11 @@ from lengthwise.cli.shared import Argument, ComputeOptions, MeasurementOptions, 
 from lengthwise.evaluation import families
 from lengthwise.evaluation.attack import measure_anatomy
 from lengthwise.evaluation.scores import MAX_SAMPLES, SAMPLES, check_precision
-from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.data import choose_default_sizes
 from lengthwise.report.tables import MAX_BLOCKS, anatomy_table, detail_table, family_table, map_table, worst_table
 from lengthwise.runs.folder import RunFolder
 from lengthwise.runs.hub import PREFIX
-from lengthwise.runs.run import Run, choose_device, load, weights_folder
+from lengthwise.runs.run import Run, choose_device, find_weights_folder, load
 from lengthwise.training.arithmetic import computation_settings
 
 
@@ -70,9 +70,9 @@ def run(args: Options) -> int:
     if args.rows:
         check_writable("--rows", Path(args.rows))
     requested = parse_grid(args.grid) if args.grid else parse_sizes(args.lengths) if args.lengths else []
-    sizes = requested or default_sizes(weights.recipe)
+    sizes = requested or choose_default_sizes(weights.recipe)
     # Scores of weights from the Hub are not saved, since they belong to no run.
-    folder = None if args.weights.startswith(PREFIX) else weights_folder(args.weights)
+    folder = None if args.weights.startswith(PREFIX) else find_weights_folder(args.weights)
     own_run = Run.open(folder) if folder and RunFolder(folder).is_run else None
     if own_run and has_code_changed(own_run, weights.model):
         own_run = None
@@ -145,7 +145,7 @@ def _measure_and_print(
         tables += _build_family_tables(rows, structured, tops, all_families=args.families)
         rows = rows + structured
     if args.rows:
-        write(Path(args.rows), "".join(json_text(row) + "\n" for row in answers).encode())
+        write(Path(args.rows), "".join(format_json(row) + "\n" for row in answers).encode())
     if not args.anatomy:
         return print_result(args, rows, *tables)
     parts = []

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from lengthwise.base.formatting import bytes_text, duration_text
+from lengthwise.base.formatting import format_bytes, format_duration
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
 from lengthwise.base.score_rows import Row
@@ -71,8 +71,8 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
             }
             recipe_rows.append(row)
             minutes = [row[name] for name in ("minutes_each", *["gpu_minutes_each"] * gpu)]
-            times = ["–" if value is None else duration_text(value * 60) for value in minutes]
-            size = f"{row['operations_each']:.1e}", bytes_text(row["memory"])
+            times = ["–" if value is None else format_duration(value * 60) for value in minutes]
+            size = f"{row['operations_each']:.1e}", format_bytes(row["memory"])
             table.add_row(row["recipe"], str(row["seeds"]), str(row["missing"]), *size, *times)
     engines = _time_by_launcher(args, recipe_rows)
     notes = []
@@ -82,7 +82,7 @@ def forecast(args: TrainingOptions, plan: Sequence[Sequence[Recipe]], title: str
             continue
         marks = [name for name in ("cheapest", "fastest") if row[name]]
         cores = f", {os.cpu_count()} cores" if row["engine"] == "local" else ""
-        text = f"--on {row['engine']}: about {duration_text(row['minutes'] * 60)}, {row['at_once']} at a time{cores}"
+        text = f"--on {row['engine']}: about {format_duration(row['minutes'] * 60)}, {row['at_once']} at a time{cores}"
         notes.append(text + (f" ({' and '.join(marks)})" if marks else ""))
     if not gpu:
         advice = "none here, so times are unknown; `make gpu` measures one"

@@ -16,7 +16,7 @@ from lengthwise.base.score_rows import group_by
 from lengthwise.cli.console import format_columns, out, print_result
 from lengthwise.cli.shared import OutputOptions, Words
 from lengthwise.registry import sources
-from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, runs_folder, shipped_names
+from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, get_runs_folder, list_shipped_weights
 
 Sections = dict[str, dict[str, str]]
 
@@ -39,10 +39,10 @@ def run(args: Options) -> int:
         studies |= own_studies
     everything = {"recipes": {name: about for system in systems for name, about in system.recipes.items()}}
     everything["studies"] = studies
-    weights = {name: RunFolder(SHIPPED / name).outline for name in shipped_names()}
+    weights = {name: RunFolder(SHIPPED / name).outline for name in list_shipped_weights()}
     everything["weights"] = {name: f"{outline.task}, trained up to {outline.top}" for name, outline in weights.items()}
     for title, file, describe in (("runs", "config", _describe_run), ("asked", "asked", _describe_inquiry)):
-        folders = sorted((path.parent for path in runs_folder().glob(f"*/{file}.json")), key=lambda path: path.name)
+        folders = sorted((path.parent for path in get_runs_folder().glob(f"*/{file}.json")), key=lambda path: path.name)
         everything[title] = {folder.name: describe(folder) for folder in folders}
     matching = {title: sources.filter_entries(entries, args.words, title) for title, entries in everything.items()}
     parts: Sections = {}
@@ -89,7 +89,7 @@ def _build_overview(systems: Iterable[sources.RecipeFile], sections: Sections) -
             text = "\n".join(f"{name}: {text}" for name, text in entries.items())
             if len(entries) > 5:
                 begun = f", {list(entries.values()).count('begun')} of them begun" if kind == "runs" else ""
-                text = f"{len(entries)} in {runs_folder()}{begun}: lengthwise list {kind}"
+                text = f"{len(entries)} in {get_runs_folder()}{begun}: lengthwise list {kind}"
             rows.append((kind, Text(text)))
     head = Text("Recipes by system; * has weights, which answer at once (lengthwise solve)", "bold")
     return format_columns(head, rows)

@@ -14,7 +14,7 @@ from lengthwise.base.types import Kind
 from lengthwise.cli import options
 from lengthwise.cli.shared import PlanOptions
 from lengthwise.evaluation import families
-from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.data import choose_default_sizes
 from lengthwise.runs.run import CODE_FILE, Run, Weights
 
 
@@ -31,7 +31,7 @@ class Measurement(NamedTuple):
 def plan_measurements(args: PlanOptions, recipe: Recipe) -> list[Measurement]:
     """Return all measurements except those of families. Errors are raised here, before hours of training."""
     rules = options.choose_rules(args, recipe)
-    sizes = options.parse_sizes(args.lengths) if args.lengths else default_sizes(recipe)
+    sizes = options.parse_sizes(args.lengths) if args.lengths else choose_default_sizes(recipe)
     kinds: list[Kind] = ["uniform", *options.requested_extra_kinds(args, recipe.task)]
     plan = [Measurement(sizes, args.samples, kind, rules) for kind in kinds if args.samples]
     if args.curve:
@@ -89,7 +89,7 @@ def _plan_families(args: PlanOptions, recipe: Recipe, uniform_plan: Measurement)
 def _select_unmeasured_parts(run: Run, measurement: Measurement) -> Iterator[Measurement]:
     """Yield the parts of a measurement for which a run has no scores on as many problems."""
     known_scores = set()
-    for (sizes, problems, rule), count in run.measured_counts().items():
+    for (sizes, problems, rule), count in run.count_measured_problems().items():
         is_of_kind = problems not in KINDS_WITH_CURVE if measurement.families else problems == measurement.kind
         if is_of_kind and (count >= measurement.samples or problems == "every"):
             known_scores.add((sizes, rule))

@@ -18,7 +18,7 @@ from lengthwise.api import After, Stopping, Task, UsageError, catalog
 from lengthwise.base import fields, literals
 from lengthwise.base.errors import quote_value
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import error_line, read_json_object, read_text
+from lengthwise.base.files import format_error, read_json_object, read_text
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Kind
 from lengthwise.cli.parser import option_flag
@@ -30,7 +30,7 @@ from lengthwise.jobs.ray_cluster import Ray
 from lengthwise.jobs.slurm import Slurm
 from lengthwise.runs.folder import find_run
 from lengthwise.runs.hub import PREFIX
-from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
+from lengthwise.runs.run import Run, choose_device, find_weights_folder, read_recipe
 from lengthwise.training.arithmetic import Matmul
 
 # Sizes
@@ -97,7 +97,7 @@ def find_recipe(name: str, changes: Sequence[str]) -> Recipe:
     """Return a recipe with ``changes``, given its name, a run, weights on the Hub, or a JSON or YAML file."""
     path = Path(name)
     if name.startswith(PREFIX):
-        return read_recipe(weights_folder(name)).change(changes)
+        return read_recipe(find_weights_folder(name)).change(changes)
     if folder := find_run_folder(name):
         return Run.open(folder).recipe.change(changes)
     if path.suffix in (".json", ".yaml", ".yml"):
@@ -138,7 +138,7 @@ def _read_yaml(path: Path) -> Any:
         loader.add_implicit_resolver("tag:yaml.org,2002:float", exponent, [*"-+0123456789"])
         return json.loads(json.dumps(yaml.load(text, loader), default=str))  # a date becomes text
     except (yaml.YAMLError, ValueError, TypeError, RecursionError) as error:
-        raise UsageError(f"{path}: not YAML: {error_line(error)}") from None
+        raise UsageError(f"{path}: not YAML: {format_error(error)}") from None
 
 
 def check_data_seed(recipe: Recipe) -> None:

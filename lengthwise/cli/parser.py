@@ -153,10 +153,10 @@ def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add a completer for the shell to each argument that takes a known name."""
     from lengthwise.base.fields import to_kebab_case  # late, so that `--help` need not wait for them
     from lengthwise.registry import sources
-    from lengthwise.runs.folder import runs_folder, shipped_names
+    from lengthwise.runs.folder import get_runs_folder, list_shipped_weights
 
     def list_runs(**_: Any) -> list[str]:
-        return [str(path.parent) for path in runs_folder().glob("*/*.json") if path.stem in ("config", "asked")]
+        return [str(path.parent) for path in get_runs_folder().glob("*/*.json") if path.stem in ("config", "asked")]
 
     def list_recipes(**_: Any) -> list[str]:
         return sources.list_recipe_names() + list_runs()
@@ -164,7 +164,7 @@ def add_completers(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     names: dict[str, Any] = {
         "recipe": list_recipes,
         "like": list_recipes,
-        "weights": lambda **_: [*shipped_names(), *list_runs()],
+        "weights": lambda **_: [*list_shipped_weights(), *list_runs()],
         "runs": list_runs,
         "task": lambda **_: [to_kebab_case(name) for name in sources.declared_parts()["tasks"]],
         "changes": lambda **_: [f"{path}=" for path in sources.field_paths()],

@@ -12,9 +12,9 @@ from lengthwise.cli.console import print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Several
 from lengthwise.evaluation.attack import prompt_texts
 from lengthwise.report.card import model_card
-from lengthwise.runs.folder import RunFolder, run_path
+from lengthwise.runs.folder import RunFolder, require_run
 from lengthwise.runs.hub import parse_address, push_weights
-from lengthwise.runs.run import load, weights_folder
+from lengthwise.runs.run import find_weights_folder, load
 
 
 @dataclass(kw_only=True)
@@ -34,13 +34,13 @@ def run(args: Options) -> int:
     where = parse_address(args.repository)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]{0,40}", args.license):
         raise UsageError(f"--license: {args.license!r} is not a licence id of the Hub, e.g. apache-2.0 or mit")
-    folder = weights_folder(args.weights)
+    folder = find_weights_folder(args.weights)
     weights = load(folder)
     # The card shows a prompt longer than in training, if the task has one.
     recipe, task = weights.recipe, weights.recipe.task
     size = task.round_to_valid_size(min(recipe.lengths.top + 2, task.largest or recipe.lengths.top + 2))
     (example,) = prompt_texts(task, task.sample(torch.tensor([list(recipe.sizes(size))]), stream(0, "card")))
-    controls = [RunFolder(run_path(name)) for name in args.controls]
+    controls = [RunFolder(require_run(name)) for name in args.controls]
     options = {"license_": args.license, "example": example, "controls": controls}
     card = model_card(RunFolder(folder), where.repository, **options)
     if args.dry_run:

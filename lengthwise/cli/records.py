@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.table import Table
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row, share_text
+from lengthwise.base.score_rows import Row, format_share
 from lengthwise.cli.console import print_result
 from lengthwise.cli.shared import Argument, OutputOptions
 
@@ -41,7 +41,7 @@ def run(args: Options) -> int:
             if ours := record.get("ours"):  # verdict, mean over seeds, sizes, processor time of a training run
                 number = "1 seed" if len(ours["seeds"]) == 1 else f"{len(ours['seeds'])} seeds"
                 tested = f"{'x'.join(map(str, ours['trained_to']))} → {ours['sizes']}"
-                own_text = f"{ours['verdict']}: {share_text(statistics.fmean(ours['seeds']), 3)} ({number}), {tested}"
+                own_text = f"{ours['verdict']}: {format_share(statistics.fmean(ours['seeds']), 3)} ({number}), {tested}"
                 own_text += f"; {max(1, round(ours['minutes']))} CPU min"
             table.add_row(source, lengths, record["score"], own_text)
         tables.append(table)

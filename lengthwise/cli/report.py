@@ -29,11 +29,11 @@ from lengthwise.runs.folder import (
     InquiryFolder,
     RunFolder,
     check_is_run,
-    inquiry_path,
+    find_inquiry,
+    get_runs_folder,
+    list_shipped_weights,
     read_operations,
-    run_path,
-    runs_folder,
-    shipped_names,
+    require_run,
 )
 
 if TYPE_CHECKING:  # modules that need torch are imported late, since a report of finished runs does not
@@ -101,7 +101,7 @@ def run(args: Options) -> int:
         pairs = zip(folders, targets, strict=True)
         files = [file for pair in pairs for file in redraw_figures(*pair, **_parse_figure_options(args))]
         return print_files(args, files)
-    paths = {name: inquiry_path(name) for name in args.runs}
+    paths = {name: find_inquiry(name) for name in args.runs}
     runs = drop_repeated_folders(_open_run(name) for name, path in paths.items() if path is None)
     inquiries: list[InquiryFolder] = []
     if any(paths.values()):
@@ -130,7 +130,7 @@ def _parse_figure_options(args: Options) -> dict[str, Any]:
 
 def _skip_other_folders(names: Sequence[str]) -> list[str]:
     """Return ``names`` without sweep folders and the results of ``demo``, which ``runs/*`` includes; warn of them."""
-    runs_path, paths = runs_folder().resolve(), {name: Path(name) for name in names}
+    runs_path, paths = get_runs_folder().resolve(), {name: Path(name) for name in names}
     skipped = [name for name, path in paths.items() if (path / "sweep.json").exists()
              or (is_results_folder(path) and path.resolve().parent == runs_path)]  # fmt: skip
     if len(skipped) in (0, len(names)):
@@ -141,7 +141,7 @@ def _skip_other_folders(names: Sequence[str]) -> list[str]:
 
 def _open_run(name: str) -> RunFolder:
     """Return the folder of a run or of shipped weights. The recipe is not read, which would be slow."""
-    path = SHIPPED / name if not is_folder(Path(name)) and name in shipped_names() else run_path(name)
+    path = SHIPPED / name if not is_folder(Path(name)) and name in list_shipped_weights() else require_run(name)
     check_is_run(path)
     return RunFolder(path)
 
@@ -167,7 +167,7 @@ def _write_report(args: Options, runs: Sequence[RunFolder], inquiries: Sequence[
     if args.table:
         result["latex"] = latex = PooledComparison(runs).to_latex()
         if not args.json:  # written directly, since rich would wrap its lines
-            process.result_stream().write(latex + "".join(f"% {file}\n" for file in files))
+            process.get_result_stream().write(latex + "".join(f"% {file}\n" for file in files))
             return 0
     return print_files(args, files, *shown, **result)
 

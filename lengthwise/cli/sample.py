@@ -8,15 +8,15 @@ from typing import Literal
 
 from lengthwise.api import UsageError, catalog
 from lengthwise.base import process
-from lengthwise.base.files import json_text
+from lengthwise.base.files import format_json
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import Seed, Size
 from lengthwise.cli.console import err
 from lengthwise.cli.options import parse_task_sizes, requested_kind
 from lengthwise.cli.shared import Argument, KindOptions, OutputOptions, Words
-from lengthwise.experiment.data import fresh_problems
+from lengthwise.experiment.data import draw_fresh_problems
 from lengthwise.experiment.own_code import wrap_user_errors
-from lengthwise.experiment.problem_set import draw_problems, json_lines, problem_texts
+from lengthwise.experiment.problem_set import draw_problems, format_json_lines, format_problems
 from lengthwise.experiment.resources import estimate_problems
 
 PROBLEMS_PER_CHUNK = 1000  # problems written at a time
@@ -53,24 +53,24 @@ def run(args: Options) -> int:
         raise UsageError("give a size, e.g. 5, or several with --lengths 1-20; --split needs --lengths")
     else:  # the problems that models are measured on
         estimate_problems(count, sizes[0]).check(f"{count} problems of size {args.size}")
-        problems = fresh_problems(task, sizes[0], count, seed=seed, kind=requested_kind(args, task))
+        problems = draw_fresh_problems(task, sizes[0], count, seed=seed, kind=requested_kind(args, task))
         drawn = (problems.take(slice(i, i + PROBLEMS_PER_CHUNK)) for i in range(0, count, PROBLEMS_PER_CHUNK))
     # Write chunks of problems as they are drawn.
-    digest, done, out = hashlib.sha256(), 0, process.result_stream()
+    digest, done, out = hashlib.sha256(), 0, process.get_result_stream()
     # On a terminal the problems themselves show the progress.
     with Progress(quiet=out.isatty(), console=err) as progress:
         line = progress.add_line(f"{task.name}: problems", count)
         out.write("[" * (args.json and not args.jsonl))
         for chunk in drawn:
             with wrap_user_errors(task):
-                lines = "".join(json_lines(task, chunk)) if args.jsonl or args.lengths else ""
-                texts = [] if args.jsonl else [*problem_texts(task, chunk)]
+                lines = "".join(format_json_lines(task, chunk)) if args.jsonl or args.lengths else ""
+                texts = [] if args.jsonl else [*format_problems(task, chunk)]
             digest.update(lines.encode())
             if args.jsonl:
                 out.write(lines)
             elif args.json:
                 rows = ({"prompt": prompt, "answer": answer} for prompt, answer in texts)
-                out.write(", " * (done > 0) + ", ".join(map(json_text, rows)))
+                out.write(", " * (done > 0) + ", ".join(map(format_json, rows)))
             else:
                 out.write("".join(f"{prompt} → {answer}\n" for prompt, answer in texts))
             done += len(chunk)

@@ -94,7 +94,7 @@ def _show_recipe(args: Options) -> int:
             minutes = time_evaluation(recipe) / 60
         runner = describe_runner(recipe, cost)
     evaluation_text = ", on 1,000 problems of each default length"
-    changed = [(name, Text(text)) for name, text in fields.changed_fields(recipe) if name != "name"]
+    changed = [(name, Text(text)) for name, text in fields.format_changed_fields(recipe) if name != "name"]
     rows = [
         *(_list_fields(recipe) if args.all else changed),
         ("parameters", Text(f"{cost.parameters:,}")),
@@ -116,7 +116,7 @@ def _list_fields(part: Any, path: str = "") -> list[tuple[str, Text]]:
     for field in _find_class(type(part).__name__).fields:
         value, name = getattr(part, field.name), f"{path}{field.name}"
         style = "" if value == defaults[field.name] else "bold"
-        rows.append((name, Text.assemble((fields.part_text(value), style), (f"  {field.about}", "dim"))))
+        rows.append((name, Text.assemble((fields.format_part(value), style), (f"  {field.about}", "dim"))))
         if sources.find_class(type(value).__name__):
             rows += _list_fields(value, f"{name}.")
     return rows

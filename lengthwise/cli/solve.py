@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from lengthwise.api import Solver, Task, UsageError
-from lengthwise.base.files import json_text
-from lengthwise.base.formatting import duration_text
-from lengthwise.base.process import result_stream
+from lengthwise.base.files import format_json
+from lengthwise.base.formatting import format_duration
+from lengthwise.base.process import get_result_stream
 from lengthwise.cli.console import show_elapsed
 from lengthwise.cli.options import parse_single_rule
 from lengthwise.cli.shared import Argument, OutputOptions, Texts, Words
@@ -48,14 +48,14 @@ def run(args: Options) -> int:
     for count, prompt in enumerate(prompts, 1):
         try:
             seconds = solver.demand(prompt, stopping).seconds
-            with show_elapsed(f"prompt {count}: about {duration_text(seconds)}", quiet=seconds < SLOW_SECONDS):
+            with show_elapsed(f"prompt {count}: about {format_duration(seconds)}", quiet=seconds < SLOW_SECONDS):
                 solved = solver.solve(prompt, stopping)
             result = {name: value for name, value in vars(solved).items() if value != ()}
             text = solved.text
         except UsageError as error:
             result, text = {"prompt": prompt, "error": str(error)}, ""
             bad += 1
-        print(json_text(result) if args.json else text, file=result_stream(), flush=True)
+        print(format_json(result) if args.json else text, file=get_result_stream(), flush=True)
         if "error" in result:
             print(f"lengthwise: prompt {count}: {result['error']}", file=sys.stderr)
         elif result["correct"] is False and not args.json:

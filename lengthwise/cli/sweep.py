@@ -13,10 +13,10 @@ from typing import Any
 from lengthwise.base import fields
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import json_text, read_json_object, write, write_json
+from lengthwise.base.files import format_json, read_json_object, write, write_json
 from lengthwise.base.ranges import Count, Size
 from lengthwise.base.results import AnySize
-from lengthwise.base.score_rows import Row, select_reported_rows, size_text
+from lengthwise.base.score_rows import Row, format_size, select_reported_rows
 from lengthwise.cli import options
 from lengthwise.cli.console import err, print_files
 from lengthwise.cli.forecast import announce_evaluation, forecast
@@ -26,7 +26,7 @@ from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.jobs.search import Axis, Point, Search, grid_points, load_optuna, parse_axes
 from lengthwise.report.style import save
 from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
-from lengthwise.runs.folder import Folder, runs_folder
+from lengthwise.runs.folder import Folder, get_runs_folder
 from lengthwise.runs.run import Run
 from lengthwise.training.trainer import try_training
 
@@ -67,9 +67,9 @@ def run(args: Options) -> int:
     axes = [vars(axis) | {"values": list(axis.values)} for axis in sweep.axes]
     values = {"recipe": fields.encode(sweep.recipe), "axes": axes, "sizes": [*map(sweep.recipe.sizes, sweep.sizes)]}
     values |= {"samples": sweep.samples, "seeds": sweep.seeds, "search": sweep.trials is not None}
-    text = json_text(values)
+    text = format_json(values)
     digest = hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
-    folder = Path(args.out) if args.out else runs_folder() / f"sweep-{sweep.recipe.name}-{digest}"
+    folder = Path(args.out) if args.out else get_runs_folder() / f"sweep-{sweep.recipe.name}-{digest}"
     if sweep.trials is not None:
         load_optuna()
     _record_sweep(folder, text)
@@ -110,7 +110,7 @@ def _parse_sweep(args: Options) -> Sweep:
 def _record_sweep(folder: Path, text: str) -> None:
     """Record the sweep in its folder. Raises UsageError if the folder holds another sweep."""
     path = folder / "sweep.json"
-    if path.exists() and json_text(read_json_object(path)) != text:
+    if path.exists() and format_json(read_json_object(path)) != text:
         raise UsageError(f"{folder}: holds another sweep; choose another folder")
     write(path, (text + "\n").encode())
 
@@ -173,7 +173,7 @@ def _train_runs(args: Options, sweep: Sweep, runs: Sequence[Run]) -> list[str]:
     """Train and measure the runs that have no scores yet; return a line for each error."""
     # A search may try the same point twice.
     missing = list({run.folder: run for run in runs if _mean_exact_match(sweep, run) is None}.values())
-    sizes = ",".join(size_text(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
+    sizes = ",".join(format_size(s) if isinstance(s, tuple) else str(s) for s in sweep.sizes)
     words = [*options.training_options(args), "--lengths", sizes, "--samples", str(sweep.samples)]
     jobs, launcher = options.resolve_jobs(args.jobs), options.parse_launcher(args)
     with JobPool(missing, lambda _: words, jobs=jobs, launcher=launcher) as pool:

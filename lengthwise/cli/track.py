@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from lengthwise.base.types import UsageError
 from lengthwise.cli.console import print_result
 from lengthwise.cli.shared import Argument, OutputOptions, Texts
-from lengthwise.runs.folder import RunFolder, run_path
+from lengthwise.runs.folder import RunFolder, require_run
 from lengthwise.runs.tracking import send_to_trackers
 
 
@@ -21,7 +21,7 @@ class Options(OutputOptions):
 
 def run(args: Options) -> int:
     """Send to each tracker the rows of a run that it lacks."""
-    folder = RunFolder(run_path(args.runs))
+    folder = RunFolder(require_run(args.runs))
     if not (folder.folder / "config.json").exists():
         raise UsageError(f"{folder.folder}: not a run: it has no config.json")
     errors: list[str] = []

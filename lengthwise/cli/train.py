@@ -11,7 +11,7 @@ from rich.text import Text
 
 from lengthwise.api import Recipe, UsageError
 from lengthwise.base.errors import Diverged
-from lengthwise.base.formatting import duration_text
+from lengthwise.base.formatting import format_duration
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Seed, Threads
 from lengthwise.cli import options
@@ -24,7 +24,7 @@ from lengthwise.jobs.pool import JobPool, show_progress
 from lengthwise.report import curves
 from lengthwise.report.tables import score_table
 from lengthwise.runs.folder import DIVERGED
-from lengthwise.runs.run import Run, choose_device, read_recipe, weights_folder
+from lengthwise.runs.run import Run, choose_device, find_weights_folder, read_recipe
 from lengthwise.runs.tracking import check_trackers, send_to_trackers
 from lengthwise.training.arithmetic import computation_settings
 from lengthwise.training.checkpoint import continue_from
@@ -123,7 +123,7 @@ def _find_recipe(args: Options) -> Recipe:
     if (parent := args.from_) is None:
         return options.find_recipe(args.recipe, args.changes)
     if "=" in args.recipe:  # not a name, but a change of the parent's recipe
-        recipe = read_recipe(weights_folder(parent)).change([args.recipe, *args.changes])
+        recipe = read_recipe(find_weights_folder(parent)).change([args.recipe, *args.changes])
     else:
         recipe = options.find_recipe(args.recipe, args.changes)
     recipe = continue_from(parent, recipe)
@@ -159,7 +159,7 @@ def _print_runs(args: Options, runs: Sequence[Run]) -> None:
     for run in runs:
         about = run.about()
         result.append({"run": str(run.folder), "about": about, "scores": run.rows("scores")})
-        seconds = duration_text(about["wall_s"]) if "wall_s" in about else "unknown time"
+        seconds = format_duration(about["wall_s"]) if "wall_s" in about else "unknown time"
         matmul = about.get("matmul", "fp32")
         time = seconds + f", products in {matmul}" * (matmul != "fp32") if run.done else DIVERGED
         lines.append(Text.assemble((str(run.folder), "dim"), f"  {time}"))

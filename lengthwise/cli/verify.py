@@ -18,7 +18,7 @@ from lengthwise.cli.shared import Argument, ComputeOptions, OutputOptions, Progr
 from lengthwise.report.fitted_table import FittedTable
 from lengthwise.report.tables import worst_table
 from lengthwise.runs.hub import REQUIRED_FILES
-from lengthwise.runs.run import choose_device, load, weights_folder, weights_name
+from lengthwise.runs.run import choose_device, find_weights_folder, get_weights_name, load
 from lengthwise.training.arithmetic import computation_settings
 from lengthwise.verify.claims import read_claims
 from lengthwise.verify.verification import (
@@ -55,9 +55,9 @@ def run(args: Options) -> int:
         if not path.exists():
             raise UsageError(f"{path}: no such record; `lengthwise verify WEIGHTS` writes one")
         return _print_record(args, read_record(path), f"{path}: unchanged")
-    folder = weights_folder(args.weights)
+    folder = find_weights_folder(args.weights)
     weights, claims = load(folder, choose_device(args.device)), read_claims(folder)
-    weights = replace(weights, name=weights_name(args.weights, folder))
+    weights = replace(weights, name=get_weights_name(args.weights, folder))
     files = {name: file_digest(folder / name) for name in REQUIRED_FILES}
     sizes = parse_sizes(args.lengths) if args.lengths else None
     out = Path(args.out or f"{weights.name.replace('/', '-')}.verified.json")

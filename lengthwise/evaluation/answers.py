@@ -19,9 +19,9 @@ from lengthwise.experiment.stopping import (
     Restarts,
     Stopping,
     choose_loops,
+    compute_loop_limits,
     find_done_rows,
     find_first_done,
-    loop_limits,
 )
 from lengthwise.models import Model, State
 from lengthwise.runners.cpu import choose_decoder, choose_runner
@@ -91,7 +91,7 @@ def _predict_from_one_start(
 ) -> list[Predictions]:
     """Return the model's answers by each rule, from one initial state, with residuals if ``with_movement``."""
     planned = recipe.loops.planned(batch.rounds)
-    limits, end_id = [loop_limits(rule, planned) for rule in rules], recipe.layout.end_id(recipe.task)
+    limits, end_id = [compute_loop_limits(rule, planned) for rule in rules], recipe.layout.end_id(recipe.task)
     if len(rules) == 1 and not rules[0].reads_output and not with_movement:
         logits = choose_runner(model).last(batch.inputs, limits[0], batch.answer_slots)
         symbols, _, confidence = _read_slots(_find_likeliest_symbols(logits).cpu(), batch.answer_slots, end_id)
@@ -342,7 +342,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
     """Decode each row's answer greedily: each predicted symbol is the input at the next position. With a key–value
     cache, each position is computed once."""
     model.eval()
-    limit = loop_limits(stopping, recipe.loops.planned(batch.rounds))
+    limit = compute_loop_limits(stopping, recipe.loops.planned(batch.rounds))
     end_id = recipe.layout.end_id(recipe.task)
     predicted = torch.zeros_like(batch.targets)
     log_probability = torch.zeros(predicted.shape)

@@ -17,16 +17,16 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lengthwise.base.formatting import duration_text
+from lengthwise.base.formatting import format_duration
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import derive_seed, stream
-from lengthwise.base.score_rows import size_text
+from lengthwise.base.score_rows import format_size
 from lengthwise.base.types import Kind, Problems, UsageError
 from lengthwise.evaluation.answers import answer_mask, decode, gather_slots, predict_by_rules
 from lengthwise.evaluation.families import all_problems, relative_cost, short_sizes
 from lengthwise.evaluation.scores import SAMPLES, resolve_rules, right_rows, split_batches
 from lengthwise.evaluation.solver import Solver
-from lengthwise.experiment.data import check_size, evaluation_problems, get_sampler
+from lengthwise.experiment.data import check_size, draw_recipe_problems, get_sampler
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_evaluation
 from lengthwise.experiment.stopping import Stopping
@@ -110,13 +110,13 @@ def attack(
         raise UsageError("attack: set seconds above 0, and tries to 1 or more")
     chosen = _choose_sizes(recipe, sizes)
     largest = max(chosen, key=sum)
-    demand, label = estimate_evaluation(recipe, [largest], 1, [rule]), f"one problem of size {size_text(largest)}"
+    demand, label = estimate_evaluation(recipe, [largest], 1, [rule]), f"one problem of size {format_size(largest)}"
     demand.check(label)
     expected_seconds = demand.seconds / torch.get_num_threads()
     if not tries and get_device(weights.model).type == "cpu" and expected_seconds > seconds:
         raise UsageError(
-            f"{label} takes about {duration_text(expected_seconds)}: allow more than {seconds:g} s, or attack shorter "
-            "problems"
+            f"{label} takes about {format_duration(expected_seconds)}: allow more than {seconds:g} s, or attack "
+            "shorter problems"
         )
     history, deadline = Attempts(), math.inf if tries else time.monotonic() + seconds
     work = 0.0  # cost of the problems until the next check of the time, as ``relative_cost``
@@ -302,7 +302,7 @@ def measure_anatomy(
     recipe = weights.recipe
     (rule,) = resolve_rules(weights, samples, stopping)
     sizes, end = recipe.sizes(size), recipe.layout.end_id(recipe.task)
-    problems = evaluation_problems(recipe, sizes, samples, seed=seed, kind=kind)
+    problems = draw_recipe_problems(recipe, sizes, samples, seed=seed, kind=kind)
     wrong, early, late = [], [], []
     for _, batch in split_batches(recipe, problems, batch_rows=rule.together):
         (predicted,) = predict_by_rules(weights.model, recipe, batch, [rule])

@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
-from lengthwise.base.score_rows import size_text
+from lengthwise.base.score_rows import format_size
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.data import check_size
 from lengthwise.experiment.layout import Layout
@@ -233,7 +233,7 @@ def _check_positions(model: Model, recipe: Recipe, sizes: Sequence[AnySize]) -> 
     for largest in {max(distinct, key=measure) for measure in measures}:
         if fault := _find_size_error(model, recipe, largest):
             fitting = (size for size in reversed(distinct) if not _find_size_error(model, recipe, size))
-            fits = next((f"the largest that fits is {size_text(size)}" for size in fitting), "none fits")
+            fits = next((f"the largest that fits is {format_size(size)}" for size in fitting), "none fits")
             raise UsageError(f"{fault}; of the sizes to measure, {fits}")
 
 

@@ -18,9 +18,9 @@ from lengthwise.evaluation.answers import answer_mask, gather_slots, predict
 from lengthwise.evaluation.families import sizes_with_progress
 from lengthwise.evaluation.scores import trace_answers
 from lengthwise.evaluation.solver import parse_prompt
-from lengthwise.experiment.data import evaluation_problems
+from lengthwise.experiment.data import draw_recipe_problems
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import MaxConfidence, Oracle, Restarts, choose_loops, loop_limits
+from lengthwise.experiment.stopping import MaxConfidence, Oracle, Restarts, choose_loops, compute_loop_limits
 from lengthwise.runners.plain import PERIODS, Movements, Plain, flatten_state, unroll
 from lengthwise.runs.run import Run, Weights
 
@@ -40,7 +40,7 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
     if recipe.layout.decodes:
         raise UsageError(f"{weights.name}: its inputs hold the right answer; to measure confidence, use another layout")
     sizes = recipe.sizes(size)
-    batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
+    batch = recipe.layout.write(draw_recipe_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned = recipe.loops.planned(batch.rounds)
     if len(planned.unique()) > 1:  # then loop k means different things for different problems
         raise UsageError(
@@ -54,7 +54,7 @@ def measure_depth(weights: Weights, size: AnySize, *, samples: int = 512, seed: 
         "example": MaxConfidence(confidence_rule.extra, per="example"),
         **({} if own_rule == Oracle() or isinstance(own_rule, MaxConfidence) else {"own": own_rule}),
     }
-    limits = {name: loop_limits(rule, planned) for name, rule in rules.items()}
+    limits = {name: compute_loop_limits(rule, planned) for name, rule in rules.items()}
     movement, limit = own_rule.needs_movement, torch.stack([*limits.values()]).amax(0)
     traced, right = trace_answers(weights.model, recipe, batch, limit, with_movement=movement)
     chosen = {}
@@ -110,7 +110,7 @@ def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, sa
             f"{weights.name}: its inputs hold the right answer, which loops do not change; use another layout"
         )
     sizes = recipe.tops if size is None else recipe.sizes(size)
-    batch = recipe.layout.write(evaluation_problems(recipe, sizes, samples, seed=seed), recipe.task)
+    batch = recipe.layout.write(draw_recipe_problems(recipe, sizes, samples, seed=seed), recipe.task)
     planned, mask = recipe.loops.planned(batch.rounds), batch.inputs.padding_mask
     right_symbols = gather_slots(batch.targets, batch.answer_slots)
     ignored = ~answer_mask(right_symbols, batch.answer_slots, recipe.layout.end_id(recipe.task))

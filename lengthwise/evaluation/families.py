@@ -14,7 +14,7 @@ from torch import Tensor
 from lengthwise.base.progress import Progress
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import derive_seed
-from lengthwise.base.score_rows import Sizes, group_by, size_text
+from lengthwise.base.score_rows import Sizes, format_size, group_by
 from lengthwise.base.types import Problems, Score
 from lengthwise.evaluation.scores import (
     Watch,
@@ -23,7 +23,7 @@ from lengthwise.evaluation.scores import (
     resolve_rules,
     results_of_groups,
 )
-from lengthwise.experiment.data import NoProblemsLeft, effective_source, evaluation_problems, select_part
+from lengthwise.experiment.data import NoProblemsLeft, choose_source, draw_recipe_problems, select_part
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import hash_prompts
 from lengthwise.experiment.stopping import Stopping
@@ -111,7 +111,7 @@ def _problems_by_family(
     groups = {}
     for name in names:
         try:
-            groups[name] = evaluation_problems(recipe, size, samples, seed=seed, kind=name)
+            groups[name] = draw_recipe_problems(recipe, size, samples, seed=seed, kind=name)
         except NoProblemsLeft:
             if are_requested:
                 raise
@@ -123,7 +123,7 @@ def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> P
     problems = recipe.task.part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
     if problems is None:
         return None
-    problems = select_part(effective_source(recipe.task, recipe.source), "test", problems)
+    problems = select_part(choose_source(recipe.task, recipe.source), "test", problems)
     return problems if len(problems) else None
 
 
@@ -164,11 +164,11 @@ def scores_with_progress(
 
     def update_line(current_sizes: Sequence[Sizes], fraction: float) -> None:
         inside = fraction * per_rule * len(rules) * sum(cost[size] for size in current_sizes)
-        line.update(max(line.done, done + inside), f"at {size_text(current_sizes[-1])}")
+        line.update(max(line.done, done + inside), f"at {format_size(current_sizes[-1])}")
 
     for score in measure(weights, [*distinct.values()], stopping=rules, watch=update_line, **options):
         done += cost[score.sizes] * (per_rule if score.problems == "every" else 1)  # one score for all families
-        line.update(max(line.done, done), f"at {size_text(score.sizes)}")
+        line.update(max(line.done, done), f"at {format_size(score.sizes)}")
         yield score
 
 
@@ -177,7 +177,7 @@ def sizes_with_progress(progress: Progress, recipe: Recipe, sizes: Sequence[AnyS
     total = sum(relative_cost(recipe, size) for size in sizes)
     line, done = progress.add_line(label, total), 0.0
     for size in sizes:
-        line.update(done, f"at {size_text(recipe.sizes(size))}")
+        line.update(done, f"at {format_size(recipe.sizes(size))}")
         yield size
         done += relative_cost(recipe, size)
     line.update(total)

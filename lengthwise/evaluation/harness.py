@@ -8,8 +8,8 @@ from pathlib import Path
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.files import write
-from lengthwise.base.score_rows import size_text
-from lengthwise.experiment.data import fresh_problems
+from lengthwise.base.score_rows import format_size
+from lengthwise.experiment.data import draw_fresh_problems
 from lengthwise.tasks import Task, iterate_texts
 
 
@@ -21,7 +21,7 @@ def write_harness_task(
     ``exact_match`` equals Lengthwise's for equal answers. Raises UsageError if the task lacks a size."""
     name, question, files = f"lengthwise_{task.name.replace('-', '_')}", task.question, []
     for size in sizes:
-        problems, test_name = fresh_problems(task, size, samples, seed=seed), f"{name}_{size_text(size)}"
+        problems, test_name = draw_fresh_problems(task, size, samples, seed=seed), f"{name}_{format_size(size)}"
         texts = ({"prompt": prompt, "answer": answer} for prompt, answer in iterate_texts(task, problems))
         lines = [json.dumps(text, ensure_ascii=False) + "\n" for text in texts]
         rows = folder / f"{test_name}.jsonl"

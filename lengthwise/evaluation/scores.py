@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lengthwise.base.results import NORMAL_QUANTILE, AnySize, Outcomes, count_problems, independent_trials
+from lengthwise.base.results import NORMAL_QUANTILE, AnySize, Outcomes, count_independent_trials, count_problems
 from lengthwise.base.rows import shift_right, zero_after
 from lengthwise.base.score_rows import KINDS_WITH_CURVE
 from lengthwise.base.types import Batch, Kind, Problems, Rows, Score, Trace, UsageError, to_device, wilson_interval
@@ -29,7 +29,7 @@ from lengthwise.evaluation.answers import (
     trace_loops,
 )
 from lengthwise.evaluation.causality import check_model
-from lengthwise.experiment.data import evaluation_problems
+from lengthwise.experiment.data import draw_recipe_problems
 from lengthwise.experiment.layout import mask_before_end, mask_through_end
 from lengthwise.experiment.recipe import Recipe, check_stopping
 from lengthwise.experiment.source import describe_repeats, hash_prompts
@@ -107,7 +107,7 @@ def _evaluate_to_precision(
     check_precision(precision)
     recipe, together = weights.recipe, math.lcm(*(rule.together for rule in rules))
     for size in sizes:
-        problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
+        problems = draw_recipe_problems(recipe, size, samples, seed=seed, kind=kind)
         parts_by_rule: list[list[RowResults]] = [[] for _ in rules]
         done, until = 0, smallest_sample_size(precision)
         while done < samples and until > done:
@@ -150,7 +150,7 @@ def needed_sample_size(right_count: float, count: int, precision: float, batch_r
     """Return the number of problems to measure, given that ``right_count`` of ``count`` answers are right: ``count`` if
     their interval is within ± ``precision``, otherwise at most twice as many. ``batch_rows`` is the rule's batch
     size."""
-    low, high = wilson_interval(right_count / count, independent_trials(count, batch_rows))
+    low, high = wilson_interval(right_count / count, count_independent_trials(count, batch_rows))
     if high - low <= 2 * precision:
         return count
     middle = (low + high) / 2
@@ -220,7 +220,7 @@ def resolve_rules(
 
 def exact_match(model: Model, recipe: Recipe, sizes: tuple[int, ...], count: int, *, step: int = 0) -> float:
     """Return the exact match of a model in training, on ``count`` problems that are new at each ``step``."""
-    problems = evaluation_problems(recipe, sizes, count, seed=recipe.data_seed, step=step)
+    problems = draw_recipe_problems(recipe, sizes, count, seed=recipe.data_seed, step=step)
     (results,) = results_of_groups(model, recipe, [problems], [recipe.stopping])
     return int(results.counts[:, 0].sum()) / count
 
@@ -233,7 +233,7 @@ def _group_sizes(
     group: list[tuple[tuple[int, ...], Problems]] = []
     widest = 0
     for size in sizes:
-        problems = evaluation_problems(recipe, size, samples, seed=seed, kind=kind)
+        problems = draw_recipe_problems(recipe, size, samples, seed=seed, kind=kind)
         if group and max(widest, _row_width(recipe, problems)) * samples * (len(group) + 1) > MAX_POSITIONS:
             yield group
             group, widest = [], 0

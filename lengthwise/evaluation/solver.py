@@ -9,7 +9,7 @@ import torch
 
 from lengthwise.base.fields import validate
 from lengthwise.base.formatting import format_html_table
-from lengthwise.base.score_rows import share_text
+from lengthwise.base.score_rows import format_share
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.answers import answer_text, respond, with_initial_state
 from lengthwise.evaluation.scores import perplexity
@@ -39,7 +39,7 @@ class Answer:
         return self.text
 
     def _repr_html_(self) -> str:
-        rows = [("answer", self.text), ("loops", str(self.loops)), ("confidence", share_text(self.confidence, 3))]
+        rows = [("answer", self.text), ("loops", str(self.loops)), ("confidence", format_share(self.confidence, 3))]
         if self.right is None or self.perplexity is None:
             return format_html_table(self.prompt, rows)
         rows = [rows[0], ("right answer", self.right), *rows[1:], ("its perplexity", f"{self.perplexity:.3f}")]

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Int
 from torch import Generator, Tensor
 
-from lengthwise.base.fields import part_text, suggest
+from lengthwise.base.fields import format_part, suggest
 from lengthwise.base.formatting import format_ranges
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
@@ -52,7 +52,7 @@ def draw_batch(recipe: Recipe, step: int, *, exams_passed: int | None = None) ->
 
 def _draw_step_problems(recipe: Recipe, step: int, curriculum_step: int) -> Problems:
     """Draw the problems of training batch ``step``, of the sizes at ``curriculum_step``."""
-    seed, source = recipe.data_seed, effective_source(recipe.task, recipe.source)
+    seed, source = recipe.data_seed, choose_source(recipe.task, recipe.source)
     draws = {"generator": stream(seed, "train", step), "family_generator": stream(seed, "families", step)}
     draw_more = partial(_draw_problems, recipe, curriculum_step, **draws)
     return _draw_subset("train", source, draw_more, recipe.batch, keep_proportions=recipe.families + recipe.hard > 0)
@@ -101,7 +101,7 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
         for _ in range(chunks):
             draw = stream(source.seed, "set", task.name, count)
             drawn = lengths.problems(task.part("train"), 0, PROBLEMS_PER_CHUNK, draw)
-            drawn = select_part(effective_source(task, source), "train", drawn)
+            drawn = select_part(choose_source(task, source), "train", drawn)
             problem_sets.append(drawn.to_smallest_type(len(task.symbols)))
             count += 1
         # Drop repetitions: keep the first problem of each hash, in the order of drawing.
@@ -116,16 +116,16 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
     return problem_sets[0].take(slice(source.rows))
 
 
-def validation_problems(recipe: Recipe, count: int) -> Problems:
+def draw_validation_problems(recipe: Recipe, count: int) -> Problems:
     """Draw ``count`` validation problems, which are distributed as training problems at the end of training."""
     curriculum_step, seed = recipe.lengths.curriculum_step(recipe.steps, None), recipe.data_seed
     draws = {"generator": stream(seed, "validation"), "family_generator": stream(seed, "families", "validation")}
     draw_more = partial(_draw_problems, recipe, curriculum_step, purpose="validation", **draws)
-    source = effective_source(recipe.task, recipe.source)
+    source = choose_source(recipe.task, recipe.source)
     return _draw_subset("validation", source, draw_more, count, keep_proportions=recipe.families + recipe.hard > 0)
 
 
-def effective_source(task: Task, source: Source) -> Source:
+def choose_source(task: Task, source: Source) -> Source:
     """Return the source that assigns problems to training, validation and test: ``source``, or ``FRESH``, which assigns
     none, if the task is a collection that is already divided."""
     return FRESH if task.is_collection else source
@@ -136,7 +136,7 @@ def select_part(source: Source, purpose: Purpose, problems: Problems) -> Problem
     with wrap_user_errors(source):
         mask = source.mask_part(purpose, problems)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool or mask.shape != (len(problems),):
-        error, expected = f"{part_text(source)}: mask_part must return", f"torch.bool of {(len(problems),)}"
+        error, expected = f"{format_part(source)}: mask_part must return", f"torch.bool of {(len(problems),)}"
         raise UsageError(f"{error} {expected}, not {describe_value(mask)}")
     return problems.take(mask)
 
@@ -157,7 +157,7 @@ def check_size(task: Task, size: Sequence[int], kind: Kind = "uniform") -> None:
         raise UsageError(f"{task.name}: its {kind} problems start at size {smallest}, not {size[0]}")
 
 
-def fresh_problems(
+def draw_fresh_problems(
     task: Task,
     size: Sequence[int],
     count: int,
@@ -175,7 +175,7 @@ def fresh_problems(
     if count < 1:
         raise UsageError(f"count must be 1 or more, not {count}")
     purpose: Purpose = "test" if step is None else "validation"
-    task, source = task.part(purpose), effective_source(task, source)
+    task, source = task.part(purpose), choose_source(task, source)
     check_size(task, size, kind)
     if kind == "natural" and len(set(size)) > 1:
         raise UsageError(f"natural problems have one size on every axis: {max(size)}, not {'x'.join(map(str, size))}")
@@ -216,29 +216,29 @@ def get_sampler(task: Task, kind: Kind) -> Sampler:
     return families[kind].sample
 
 
-def evaluation_problems(
+def draw_recipe_problems(
     recipe: Recipe, size: AnySize, count: int, *, seed: int, step: int | None = None, kind: Kind = "uniform"
 ) -> Problems:
-    """Draw fresh problems of one size for a model of this recipe (see ``fresh_problems`` and ``Recipe.sizes``). Sizes
-    of ``natural`` problems start at the smallest training size or, if ``size`` is beyond the training length, just
-    above the training length, so that the two sets do not overlap."""
+    """Draw fresh problems of one size for a model of this recipe (see ``draw_fresh_problems``, ``Recipe.sizes``).
+    Sizes of ``natural`` problems start at the smallest training size. If ``size`` is beyond the training length, they
+    start just above the training length, so that the two sets do not overlap."""
     sizes, source = recipe.sizes(size), recipe.source
-    bottom = smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top)
-    return fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, bottom=bottom, source=source)
+    bottom = find_smallest_natural_size(sizes, recipe.lengths.bottom, recipe.lengths.top)
+    return draw_fresh_problems(recipe.task, sizes, count, seed=seed, step=step, kind=kind, bottom=bottom, source=source)
 
 
-def nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
+def find_nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
     """Return, on all axes, the largest size up to ``size`` at which the task has problems for a purpose; if there is
     none, the smallest such size."""
     return recipe.sizes(recipe.task.part(purpose).round_to_valid_size(size))
 
 
-def default_sizes(recipe: Recipe) -> Sequence[int]:
+def choose_default_sizes(recipe: Recipe) -> Sequence[int]:
     """Return the training length, and 1.5, 2, 3 and 5 times it, up to the task's largest size."""
     top, largest = recipe.lengths.top, recipe.task.largest
     sizes = {int(top * times) for times in (1, 1.5, 2, 3, 5)}
     if recipe.task.listed_sizes is not None:
-        return sorted({size for multiple in sizes for size in nearest_size(recipe, multiple)})
+        return sorted({size for multiple in sizes for size in find_nearest_size(recipe, multiple)})
     return sorted(sizes if largest is None else {min(size, largest) for size in sizes})
 
 
@@ -254,10 +254,11 @@ def check_training_problems(recipe: Recipe, sizes: Iterable[AnySize] = ()) -> No
         fixed_set(recipe.task, recipe.lengths, recipe.source)
     if recipe.has_fixed_problems and watch.every:
         for size in watch.sizes:
-            evaluation_problems(recipe, nearest_size(recipe, size, "validation"), watch.count, seed=seed, step=0)
+            draw_recipe_problems(recipe, find_nearest_size(recipe, size, "validation"), watch.count, seed=seed, step=0)
         if watch.validation:
-            validation_problems(recipe, watch.validation)
-    longest = evaluation_problems(replace(recipe, source=FRESH), nearest_size(recipe, recipe.lengths.top), 1, seed=seed)
+            draw_validation_problems(recipe, watch.validation)
+    largest = find_nearest_size(recipe, recipe.lengths.top)
+    longest = draw_recipe_problems(replace(recipe, source=FRESH), largest, 1, seed=seed)
     inputs = recipe.layout.write_training(longest, recipe.task).inputs
     recipe.model.vary(inputs, stream(recipe.seed, "rehearsal"))
 
@@ -265,10 +266,10 @@ def check_training_problems(recipe: Recipe, sizes: Iterable[AnySize] = ()) -> No
 def check_test_problems(recipe: Recipe, sizes: Iterable[AnySize], kind: Kind = "uniform") -> None:
     """Raise UsageError if the recipe's task has no test problems of this kind at one of ``sizes``."""
     for size in sizes:
-        evaluation_problems(recipe, size, 1, seed=0, kind=kind)
+        draw_recipe_problems(recipe, size, 1, seed=0, kind=kind)
 
 
-def smallest_natural_size(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
+def find_smallest_natural_size(sizes: tuple[int, ...], bottom: int, top: int | None) -> int:
     """Return the smallest size of natural test problems up to ``sizes``: ``top`` + 1 if these are beyond the training
     sizes, which are ``bottom`` to ``top``, else ``bottom``. ``top`` is None if there is no training."""
     return top + 1 if top is not None and max(sizes) > top else bottom
@@ -294,7 +295,7 @@ def _draw_subset(
         parts.append(select_part(source, purpose, drawn))
         drawn_count, tried = drawn_count + len(parts[-1]), tried + count
         if tried > 10_000 and tried > 1000 * (drawn_count + 1):
-            error = f"{part_text(source)} leaves almost no problem of this size for the {purpose} part"
+            error = f"{format_part(source)} leaves almost no problem of this size for the {purpose} part"
             raise NoProblemsLeft(f"{error}: use another size")
     kept = torch.arange(count)
     return Problems.join(parts).take(kept * drawn_count // count if keep_proportions else kept)

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import Config, part_classes
+from lengthwise.base.fields import Config, find_part_classes
 from lengthwise.base.ranges import Extra
 from lengthwise.base.rows import extract_windows, length_mask, shift_right, zero_after
 from lengthwise.base.types import END, EQUALS, PAD, PAUSE, START, Batch, Inputs, Problems, Vocab, smallest_integer_type
@@ -66,7 +66,7 @@ class Layout(Config):
         if self.accepts(task):
             return
         fitting = []
-        for name, kind in part_classes(Layout).items():
+        for name, kind in find_part_classes(Layout).items():
             with suppress(TypeError):  # a layout may need arguments
                 if kind.__module__.startswith("lengthwise.") and kind().accepts(task):
                     fitting.append(name)
@@ -124,7 +124,7 @@ class _RowLayout(Layout):
         signs = reduce(operator.xor, ((tokens[:, :last] - (edge - 1)).clamp_(0, 1) for edge in edges))
         signs = signs & prompted[:, :last]
         position = torch.empty(tokens.shape, dtype=torch.long)
-        position[:, :last] = digit_positions(signs, before[:, :last] if task.mirrored else None)
+        position[:, :last] = compute_digit_positions(signs, before[:, :last] if task.mirrored else None)
         position[:, last:] = index[last:] - first[:, None]
         inputs = Inputs(tokens.long(), index.expand(len(problems), -1), position, padding_mask)
         targets, loss_mask, answer_slots = (answer ^ end).long(), before ^ answered, before ^ padding_mask
@@ -134,7 +134,7 @@ class _RowLayout(Layout):
         return predicted[: int(mask_before_end(predicted, self.end_id(task)).sum())]
 
 
-def digit_positions(
+def compute_digit_positions(
     signs: Bool[Tensor, "b t"] | Int[Tensor, "b t"], mirrored: Bool[Tensor, "b t"] | None = None
 ) -> Int[Tensor, "b t"]:
     """Return the digit position of every token: its index, from 1, within a run of digits; 0 for a sign.
@@ -277,7 +277,7 @@ class _ClassLayout(Layout):
             length = length + 1
         padding_mask = length_mask(length, tokens.shape[1])
         signs = torch.tensor([symbol in task.signs or symbol not in task.symbols for symbol in reads.symbols])[tokens]
-        digit_position = digit_positions(signs | ~padding_mask, padding_mask if task.mirrored else None)
+        digit_position = compute_digit_positions(signs | ~padding_mask, padding_mask if task.mirrored else None)
         position = torch.arange(tokens.shape[1]).expand(len(tokens), -1)
         return Inputs(tokens, position, digit_position.long(), padding_mask)
 

@@ -28,7 +28,7 @@ class Optimizer(Config):
         """Return a torch optimizer of these parameters."""
 
 
-def weight_decay_groups(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
+def group_by_weight_decay(parameters: Iterable[nn.Parameter]) -> list[dict[str, Any]]:
     """Return an optimizer's parameter groups: parameters with the attribute ``no_weight_decay``, such as the decay
     rates of a recurrence, form a group without weight decay."""
     groups: list[dict[str, Any]] = [{"params": []}, {"params": [], "weight_decay": 0.0}]
@@ -59,7 +59,7 @@ class AdamW(Optimizer):
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         parameters = [*parameters]
         return strip_compiler_wrappers(torch.optim.AdamW)(
-            weight_decay_groups(parameters),
+            group_by_weight_decay(parameters),
             lr=self.rate,
             betas=self.betas,
             eps=self.eps,
@@ -82,7 +82,7 @@ class LAMB(Optimizer):
 
         # Without `adam_debias` it also divides the rate by 1 − β₁ᵗ, but only the weights' norm should set the step.
         return strip_compiler_wrappers(Lamb)(
-            weight_decay_groups(parameters),
+            group_by_weight_decay(parameters),
             self.rate,
             self.betas,
             eps=self.eps,

@@ -19,8 +19,8 @@ from torch import nn
 
 from lengthwise.base import rng
 from lengthwise.base.errors import UsageError
-from lengthwise.base.fields import Config, nested_parts
-from lengthwise.base.files import error_line
+from lengthwise.base.fields import Config, iterate_parts
+from lengthwise.base.files import format_error
 
 PACKAGE = Path(__file__).parents[1]
 STANDARD = Path(sysconfig.get_path("stdlib"))
@@ -31,7 +31,7 @@ def is_foreign(cls: type) -> bool:
     return cls.__module__.partition(".")[0] not in ("lengthwise", "torch", "builtins")
 
 
-def source_file(cls: type) -> Path | None:
+def find_source_file(cls: type) -> Path | None:
     """Return the class's source file; None if it has none, as in a notebook."""
     name = getattr(sys.modules.get(cls.__module__), "__file__", None)
     return Path(name) if name and name.endswith(".py") and Path(name).is_file() else None
@@ -42,14 +42,14 @@ def hash_user_code(recipe: Config, model: nn.Module) -> dict[str, str]:
     hash changes with the class's code and with the definitions in its file that it uses, but not with comments,
     docstrings, formatting or other modules."""
     hashes = {}
-    for cls in _user_classes([*nested_parts(recipe), *model.modules()]):
-        path = source_file(cls) if cls.__module__ == "__main__" else None
+    for cls in _user_classes([*iterate_parts(recipe), *model.modules()]):
+        path = find_source_file(cls) if cls.__module__ == "__main__" else None
         module = path.stem if path else cls.__module__  # the module name of a script that is run as __main__
         hashes[f"{module}.{cls.__qualname__}"] = _hash_class(cls)
     return hashes
 
 
-def changed_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[str, str]) -> list[str]:
+def list_differing_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[str, str]) -> list[str]:
     """Return the names of classes whose hashes differ between two results of ``hash_user_code``. Module names are
     ignored, because a file may be run as a script or imported."""
     changed = set[str]()
@@ -61,7 +61,7 @@ def changed_classes(old_hashes: Mapping[str, str], new_hashes: Mapping[str, str]
 
 def runs_foreign_code(recipe: Config, model: nn.Module) -> bool:
     """Return whether a part of the recipe, or a module of the model, is defined outside this package and torch."""
-    return any(is_foreign(type(part)) for part in (*nested_parts(recipe), *model.modules()))
+    return any(is_foreign(type(part)) for part in (*iterate_parts(recipe), *model.modules()))
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def wrap_user_errors(part: Config) -> Iterator[None]:
     except (UsageError, KeyboardInterrupt, GeneratorExit):
         raise
     except BaseException as error:
-        names = [cls.__name__ for cls in _user_classes(nested_parts(part))]
+        names = [cls.__name__ for cls in _user_classes(iterate_parts(part))]
         if not names and isinstance(error, Exception):
             raise
         parts = f"; it uses your own classes: {', '.join(names)}" if names else ""
@@ -91,12 +91,12 @@ def guard_foreign_code(recipe: Config) -> Iterator[None]:
 
 def describe_user_error(error: BaseException) -> str:
     """Describe an error in one line, with the file and line of user code where it occurred."""
-    frames = user_frames(error)
+    frames = find_user_frames(error)
     where = f" in {Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{where}: {error_line(error)}"
+    return f"{type(error).__name__}{where}: {format_error(error)}"
 
 
-def user_frames(error: BaseException) -> list[traceback.FrameSummary]:
+def find_user_frames(error: BaseException) -> list[traceback.FrameSummary]:
     """Return the frames of an error's traceback that are in user code, outermost first."""
     return [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_library_file(Path(frame.filename))]
 
@@ -113,12 +113,12 @@ def _user_classes(parts: Iterable[Any]) -> list[type]:
     foreign = {base for part in parts for base in type(part).__mro__ if is_foreign(base)}
     standard = sys.stdlib_module_names - {"__main__"}
     own_classes = (cls for cls in foreign if cls.__module__.partition(".")[0] not in standard)
-    return sorted((cls for cls in own_classes if "site-packages" not in str(source_file(cls))), key=str)
+    return sorted((cls for cls in own_classes if "site-packages" not in str(find_source_file(cls))), key=str)
 
 
 def _hash_class(cls: type) -> str:
     """Return a hash of a class's code and of all definitions in the same file that it uses, directly or not."""
-    path, outermost = source_file(cls), cls.__qualname__.partition(".")[0]
+    path, outermost = find_source_file(cls), cls.__qualname__.partition(".")[0]
     definitions = _list_definitions(path, path.stat().st_mtime_ns) if path else {}
     text = _code_with_dependencies(outermost, definitions) if outermost in definitions else repr(_collect_bytecode(cls))
     return hashlib.blake2b(text.encode(), digest_size=5).hexdigest()
@@ -130,7 +130,7 @@ def _list_definitions(path: Path, modified_ns: int) -> dict[str, ast.stmt]:
     try:
         statements = ast.parse(path.read_bytes()).body
     except (SyntaxError, ValueError) as error:  # the file was edited after its import
-        raise UsageError(f"{path}: {error_line(error)}; the code of your classes is read from this file") from None
+        raise UsageError(f"{path}: {format_error(error)}; the code of your classes is read from this file") from None
     definitions: dict[str, ast.stmt] = {}
     for node in statements:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -16,7 +16,7 @@ from lengthwise.base.fields import validate_arguments
 from lengthwise.base.ranges import Count
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Kind, Problems, Purpose, UsageError
-from lengthwise.experiment.data import NoProblemsLeft, check_size, effective_source, get_sampler
+from lengthwise.experiment.data import NoProblemsLeft, check_size, choose_source, get_sampler
 from lengthwise.experiment.layout import Layout
 from lengthwise.experiment.source import Finite
 from lengthwise.tasks import Task, separate_lines
@@ -47,7 +47,7 @@ class ProblemSet(Sequence[dict[str, Any]]):
 
     def __getitems__(self, rows: list[int]) -> list[dict[str, Any]]:
         """Return the items at the indices ``rows``; a torch ``DataLoader`` calls this method for each batch."""
-        return [json.loads(line) for line in json_lines(self.task, self.problems.take(torch.tensor(rows)))]
+        return [json.loads(line) for line in format_json_lines(self.task, self.problems.take(torch.tensor(rows)))]
 
     def __repr__(self) -> str:
         return f"ProblemSet({len(self):,} of {self.task.name}, digest {self.digest})"
@@ -55,7 +55,7 @@ class ProblemSet(Sequence[dict[str, Any]]):
     def lines(self) -> Iterator[str]:
         """Yield each problem as a line of JSON, as in a file that ``File`` reads."""
         for start in range(0, len(self), PROBLEMS_PER_CHUNK):
-            yield from json_lines(self.task, self.problems.take(slice(start, start + PROBLEMS_PER_CHUNK)))
+            yield from format_json_lines(self.task, self.problems.take(slice(start, start + PROBLEMS_PER_CHUNK)))
 
     @property
     def digest(self) -> str:
@@ -98,7 +98,7 @@ def draw_problems(
         draw = stream(seed, "problems", task.name, *address, split or "all", number)
         # Always draw a full chunk, so that a smaller ``count`` gives the first problems of a larger one.
         problems = sample(size_table[torch.randint(len(size_table), (PROBLEMS_PER_CHUNK,), generator=draw)], draw)
-        if split and effective_source(task, SPLIT) is SPLIT:
+        if split and choose_source(task, SPLIT) is SPLIT:
             problems = problems.take(SPLIT.mask_part(split, problems))
         problems = problems.take(slice(count - yielded)).to_smallest_type(len(task.symbols))
         number, yielded, empty_chunks = number + 1, yielded + len(problems), 0 if len(problems) else empty_chunks + 1
@@ -107,28 +107,28 @@ def draw_problems(
         yield problems
 
 
-def json_lines(task: Task, problems: Problems) -> Iterator[str]:
+def format_json_lines(task: Task, problems: Problems) -> Iterator[str]:
     """Yield each problem as a line of JSON, with prompt and answer in the task's own symbols and digit order."""
     sizes, rounds = problems.sizes.tolist(), problems.rounds.tolist()
     plain = all(json.dumps(symbol, ensure_ascii=False) == f'"{symbol}"' for symbol in task.symbols)
-    for (prompt, answer), size, count in zip(problem_texts(task, problems), sizes, rounds, strict=True):
+    for (prompt, answer), size, count in zip(format_problems(task, problems), sizes, rounds, strict=True):
         sizes_text = f'"size": {size[0]}' if len(size) == 1 else f'"sizes": {size}'
         first, second = (f'"{text}"' if plain else json.dumps(text, ensure_ascii=False) for text in (prompt, answer))
         yield f'{{"prompt": {first}, "answer": {second}, {sizes_text}, "rounds": {count}}}\n'
 
 
-def problem_texts(task: Task, problems: Problems) -> list[tuple[str, str]]:
+def format_problems(task: Task, problems: Problems) -> list[tuple[str, str]]:
     """Return each problem's prompt and answer as text in the task's symbols and digit order; / separates the lines of a
     grid."""
-    prompts = symbol_texts(task, problems.prompt, problems.prompt_length)
-    answers = symbol_texts(task, problems.answer, problems.answer_length)
+    prompts = format_symbols(task, problems.prompt, problems.prompt_length)
+    answers = format_symbols(task, problems.answer, problems.answer_length)
     if len(problems) and task.shape(problems.sizes[0].tolist()) is not None:
         columns = [shape[1] for size in problems.sizes.tolist() if (shape := task.shape(size))]
         prompts, answers = ([*map(separate_lines, texts, columns)] for texts in (prompts, answers))
     return list(zip(prompts, answers, strict=True))
 
 
-def symbol_texts(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:
+def format_symbols(task: Task, ids: Int[Tensor, "b n"], length: Int[Tensor, " b"]) -> list[str]:
     """Return the text of the first ``length`` symbol ids of each row; a million rows take seconds."""
     symbols, lengths = task.symbols, length.tolist()
     if between := task.vocab.separator:

@@ -195,12 +195,12 @@ class Recipe(fields.Config):
 
     def __str__(self) -> str:
         """Format each field that is not at its default, as a user would type it."""
-        return format_listing(f"Recipe {self.name} ({self.id})", fields.changed_fields(self))
+        return format_listing(f"Recipe {self.name} ({self.id})", fields.format_changed_fields(self))
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        return format_html_table(f"Recipe {self.name} ({self.id})", fields.changed_fields(self))
+        return format_html_table(f"Recipe {self.name} ({self.id})", fields.format_changed_fields(self))
 
     def json(self) -> str:
         """Return all fields as JSON, which ``read`` reads. Raises UsageError if a field holds an invalid value."""
@@ -279,7 +279,7 @@ def find_field_path(recipe: Recipe, name: str) -> str | None:
     return sources.field_path(name, {*tree, *inside})
 
 
-def recipes_by_name(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
+def index_recipes(recipes: Iterable[Recipe]) -> dict[str, Recipe]:
     """Return the recipes in a dictionary by name, as a function that defines several recipes must return them."""
     return {recipe.name: recipe for recipe in recipes}
 

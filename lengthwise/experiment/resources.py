@@ -17,14 +17,14 @@ from typing import Any
 
 import torch
 
-from lengthwise.base.fields import nested_parts
-from lengthwise.base.formatting import bytes_text
+from lengthwise.base.fields import iterate_parts
+from lengthwise.base.formatting import format_bytes
 from lengthwise.base.results import AnySize
 from lengthwise.base.rng import stream
 from lengthwise.base.types import UsageError
 from lengthwise.experiment.own_code import wrap_user_errors
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import Stopping, loop_limits
+from lengthwise.experiment.stopping import Stopping, compute_loop_limits
 
 OPERATIONS_PER_SECOND = 4e10  # floating-point operations of one thread, the median of timed recipes
 LOOP_SECONDS = 2e-4  # seconds of a loop, forward and backward, that do not depend on the tensors' sizes
@@ -41,12 +41,12 @@ class ResourceEstimate:
 
     def check(self, description: str) -> None:
         """Raise UsageError if this machine lacks the memory; ``description`` names what takes it."""
-        if self.memory > (limit := available_memory()):
-            needed = f"{description} takes about {bytes_text(self.memory)} of memory"
-            raise UsageError(f"{needed}; this machine has {bytes_text(limit)}")
+        if self.memory > (limit := get_available_memory()):
+            needed = f"{description} takes about {format_bytes(self.memory)} of memory"
+            raise UsageError(f"{needed}; this machine has {format_bytes(limit)}")
 
 
-def available_memory() -> float:
+def get_available_memory() -> float:
     """Return the bytes of memory that this process may use; infinity if the system does not report them."""
     try:
         physical = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -94,7 +94,7 @@ def estimate_evaluation(
     for size in (sampled := sizes[:: max(1, len(sizes) // 32)]):  # if there are many sizes, a sample of them
         positions, rounds = _estimate_row(recipe, recipe.sizes(size))
         planned = recipe.loops.planned(torch.tensor([round(rounds)]))
-        limits = [int(loop_limits(rule, planned)) for rule in rules]
+        limits = [int(compute_loop_limits(rule, planned)) for rule in rules]
         run = max(rule.starts * limit for rule, limit in zip(rules, limits, strict=True))
         scores = 8 * getattr(model, "heads", 0) * positions**2 * attends_everywhere
         traced_loops = is_traced * (max(limits) if compares else max(rule.window for rule in rules))
@@ -155,6 +155,6 @@ def count_parameters(recipe: Recipe) -> int:
 
 def is_small_model(spec: Any) -> bool:
     """Return whether the numbers in a model's configuration show that it fits into any machine's memory."""
-    parts = nested_parts(spec)
+    parts = iterate_parts(spec)
     numbers = [max(1, value) for part in parts for value in vars(part).values() if isinstance(value, int)]
     return math.prod(numbers) * max(numbers, default=1) < 10**7  # a width's matrices have its square

@@ -34,7 +34,7 @@ class Stopping(fields.Config):
     @property
     def name(self) -> str:
         """The rule's label in scores, such as ``Oracle`` or ``MaxConfidence(per=batch)``."""
-        return fields.part_text(self)
+        return fields.format_part(self)
 
     @property
     def may_stop_early(self) -> bool:
@@ -228,7 +228,7 @@ class Restarts(Stopping):
         return self.rule.choose(trace, planned)
 
 
-def loop_limits(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
+def compute_loop_limits(rule: Stopping, planned: Int[Tensor, " b"]) -> Int[Tensor, " b"]:
     """Return a rule's limit on the loops of each row. Raises UsageError unless limits are whole numbers from 1 up."""
     with wrap_user_errors(rule):
         limit = rule.limit(planned)
@@ -240,7 +240,7 @@ def check_loops(part: fields.Config, method: str, loops: Int[Tensor, " b"], rows
     """Raise UsageError unless the loops that a part's method returned are whole numbers from 1 up, one per row."""
     _check_rows(part, method, loops, torch.long, rows)
     if (loops < 1).any():
-        name = fields.part_text(part)
+        name = fields.format_part(part)
         raise UsageError(f"{name}: {method} gives {int(loops.min())} loops; it must give 1 or more")
 
 
@@ -261,7 +261,7 @@ def _check_rows(part: fields.Config, method: str, value: object, dtype: torch.dt
     if not isinstance(value, Tensor) or value.dtype != dtype or value.shape != (rows,):
         expected = "torch.bool" if dtype == torch.bool else "torch.long"
         actual = describe_value(value)
-        name = fields.part_text(part)
+        name = fields.format_part(part)
         raise UsageError(f"{name}: {method} must return a {expected} for each of {rows} rows, not {actual}")
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from lengthwise.base.fields import Config
-from lengthwise.base.process import child_environment
+from lengthwise.base.process import build_child_environment
 
 COMMAND = (sys.executable, "-P", "-m", "lengthwise")  # -P: a file in the working folder cannot shadow a library
 
@@ -123,7 +123,7 @@ class Process(Job):
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=self.log,
-            env={**child_environment(), "OMP_NUM_THREADS": "1"},
+            env={**build_child_environment(), "OMP_NUM_THREADS": "1"},
             start_new_session=True,
         )
 

@@ -16,9 +16,9 @@ from rich.table import Table
 from rich.text import Text
 
 from lengthwise.base.errors import remove_controls
-from lengthwise.base.formatting import duration_text
+from lengthwise.base.formatting import format_duration
 from lengthwise.base.progress import LOG_SECONDS
-from lengthwise.base.score_rows import group_by, loss_text, share_text
+from lengthwise.base.score_rows import format_loss, format_share, group_by
 from lengthwise.base.types import UsageError
 from lengthwise.jobs.launchers import Job, Launcher, Local
 from lengthwise.runs.run import Run
@@ -151,11 +151,12 @@ def status_table(runs: Sequence[Run]) -> Table:
         if step_rows := [row for row in rows if "rate" in row]:  # rows of steps; the others hold validation scores
             last, watched = step_rows[-1], [row["exact"] for row in rows if row.get("exact")]
             steps, seconds = last["step"], last.get("wall_s", 0.0)
-            exact = "  ".join(f"{size}: {share_text(share)}" for size, share in watched[-1].items()) if watched else ""
+            latest = watched[-1] if watched else {}
+            exact = "  ".join(f"{size}: {format_share(share)}" for size, share in latest.items())
             length = f"length {last['length']}" if "length" in last else ""
-            time_left = f"{duration_text((total - steps) * seconds / (steps - run.recipe.start))} left"
-            note = "  ".join(filter(None, [exact, length, loss_text(last), time_left]))
+            time_left = f"{format_duration((total - steps) * seconds / (steps - run.recipe.start))} left"
+            note = "  ".join(filter(None, [exact, length, format_loss(last), time_left]))
             if run.done:
-                note = f"{exact}  trained in {duration_text(seconds)}, {len(run.rows('scores'))} scores"
+                note = f"{exact}  trained in {format_duration(seconds)}, {len(run.rows('scores'))} scores"
         table.add_row(name, ProgressBar(total=total, completed=steps, width=12), str(steps), note)
     return table

@@ -14,7 +14,7 @@ from typing import Any
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import append, error_line, remove, translate_disk_errors
+from lengthwise.base.files import append, format_error, remove, translate_disk_errors
 from lengthwise.base.rng import derive_seed
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
@@ -129,7 +129,7 @@ class Search:
                 )
             trials = len(self.study.trials)
         except Exception as error:  # Optuna does not validate entries
-            message = f"{path}: Optuna cannot read it ({type(error).__name__}: {error_line(error)})"
+            message = f"{path}: Optuna cannot read it ({type(error).__name__}: {format_error(error)})"
             raise UsageError(f"{message}; delete {path.name} to restart the search: trained runs are kept") from None
         # A resumed search must not suggest its first trials again.
         self.study.sampler = self.library.samplers.TPESampler(seed=derive_seed(seed, trials) % 2**32)

@@ -16,7 +16,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Extra, OneLine, Range, Size
 from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, failure_reason, message_lines
-from lengthwise.runs.folder import runs_folder
+from lengthwise.runs.folder import get_runs_folder
 
 POLL_SECONDS = 5.0  # seconds between polls of the queue
 MAX_RESUBMITS = 3  # maximum number of times that a lost job, e.g. one out of memory, is submitted again
@@ -61,7 +61,7 @@ class _SlurmExecutor(Executor):
     def __init__(self, launcher: Slurm) -> None:
         submitit = _import_submitit()
         self.launcher = launcher
-        folder = runs_folder().absolute() / ".slurm"
+        folder = get_runs_folder().absolute() / ".slurm"
         self.executor = submitit.SlurmExecutor(folder=folder, max_num_timeout=1000)
         settings = {"partition": launcher.partition, "mem": launcher.memory, "gpus_per_node": launcher.gpus}
         self.executor.update_parameters(

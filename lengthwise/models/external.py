@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import error_line
+from lengthwise.base.files import format_error
 from lengthwise.base.types import UsageError, Vocab
 from lengthwise.models import Model, ModelSpec
 
@@ -70,7 +70,7 @@ class ExternalModule(ModelSpec):
         try:
             _MODULES[self.digest] = _MODULES[self.form] = copy.deepcopy(module)
         except Exception as error:  # e.g. a TypeError for an attribute that is a lock or an open file
-            raise UsageError(f"{self.name} cannot be copied by copy.deepcopy: {error_line(error)}") from error
+            raise UsageError(f"{self.name} cannot be copied by copy.deepcopy: {format_error(error)}") from error
 
     def build(self, reads: Vocab, writes: Vocab, *, causal: bool) -> Model | nn.Module:
         if (known := _MODULES.get(self.digest, _MODULES.get(self.form))) is not None:
@@ -128,7 +128,8 @@ def _build_from_config(name: str, text: str) -> nn.Module:
         module = kind(kind.config_class.from_dict(stored["config"]))
         return module.to(getattr(torch, stored["dtype"]))
     except Exception as error:  # any error with a configuration of another version
-        raise UsageError(f"{name}: transformers cannot build it from its configuration ({error_line(error)})") from None
+        message = f"{name}: transformers cannot build it from its configuration ({format_error(error)})"
+        raise UsageError(message) from None
 
 
 def _hash_weights(module: nn.Module, *, with_values: bool = True) -> hashlib.blake2b:

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lengthwise.base.files import error_line
+from lengthwise.base.files import format_error
 from lengthwise.base.types import Inputs, UsageError
 from lengthwise.models import Context, Model, State
 
@@ -118,4 +118,4 @@ class TooFewPositions(UsageError, IndexError):
 def describe_too_few_positions(positions: int, error: Exception) -> str:
     """Return the message for a module that fails on rows of ``positions`` positions."""
     advice = "if its position table is shorter, enlarge it, or use shorter problems"
-    return f"fails on rows of {positions} positions ({type(error).__name__}: {error_line(error)}): {advice}"
+    return f"fails on rows of {positions} positions ({type(error).__name__}: {format_error(error)}): {advice}"

@@ -15,7 +15,7 @@ from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.lengths import LogUniform, Uniform
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, recipes_by_name
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, index_recipes
 from lengthwise.models.transformer import Injection, Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, NoPE, Position, Randomized, RoPE
@@ -42,7 +42,7 @@ SPLITS: dict[str, tuple[int, Injection]] = {
 
 def paper_decoders() -> dict[str, Recipe]:
     """A decoder of McLeish et al., 2024, as published: width 1024, 20 million sums of up to 20 digits; for a GPU."""
-    return recipes_by_name(map(_build_published_recipe, SPLITS))
+    return index_recipes(map(_build_published_recipe, SPLITS))
 
 
 def _build_published_recipe(name: str) -> Recipe:
@@ -181,7 +181,7 @@ def positional_encodings() -> dict[str, Recipe]:
     """Sums of up to 5 digits with one of ten positional encodings (compared as in McLeish et al., 2024), at a budget
     that also suffices for encodings without digit positions. See results/abacus."""
     models = {name: replace(SMALL_MODEL, positions=positions) for name, positions in POSITIONS.items()}
-    return recipes_by_name(
+    return index_recipes(
         _build_comparison_recipe(f"abacus-positions-{name}", 5, steps=4000, model=model)
         for name, model in models.items()
     )
@@ -200,7 +200,7 @@ def depth_splits() -> dict[str, Recipe]:
         if loops > 1:
             recipes.append(build(f"abacus-split-{name}-once", model=replace(model, injection="once")))
             recipes.append(build(f"abacus-split-{name}-progressive", model=model, objective=Progressive()))
-    return recipes_by_name(recipes)
+    return index_recipes(recipes)
 
 
 def _build_comparison_recipe(name: str, top: int, **changed: Any) -> Recipe:
@@ -237,7 +237,7 @@ def other_tasks() -> dict[str, Recipe]:
         watch = Watch(every=250, sizes=(top, int(top * 1.3)), count=200)
         named = replace(base_of_task, name=f"abacus-{name}", task=task, lengths=Uniform(top), watch=watch)
         recipes.append(replace(named, chosen_on=ChosenOn(watch.sizes)))
-    return recipes_by_name(recipes)
+    return index_recipes(recipes)
 
 
 def local_sorting() -> Recipe:

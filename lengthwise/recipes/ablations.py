@@ -12,7 +12,7 @@ from lengthwise.experiment.layout import FullOutput
 from lengthwise.experiment.lengths import Curriculum, LogUniform, Uniform
 from lengthwise.experiment.loops import ExtraLoops, PerRound
 from lengthwise.experiment.optim import Schedule
-from lengthwise.experiment.recipe import Recipe, Watch, recipes_by_name
+from lengthwise.experiment.recipe import Recipe, Watch, index_recipes
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import ALiBi, Learned, NoPE, Position, RoPE
@@ -71,7 +71,7 @@ def ablations() -> dict[str, Recipe]:
     for task in SETTINGS["half"]:
         published = build_variation(task, "fop-loop-adaptive", "half")
         recipes.append(replace(published, name=f"ablation-half-{task}-own-rows", layout=FullOutput()))
-    return recipes_by_name(recipes)
+    return index_recipes(recipes)
 
 
 def _build_variants(task: str, base: Recipe) -> list[Recipe]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from lengthwise.experiment.lengths import Curriculum
 from lengthwise.experiment.loops import Constant, PerRound
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, recipes_by_name
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, index_recipes
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.models.timed import Timed
 from lengthwise.models.transformer import Transformer
@@ -65,4 +65,4 @@ def controls() -> dict[str, Recipe]:
             replace(both, name=f"control-{task}-loops", model=unwindowed_model),
             replace(both, name=f"control-{task}-neither", model=replace(unwindowed_model, layers=LAYERS), **once),
         ]
-    return recipes_by_name(recipes)
+    return index_recipes(recipes)

@@ -19,7 +19,7 @@ from lengthwise.experiment.layout import FullOutput, Labelled, Layout, Tagged
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import ChosenOn, Recipe, import_parts, recipes_by_name
+from lengthwise.experiment.recipe import ChosenOn, Recipe, import_parts, index_recipes
 from lengthwise.models import ModelSpec
 from lengthwise.models.torch_recurrent import TorchLSTM
 from lengthwise.models.transformer import Transformer
@@ -105,7 +105,7 @@ def _build_part(base: type, name: str) -> Any:
     """Build the part whose class is called ``name``, with default fields. Raises UsageError if there is no such
     class."""
     import_parts()
-    if name not in (classes := fields.part_classes(base)):
+    if name not in (classes := fields.find_part_classes(base)):
         ours, kind = (ARCHITECTURES, "mixer") if base is MixerSpec else (TASKS, "task")
         raise UsageError(
             f"{name!r} is neither one of {', '.join(ours)} nor the class of a {kind}"
@@ -133,7 +133,7 @@ def exact_parity() -> dict[str, Recipe]:
         # With label smoothing decays and reflections become more exact even after parity is solved.
         "gated-deltanet": (gated, Final(smoothing=0.1), 1200, 2e-2),
     }
-    return recipes_by_name(
+    return index_recipes(
         replace(
             formal_recipe("parity", architecture),
             name=f"exact-parity-{architecture}",
@@ -153,4 +153,4 @@ KNOWN_OUTCOMES = {"parity": ("attention", "deltanet-01", "deltanet", "gated-delt
 
 def formal_languages() -> dict[str, Recipe]:
     """An architecture on a formal language for which papers tell whether the architecture learns it."""
-    return recipes_by_name(formal_recipe(task, name) for task, names in KNOWN_OUTCOMES.items() for name in names)
+    return index_recipes(formal_recipe(task, name) for task, names in KNOWN_OUTCOMES.items() for name in names)

@@ -19,7 +19,7 @@ from lengthwise.experiment.layout import FullOutput, NextToken
 from lengthwise.experiment.lengths import Curriculum, Mastery
 from lengthwise.experiment.loops import Constant, PerRound
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, recipes_by_name
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, index_recipes
 from lengthwise.models.transformer import Transformer
 from lengthwise.objectives import Final
 from lengthwise.tasks import Task
@@ -207,4 +207,4 @@ def paper_methods() -> dict[str, Recipe]:
 
 
 def _all_methods(scale: Scale) -> dict[str, Recipe]:
-    return recipes_by_name(build_variation(task, method, scale) for task in SETTINGS[scale] for method in METHODS)
+    return index_recipes(build_variation(task, method, scale) for task in SETTINGS[scale] for method in METHODS)

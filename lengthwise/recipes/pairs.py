@@ -8,7 +8,7 @@ from lengthwise.experiment.layout import Pairs
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.loops import Constant, ExtraLoops, PerRound
 from lengthwise.experiment.optim import AdamW, Schedule
-from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, recipes_by_name
+from lengthwise.experiment.recipe import ChosenOn, Recipe, Watch, index_recipes
 from lengthwise.experiment.stopping import Converged, Oracle
 from lengthwise.models.transformer import Transformer
 from lengthwise.nn.position import Learned, Mark
@@ -105,4 +105,4 @@ def notebook_models() -> dict[str, Recipe]:
                     chosen_on=ChosenOn((8,)),
                 )
             )
-    return recipes_by_name(recipes)
+    return index_recipes(recipes)

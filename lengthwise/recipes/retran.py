@@ -12,7 +12,7 @@ from lengthwise.experiment.layout import NextToken
 from lengthwise.experiment.lengths import Natural
 from lengthwise.experiment.loops import Constant
 from lengthwise.experiment.optim import LAMB, AdamW, Schedule
-from lengthwise.experiment.recipe import Recipe, Watch, recipes_by_name
+from lengthwise.experiment.recipe import Recipe, Watch, index_recipes
 from lengthwise.experiment.source import Finite
 from lengthwise.models import ModelSpec
 from lengthwise.models.retran import LSTM, ReTran
@@ -52,7 +52,7 @@ def build_models(size: str) -> dict[str, tuple[ModelSpec, float]]:
 def paper_models() -> dict[str, Recipe]:
     """A model of the ReTran paper as published: ten epochs of 2.6 million expressions of up to 30 characters."""
     # One difference: the published GPT also has dropout after each GELU.
-    return recipes_by_name(_build_published_recipe(name, size) for size in SIZES for name in build_models(size))
+    return index_recipes(_build_published_recipe(name, size) for size in SIZES for name in build_models(size))
 
 
 def _build_published_recipe(name: str, size: str) -> Recipe:
@@ -95,4 +95,4 @@ def small_models() -> dict[str, Recipe]:
             recipe = replace(_build_published_recipe(name, size), name=f"{name}-{size}", steps=steps, batch=batch)
             watch = Watch(every=steps // 10, validation=8192)
             recipes.append(replace(recipe, optimizer=AdamW(rate=rate), watch=watch))
-    return recipes_by_name(recipes)
+    return index_recipes(recipes)

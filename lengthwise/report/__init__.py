@@ -19,19 +19,19 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import count_problems, worst_rows
+from lengthwise.base.results import count_problems, select_worst_families
 from lengthwise.base.score_rows import (
     KINDS_WITH_CURVE,
     NON_FAMILIES,
     SOLVED,
     Row,
     Sizes,
+    format_problem_kind,
+    format_share,
     group_by,
     is_full_family_run,
     is_within_training_sizes,
-    problems_text,
     select_reported_rows,
-    share_text,
 )
 from lengthwise.runs.folder import DIVERGED, InquiryFolder, RunFolder
 
@@ -135,7 +135,7 @@ def curves(runs: Iterable[RunFolder]) -> list[Curve]:
         for run in group:
             rows = run.rows("scores")
             scored = [(row["problems"], row) for row in rows if not is_full_family_run(row)]
-            for problems, row in [*scored, *((WORST_FAMILY, row) for row in worst_rows(rows))]:
+            for problems, row in [*scored, *((WORST_FAMILY, row) for row in select_worst_families(rows))]:
                 seeds = kinds.setdefault((problems, row["stopping"]), {})
                 seeds.setdefault((run.outline.seed, run.outline.data_seed), []).append(row)
         first = group[0].outline
@@ -206,7 +206,7 @@ def describe_misfit(exact_at_training_length: float | None, size: int | str) -> 
     # Rounded, because the mean of .98, .99 and 1 may be one bit less than .99.
     if exact_at_training_length is None or round(exact_at_training_length, 9) >= SOLVED:
         return ""
-    return f"not fitted: {share_text(min(exact_at_training_length, SOLVED - 0.001), 3)} at {size}"  # never 0.990
+    return f"not fitted: {format_share(min(exact_at_training_length, SOLVED - 0.001), 3)} at {size}"  # never 0.990
 
 
 def training_warnings(exact_at_training_length: float | None, size: int | str, diverged_seeds: int) -> str:
@@ -235,7 +235,7 @@ def warnings_by_recipe(curves: Sequence[Curve]) -> dict[str, str]:
     exhaustive = {curve.label for curve in curves if curve.problems == WORST_FAMILY and curve.has_all_problems()}
     warnings = {}
     for curve in curves:
-        top = f"{curve.top} ({problems_text('every')})" if curve.label in exhaustive else curve.top
+        top = f"{curve.top} ({format_problem_kind('every')})" if curve.label in exhaustive else curve.top
         warnings[curve.label] = training_warnings(fits.get(curve.label), top, curve.diverged_seeds)
     return warnings
 

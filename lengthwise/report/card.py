@@ -13,21 +13,21 @@ from typing import Any
 from rich.table import Table
 
 from lengthwise.base.errors import remove_controls
-from lengthwise.base.results import worst_rows
+from lengthwise.base.results import select_worst_families
 from lengthwise.base.score_rows import (
     SOLVED,
     Row,
     Sizes,
-    family_rows_by_size,
-    interval_notes,
-    interval_text,
+    format_interval,
+    format_problem_kind,
+    format_share,
+    format_size,
+    group_family_rows,
     is_within_training_sizes,
-    problems_text,
-    share_text,
-    size_text,
-    training_length_rows,
-    uniform_rows_by_size,
-    worst_row,
+    list_interval_notes,
+    select_training_length_rows,
+    select_uniform_rows,
+    select_worst_row,
 )
 from lengthwise.report import by_recipe, describe_misfit, own_scores
 from lengthwise.report.fitted_table import FittedTable
@@ -49,29 +49,30 @@ def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, floa
     for label, group in by_recipe(runs).items():
         first = group[0].outline
         diverged = [run for run in group if run.diverged]
+        failed = [DIVERGED] * len(diverged)
         # Without scores on uniform problems, a seed's longest size is unknown.
         measured = [own_scores(run) for run in group if run not in diverged]
-        own = [scores for scores in measured if uniform_rows_by_size(scores)]
+        own = [scores for scores in measured if select_uniform_rows(scores)]
         longest = [_longest_solved(rows, first.tops, families=True) for rows in own]
         longest_uniform = [_longest_solved(rows, first.tops, families=False) for rows in own]
-        fits = [row["exact"] for rows in own for row in training_length_rows(rows, first.tops)]
+        fits = [row["exact"] for rows in own for row in select_training_length_rows(rows, first.tops)]
         abouts = [about for run in group if (about := run.about())]
         beyond = [size is not None and not is_within_training_sizes(size, first.tops) for size in longest]
         per_step = (operations_per_step or {}).get(first.seedless_id)
-        families = [row for rows in own for row in worst_rows(rows)]
+        families = [row for rows in own for row in select_worst_families(rows)]
         within = [row for row in families if is_within_training_sizes(row["sizes"], first.tops)]
-        low = worst_row([row for row in within if row["exact"] < SOLVED] or families) if families else None
+        low = select_worst_row([row for row in within if row["exact"] < SOLVED] or families) if families else None
         rows.append(
             {
                 "recipe": label,
                 "task": first.task,
-                "trained_to": size_text(first.tops),
+                "trained_to": format_size(first.tops),
                 "chosen_on": list(first.looked_at),
                 "seeds": len(longest) + len(diverged),
                 "generalise": sum(beyond),
-                "longest": [size and size_text(size) for size in longest] + [DIVERGED] * len(diverged),
-                "longest_uniform": [size and size_text(size) for size in longest_uniform] + [DIVERGED] * len(diverged),
-                "worst": low and {"family": low["problems"], "size": size_text(low["sizes"]), "exact": low["exact"]},
+                "longest": [size and format_size(size) for size in longest] + failed,
+                "longest_uniform": [size and format_size(size) for size in longest_uniform] + failed,
+                "worst": low and {"family": low["problems"], "size": format_size(low["sizes"]), "exact": low["exact"]},
                 "fit": round(statistics.fmean(fits), 5) if fits else None,
                 "parameters": abouts[0]["parameters"] if abouts else None,
                 "operations": None if per_step is None else float(f"{per_step * first.steps:.3g}"),
@@ -83,7 +84,7 @@ def score_card(runs: Sequence[RunFolder], operations_per_step: Mapping[str, floa
 
 def _longest_solved(scores: Sequence[Row], tops: Sizes, *, families: bool) -> Sizes | None:
     """Return the longest size that is solved on uniform problems and, with ``families``, on all families, or None."""
-    lowest = {tuple(row["sizes"]): row for row in worst_rows(scores)} if families else {}
+    lowest = {tuple(row["sizes"]): row for row in select_worst_families(scores)} if families else {}
     longest = None
     uniform = [row for row in scores if row["problems"] == "uniform"]
     for row in sorted(uniform, key=lambda row: (max(row["sizes"]), row["sizes"])):
@@ -120,14 +121,14 @@ def card_cells(row: Row) -> dict[str, str]:
     """Return the cells of a row of the score card, by heading; a dash stands for an unknown value."""
     unfit, low = describe_misfit(row.get("fit"), row["trained_to"]), row.get("worst")
     parameters, operations, seconds = row["parameters"], row["operations"], row["cpu_s"]
-    worst = f"{problems_text(low['family'])} {share_text(low['exact'])} at {low['size']}" if low else "not measured"
+    worst = low and f"{format_problem_kind(low['family'])} {format_share(low['exact'])} at {low['size']}"
     return {
         "recipe": row["recipe"] + (f" ({unfit})" if unfit else ""),
         "trained to": row["trained_to"],
         "chosen on": format_sizes(row.get("chosen_on", [])),
         "longest": format_sizes(row["longest"]),
         "longest, uniform": format_sizes(row.get("longest_uniform", row["longest"])),
-        "worst family": worst,
+        "worst family": worst or "not measured",
         "seeds beyond": f"{row['generalise']} of {row['seeds']}" if row["seeds"] else "–",
         "parameters": "–" if parameters is None else f"{parameters:,}",
         "operations": "–" if operations is None else f"{operations:.1e}",
@@ -152,20 +153,20 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
     """Return the model card of a run's weights in ``repository``: Markdown with the Hub's metadata in front.
     ``example`` is a prompt; ``controls`` are other runs for comparison."""
     outline, rows, about = run.outline, own_scores(run), run.about()
-    uniform = uniform_rows_by_size(rows)
+    uniform = select_uniform_rows(rows)
     text = ["---", f"license: {license_}", "library_name: lengthwise"]
     text += [f"tags: [length-generalization, algorithmic-reasoning, {outline.task}]"]
     text += ["model-index:", f"- name: {outline.name}", "  results:"] * bool(uniform)
     for size, row in sorted(uniform.items()):
         text += [
             "  - task: {type: text-generation}",
-            f"    dataset: {{name: '{outline.task}, size {size_text(size)}', type: lengthwise}}",
+            f"    dataset: {{name: '{outline.task}, size {format_size(size)}', type: lengthwise}}",
             f"    metrics: [{{type: exact_match, value: {row['exact']:.6g}}}]",
         ]
     size = f"{about['parameters']:,} parameters." if about.get("parameters") else ""
     text += [
         *("---", "", f"# {outline.name}", ""),
-        f"Trained on `{outline.task}` with sizes of up to {size_text(outline.tops)}; measured beyond. {size}",
+        f"Trained on `{outline.task}` with sizes of up to {format_size(outline.tops)}; measured beyond. {size}",
         *("", "```sh", f"pip install 'lengthwise[hub]=={importlib.metadata.version('lengthwise')}'"),
         f"lengthwise solve hf:{repository} '{example}'",
         f"lengthwise verify hf:{repository}",
@@ -196,22 +197,22 @@ def model_card(run: RunFolder, repository: str, *, license_: str, example: str, 
 
 def _score_lines(rows: Sequence[Row], tops: Sizes) -> Iterator[str]:
     """Yield a Markdown table, exact match on uniform problems and the worst family by size, and notes, line by line."""
-    uniform = uniform_rows_by_size(rows)
-    structured = family_rows_by_size(rows)
-    lowest = {tuple(row["sizes"]): row for row in worst_rows(rows)}
+    uniform = select_uniform_rows(rows)
+    structured = group_family_rows(rows)
+    lowest = {tuple(row["sizes"]): row for row in select_worst_families(rows)}
     yield "| size | uniform problems | worst family | its name |"
     yield "| ---: | ---: | ---: | --- |"
     for size in sorted({*uniform, *lowest}):
         low = lowest.get(size)
         named = f"{low['problems']}, of {len(structured[size])}" if low else ""
         mark = " (trained)" if is_within_training_sizes(size, tops) else ""
-        yield f"| {size_text(size)}{mark} | {_format_score(uniform.get(size))} | {_format_score(low)} | {named} |"
+        yield f"| {format_size(size)}{mark} | {_format_score(uniform.get(size))} | {_format_score(low)} | {named} |"
     yield ""
     yield "Exact match: the whole answer is right, end symbol included. In brackets: the 95 % Wilson interval (for the"
     yield "worst family: of the lowest of all families) and the number of fresh problems."
     yield f"Stopping rule: `{rows[0]['stopping']}`."
-    yield from (f"Intervals: {note}." for note in interval_notes(rows))
+    yield from (f"Intervals: {note}." for note in list_interval_notes(rows))
 
 
 def _format_score(row: Row | None) -> str:
-    return f"{share_text(row['exact'], 3)} ({interval_text(row)}; {row['count']:,})" if row else "–"
+    return f"{format_share(row['exact'], 3)} ({format_interval(row)}; {row['count']:,})" if row else "–"

@@ -19,14 +19,14 @@ from lengthwise.base.results import RunOutline, Score, welch_interval
 from lengthwise.base.score_rows import (
     Row,
     Sizes,
-    count_text,
-    interval_notes,
+    format_loops,
+    format_problem_count,
+    format_scaled,
+    format_share,
+    format_size,
     is_within_training_sizes,
-    loops_notes,
-    loops_text,
-    scaled_accuracy_text,
-    share_text,
-    size_text,
+    list_interval_notes,
+    list_loop_notes,
 )
 from lengthwise.report import TRAINED, WORST_FAMILY, curves, warnings_by_recipe
 from lengthwise.runs.folder import RunFolder
@@ -94,9 +94,9 @@ class Scores(PrintedTable, list[Score]):
         several = len(self.rules) > 1
         scaled, final = (any(getattr(score, name) is not None for score in self) for name in ("scaled", "final"))
         rows = [
-            [size_text(s.sizes), s.problems, *[s.stopping] * several, share_text(s.exact, 3),
-             "–".join(share_text(end, 3) for end in s.interval), *[scaled_accuracy_text(s.final)] * final,
-             *[scaled_accuracy_text(s.scaled)] * scaled, loops_text(s.row()), count_text(s.count, s.distinct)]
+            [format_size(s.sizes), s.problems, *[s.stopping] * several, format_share(s.exact, 3),
+             "–".join(format_share(end, 3) for end in s.interval), *[format_scaled(s.final)] * final,
+             *[format_scaled(s.scaled)] * scaled, format_loops(s.row()), format_problem_count(s.count, s.distinct)]
             for s in self
         ]  # fmt: skip
         heads = ["size", "problems", *["stopping"] * several, "exact match", "95 % interval"]
@@ -104,9 +104,9 @@ class Scores(PrintedTable, list[Score]):
 
     def title(self) -> str:
         """Return the recipe's name, its training length if known, and notes on intervals and loops."""
-        trained = [f"trained up to {size_text(self.outline.tops)}"] if self.outline.top else []
+        trained = [f"trained up to {format_size(self.outline.tops)}"] if self.outline.top else []
         rows = self.rows()
-        return "; ".join([", ".join([self.outline.name, *trained]), *interval_notes(rows), *loops_notes(rows)])
+        return "; ".join([", ".join([self.outline.name, *trained]), *list_interval_notes(rows), *list_loop_notes(rows)])
 
 
 class Comparison(PrintedTable):
@@ -141,7 +141,7 @@ class Comparison(PrintedTable):
         self._found = [{(one.sizes, one.problems): one for one in reversed(part)} for part in self.scores]
         self.keys = [key for key in reversed(self._found[0]) if all(key in other for other in self._found)]
         if not self.keys:
-            measured = "; ".join(", ".join(size_text(one.sizes) for one in part[:5]) for part in self.scores)
+            measured = "; ".join(", ".join(format_size(one.sizes) for one in part[:5]) for part in self.scores)
             raise UsageError(f"compare: no problem set was measured at the same size in all scores: {measured}")
 
     def rows(self) -> list[Row]:
@@ -158,7 +158,7 @@ class Comparison(PrintedTable):
                 pairing = "paired" if first.outcomes.problems_digest == last.outcomes.problems_digest else "independent"
             difference, low, high = newcombe_interval(first, last, pairing)
             shares = {name: score.exact for name, score in zip(self.names, scores_at_key, strict=True)}
-            rows.append({"size": size_text(first.sizes), "problems": first.problems, **shares,
+            rows.append({"size": format_size(first.sizes), "problems": first.problems, **shares,
                          "difference": difference, "low": low, "high": high, "pairing": pairing})  # fmt: skip
         return rows
 
@@ -177,7 +177,7 @@ class Comparison(PrintedTable):
     def table(self) -> tuple[list[str], list[list[str]]]:
         heads = ["size", "problems", *self.names, "difference", "95 % interval"]
         rows = [
-            [row["size"], row["problems"], *(share_text(row[name], 3) for name in self.names),
+            [row["size"], row["problems"], *(format_share(row[name], 3) for name in self.names),
              f"{row['difference']:+.3f}", f"{row['low']:+.3f} … {row['high']:+.3f}"] for row in self.rows()
         ]  # fmt: skip
         return heads, rows
@@ -331,7 +331,7 @@ class PooledComparison(PrintedTable):
             for point in curve.points():
                 change = differences.get(point.sizes)
                 rows.append({
-                    "recipe": curve.label, "problems": curve.problems, "size": size_text(point.sizes),
+                    "recipe": curve.label, "problems": curve.problems, "size": format_size(point.sizes),
                     "exact": point.mean, "low": point.low, "high": point.high, "seeds": point.seeds,
                     "count": point.count, "difference": change and change.mean, "difference_low": change and change.low,
                     "difference_high": change and change.high, "difference_note": change.note if change else "",
@@ -364,19 +364,19 @@ class PooledComparison(PrintedTable):
         return "\n".join([*lines, f"% {' '.join((caption or self.title()).split())}"]) + "\n"
 
     def table(self) -> tuple[list[str], list[list[str]]]:
-        sizes = self.sizes
-        sizes = sizes[: MAX_SIZE_COLUMNS - 1] + sizes[MAX_SIZE_COLUMNS - 1 :][-1:]
+        sizes = [*self.sizes[: MAX_SIZE_COLUMNS - 1], *self.sizes[MAX_SIZE_COLUMNS - 1 :][-1:]]
         tops = {curve.tops for curve in self.curves}
-        marked = [size_text(s) + TRAINED * all(is_within_training_sizes(s, t) for t in tops) for s in sizes]
+        marked = [format_size(s) + TRAINED * all(is_within_training_sizes(s, t) for t in tops) for s in sizes]
         rows, warnings = [], warnings_by_recipe(self.curves)
         for curve in self.curves:
             points = {point.sizes: point for point in curve.points()}
-            name = ", ".join(filter(None, [curve.label, warnings[curve.label]]))
-            shown = [points.get(size) for size in sizes]
-            counts = sorted({point.seeds for point in shown if point})  # some sizes may have fewer seeds
+            row = [points.get(size) for size in sizes]
+            counts = sorted({point.seeds for point in row if point})  # some sizes may have fewer seeds
             seeds = "–".join(map(str, dict.fromkeys(counts[:1] + counts[-1:])))
-            cells = [f"{share_text(p.mean, 3)} ({share_text(p.low)}–{share_text(p.high)})" if p else "–" for p in shown]
-            rows.append([name, curve.problems, seeds, *cells])
+            cells = [
+                f"{format_share(p.mean, 3)} ({format_share(p.low)}–{format_share(p.high)})" if p else "–" for p in row
+            ]
+            rows.append([", ".join(filter(None, [curve.label, warnings[curve.label]])), curve.problems, seeds, *cells])
         for (label, problems), differences in self.differences.items():
             if _have_intervals(differences):
                 cells = [str(differences.get(size, "–")) for size in sizes]
@@ -385,7 +385,7 @@ class PooledComparison(PrintedTable):
 
     def title(self) -> str:
         """Return a note on means, bands, differences and the training range."""
-        trained = " and ".join(sorted({size_text(curve.tops) for curve in self.curves}))
+        trained = " and ".join(sorted({format_size(curve.tops) for curve in self.curves}))
         parts = ["Mean over seeds; in brackets the worst and the best seed, for a single seed the 95 % interval."]
         if any(map(_have_intervals, self.differences.values())):
             parts += ["Differences of means: in brackets Welch's 95 % interval over seeds, not over problems."]

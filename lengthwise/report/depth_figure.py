@@ -10,8 +10,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import Fate, group_seeds, seeds_name, seeds_verdict
-from lengthwise.base.score_rows import Row, size_text
+from lengthwise.base.results import Fate, format_seeds, format_verdicts, group_seeds
+from lengthwise.base.score_rows import Row, format_size
 from lengthwise.report.lines import LineStyle, add_legend
 from lengthwise.report.style import COLOURS, DASHED, FAINT, INK, Dash, Drawing, Width, fix_layout, new_figure, style
 
@@ -34,7 +34,7 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
     grid = figure.subplots(2, len(rows), squeeze=False, sharex="col", sharey="row", height_ratios=(3, 2))
     for (above, below), row in zip(grid.T, rows, strict=True):
         if len(row["exact"]) != len(row["confidence"]):
-            where = f"the row of length {size_text(row['sizes'])}"
+            where = f"the row of length {format_size(row['sizes'])}"
             raise UsageError(f"depth.jsonl: {where} has different numbers of loops and confidences: delete the row")
         # A cross-entropy that rounds to 0 has no logarithm; draw it at about float32's resolution.
         unsure = [max(1e-8, -confidence) for confidence in row["confidence"]]
@@ -46,7 +46,7 @@ def depth_figure(rows: Sequence[Row], title: str, *, width: Width = "page") -> D
                     axes.axvspan(chosen["low"], chosen["high"], color=colour, alpha=0.1, linewidth=0, zorder=1)
             axes.tick_params(color=FAINT)
             axes.plot(range(1, len(values) + 1), values, color=COLOURS[0], zorder=3, clip_on=False, label="_")
-        above.set_title(f"length {size_text(row['sizes'])}", fontsize=8)
+        above.set_title(f"length {format_size(row['sizes'])}", fontsize=8)
         above.set(ylim=(-0.02, 1.02), xlim=(0, 1.02 * len(row["exact"])))
         below.set(yscale="log", xlabel="loops")
         below.xaxis.set_major_locator(MaxNLocator(6, integer=True))
@@ -98,7 +98,7 @@ def _draw_curves(axes: Axes, seeds: Sequence[Fate]) -> None:
     movement_axes.tick_params(labelsize=6)
     axes.axvline(0, color=INK, linewidth=0.6)
     axes.set_ylim(-0.03, 1.03)
-    title = f"{seeds_name(seeds)}, {size_text(seeds[0].sizes)}\n{seeds_verdict(seeds)}"
+    title = f"{format_seeds(seeds)}, {format_size(seeds[0].sizes)}\n{format_verdicts(seeds)}"
     axes.set_title(title, fontsize=6.5)
     axes.set_xlabel("loops − T(n)", fontsize=6.5)
     axes.tick_params(color=FAINT, labelsize=6)

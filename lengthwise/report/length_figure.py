@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import InquiryOutline, RunOutline
-from lengthwise.base.score_rows import size_text
+from lengthwise.base.score_rows import format_size
 from lengthwise.report import WORST_FAMILY, Curve, curves, rule_text, warnings_by_recipe
 from lengthwise.report.lines import MARKERS_PER_LINE, LineStyle, add_legend, line_style, name_lines, shorten_labels
 from lengthwise.report.map_figure import heat_map, label_scores
@@ -62,7 +62,7 @@ def score_figure(runs: Sequence[RunFolder], title: str | None = None, *, width: 
 def default_title(outlines: Sequence[RunOutline | InquiryOutline]) -> str:
     """Return the default title: the tasks, and the training length if it is the same for all."""
     tasks = ", ".join(dict.fromkeys(outline.task.replace("-", " ").capitalize() for outline in outlines))
-    tops = {size_text(outline.tops) for outline in outlines if isinstance(outline, RunOutline) and outline.top}
+    tops = {format_size(outline.tops) for outline in outlines if isinstance(outline, RunOutline) and outline.top}
     return f"{tasks}, trained on up to {min(tops)}" if len(tops) == 1 else tasks
 
 

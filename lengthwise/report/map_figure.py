@@ -13,7 +13,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row, Sizes, group_by, select_reported_rows, share_text, size_text
+from lengthwise.base.score_rows import Row, Sizes, format_share, format_size, group_by, select_reported_rows
 from lengthwise.report import rule_text
 from lengthwise.report.style import PANELS_PER_ROW, WIDTHS, Drawing, Width, fix_layout, new_figure, style
 from lengthwise.runs.folder import RunFolder
@@ -59,8 +59,8 @@ def heat_map(rows: Iterable[Row], tops: Sizes, title: str | None = None, *, widt
         axes.set_title(name, fontsize=7.5, pad=21)
         low = min(cells.values())
         worst = [sizes for sizes, share in cells.items() if share == low]
-        where = f"at {size_text(worst[0])}" if len(worst) == 1 else f"in {len(worst)} of {len(cells)}"
-        text = f"mean {share_text(statistics.fmean(cells.values()), 3)}\nworst {share_text(low)} {where}"
+        where = f"at {format_size(worst[0])}" if len(worst) == 1 else f"in {len(worst)} of {len(cells)}"
+        text = f"mean {format_share(statistics.fmean(cells.values()), 3)}\nworst {format_share(low)} {where}"
         axes.annotate(text, (0, 1), (0, 4), "axes fraction", "offset points", fontsize=6 if side > 1.2 else 5)
         axes.set_xlabel(f"first {size_name}" if number + across >= len(panels) else "")
         axes.set_ylabel(f"second {size_name}" if number % across == 0 else "")
@@ -102,7 +102,7 @@ def _draw_map(
         for (first, second), score in cells.items():
             place = firsts.index(first) + 0.5, seconds.index(second) + 0.5
             colour = "black" if score > 0.6 else "white"
-            axes.annotate(share_text(score), place, ha="center", va="center_baseline", fontsize=6, color=colour)
+            axes.annotate(format_share(score), place, ha="center", va="center_baseline", fontsize=6, color=colour)
     wide, high = (sum(size <= top for size in side) for side, top in zip(sizes_per_axis, tops, strict=True))
     if wide and high:
         for colour, linewidth in (("white", 2.6), ("black", 1.2)):  # visible on light and dark cells

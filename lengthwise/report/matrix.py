@@ -18,8 +18,8 @@ from rich.text import Text
 
 from lengthwise.base.csv_files import write_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import MATRIX_TIMES, RunOutline, worst_rows
-from lengthwise.base.score_rows import SOLVED, Row, share_text, training_length_rows, uniform_rows_by_size
+from lengthwise.base.results import MATRIX_TIMES, RunOutline, select_worst_families
+from lengthwise.base.score_rows import SOLVED, Row, format_share, select_training_length_rows, select_uniform_rows
 from lengthwise.report import own_scores
 from lengthwise.report.fitted_table import FittedTable
 from lengthwise.report.style import FORMATS, INK, Drawing, Width, fix_layout, new_figure, save, style
@@ -64,7 +64,8 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
     """Return a row per size, of the runs of one architecture on one task."""
     scores = [own_scores(run) for run in group]
     tops = [run.outline.tops for run in group]
-    fits = [row["exact"] for rows, top in zip(scores, tops, strict=True) for row in training_length_rows(rows, top)]
+    trained = map(select_training_length_rows, scores, tops)
+    fits = [row["exact"] for rows in trained for row in rows]
     abouts, published = [about for run in group if (about := run.about())], find_paper_score(group[0].config())
     summaries = []
     for times in MATRIX_TIMES:
@@ -73,8 +74,8 @@ def _summarize_cell(group: Sequence[RunFolder]) -> list[Row]:
         size = min(sorted(sizes), key=lambda size: abs(math.log(max(size) / length)), default=None)
         if size is None or abs(math.log(max(size) / length)) > math.log(1.1):
             continue
-        uniform = [row_or_none for rows in scores if (row_or_none := uniform_rows_by_size(rows).get(size))]
-        families = [row for rows in scores for row in worst_rows(rows) if tuple(row["sizes"]) == size]
+        uniform = [row_or_none for rows in scores if (row_or_none := select_uniform_rows(rows).get(size))]
+        families = [row for rows in scores for row in select_worst_families(rows) if tuple(row["sizes"]) == size]
         if not (uniform or families):
             continue
         scaled = [row["scaled"] for row in uniform if "scaled" in row]
@@ -183,7 +184,7 @@ def matrix_table(rows: Sequence[Row]) -> Table:
         cells = [Text("–", "dim")] * len(tasks)
         for number, task in enumerate(tasks):
             if cell := [row for row in rows if (row["architecture"], row["task"]) == (architecture, task)]:
-                texts = [["–" if row[name] is None else share_text(row[name]) for name in MEASURED] for row in cell]
+                texts = [["–" if row[name] is None else format_share(row[name]) for name in MEASURED] for row in cell]
                 scores_text = " ".join(map("/".join, texts))
                 fitted, (published, seconds) = cell[0]["fitted"], format_cell_foot(cell[0])
                 foot = ", ".join(filter(None, (f"published {published}" if published else "", seconds)))
@@ -219,7 +220,7 @@ def matrix_figure(rows: Sequence[Row], title: str = "", *, width: Width = "page"
                 patch_options = {"facecolor": matplotlib.colormaps["Blues"](0.08 + 0.72 * share), "edgecolor": "white"}
                 hatch = None if row["fitted"] else "/////"
                 axes.add_patch(Rectangle((left, top), wide, high, linewidth=0.4, hatch=hatch, **patch_options))
-                place, text = (left + wide / 2, top + high / 2), share_text(share).removeprefix("0")
+                place, text = (left + wide / 2, top + high / 2), format_share(share).removeprefix("0")
                 colour = "white" if share > 0.6 and row["fitted"] else INK
                 label = axes.text(*place, text, ha="center", va="center", fontsize=5, color=colour)
                 if hatch:  # legible on the hatching's lines

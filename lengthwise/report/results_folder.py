@@ -10,7 +10,7 @@ from typing import Any
 from lengthwise.base import fields
 from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import error_line, read_json_object, read_text
+from lengthwise.base.files import format_error, read_json_object, read_text
 from lengthwise.base.results import RunOutline
 from lengthwise.base.schemas import AboutFile, AnatomyRow, DepthRow, FiguresFile, MetricsRow, PublishedEntry, ScoreRow
 from lengthwise.base.score_rows import Row
@@ -118,7 +118,7 @@ def read_json(path: Path, schema: Any) -> Any:
     try:
         tree = json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path}: not JSON ({error_line(error)})") from None
+        raise UsageError(f"{path}: not JSON ({format_error(error)})") from None
     if not isinstance(tree, (list, dict)):
         raise UsageError(f"{path}: not a JSON list or object")
     return fields.validate(schema, tree, str(path))

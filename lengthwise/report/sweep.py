@@ -9,7 +9,7 @@ from itertools import groupby
 from rich.table import Table
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import Row, group_by, share_text
+from lengthwise.base.score_rows import Row, format_share, group_by
 from lengthwise.report.fitted_table import FittedTable
 from lengthwise.report.style import COLOURS, FAINT, Drawing, fix_layout, new_figure, style
 
@@ -63,7 +63,7 @@ def trials_table(trials: Sequence[Row]) -> Table:
     table = FittedTable(*headings, title="Trials, the best first", caption=further)
     for row in rank_trials(trials)[:MAX_TRIAL_ROWS]:
         size = f"{row['parameters']:,}" if row["parameters"] else "–"
-        numbers = (share_text(row["exact"], 3), share_text(row["worst"], 3), str(row["seeds"]), size)
+        numbers = (format_share(row["exact"], 3), format_share(row["worst"], 3), str(row["seeds"]), size)
         table.add_row(*(row["values"][path] for path in paths), *numbers)
     return table
 
@@ -73,8 +73,8 @@ def importance_table(rows: Sequence[Row]) -> Table:
     caption = "explains: share of the variance of exact match between trials; the rest: interactions and chance"
     table = FittedTable("field", "explains", "exact match by value", title="Importance of fields", caption=caption)
     for row in rows:
-        by_value = ", ".join(f"{value}: {share_text(mean, 3)}" for value, mean in row["exact"].items())
-        table.add_row(row["field"], share_text(row["explains"]), by_value)
+        by_value = ", ".join(f"{value}: {format_share(mean, 3)}" for value, mean in row["exact"].items())
+        table.add_row(row["field"], format_share(row["explains"]), by_value)
     return table
 
 

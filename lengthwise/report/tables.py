@@ -15,19 +15,19 @@ from lengthwise.base.score_rows import (
     SOLVED,
     Row,
     Sizes,
-    family_rows_by_size,
+    format_interval,
+    format_loops,
+    format_scaled,
+    format_share,
+    format_size,
     group_by,
-    interval_notes,
-    interval_text,
+    group_family_rows,
     is_within_training_sizes,
-    loops_notes,
-    loops_text,
-    scaled_accuracy_text,
+    list_interval_notes,
+    list_loop_notes,
     select_reported_rows,
-    share_text,
-    size_text,
-    uniform_rows_by_size,
-    worst_row,
+    select_uniform_rows,
+    select_worst_row,
 )
 from lengthwise.report import (
     TRAINED,
@@ -57,7 +57,7 @@ def score_table(curves: Sequence[Curve]) -> Table:
     sizes = sorted(set().union(*(uniform or points)))
     # Values that all rows share go into the caption.
     row_headings = {
-        "trained to": [size_text(curve.tops) if curve.top else "–" for curve in curves],
+        "trained to": [format_size(curve.tops) if curve.top else "–" for curve in curves],
         "seeds": [_format_range({point.seeds for point in row.values()}) for row in points],
     }
     row_headings = {heading: cells for heading, cells in row_headings.items() if len(set(cells)) > 1}
@@ -71,7 +71,7 @@ def score_table(curves: Sequence[Curve]) -> Table:
         unchosen, free = [size for size in shown if size not in chosen], max(0, max_columns - len(chosen))
         shown = sorted(chosen | {unchosen[(2 * i + 1) * len(unchosen) // (2 * free)] for i in range(free)})
     caption = _describe_curves(curves, [point for row in points for point in row.values()], len(shown), len(sizes))
-    headings = ("exact match at", *row_headings, *map(size_text, shown))
+    headings = ("exact match at", *row_headings, *map(format_size, shown))
     table = FittedTable(*headings, left_aligned=("exact match at",), caption=caption)
     for number, (curve, name) in enumerate(zip(curves, name_curves(curves), strict=True)):
         cells = [Text("–", "dim")] * len(shown)
@@ -81,7 +81,7 @@ def score_table(curves: Sequence[Curve]) -> Table:
                 low, high = math.floor(100 * point.low + TOLERANCE) / 100, math.ceil(100 * point.high - TOLERANCE) / 100
                 ends = [f"{end:.0f}" if end in (0, 1) else f"{end:.2f}".removeprefix("0") for end in (low, high)]
                 band = f" {'–'.join(ends)}" if low < high else ""  # no band if all seeds agree
-                mean, mark = (share_text(point.mean), _score_style(point.mean)), TRAINED * curve.is_trained_size(size)
+                mean, mark = (format_share(point.mean), _score_style(point.mean)), TRAINED * curve.is_trained_size(size)
                 cells[column] = Text.assemble((mark, "dim"), mean, (band, "dim"))
         table.add_row(Text(name), *(column[number] for column in row_headings.values()), *cells)
     return table
@@ -99,19 +99,19 @@ def detail_table(rows: Iterable[Row], tops: Sizes | None = None) -> Table:
     optional_columns = {name: heading for name, heading in optional_columns.items() if any(name in row for row in rows)}
     fixed = ["exact match", "95 % interval", "per token", *optional_columns.values(), "loops", "count"]
     notes = [f"{name}: {rows[0][name]}" for name in ("problems", "stopping") if name not in varying]
-    notes += [f"{TRAINED} within the training range, up to {size_text(tops)}"] if tops is not None else []
+    notes += [f"{TRAINED} within the training range, up to {format_size(tops)}"] if tops is not None else []
     notes += ["scaled: accuracy per token, from guessing (0) to all right (1)"] * ("scaled" in optional_columns)
     notes += ["final part: exact match of the answer's final part alone"] * ("final" in optional_columns)
-    notes += loops_notes(rows)
+    notes += list_loop_notes(rows)
     notes += ["count: in brackets the number of different problems"] * any("distinct" in row for row in rows)
     early = sorted({row["precision"] for row in rows if "precision" in row})
     notes += [f"sampling ended once the 95 % interval was within ±{width:g} of its middle" for width in early]
-    notes += interval_notes(rows)
+    notes += list_interval_notes(rows)
     alignment = {"left_aligned": (*varying, ""), "no_wrap": ("size", "", *fixed), "optional_column": 1 + len(varying)}
     table = FittedTable("size", *varying, "", *fixed, caption="; ".join(notes), **alignment)
     for row in rows:
         size, *middle_cells, loops, count = _detail_cells(row, tops)
-        cells = (scaled_accuracy_text(row.get(name)) for name in optional_columns)
+        cells = (format_scaled(row.get(name)) for name in optional_columns)
         table.add_row(size, *(row[name] for name in varying), *middle_cells, *cells, loops, count)
     return table
 
@@ -129,17 +129,17 @@ def map_table(rows: Sequence[Row], tops: Sizes) -> Table:
     downs, acrosses = sides
     worst = min(cells, key=cells.__getitem__)
     within = [share for size, share in cells.items() if is_within_training_sizes(size, tops)]
-    notes = [f"mean {share_text(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
+    notes = [f"mean {format_share(statistics.fmean(cells.values()), 4)} of {len(cells)} pairs"]
     if within:
-        mean = share_text(statistics.fmean(within), 4)
-        notes += [f"{mean} over the {len(within)} pairs in training, up to {size_text(tops)}"]
-    notes += [f"worst {share_text(cells[worst], 3)} at {size_text(worst)}"]
+        mean = format_share(statistics.fmean(within), 4)
+        notes += [f"{mean} over the {len(within)} pairs in training, up to {format_size(tops)}"]
+    notes += [f"worst {format_share(cells[worst], 3)} at {format_size(worst)}"]
     notes += [f"{rows[0]['count']} {rows[0]['problems']} problems each; {rows[0]['stopping']}"]
     headings = ["", *acrosses]
     table = FittedTable(*headings, left_aligned=(), no_wrap=headings, caption="\n".join(notes))
     for span, down in downs.items():
         shares = [[cells[i, j] for i in down for j in across if (i, j) in cells] for across in acrosses.values()]
-        table.add_row(span, *(share_text(statistics.fmean(block)) if block else "" for block in shares))
+        table.add_row(span, *(format_share(statistics.fmean(block)) if block else "" for block in shares))
     return table
 
 
@@ -155,7 +155,7 @@ def language_model_table(rows: Iterable[Row]) -> Table:
     for row in rows:
         *cells, tokens, _, count_cell = _detail_cells(row, None)
         count_cell = count_cell if row["count"] == row["asked"] else Text(f"{row['count']} of {row['asked']}", "yellow")
-        lenient = Text(share_text(row["lenient"], 3) if "lenient" in row else "–")
+        lenient = Text(format_share(row["lenient"], 3) if "lenient" in row else "–")
         table.add_row(*cells, lenient, tokens, str(row["chatter"]), count_cell)
     return table
 
@@ -173,7 +173,7 @@ def summary_rows(panel: str, curves: Sequence[Curve], sizes: Sequence[int], clai
         for point in curve.points():
             if point.length in sizes:
                 error = None if point.error is None else round(point.error, 5)
-                score = {"size": size_text(point.sizes), "exact": round(point.mean, 5), "error": error}
+                score = {"size": format_size(point.sizes), "exact": round(point.mean, 5), "error": error}
                 seeds = {"solved": point.solved_seeds, "seeds": point.seeds, "count": point.count}
                 rows.append(curve_columns | score | seeds | trained)
     for claim in claims:
@@ -196,11 +196,11 @@ def summary_table(rows: Sequence[Row]) -> Table:
             standing = Text(f"published: {row['standing']}", "dim")
             table.add_row(row["who"], str(row["size"]), row["published"], "", standing)
             continue
-        error = "" if row["error"] is None else f" ± {share_text(row['error'], 3)}"
+        error = "" if row["error"] is None else f" ± {format_share(row['error'], 3)}"
         kind = "" if row["problems"] == "uniform" else f", {row['problems']}"
         notes = [f"{row['stopping']}{kind}"]
         notes.append(training_warnings(row["fit"], row["trained_to"], row.get("diverged", 0)))
-        cells = f"{share_text(row['exact'], 3)}{error}", f"{row['solved']} of {row['seeds']}"
+        cells = f"{format_share(row['exact'], 3)}{error}", f"{row['solved']} of {row['seeds']}"
         table.add_row(row["who"], row["size"], *cells, ", ".join(filter(None, notes)))
     return table
 
@@ -213,7 +213,7 @@ def depth_rows(rows: Sequence[Row]) -> list[Row]:
         exact, planned, chosen = row["exact"], row["planned"], row["chosen"]
         around = {f"planned{extra_loops:+d}": planned - 1 + extra_loops for extra_loops in (-1, 1, 5)}
         depth_summaries.append({
-            "size": size_text(row["sizes"]),
+            "size": format_size(row["sizes"]),
             "planned": planned,
             **{name: score["exact"] for name, score in chosen.items()},
             **{name: exact[loop] for name, loop in around.items() if 0 <= loop < len(exact)},
@@ -225,8 +225,8 @@ def depth_rows(rows: Sequence[Row]) -> list[Row]:
 def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
     """Return a table with a row per size: exact match on uniform problems, and on the worst family, by name."""
     rows = select_reported_rows(rows)
-    uniform = uniform_rows_by_size(rows)
-    structured = family_rows_by_size(rows)
+    uniform = select_uniform_rows(rows)
+    structured = group_family_rows(rows)
     drawn_rows = [row for rows in structured.values() for row in rows if row["problems"] != "every"]
     counts = sorted({row["count"] for row in drawn_rows})
     drawn = f"; {counts[0]}{f' to {counts[-1]}' if len(counts) > 1 else ''} problems of each family" if counts else ""
@@ -240,28 +240,28 @@ def worst_table(rows: Iterable[Row], tops: Sizes) -> Table:
             # The shortest sizes, where all problems were measured, share a row.
             rows = [row for at in part for row in structured[at]]
             count, wrong = sum(row["count"] for row in rows), sum((1 - row["exact"]) * row["count"] for row in rows)
-            span = TRAINED * within + "–".join(dict.fromkeys([size_text(min(part)), size_text(max(part))]))
-            share = _format_score(worst_row(rows))
+            span = TRAINED * within + "–".join(dict.fromkeys([format_size(min(part)), format_size(max(part))]))
+            share = _format_score(select_worst_row(rows))
             table.add_row(span, "", "every problem", share, f"{round(wrong)} of {count} wrong")
     for sizes in sorted({*uniform, *structured} - {*exhaustive_only}):
         family_rows = structured.get(sizes, [])
-        worst = worst_row(family_rows) if family_rows else None
+        worst = select_worst_row(family_rows) if family_rows else None
         below = sum(row["exact"] < SOLVED for row in family_rows)
         named, below = (worst["problems"], f"{below} of {len(family_rows)}") if worst else ("–", "–")
-        size = TRAINED * is_within_training_sizes(sizes, tops) + size_text(sizes)
+        size = TRAINED * is_within_training_sizes(sizes, tops) + format_size(sizes)
         table.add_row(size, _format_score(uniform.get(sizes)), named, _format_score(worst), below)
     return table
 
 
 def family_table(rows: Iterable[Row], tops: Sizes) -> Table:
     """Return a table of exact match, with a row per family, the worst first, and a column per size."""
-    structured = family_rows_by_size(select_reported_rows(rows))
+    structured = group_family_rows(select_reported_rows(rows))
     sizes = [size for size in sorted(structured) if {row["problems"] for row in structured[size]} != {"every"}]
     by_name: dict[str, dict[Sizes, Row]] = {}
     for size in sizes:
         for row in structured[size]:
             by_name.setdefault(row["problems"], {})[size] = row
-    headings = ["family", *(TRAINED * is_within_training_sizes(size, tops) + size_text(size) for size in sizes)]
+    headings = ["family", *(TRAINED * is_within_training_sizes(size, tops) + format_size(size) for size in sizes)]
     table = FittedTable(*headings, left_aligned=("family",), no_wrap=headings)
     means = {name: statistics.fmean(row["exact"] for row in cells.values()) for name, cells in by_name.items()}
     for name, cells in sorted(by_name.items(), key=lambda item: means[item[0]]):
@@ -278,12 +278,12 @@ def anatomy_table(rows: Sequence[Row]) -> Table:
         often = sorted(positions, key=lambda position: -positions[position])[:3]
         counts = [str(row["ends"][name]) for name in ("early", "late", "right")]
         first = ", ".join(f"{position} ({positions[position]})" for position in often)
-        table.add_row(size_text(row["sizes"]), share_text(row["exact"], 3), str(wrong), *counts, first)
+        table.add_row(format_size(row["sizes"]), format_share(row["exact"], 3), str(wrong), *counts, first)
         for trait, groups in row["by"].items():
             for part in groups:
                 span = str(part["low"]) if part["low"] == part["high"] else f"{part['low']}–{part['high']}"
                 wrong_count = str(round(part["count"] * (1 - part["exact"])))
-                table.add_row(f"  {trait} {span}", share_text(part["exact"], 3), wrong_count, style="dim")
+                table.add_row(f"  {trait} {span}", format_share(part["exact"], 3), wrong_count, style="dim")
     return table
 
 
@@ -295,7 +295,7 @@ def row_table(rows: Sequence[Row]) -> Table:
         cells = []
         for value in map(row.get, names, [""] * len(names)):
             if isinstance(value, float):  # a fraction is not rounded to 0 or 1
-                value = share_text(value, 3) if 0 <= value <= 1 else f"{value:.3f}"
+                value = format_share(value, 3) if 0 <= value <= 1 else f"{value:.3f}"
             cells.append(str(value))
         table.add_row(*cells)
     return table
@@ -304,7 +304,7 @@ def row_table(rows: Sequence[Row]) -> Table:
 def _format_score(row: Row | None) -> Text:
     if row is None:
         return Text("–", "dim")
-    return Text(share_text(row["exact"], 3), "bold green" if row["exact"] >= SOLVED else "red")
+    return Text(format_share(row["exact"], 3), "bold green" if row["exact"] >= SOLVED else "red")
 
 
 def _score_style(score: float) -> str:
@@ -320,12 +320,12 @@ def _detail_cells(row: Row, tops: Sizes | None) -> list[Text]:
     bar = ("█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()).ljust(10, "·")
     trained = tops is not None and is_within_training_sizes(row["sizes"], tops)
     return [
-        Text.assemble((TRAINED * trained, "dim"), size_text(row["sizes"])),
+        Text.assemble((TRAINED * trained, "dim"), format_size(row["sizes"])),
         Text(bar, style),
-        Text(share_text(exact, 3), style),
-        Text(interval_text(row), "dim"),
-        Text(share_text(row["token_accuracy"], 3)),
-        Text(loops_text(row)),
+        Text(format_share(exact, 3), style),
+        Text(format_interval(row), "dim"),
+        Text(format_share(row["token_accuracy"], 3)),
+        Text(format_loops(row)),
         Text(f"{row['count']} ({row['distinct']})" if "distinct" in row else str(row["count"])),
     ]
 
@@ -337,7 +337,7 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
     shared_text = "" if seeds == {1} or any(curve.is_sealed() for curve in curves) else ", the same for all seeds"
     bands = (["worst–best seed"] if seeds != {1} else []) + (["95 % interval"] if 1 in seeds else [])
     tops = sorted({curve.tops for curve in curves if curve.top})
-    upto = " to ".join(dict.fromkeys(map(size_text, tops[:1] + tops[-1:])))
+    upto = " to ".join(dict.fromkeys(map(format_size, tops[:1] + tops[-1:])))
     problems = f"{_format_range({point.count for point in points})} problems per size{shared_text}"
     lines = [f"{TRAINED} within the training range, up to {upto}"] if tops else []
     seeds_text = f"{_format_range(seeds)} seed{'s' * (seeds != {1})}"
@@ -357,12 +357,12 @@ def _describe_curves(curves: Sequence[Curve], points: Sequence[Point], shown_cou
             if point.mean < 1:
                 named, others = [*point.families[:MAX_NAMED]], len(point.families) - MAX_NAMED
                 family = " or ".join(named + [f"{others} others"] * (others > 0))
-                failing.setdefault(family, []).append(size_text(point.sizes))
+                failing.setdefault(family, []).append(format_size(point.sizes))
         listed = failing.pop("every", [])  # short sizes, where all problems were measured instead of families
         named_sizes = [f"{name} at {', '.join(size_texts)}" for name, size_texts in failing.items()]
         parts = [f"worst family {'; '.join(named_sizes)}"] if failing else []
         parts += [f"all problems measured, some wrong, at {', '.join(listed)}"] * bool(listed)
-        right = f"every family is right at {', '.join(size_text(point.sizes) for point in curve.points())}"
+        right = f"every family is right at {', '.join(format_size(point.sizes) for point in curve.points())}"
         lines += [f"{curve.label}{f', {curve.stopping}' * several}: {'; '.join(parts) or right}"]
     return "\n".join(lines)
 

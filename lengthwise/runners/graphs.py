@@ -32,7 +32,7 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call
 
 from lengthwise.base.errors import UsageError, is_out_of_memory
-from lengthwise.base.files import error_line
+from lengthwise.base.files import format_error
 from lengthwise.base.types import CopiedInputs, Inputs
 from lengthwise.models import Model, State, find_limited_encodings, get_device
 from lengthwise.models.transformer import TransformerModel
@@ -184,7 +184,7 @@ class Graphs(Runner):
             if is_out_of_memory(error):
                 raise
             if not self.compiles:
-                self.reason = f"its step cannot be recorded ({error_line(error)})"
+                self.reason = f"its step cannot be recorded ({format_error(error)})"
                 self.release()
                 return None
         self.compiles = False  # try again without torch's compiler, which may lack its tools here

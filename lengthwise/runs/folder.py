@@ -65,7 +65,7 @@ SHIPPED = Path(__file__).parents[1] / "weights"
 _State = tuple[int, int, int]  # a file's size, inode and time of change, which show if it was written to or replaced
 
 
-def runs_folder() -> Path:
+def get_runs_folder() -> Path:
     """Return the folder of all runs. Raises UsageError if LENGTHWISE_RUNS names the home of an unknown user."""
     name = os.environ.get("LENGTHWISE_RUNS") or "runs"
     try:
@@ -74,7 +74,7 @@ def runs_folder() -> Path:
         raise UsageError(f"LENGTHWISE_RUNS={name}: there is no such home folder") from None
 
 
-def run_path(name: str | Path) -> Path:
+def require_run(name: str | Path) -> Path:
     """Return the folder of an existing run, given its path or name. Raises UsageError if there is none."""
     if path := find_run(name):
         return path
@@ -84,7 +84,7 @@ def run_path(name: str | Path) -> Path:
 def find_run(name: str | Path) -> Path | None:
     """Return the folder at the path ``name`` or, if there is none, the folder of the run with this name; None if
     neither exists."""
-    return next((path for path in (to_path(name), runs_folder() / name) if is_folder(path)), None)
+    return next((path for path in (to_path(name), get_runs_folder() / name) if is_folder(path)), None)
 
 
 def check_is_run(folder: Path) -> None:
@@ -98,13 +98,13 @@ def check_is_run(folder: Path) -> None:
     raise UsageError(f"{folder} is not a run's folder: it has no config.json")
 
 
-def inquiry_path(name: str | Path) -> Path | None:
+def find_inquiry(name: str | Path) -> Path | None:
     """Return the folder of an inquiry to a language model, given its path or name; None if there is no such folder."""
-    paths = (Path(name), runs_folder() / name)
+    paths = (Path(name), get_runs_folder() / name)
     return next((path for path in paths if is_folder(path) and (path / "asked.json").is_file()), None)
 
 
-def shipped_names() -> list[str]:
+def list_shipped_weights() -> list[str]:
     """Return the names of the shipped weights, which come with the package."""
     return sorted(path.parent.name for path in SHIPPED.glob("*/config.json"))
 
@@ -234,7 +234,7 @@ class RunFolder(Folder):
     @property
     def continue_advice(self) -> str:
         """Advice on how to continue the training of this run, as error messages give it."""
-        is_among_runs = self.folder.resolve().parent == runs_folder().resolve()
+        is_among_runs = self.folder.resolve().parent == get_runs_folder().resolve()
         return f"`lengthwise train {self.folder}` continues it" if is_among_runs else "repeat the call that trained it"
 
     @property
@@ -339,7 +339,7 @@ def read_operations() -> dict[str, float]:
     """Return the cached operations per training step of recipes, by ``seedless_id``; empty if another version measured
     them."""
     try:
-        cached = read_json_object(runs_folder() / OPERATIONS)
+        cached = read_json_object(get_runs_folder() / OPERATIONS)
         operations = cached.get("operations") if cached.get("lengthwise") == __version__ else {}
         return fields.decode(dict[str, float], operations)
     except UsageError:  # no file, or a damaged one
@@ -349,8 +349,8 @@ def read_operations() -> dict[str, float]:
 def cache_operations(operations: Mapping[str, float]) -> None:
     """Add operations per training step of recipes, by ``seedless_id``, to the cache, if the folder of runs exists and
     is writable."""
-    if not runs_folder().is_dir():
+    if not get_runs_folder().is_dir():
         return
     with suppress(UsageError):
         operations = read_operations() | {**operations}
-        write_json(runs_folder() / OPERATIONS, {"lengthwise": __version__, "operations": operations})
+        write_json(get_runs_folder() / OPERATIONS, {"lengthwise": __version__, "operations": operations})

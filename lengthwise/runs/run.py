@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from lengthwise.base.errors import UsageError, quote_value, remove_controls
 from lengthwise.base.fields import suggest, validate
 from lengthwise.base.files import (
-    error_line,
+    format_error,
     read_bytes,
     read_json_object,
     read_text,
@@ -33,11 +33,19 @@ from lengthwise.base.files import (
     write_json,
 )
 from lengthwise.base.results import RunOutline
-from lengthwise.experiment.own_code import changed_classes, hash_user_code
+from lengthwise.experiment.own_code import hash_user_code, list_differing_classes
 from lengthwise.experiment.recipe import Recipe, build_outline, is_shipped_recipe
-from lengthwise.experiment.resources import available_memory, estimate_model
+from lengthwise.experiment.resources import estimate_model, get_available_memory
 from lengthwise.models import Model, get_device
-from lengthwise.runs.folder import SHIPPED, RunFolder, check_is_run, find_run, run_path, runs_folder, shipped_names
+from lengthwise.runs.folder import (
+    SHIPPED,
+    RunFolder,
+    check_is_run,
+    find_run,
+    get_runs_folder,
+    list_shipped_weights,
+    require_run,
+)
 from lengthwise.runs.hub import PREFIX, download_weights, parse_address
 
 FINAL_FILE = "final.pt"  # the final training state, from which another run can start
@@ -65,7 +73,7 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
     weights do not fit the recipe. No file can run code."""
     if isinstance(weights, Run):
         return weights.weights(device)
-    chosen, folder = choose_device(device), weights_folder(weights)
+    chosen, folder = choose_device(device), find_weights_folder(weights)
     recipe = read_recipe(folder)
     path = folder / "model.safetensors"
     if not path.is_file():
@@ -74,14 +82,14 @@ def load(weights: str | Path | Run, device: str | torch.device = "cpu") -> Weigh
     estimate_model(recipe).check(f"{folder}: its model")
     model = recipe.build()
     try:
-        tensors = load_tensors(read_bytes(path, max_tensor_bytes()))
+        tensors = load_tensors(read_bytes(path, compute_max_tensor_bytes()))
     except (SafetensorError, OSError) as error:
-        raise UsageError(f"{path}: not a whole safetensors file ({error_line(error)})") from None
+        raise UsageError(f"{path}: not a whole safetensors file ({format_error(error)})") from None
     try:
         model.load_state_dict(tensors)
     except RuntimeError:
         raise UsageError(f"{path}: {_describe_misfit(model, tensors, Run(folder, recipe))}") from None
-    return Weights(weights_name(weights, folder), recipe, model.to(chosen).eval())
+    return Weights(get_weights_name(weights, folder), recipe, model.to(chosen).eval())
 
 
 def _describe_misfit(model: Model, tensors: Mapping[str, Tensor], run: Run) -> str:
@@ -101,7 +109,7 @@ def _describe_misfit(model: Model, tensors: Mapping[str, Tensor], run: Run) -> s
     return reason
 
 
-def weights_folder(weights: str | Path) -> Path:
+def find_weights_folder(weights: str | Path) -> Path:
     """Return the folder of weights given by a path, a run's name, the name of shipped weights or an address on the Hub.
     Raises UsageError if there is no such folder."""
     if not isinstance(weights, (str, Path)):
@@ -110,21 +118,21 @@ def weights_folder(weights: str | Path) -> Path:
         return download_weights(str(weights))
     if folder := find_run(weights):
         return folder
-    if str(weights) in shipped_names():
+    if str(weights) in list_shipped_weights():
         return SHIPPED / str(weights)
     pattern = f"{re.escape(str(weights))}-[0-9a-f]{{10}}"
     # Unlike Path.glob, glob ignores folders that cannot be read.
-    names = (Path(found).parent.name for found in glob("*/config.json", root_dir=runs_folder()))
-    if trained := sorted(str(runs_folder() / name) for name in names if re.fullmatch(pattern, name)):
+    names = (Path(found).parent.name for found in glob("*/config.json", root_dir=get_runs_folder()))
+    if trained := sorted(str(get_runs_folder() / name) for name in names if re.fullmatch(pattern, name)):
         raise UsageError(f"{weights}: name one of its runs: {', '.join(trained[:3])}")
     if is_shipped_recipe(str(weights)):
         raise UsageError(f"{weights}: this recipe has no shipped weights: train it first: `lengthwise train {weights}`")
-    names = shipped_names()
+    names = list_shipped_weights()
     advice = suggest(str(weights), names) or "; other recipes are trained first: `lengthwise train RECIPE`"
     raise UsageError(f"{weights}: neither a folder nor one of the shipped weights: {', '.join(names)}{advice}")
 
 
-def weights_name(weights: str | Path, folder: Path) -> str:
+def get_weights_name(weights: str | Path, folder: Path) -> str:
     """Return the name of weights: their repository on the Hub, whose folders are named after commits, or else the name
     of their folder."""
     is_address = str(weights).startswith(PREFIX)
@@ -162,9 +170,9 @@ def read_recipe(folder: Path) -> Recipe:
         raise UsageError(f"{folder / 'config.json'}: {error}") from None
 
 
-def max_tensor_bytes() -> float:
+def compute_max_tensor_bytes() -> float:
     """Return the maximum size, in bytes, of weights or a checkpoint that this machine reads."""
-    return min(MAX_TENSOR_BYTES, available_memory())
+    return min(MAX_TENSOR_BYTES, get_available_memory())
 
 
 def check_storable(weights: Mapping[str, object]) -> None:
@@ -209,12 +217,12 @@ class Run(RunFolder):
     @classmethod
     def locate(cls, recipe: Recipe) -> Self:
         """Return the run of a recipe without creating or reading its folder."""
-        return cls(runs_folder() / f"{recipe.name}-{recipe.id}", recipe)
+        return cls(get_runs_folder() / f"{recipe.name}-{recipe.id}", recipe)
 
     @classmethod
     def open(cls, folder: str | Path) -> Self:
         """Open an existing run, given its folder or name. Raises UsageError if there is no such run."""
-        path = run_path(folder)
+        path = require_run(folder)
         return cls(path, read_recipe(path))
 
     def config(self) -> dict[str, Any]:
@@ -250,9 +258,9 @@ class Run(RunFolder):
             return []
         hashes = hash_user_code(self.recipe, self.model if model is None else model)
         path = self.folder / CODE_FILE
-        return changed_classes(validate(dict[str, str], read_json_object(path), str(path)), hashes)
+        return list_differing_classes(validate(dict[str, str], read_json_object(path), str(path)), hashes)
 
-    def measured_counts(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
+    def count_measured_problems(self, seed: int = 0) -> dict[tuple[tuple[int, ...], str, str], int]:
         """Return the largest number of problems of a score, by sizes, kind of problems and stopping rule. Scores of
         another ``seed``, and of families that were measured by name, are ignored."""
         counts: dict[tuple[tuple[int, ...], str, str], int] = {}
@@ -286,7 +294,7 @@ class Run(RunFolder):
         if not path.exists():
             return None
         try:
-            content = read_bytes(path, max_tensor_bytes())
+            content = read_bytes(path, compute_max_tensor_bytes())
         except OSError as error:
             raise UsageError(f"{path}: cannot be read ({error.strerror})") from None
         try:
@@ -299,7 +307,7 @@ class Run(RunFolder):
         return state
 
 
-def git_commit() -> str:
+def read_git_commit() -> str:
     """Return the git commit of this package's code, with ``+`` if files are changed; empty outside a checkout."""
     describe = ["git", "-C", str(Path(__file__).parents[1]), "describe", "--always", "--exclude=*", "--dirty=+"]
     try:

@@ -16,7 +16,7 @@ from lengthwise.base.extras import import_library
 from lengthwise.base.fields import suggest, validate
 from lengthwise.base.files import read_json_object, write_json
 from lengthwise.base.ranges import Whole
-from lengthwise.base.score_rows import Row, size_text
+from lengthwise.base.score_rows import Row, format_size
 from lengthwise.runs.folder import RunFolder
 
 PROJECT = "lengthwise"
@@ -178,5 +178,5 @@ def _format_score_name(row: Row, run: RunFolder) -> dict[str, float]:
     if row["stopping"] != run.outline.stopping:
         name += f" {row['stopping']}"
     if len(set(row["sizes"])) > 1:
-        name += f" at {size_text(row['sizes'])}"
+        name += f" at {format_size(row['sizes'])}"
     return {name: row["exact"]}

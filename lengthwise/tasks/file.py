@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Generator, Tensor
 
-from lengthwise.base.files import error_line, to_path, write
+from lengthwise.base.files import format_error, to_path, write
 from lengthwise.base.ranges import OneLine, Pattern, Size
 from lengthwise.base.types import Problems, Purpose, UsageError
 from lengthwise.tasks import Task, UnknownAnswerError, parse_symbols, problem_file, separate_lines
@@ -72,7 +72,7 @@ class File(Task):
             lines = [json.dumps(dict(row), ensure_ascii=False, default=operator.index) + "\n" for row in rows]
         except (TypeError, ValueError) as error:
             advice = "as frame.to_dict('records') returns for a data frame"
-            raise UsageError(f"rows must be dicts with prompt and answer, {advice} ({error_line(error)})") from None
+            raise UsageError(f"rows must be dicts with prompt and answer, {advice} ({format_error(error)})") from None
         write(to_path(path), "".join(lines).encode())
         return File(str(path))
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lengthwise.base.errors import UsageError, quote_value
 from lengthwise.base.extras import import_library
-from lengthwise.base.files import error_line, is_folder, read_bytes
+from lengthwise.base.files import format_error, is_folder, read_bytes
 from lengthwise.base.rows import extract_windows, zero_after
 from lengthwise.base.types import Problems, Purpose, Vocab, smallest_integer_type
 
@@ -188,7 +188,7 @@ def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
         try:
             loaded = datasets.load_from_disk(str(path))
         except Exception as error:  # the library raises various errors for other folders
-            raise UsageError(f"{path} is not a data set that save_to_disk wrote ({error_line(error)})") from None
+            raise UsageError(f"{path} is not a data set that save_to_disk wrote ({format_error(error)})") from None
         parts = loaded.items() if isinstance(loaded, Mapping) else [(None, loaded)]
         rows = ({**row, **({"split": name} if name else {})} for name, rows in parts for row in rows)
         yield from enumerate(rows, 1)
@@ -211,7 +211,7 @@ def _read_rows(path: Path, content: bytes) -> Iterator[tuple[int, Any]]:
             try:
                 yield number, json.loads(line)
             except (ValueError, RecursionError) as error:
-                yield number, UsageError(f"not JSON ({error_line(error)})")
+                yield number, UsageError(f"not JSON ({format_error(error)})")
 
 
 def _read_entry(row: Any, form: Form) -> Entry:

@@ -17,8 +17,8 @@ from types import ModuleType
 from typing import Any
 
 from lengthwise.base.errors import UsageError, quote_value
-from lengthwise.base.fields import Config, part_text
-from lengthwise.base.files import error_line
+from lengthwise.base.fields import Config, format_part
+from lengthwise.base.files import format_error
 from lengthwise.base.formatting import format_html_table, format_listing
 from lengthwise.base.score_rows import group_by
 from lengthwise.experiment.own_code import describe_user_error
@@ -113,7 +113,7 @@ def _check_law(name: str, law: str, function: Callable[[], Any]) -> Finding:
         raise
     except BaseException as error:  # a SystemExit of the part's code counts as broken too
         # Other errors come from the part's own code: they are reported with file and line.
-        case = error_line(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
+        case = format_error(error) if isinstance(error, (Broken, UsageError)) else describe_user_error(error)
         return Finding(name, law, holds=False, failing_case=case)
     return Finding(name, law, holds=True, failing_case="")
 
@@ -129,7 +129,7 @@ def check_classes(kinds: Iterable[type[Config]]) -> Findings:
 
 def check_part(part: Config, name: str = "") -> Findings:
     """Check a part against the laws of its kind."""
-    name = name or part_text(part)
+    name = name or format_part(part)
     findings = check_laws(part, name, list_laws(type(part)))
     if isinstance(part, (Position, MixerSpec)):
         laws_of_any_model = [law for law in list_laws(ModelSpec) if law not in list_laws(Config)]

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from lengthwise.base.fields import part_classes
+from lengthwise.base.fields import find_part_classes
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Batch, Inputs, Problems, UsageError
 from lengthwise.experiment.layout import Layout
@@ -161,7 +161,7 @@ def _list_accepted_tasks(layout: Layout) -> list[Task]:
     if shipped := [task for task in TASKS if layout.accepts(task)]:
         return shipped
     own: list[Task] = []
-    for kind in filter(is_foreign, part_classes(Task).values()):
+    for kind in filter(is_foreign, find_part_classes(Task).values()):
         with suppress(TypeError, UsageError):  # it cannot be created without arguments
             own.append(kind())
     return [task for task in own if layout.accepts(task)]

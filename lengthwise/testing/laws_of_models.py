@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lengthwise.base.fields import nested_parts
+from lengthwise.base.fields import iterate_parts
 from lengthwise.base.rng import preserve_generators, seed_torch, stream
 from lengthwise.base.types import END, EQUALS, Inputs, UsageError, Vocab
 from lengthwise.experiment.layout import Layout
@@ -253,7 +253,7 @@ def _draw_checked_rows(runner: Runner, lengths: Sequence[int] = LENGTHS, width: 
 
 def find_task_and_layout(spec: ModelSpec) -> tuple[Task, Layout] | None:
     """Return the task and layout in ``checked_on`` of a model or of a part in it. Return None if no part sets it."""
-    return next((pair for part in nested_parts(spec) if (pair := getattr(part, "checked_on", None))), None)
+    return next((pair for part in iterate_parts(spec) if (pair := getattr(part, "checked_on", None))), None)
 
 
 def choose_vocabs(spec: ModelSpec) -> tuple[Vocab, Vocab]:

@@ -24,7 +24,7 @@ def part_equals_its_json_copy(part: Config) -> None:
         raise Broken(f"{type(part).__name__} starts with _, so no recipe can contain it: rename it")
     again = fields.decode(type(part), json.loads(json.dumps(fields.encode(part))))
     if again != part:
-        raise Broken(f"{fields.part_text(part)} comes back from JSON as {fields.part_text(again)}")
+        raise Broken(f"{fields.format_part(part)} comes back from JSON as {fields.format_part(again)}")
 
 
 def part_is_frozen(part: Config) -> None:

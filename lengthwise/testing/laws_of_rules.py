@@ -18,7 +18,7 @@ from lengthwise.experiment.lengths import Lengths
 from lengthwise.experiment.loops import Loops
 from lengthwise.experiment.optim import Optimizer, Schedule
 from lengthwise.experiment.source import Purpose, Source
-from lengthwise.experiment.stopping import Stopping, choose_loops, loop_limits
+from lengthwise.experiment.stopping import Stopping, choose_loops, compute_loop_limits
 from lengthwise.models import Model
 from lengthwise.objectives import Objective
 from lengthwise.runners.plain import Plain
@@ -39,7 +39,7 @@ Example = tuple[Trace, Int[Tensor, " b"]]  # a trace and the planned loops of it
 
 def every_row_has_a_limit(rule: Stopping) -> None:
     """``limit`` returns a whole number of loops, 1 or more, for each row."""
-    loop_limits(rule, ROUNDS)
+    compute_loop_limits(rule, ROUNDS)
 
 
 def chosen_loop_was_run(rule: Stopping) -> None:
@@ -47,7 +47,7 @@ def chosen_loop_was_run(rule: Stopping) -> None:
     limit."""
     for trace, planned in draw_traces():
         given = trace if rule.needs_movement else replace(trace, movement=None)  # as in an evaluation
-        choose_loops(rule, given, planned, given.loops if rule.reads_output else loop_limits(rule, planned))
+        choose_loops(rule, given, planned, given.loops if rule.reads_output else compute_loop_limits(rule, planned))
 
 
 def loops_not_run_are_ignored(rule: Stopping) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
-from lengthwise.experiment.problem_set import symbol_texts
+from lengthwise.experiment.problem_set import format_symbols
 from lengthwise.tasks import Task
 from lengthwise.tasks.family import Sampler
 from lengthwise.testing.laws_of_parts import Broken
@@ -204,8 +204,8 @@ def check_answer(task: Task, kind: str, prompt: str, answer: str) -> None:
 
 def prompts_and_answers(task: Task, problems: Problems) -> list[tuple[str, str]]:
     """Return prompts and answers in the task's own symbols and order."""
-    prompts = symbol_texts(task, problems.prompt, problems.prompt_length)
-    return list(zip(prompts, symbol_texts(task, problems.answer, problems.answer_length), strict=True))
+    prompts = format_symbols(task, problems.prompt, problems.prompt_length)
+    return list(zip(prompts, format_symbols(task, problems.answer, problems.answer_length), strict=True))
 
 
 def draw_small_sizes(task: Task, count: int = 5, repeats: int = 8) -> Int[Tensor, "b axes"]:

@@ -11,12 +11,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from lengthwise.base.errors import UsageError
-from lengthwise.base.files import error_line
+from lengthwise.base.files import format_error
 from lengthwise.experiment.recipe import Parent, Recipe
 from lengthwise.models.external import read_tensor_bytes
-from lengthwise.runs.folder import RunFolder, runs_folder, shipped_names
+from lengthwise.runs.folder import RunFolder, get_runs_folder, list_shipped_weights
 from lengthwise.runs.hub import PREFIX
-from lengthwise.runs.run import FINAL_FILE, Run, load, read_recipe, weights_folder
+from lengthwise.runs.run import FINAL_FILE, Run, find_weights_folder, load, read_recipe
 
 
 def build_checkpoint_to_send(state: Mapping[str, Any]) -> dict[str, Any]:
@@ -32,7 +32,7 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
 
     Raises UsageError if ``run`` is not finished, or its weights do not fit the recipe.
     """
-    folder = weights_folder(run)
+    folder = find_weights_folder(run)
     about, own = RunFolder(folder).about(), read_recipe(folder)
     fits = type(own.optimizer) is type(recipe.optimizer) and bool(own.ema) == bool(recipe.ema)
     state = Run(folder, own).load_state(FINAL_FILE) if fits else None
@@ -40,11 +40,11 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
     try:
         recipe.build().load_state_dict(provided["model"])
     except (RuntimeError, KeyError, AttributeError, TypeError) as error:
-        raise UsageError(f"{run}: its weights do not fit this recipe's model ({error_line(error)})") from None
-    if str(run).startswith(PREFIX) or str(run) in shipped_names():
+        raise UsageError(f"{run}: its weights do not fit this recipe's model ({format_error(error)})") from None
+    if str(run).startswith(PREFIX) or str(run) in list_shipped_weights():
         name = str(run)
     else:
-        name = folder.name if folder.resolve().parent == runs_folder().resolve() else str(folder.resolve())
+        name = folder.name if folder.resolve().parent == get_runs_folder().resolve() else str(folder.resolve())
     step = about.get("steps", own.steps)
     return recipe.change(parent=Parent(compute_state_digest(provided), step, state is not None, name))
 
@@ -52,7 +52,7 @@ def continue_from(run: str | Path, recipe: Recipe) -> Recipe:
 def read_parent(parent: Parent) -> tuple[dict[str, Any], Recipe]:
     """Return the parent run's state, or only its weights, and its recipe. Raises UsageError if the digest of the state
     has changed."""
-    folder = weights_folder(parent.run)
+    folder = find_weights_folder(parent.run)
     own = read_recipe(folder)
     found = Run(folder, own).load_state(FINAL_FILE) if parent.state else {"model": load(parent.run).model.state_dict()}
     if found is None or (digest := compute_state_digest(found)) != parent.digest:

@@ -21,7 +21,7 @@ from lengthwise.base.progress import Progress
 from lengthwise.evaluation.families import relative_cost
 from lengthwise.evaluation.scores import SAMPLES, exact_match
 from lengthwise.experiment import data
-from lengthwise.experiment.data import default_sizes, nearest_size
+from lengthwise.experiment.data import choose_default_sizes, find_nearest_size
 from lengthwise.experiment.lengths import Mastery
 from lengthwise.experiment.recipe import Recipe, Watch
 from lengthwise.experiment.resources import OPERATIONS_PER_SECOND, count_parameters, estimate_training
@@ -58,8 +58,8 @@ class Cost:
 def time_evaluation(recipe: Recipe) -> float:
     """Return processor seconds of evaluating a trained model at the default lengths with the default number of
     problems, scaled up from a few problems of the training length."""
-    sizes, rows = default_sizes(recipe), 16
-    top = nearest_size(recipe, recipe.lengths.top)
+    sizes, rows = choose_default_sizes(recipe), 16
+    top = find_nearest_size(recipe, recipe.lengths.top)
     with computation_settings(1):
         start = time.process_time()
         exact_match(recipe.build().eval(), recipe, top, rows)

@@ -15,7 +15,7 @@ from lengthwise.base.fields import validate_arguments
 from lengthwise.base.files import to_path
 from lengthwise.base.progress import Progress, ProgressLine
 from lengthwise.base.ranges import NotNegative, Threads
-from lengthwise.base.score_rows import loss_text, share_text
+from lengthwise.base.score_rows import format_loss, format_share
 from lengthwise.evaluation import causality
 from lengthwise.experiment import data
 from lengthwise.experiment.recipe import Recipe
@@ -222,9 +222,9 @@ class TrainingProgress:
         """Show a row of metrics."""
         if "exact" in row:
             if row["exact"]:
-                shares = (f"{size}: {share_text(share)}" for size, share in row["exact"].items())
+                shares = (f"{size}: {format_share(share)}" for size, share in row["exact"].items())
                 self.exact = f"exact match {' '.join(shares)}"
             return
         length = f"length {row['length']}" if "length" in row else ""
-        parts = [f"step {step} of {self.line.total:.0f}", length, loss_text(row), self.exact]
+        parts = [f"step {step} of {self.line.total:.0f}", length, format_loss(row), self.exact]
         self.line.update(step, "  ".join(filter(None, parts)))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from lengthwise.base.errors import Diverged, Interrupted, UsageError, is_out_of_memory
 from lengthwise.base.fields import validate_arguments
-from lengthwise.base.files import error_line
+from lengthwise.base.files import format_error
 from lengthwise.base.progress import Progress
 from lengthwise.base.ranges import NotNegative, Threads
 from lengthwise.base.types import Loss
@@ -137,7 +137,7 @@ def try_stacked_training(
         return recording.graphs.reason if recording else None
     except (RuntimeError, TypeError, ValueError) as error:
         draws = "the model draws random numbers in training, as dropout and noise do"
-        reason = draws if "random operation" in str(error) else error_line(error)
+        reason = draws if "random operation" in str(error) else format_error(error)
         raise UsageError(f"{recipes[0].name}: its seeds cannot be stacked ({reason}); omit --stack") from None
 
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 from lengthwise.base import rng
 from lengthwise.base.errors import Diverged, UsageError, is_out_of_memory, remove_controls
 from lengthwise.base.fields import encode
-from lengthwise.base.files import error_line
+from lengthwise.base.files import format_error
 from lengthwise.base.results import AnySize
 from lengthwise.base.types import Batch, Loss, validate_loss
 from lengthwise.evaluation import causality, scores
@@ -30,7 +30,7 @@ from lengthwise.experiment.source import Finite, Fresh
 from lengthwise.models import Model
 from lengthwise.runners import Runner
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.run import FINAL_FILE, Run, check_storable, git_commit, save_weights
+from lengthwise.runs.run import FINAL_FILE, Run, check_storable, read_git_commit, save_weights
 from lengthwise.training import checkpoint
 from lengthwise.training.arithmetic import Clock, Matmul, check_matmul
 from lengthwise.training.choice import RunnerChoice
@@ -257,7 +257,7 @@ class Trainer:
     def about(self) -> dict[str, Any]:
         """Return the provenance of the results: versions, commit, device, runner, time."""
         return {
-            "commit": git_commit(),
+            "commit": read_git_commit(),
             "python": platform.python_version(),
             **self.environment(),
             "parameters": sum(p.numel() for p in self.model.parameters()),
@@ -307,7 +307,7 @@ class Trainer:
                 self.load_state(state)
                 before |= state["surroundings"]
             except (KeyError, TypeError, ValueError, RuntimeError, AttributeError) as error:
-                fault = f"not a checkpoint of this recipe ({error_line(error)}); delete it to start over"
+                fault = f"not a checkpoint of this recipe ({format_error(error)}); delete it to start over"
                 raise UsageError(f"{run.folder / 'state.pt'}: {fault}") from None
         elif self.recipe.parent:
             self._load_parent(self.recipe.parent)
@@ -373,7 +373,7 @@ def try_training(
         trainer.advance()
         if recipe.watch.every:
             trainer.measure()
-        longest = data.nearest_size(recipe, recipe.lengths.top, "validation")
+        longest = data.find_nearest_size(recipe, recipe.lengths.top, "validation")
         scores.exact_match(trainer.model, trainer.recipe, longest, 1)
         return trainer
 

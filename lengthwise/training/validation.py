@@ -49,7 +49,7 @@ class Validator:
     @cached_property
     def validation_problems(self) -> Problems:
         """The problems on which the validation loss is measured."""
-        return data.validation_problems(self.recipe, self.recipe.watch.validation)
+        return data.draw_validation_problems(self.recipe, self.recipe.watch.validation)
 
     def _compute_merit(self, row: dict[str, Any]) -> float:
         if self.recipe.keep == "best":

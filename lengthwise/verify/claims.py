@@ -11,10 +11,10 @@ from random import Random
 from lengthwise.base import fields
 from lengthwise.base.csv_files import read_csv
 from lengthwise.base.errors import UsageError
-from lengthwise.base.results import RunOutline, effective_trials, wilson_interval
+from lengthwise.base.results import RunOutline, count_effective_trials, wilson_interval
 from lengthwise.base.rng import derive_seed
 from lengthwise.base.schemas import ScoreRow
-from lengthwise.base.score_rows import Row, select_reported_rows, share_text, size_text
+from lengthwise.base.score_rows import Row, format_share, format_size, select_reported_rows
 from lengthwise.evaluation.families import weights_digest
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.recipe import build_outline
@@ -80,9 +80,9 @@ def find_refuted_claims(
     refuted, compared = [], [key for key in claimed if key in scores]
     for sizes, problems in compared:
         claim, score = claimed[sizes, problems], scores[sizes, problems]
-        low, _ = wilson_interval(claim["exact"], effective_trials(claim), CLAIM_QUANTILE)
-        _, high = wilson_interval(score["exact"], effective_trials(score), CLAIM_QUANTILE)
+        low, _ = wilson_interval(claim["exact"], count_effective_trials(claim), CLAIM_QUANTILE)
+        _, high = wilson_interval(score["exact"], count_effective_trials(score), CLAIM_QUANTILE)
         if low > high:
-            shares = f"{share_text(claim['exact'], 3)} is claimed, {share_text(score['exact'], 3)} was measured"
-            refuted.append(f"{problems} at {size_text(sizes)}: {shares} on {score['count']:,} problems")
+            shares = f"{format_share(claim['exact'], 3)} is claimed, {format_share(score['exact'], 3)} was measured"
+            refuted.append(f"{problems} at {format_size(sizes)}: {shares} on {score['count']:,} problems")
     return refuted, len(compared)

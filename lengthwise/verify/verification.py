@@ -21,8 +21,8 @@ import torch
 
 from lengthwise import __version__
 from lengthwise.base.errors import Diverged, remove_controls
-from lengthwise.base.fields import nested_parts, validate
-from lengthwise.base.files import json_text, read_json_object
+from lengthwise.base.fields import iterate_parts, validate
+from lengthwise.base.files import format_json, read_json_object
 from lengthwise.base.progress import Progress, ProgressLine
 from lengthwise.base.ranges import Sizes
 from lengthwise.base.results import AnySize
@@ -31,11 +31,11 @@ from lengthwise.base.schemas import VerificationRecord
 from lengthwise.base.score_rows import (
     SOLVED,
     Row,
-    family_rows_by_size,
+    format_share,
+    format_size,
+    group_family_rows,
     is_within_training_sizes,
-    share_text,
-    size_text,
-    uniform_rows_by_size,
+    select_uniform_rows,
 )
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.attack import attack
@@ -43,7 +43,7 @@ from lengthwise.evaluation.causality import check_model
 from lengthwise.evaluation.families import evaluate_families, relative_cost, short_sizes, weights_digest
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
-from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.data import choose_default_sizes
 from lengthwise.experiment.own_code import is_foreign
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.source import Fresh
@@ -93,7 +93,7 @@ def verify(
     claims, seed = claims or Claims(), secrets.randbits(62) if seed is None else seed
     recipe = weights.recipe
     line = (progress or Progress(quiet=True)).add_line(f"{weights.name}: verification")
-    requested_sizes = [recipe.sizes(size) for size in sizes or default_sizes(recipe)]
+    requested_sizes = [recipe.sizes(size) for size in sizes or choose_default_sizes(recipe)]
     parameters = sum(value.numel() for value in weights.model.parameters())
     checks, rows, left_out = [*_check_weights(weights, claims, requested_sizes, parameters)], [], []
     attack_result, refused = {}, "its rule needs a batch of problems, but an attack tries single problems"
@@ -118,17 +118,17 @@ def verify(
     longest = longest_solved_size(rows)
     uniform = longest_solved_size(row for row in rows if row["problems"] == "uniform")
     about = {"name": weights.name, "recipe": recipe.name, "id": recipe.id, "task": recipe.task.name}
-    about |= {"trained_to": size_text(recipe.tops), "stopping": recipe.stopping.name}
+    about |= {"trained_to": format_size(recipe.tops), "stopping": recipe.stopping.name}
     about |= {"tensors": weights_digest(weights.model.state_dict()), "files": dict(files or {}), "seed": seed}
     about |= {"lengthwise": __version__, "torch": str(torch.__version__)}
     return {
         "about": about | {"time": datetime.now(UTC).isoformat(timespec="seconds")},
         "parameters": parameters,
-        "operations": {size_text(size): count_operations(weights, size) for size in measured_sizes},
+        "operations": {format_size(size): count_operations(weights, size) for size in measured_sizes},
         "checks": [asdict(check) for check in checks],
-        "longest": longest and size_text(longest),
-        "longest_uniform": uniform and size_text(uniform),
-        "left_out": [size_text(size) for size in left_out],
+        "longest": longest and format_size(longest),
+        "longest_uniform": uniform and format_size(uniform),
+        "left_out": [format_size(size) for size in left_out],
         "scores": rows,
         "attack": attack_result,
     }
@@ -144,7 +144,7 @@ def has_passed(record: Row) -> bool:
 
 def sign_record(record: Row) -> Row:
     """Add a digest of the record's content; return the record that is written to a file."""
-    plain = json.loads(json_text({name: value for name, value in record.items() if name != "digest"}))
+    plain = json.loads(format_json({name: value for name, value in record.items() if name != "digest"}))
     return plain | {"digest": hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()}
 
 
@@ -174,9 +174,9 @@ def _check_weights(
     numbers = f"{parameters:,} counted" + (f", and {buffers:,} numbers in buffers" if buffers else "")
     yield Check("parameters", "exposed" if buffers > parameters else "passed", numbers)
     count = count_operations(weights, least := min(sizes, key=max))
-    finding = f"{count:,} in matrix products for an answer of size {size_text(least)}"
+    finding = f"{count:,} in matrix products for an answer of size {format_size(least)}"
     yield Check("operations", "passed" if count else "exposed", finding if count else "no matrix products")
-    kinds = {type(part) for part in (*nested_parts(weights.recipe), *weights.model.modules())}
+    kinds = {type(part) for part in (*iterate_parts(weights.recipe), *weights.model.modules())}
     outside = ", ".join(sorted(f"{kind.__module__}.{kind.__name__}" for kind in kinds if is_foreign(kind)))
     finding = f"code outside the package: {outside}" if outside else "only parts of the package, no other code"
     yield Check("recipe track", "exposed" if outside else "passed", finding)
@@ -199,7 +199,7 @@ def _check_training(recipe: Recipe, sizes: Sequence[tuple[int, ...]], claims: Cl
     drawn, tops = replace(recipe, source=Fresh()), recipe.tops
     steps = {round(part * (recipe.steps - 1) / (CHECKED_STEPS - 1)) for part in range(CHECKED_STEPS)}
     largest_drawn = torch.stack([data.draw_batch(drawn, step)[0].sizes.amax(0) for step in steps]).amax(0).tolist()
-    finding = f"drew problems of up to {size_text(largest_drawn)}; its recipe says {size_text(tops)}"
+    finding = f"drew problems of up to {format_size(largest_drawn)}; its recipe says {format_size(tops)}"
     within = is_within_training_sizes(largest_drawn, tops)
     all_sizes = [*sizes, *(row["sizes"] for row in claims.rows)]
     if within and all(is_within_training_sizes(size, tops) for size in all_sizes):
@@ -235,14 +235,14 @@ def _check_behaviour(weights: Weights, problems: Problems, seed: int) -> Iterato
     perturbation = "with shuffled or noisy weights"
     if unchanged.exact - chance >= 0.2:
         verdict = "passed" if worst.exact - chance <= (unchanged.exact - chance) / 2 else "exposed"
-        shares = f"{share_text(unchanged.exact)}, {share_text(worst.exact)}"
-        finding = f"exact match {shares} {perturbation} (chance {share_text(chance)})"
+        shares = f"{format_share(unchanged.exact)}, {format_share(worst.exact)}"
+        finding = f"exact match {shares} {perturbation} (chance {format_share(chance)})"
     else:  # too few answers are right to detect a collapse: the loss must grow
         verdict = "passed" if worst.loss >= 1.25 * unchanged.loss else "open"
         finding = f"loss {unchanged.loss:.2f}, {worst.loss:.2f} {perturbation}; few answers are right"
     yield Check("depends on its weights", verdict, finding)
     is_continuous = abs(jittered.exact - unchanged.exact) <= 0.05 and jittered.loss <= unchanged.loss + 0.05
-    shares = f"exact match {share_text(jittered.exact)} and loss {jittered.loss:.3f}"
+    shares = f"exact match {format_share(jittered.exact)} and loss {jittered.loss:.3f}"
     finding = f"{shares} with weights changed by a millionth"
     yield Check("robust to rounding", "passed" if is_continuous else "exposed", finding)
     counts = {name: value.numel() for name, value in weights.model.named_parameters()}
@@ -270,7 +270,7 @@ def _measure_scores(
         problem_count = samples + samples_per_family * names * solving
         if rate * problem_count * relative_cost(recipe, size) > end - clock():
             return rows, ordered[number:]
-        line.update(0, f"exact match at {size_text(size)}")
+        line.update(0, f"exact match at {format_size(size)}")
         start = clock()
         rows += [score.row() for score in evaluate(weights, [size], samples=samples, seed=seed)]
         if solving:
@@ -284,7 +284,7 @@ def longest_solved_size(rows: Iterable[Row]) -> Sizes | None:
     95 % intervals of exact match, on uniform problems and on each family, are at least .99; if all problems of a size
     were measured, exact match itself counts. A score card, with fewer problems of each family, is less strict."""
     rows, longest = list(rows), None
-    structured, uniform = family_rows_by_size(rows), uniform_rows_by_size(rows)
+    structured, uniform = group_family_rows(rows), select_uniform_rows(rows)
     for size in sorted({*uniform, *structured}, key=lambda size: (max(size), size)):
         parts = [*structured.get(size, []), *([uniform[size]] if size in uniform else [])]
         if any(row["exact" if row["problems"] == "every" else "low"] < SOLVED for row in parts):

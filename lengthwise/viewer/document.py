@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lengthwise.base.errors import remove_controls
-from lengthwise.base.files import check_writable, json_text, write
+from lengthwise.base.files import check_writable, format_json, write
 
 HERE = Path(__file__).parent
 # Makes the browser block every network request.
@@ -34,9 +34,9 @@ def build_document(
     elements = []
     for name, value in data.items():
         if name in compressed:
-            kind, content = "text/plain", base64.b64encode(zlib.compress(json_text(value).encode(), 9)).decode()
+            kind, content = "text/plain", base64.b64encode(zlib.compress(format_json(value).encode(), 9)).decode()
         else:  # it must not close its HTML element
-            kind, content = "application/json", json_text(value).replace("<", "\\u003c")
+            kind, content = "application/json", format_json(value).replace("<", "\\u003c")
         elements.append(f'<script type="{kind}" id="{name}">{content}</script>')
     for part in (*libraries, code):
         elements.append("<script>\n" + part.replace("</script", "<\\/script") + "\n</script>")

@@ -9,7 +9,7 @@ from typing import Any
 from lengthwise import __version__
 from lengthwise.base.csv_files import flatten_rows
 from lengthwise.base.errors import UsageError
-from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, select_reported_rows, size_text
+from lengthwise.base.score_rows import KINDS_WITH_CURVE, Row, format_size, select_reported_rows
 from lengthwise.report import all_curves, by_recipe, name_curves
 from lengthwise.report.card import MIN_PROBLEMS, card_cells, format_sizes, score_card
 from lengthwise.report.length_figure import default_title
@@ -153,7 +153,7 @@ def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
     loops: list[Row] = []
     stops: list[Row] = []
     for row in _depth_rows(group):
-        size = size_text(row["sizes"])
+        size = format_size(row["sizes"])
         for loop, (exact, sure) in enumerate(zip(row["exact"], row["confidence"], strict=True), 1):
             loops.append({"size": size, "loop": loop, "exact": exact, "confidence": sure})
         for name, chosen in row["chosen"].items():
@@ -162,7 +162,7 @@ def _recipe_charts(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
     positions: dict[str, Counter[int]] = {}  # by size
     for row in sorted(anatomy_rows(group), key=lambda row: (max(row["sizes"]), row["sizes"])):
         counts = {int(position): count for position, count in row["first_wrong"].items()}
-        positions.setdefault(size_text(row["sizes"]), Counter()).update(counts)
+        positions.setdefault(format_size(row["sizes"]), Counter()).update(counts)
     wrong = [
         {"size": size, "position": position, "answers": count}
         for size, counts in positions.items()
@@ -188,7 +188,7 @@ def _charts_by_seed(group: Sequence[RunFolder]) -> dict[str, list[Row]]:
                 watched.append({"seed": seed, "size": size, "step": row["step"], "exact": share})
         for row in select_reported_rows(anatomy_rows([run])):
             for name, part in ((name, part) for name, parts in row["by"].items() for part in parts):
-                point = {"size": size_text(row["sizes"]), "trait": name, "middle": (part["low"] + part["high"]) / 2}
+                point = {"size": format_size(row["sizes"]), "trait": name, "middle": (part["low"] + part["high"]) / 2}
                 features.append({"seed": seed} | point | {"exact": part["exact"], "count": part["count"]})
     return {"loss": loss, "watched": watched, "traits": features}
 
@@ -223,7 +223,7 @@ def _length_rows(runs: Sequence[RunFolder], inquiries: Sequence[InquiryFolder]) 
         for point in curve.points():
             row = {"label": curve.label, "name": name, "problems": curve.problems, "stopping": curve.stopping}
             row |= {"own": curve.stopping in ("", curve.own_rule), "trained": curve.top, "size": point.length}
-            row |= {"sizes": size_text(point.sizes), "along": point.sizes in line, "mean": round(point.mean, 6)}
+            row |= {"sizes": format_size(point.sizes), "along": point.sizes in line, "mean": round(point.mean, 6)}
             row |= {"low": round(point.low, 6), "high": round(point.high, 6), "seeds": point.seeds}
             rows.append(row | {"count": point.count, "families": list(point.families)})
     return rows

@@ -15,7 +15,7 @@ import torch
 
 from lengthwise.base import fields
 from lengthwise.base.rng import stream
-from lengthwise.base.score_rows import size_text
+from lengthwise.base.score_rows import format_size
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation import depth
 from lengthwise.evaluation.attack import attack, prompt_texts
@@ -150,7 +150,7 @@ def _list_examples(
         with suppress(UsageError):  # a size that the task cannot draw
             size = torch.tensor([list(recipe.sizes(length))])
             (prompt,) = prompt_texts(recipe.task, get_sampler(recipe.task, origin)(size, draw))
-            drawn[prompt] = f"{origin}, {size_text(size[0].tolist())}"
+            drawn[prompt] = f"{origin}, {format_size(size[0].tolist())}"
     failing: list[str] = []
     stored = json.loads(FAILURES.read_text(encoding="utf-8")).get(weights.name)
     if stored and stored["weights"] == weights_digest(weights.model.state_dict()):
@@ -192,7 +192,7 @@ def export_model(weights: Weights) -> dict[str, Any]:
         "name": weights.name,
         "recipe": recipe.name,
         "parameters": sum(part.numel() for part in weights.model.parameters()),
-        "trained": size_text(recipe.tops),
+        "trained": format_size(recipe.tops),
         "task": _describe_task(recipe.task),
         "layout": {"framed": False, "pauses": 0} | fields.encode(recipe.layout),
         "loops": fields.encode(recipe.loops),
@@ -227,7 +227,7 @@ def _find_unknown_parts(recipe: Recipe) -> Iterator[str]:
             continue
         for name, value in REQUIRED_VALUES.items():
             if getattr(model, name) != value:
-                yield f"it takes model.{name}={fields.part_text(value)} only"
+                yield f"it takes model.{name}={fields.format_part(value)} only"
         for name, values in ALLOWED_VALUES.items():
             if getattr(model, name) not in values:
                 yield f"it takes model.{name}={' or '.join(values)} only"
@@ -260,9 +260,9 @@ def record_model(weights: Weights, prompts: Iterable[str], given_prompts: Sequen
         "name": weights.name,
         "recipe": recipe.name,
         "parameters": sum(part.numel() for part in weights.model.parameters()),
-        "trained": size_text(recipe.tops),
+        "trained": format_size(recipe.tops),
         "task": {"name": recipe.task.name, "kind": type(recipe.task).__name__, "question": recipe.task.question},
-        "rule": fields.part_text(recipe.stopping),
+        "rule": fields.format_part(recipe.stopping),
         "writes": recipe.layout.vocabs(recipe.task)[1].symbols,
         "recordings": recordings,
     }

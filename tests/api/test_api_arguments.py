@@ -24,17 +24,17 @@ from lengthwise.training.validation import Validator
 def test_validation_problems_have_the_distribution_of_training_problems():
     for name in ("looped-parity", "half-fop-loop-adaptive-copy", "gpt-small"):
         recipe = catalog.recipe(name)
-        assert int(data.validation_problems(recipe, 300).sizes.max()) == recipe.lengths.top
+        assert int(data.draw_validation_problems(recipe, 300).sizes.max()) == recipe.lengths.top
     recipe = catalog.recipe("looped-addition").change(["families=0.5", "family_names=all-highest"])
-    problems = data.validation_problems(recipe, 100)
+    problems = data.draw_validation_problems(recipe, 100)
     within = torch.arange(problems.prompt.shape[1]) < problems.prompt_length[:, None]
     assert int(((problems.prompt > 0) == within).all(1).sum()) >= 50  # a prompt of ones, and zeros behind it
     recipe = catalog.recipe("looped-multiplication")
     with pytest.raises(lw.UsageError, match="one size on every axis: 3, not 2x3"):
-        data.evaluation_problems(recipe, (2, 3), 10, seed=0, kind="natural")
-    assert int(data.evaluation_problems(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
+        data.draw_recipe_problems(recipe, (2, 3), 10, seed=0, kind="natural")
+    assert int(data.draw_recipe_problems(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
     with pytest.raises(lw.UsageError, match="count must be 1 or more"):
-        data.evaluation_problems(catalog.recipe("looped-parity"), 4, 0, seed=0)
+        data.draw_recipe_problems(catalog.recipe("looped-parity"), 4, 0, seed=0)
 
 
 def test_families_that_a_fixed_set_has_used_up_are_left_out():

@@ -24,12 +24,12 @@ from lengthwise.ask import asking
 from lengthwise.ask.asking import Key
 from lengthwise.ask.inquiry import ANSWER_ONLY, Inquiry, InquiryRun, draw_items, is_leniently_right, judge_reply
 from lengthwise.base import process
-from lengthwise.base.fields import part_classes
+from lengthwise.base.fields import find_part_classes
 from lengthwise.base.types import UsageError, wilson_interval
-from lengthwise.experiment.data import default_sizes, evaluation_problems, fresh_problems
+from lengthwise.experiment.data import choose_default_sizes, draw_fresh_problems, draw_recipe_problems
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.experiment.source import Finite
-from lengthwise.runs.folder import runs_folder
+from lengthwise.runs.folder import get_runs_folder
 from lengthwise.tasks import Task, to_kebab_case
 
 KEY = "sk-proj-Aa0Bb1Cc2Dd3Ee4Ff5Gg6"
@@ -186,7 +186,7 @@ def test_ask_scores_a_model_on_the_problems_of_evaluate(endpoint, runs):
     assert [row["sizes"] for row in result["scores"]] == [[3, 3], [5, 5]]
     task = catalog.task("addition")
     for row in result["scores"]:
-        prompts = format_prompts(task, fresh_problems(task, row["sizes"], 20, seed=7))
+        prompts = format_prompts(task, draw_fresh_problems(task, row["sizes"], 20, seed=7))
         assert all(server.asked[prompt] == 1 for prompt in prompts)
     assert sum(server.asked.values()) == 40 == result["requests"]
     first, second = result["scores"]
@@ -220,10 +220,11 @@ def test_problems_of_a_recipe_can_be_asked(endpoint, tmp_path):
     found = [(row["sizes"], row["problems"], row["exact"]) for row in rows]
     assert found == [([3, 3], "natural", 1), ([7, 7], "natural", 1)]
     typed = [
-        format_prompts(recipe.task, evaluation_problems(recipe, size, 12, seed=0, kind="natural")) for size in (3, 7)
+        format_prompts(recipe.task, draw_recipe_problems(recipe, size, 12, seed=0, kind="natural")) for size in (3, 7)
     ]
     assert set(server.asked) == {*typed[0], *typed[1]} and min(len(prompt) for prompt in typed[1]) >= 5 + 1 + 5
-    assert [row["sizes"] for row in run_cli_json(*given)["scores"]] == [[size] * 2 for size in default_sizes(recipe)]
+    measured = [row["sizes"] for row in run_cli_json(*given)["scores"]]
+    assert measured == [[size] * 2 for size in choose_default_sizes(recipe)]
     for other in (["addition"], ["multiplication", "base=10"]):
         line = run_failing(*build_words(server.url, "--like", path, *other[1:], task=other[0]))
         assert "give multiplication, without changes" in line
@@ -231,7 +232,7 @@ def test_problems_of_a_recipe_can_be_asked(endpoint, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["addition order=least", *(to_kebab_case(kind) for kind in part_classes(Task) if kind != "File")]
+    "name", ["addition order=least", *(to_kebab_case(kind) for kind in find_part_classes(Task) if kind != "File")]
 )
 def test_replies_in_the_usual_notation_are_judged_right_for_every_task(name):
     """Prompts and right answers are in the usual notation, most significant digit first, and such replies score 1."""
@@ -354,7 +355,7 @@ def test_a_prompt_that_occurs_twice_is_asked_once_and_counts_twice(endpoint):
     server = endpoint(lambda prompt, _: "1" if prompt == "01" else "x")
     result = run_cli_json(*build_words(server.url, "--lengths", "2", "--samples", 50, task="parity"))
     assert server.asked == dict.fromkeys(["00", "01", "10", "11"], 1)
-    problems = fresh_problems(catalog.task("parity"), [2], 50, seed=0)
+    problems = draw_fresh_problems(catalog.task("parity"), [2], 50, seed=0)
     assert result["scores"][0]["exact"] == problems.prompt.tolist().count([0, 1]) / 50
 
 
@@ -533,7 +534,7 @@ def test_permanent_errors_stop_at_once(endpoint, status):
     line = run_failing(*build_words(server.url, "--lengths", "4", "--samples", 50, "--concurrency", 4))
     assert PERMANENT[status] in line and str(status) in line
     assert sum(server.asked.values()) <= 4 and not elsewhere.asked
-    assert not any(runs_folder().glob("*"))
+    assert not any(get_runs_folder().glob("*"))
 
 
 def test_a_refused_prompt_does_not_affect_others(endpoint):

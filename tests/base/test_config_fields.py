@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 import lengthwise as lw
 from lengthwise.base.fields import (
-    changed_fields,
     decode,
     encode,
+    find_part_classes,
+    format_changed_fields,
+    format_part,
     identity_fields,
     override,
-    part_classes,
-    part_text,
     validate,
 )
 from lengthwise.base.literals import parse_literal
@@ -49,8 +49,8 @@ def test_recipes_are_restored_from_json_and_from_text():
     for recipe in recipes:
         back = lw.Recipe.read(recipe.json())
         assert back == recipe and back.id == recipe.id
-        changes = changed_fields(recipe) + [(name, repr(getattr(recipe, name))) for name in PARTS]
-        changes += [(name, part_text(getattr(recipe, name))) for name in PARTS]
+        changes = format_changed_fields(recipe) + [(name, repr(getattr(recipe, name))) for name in PARTS]
+        changes += [(name, format_part(getattr(recipe, name))) for name in PARTS]
         assert all(override(recipe, [f"{name}={text}"]) == recipe for name, text in changes)
         for part in (getattr(recipe, name) for name in PARTS):
             assert decode(type(part), identity_fields(part)) == part
@@ -279,7 +279,7 @@ def test_code_in_texts_and_files_is_never_run(tmp_path, monkeypatch):
 
 
 def test_kinds_of_a_field_are_the_imported_dataclasses_of_its_type():
-    assert {"Learned", "Local", "NoPE", "RoPE"} <= set(part_classes(lw.Position))
-    assert not {"Position", "LearnedEncoding", "Transformer"} & set(part_classes(lw.Position))
-    assert part_classes(lw.Lengths)["Curriculum"] is lw.Curriculum
-    assert list(part_classes(lw.Position)) == sorted(part_classes(lw.Position))
+    assert {"Learned", "Local", "NoPE", "RoPE"} <= set(find_part_classes(lw.Position))
+    assert not {"Position", "LearnedEncoding", "Transformer"} & set(find_part_classes(lw.Position))
+    assert find_part_classes(lw.Lengths)["Curriculum"] is lw.Curriculum
+    assert list(find_part_classes(lw.Position)) == sorted(find_part_classes(lw.Position))

@@ -63,7 +63,7 @@ def call_in_threads(function, arguments):
 
 
 def test_training_in_threads_equals_training_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(trainer, "git_commit", lambda: "")  # calls git otherwise
+    monkeypatch.setattr(trainer, "read_git_commit", lambda: "")  # calls git otherwise
     before = torch.get_rng_state(), random.getstate()
     alone = [read_outcome(train(recipe, tmp_path / f"alone-{number}")) for number, recipe in enumerate(RECIPES)]
     assert torch.equal(torch.get_rng_state(), before[0]) and random.getstate() == before[1]

@@ -21,7 +21,7 @@ from torture import damage, fuzz
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.ask.inquiry import Inquiry
-from lengthwise.base.fields import field_types, part_text, validate_arguments
+from lengthwise.base.fields import format_part, get_field_types, validate_arguments
 from lengthwise.base.progress import Terminal
 from lengthwise.base.ranges import Count, Range, describe_type
 from lengthwise.cli.entry import main
@@ -90,7 +90,7 @@ def test_a_field_accepts_only_values_that_training_survives(name, default):
     """Each field of each part refuses an extreme value in one line, or training survives its first steps with it.
     Inherited fields are tested in the class that declares them."""
     where, kind = FIELD_PATHS.get(name, name), type(default).__name__
-    text = SMALL.get(kind) or part_text(default)
+    text = SMALL.get(kind) or format_part(default)
     base = TINY.change([*SETTINGS.get(kind, []), f"{where}={text}"] if default else [])
     part, wrong = type(default or (getattr(TINY, name) if name else TINY)), 0
     fields = [field for field in dataclasses.fields(part) if LONG or field.name in part.__annotations__]
@@ -114,16 +114,16 @@ def lacks_range(hint):
 def test_every_numeric_field_declares_its_range():
     parts = [type(part) for name in catalog.parts() for part in list_parts(name)]
     parts += [lw.Recipe, lw.Schedule, lw.Watch, ChosenOn, Inquiry]
-    fields = [(part, *field) for part in parts for field in field_types(part).items()]
+    fields = [(part, *field) for part in parts for field in get_field_types(part).items()]
     assert [f"{part.__name__}.{name}" for part, name, hint in fields if lacks_range(hint)] == []
 
 
 def test_a_range_describes_its_requirement_in_words():
     for bounds, fits, wrong in (((1, 10**9), 1, 0), ((0, 1), 1, 1.01), ((0, 1, "open"), 0.5, 0)):
-        assert Range(*bounds).broken_requirement(fits) is None
-        assert str(bounds[0]) in Range(*bounds).broken_requirement(wrong)
-        assert "1000000000" not in Range(*bounds).broken_requirement(wrong)  # it only keeps absurd values away
-    assert Range(0, 1, "half-open").broken_requirement(0) is None and Range(0, 1, "half-open").broken_requirement(1)
+        assert Range(*bounds).find_broken_limit(fits) is None
+        assert str(bounds[0]) in Range(*bounds).find_broken_limit(wrong)
+        assert "1000000000" not in Range(*bounds).find_broken_limit(wrong)  # it only keeps absurd values away
+    assert Range(0, 1, "half-open").find_broken_limit(0) is None and Range(0, 1, "half-open").find_broken_limit(1)
     assert describe_type("Size") == "int (1 or more)" and describe_type("Seed") == "int"
     assert describe_type("tuple[Decay, ...]") == "tuple[float (0 or more and below 1), ...]"
     assert describe_type('Annotated[float, Range(0, 1, "open")]') == "float (above 0 and below 1)"

@@ -14,7 +14,7 @@ from rich.console import Console
 import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.base import progress
-from lengthwise.base.formatting import duration_text
+from lengthwise.base.formatting import format_duration
 from lengthwise.base.progress import Progress, ProgressLine, format_bar
 from lengthwise.cli import entry
 from lengthwise.evaluation import scores
@@ -89,7 +89,7 @@ def test_a_line_shows_the_remaining_time(monkeypatch):
 
 
 def test_durations_are_rounded_to_one_unit():
-    assert [duration_text(seconds) for seconds in (0.4, 59, 150, 9000)] == ["0 s", "59 s", "2 min", "2.5 h"]
+    assert [format_duration(seconds) for seconds in (0.4, 59, 150, 9000)] == ["0 s", "59 s", "2 min", "2.5 h"]
 
 
 # Terminals, pipes and notebooks

@@ -9,7 +9,7 @@ from conftest import LONG
 from fillers.claims import VERDICTS, _read_exact_matches, judge_claim, judge_comparison, write_main_results, write_tally
 from fillers.results import ROOT, describe_unfitted, read_outlines
 
-from lengthwise.base.score_rows import training_length_rows
+from lengthwise.base.score_rows import select_training_length_rows
 from lengthwise.report import WORST_FAMILY, Curve, scores_at_training_length
 
 UNFIT = {"weak": " (not fitted: 0.531 at 20)"}
@@ -29,8 +29,8 @@ def test_a_listed_training_length_decides_whether_a_model_is_fitted():
         build_row("every", 1.0, 9),
         build_row("uniform", 0.2, 12),
     ]
-    assert [one["exact"] for one in training_length_rows(rows, (10,))] == [1013 / 1024]
-    assert [one["exact"] for one in training_length_rows(rows[:1], (10,))] == [1.0]
+    assert [one["exact"] for one in select_training_length_rows(rows, (10,))] == [1013 / 1024]
+    assert [one["exact"] for one in select_training_length_rows(rows[:1], (10,))] == [1.0]
     drawn = Curve("a", 10, ("length",), "uniform", "Oracle", {(0, 0): rows[:1]})
     listed = Curve("a", 10, ("length",), WORST_FAMILY, "Oracle", {(0, 0): rows[1:2]})
     structured = Curve("a", 10, ("length",), WORST_FAMILY, "Oracle", {(0, 0): [build_row("runs", 0.3)]})

@@ -17,7 +17,7 @@ from lengthwise.evaluation.families import evaluate_families
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.models.single_pass import SinglePass
 from lengthwise.nn.block import Block
-from lengthwise.runs.run import Run, Weights, runs_folder
+from lengthwise.runs.run import Run, Weights, get_runs_folder
 from lengthwise.training.loop import train
 
 
@@ -153,7 +153,7 @@ def test_models_that_leak_are_neither_trained_nor_measured(layout, kind, message
         with pytest.raises(lw.UsageError, match=message) as error:
             work()
         assert "\n" not in str(error.value)
-    assert not runs_folder().exists()  # no run folder remains
+    assert not get_runs_folder().exists()  # no run folder remains
 
 
 def test_a_model_trained_on_one_length_is_checked_beside_other_lengths():

@@ -12,7 +12,7 @@ from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation import answers as answering
 from lengthwise.evaluation.answers import predict_by_rules, trace_loops
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.experiment.stopping import Converged, Halted, Oracle, Settled, find_first_done, loop_limits
+from lengthwise.experiment.stopping import Converged, Halted, Oracle, Settled, compute_loop_limits, find_first_done
 from lengthwise.runners.cpu import choose_runner
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import load
@@ -79,7 +79,7 @@ def test_answers_equal_those_of_the_full_trace(name, monkeypatch):
     batch, end = build_batch(recipe, [2, 5, 9], 6 if LONG else 2), recipe.layout.end_id(recipe.task)
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     rules = [rule for rule in RULES if recipe.layout.ends or not rule.needs_end]
-    limits = [loop_limits(rule, planned) for rule in rules]
+    limits = [compute_loop_limits(rule, planned) for rule in rules]
     traces = {str(limit): trace_loops(model, batch, limit, end, with_movement=True) for limit in limits}
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 1)
     alone = [predict_by_rules(model, recipe, batch, [rule])[0] for rule in rules]
@@ -113,7 +113,8 @@ def test_loops_after_a_row_has_stopped_are_not_computed(monkeypatch):
     monkeypatch.setattr(type(choose_runner(weights.model)), "steps", count_rows)
     monkeypatch.setattr(answering, "LEAVE_TOGETHER", 10**9)
     (score,) = evaluate(weights, [30], samples=100, stopping=Converged(2, most=400))
-    assert sum(ran) == pytest.approx(score.ran * 100) and len(ran) < 10 < loop_limits(Converged(2, most=400), LOOPS)[0]
+    assert sum(ran) == pytest.approx(score.ran * 100)
+    assert len(ran) < 10 < compute_loop_limits(Converged(2, most=400), LOOPS)[0]
     (limited,) = evaluate(weights, [30], samples=100, stopping=Converged(50, most=20))
     assert limited.at_limit == 1 and limited.loops == limited.ran == 20
 

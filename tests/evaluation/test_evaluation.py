@@ -11,14 +11,14 @@ from torch import nn
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.results import effective_trials
+from lengthwise.base.results import count_effective_trials
 from lengthwise.base.types import Inputs, UsageError, wilson_interval
 from lengthwise.cli.options import parse_grid, parse_sizes
 from lengthwise.evaluation import scores as evaluation
 from lengthwise.evaluation.answers import decode, predict
 from lengthwise.evaluation.scores import evaluate, exact_match, trace_answers
 from lengthwise.experiment import data
-from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.data import choose_default_sizes
 from lengthwise.experiment.recipe import build_outline
 from lengthwise.experiment.source import Finite, describe_repeats
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, OutputRule
@@ -77,7 +77,7 @@ def run_alone(model, recipe, problem, stopping):
 
 def use_problems(monkeypatch, problems):
     """Make evaluation use these problems, and skip the causality check, which would refuse the scripted modules."""
-    monkeypatch.setattr(evaluation, "evaluation_problems", lambda *_, **__: problems)
+    monkeypatch.setattr(evaluation, "draw_recipe_problems", lambda *_, **__: problems)
     monkeypatch.setattr(evaluation, "check_model", lambda *_: None)
 
 
@@ -229,7 +229,7 @@ def test_rules_measured_together_score_as_each_does_alone(recipe, monkeypatch):
 @pytest.mark.parametrize("recipe", [PARITY, SUMS, NTP_COPY], ids=name_of)
 def test_exact_match_traced_after_each_loop_equals_the_score_of_stopping_there(recipe, monkeypatch):
     weights = train_briefly(recipe)
-    problems = data.fresh_problems(recipe.task, (2,) * len(recipe.task.axes), 25, seed=0)
+    problems = data.draw_fresh_problems(recipe.task, (2,) * len(recipe.task.axes), 25, seed=0)
     batch = recipe.layout.write(problems, recipe.task)
     use_problems(monkeypatch, problems)
     scores = [next(evaluate(weights, [2], samples=25, stopping=After(k))).exact for k in range(1, 5)]
@@ -260,8 +260,8 @@ def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monk
     first, again = (list(evaluate(weights, [1, 4], samples=50, seed=3)) for _ in range(2))
     assert first == again
     seen = []
-    original = data.evaluation_problems
-    monkeypatch.setattr(evaluation, "evaluation_problems", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
+    original = data.draw_recipe_problems
+    monkeypatch.setattr(evaluation, "draw_recipe_problems", lambda *a, **k: seen.append(original(*a, **k)) or seen[-1])
     sums = train_briefly(SUMS)
     list(evaluate(sums, [9, 10, (9, 10)], samples=5, seed=0))
     list(evaluate(sums, [9], samples=5, seed=1))
@@ -275,7 +275,7 @@ def test_the_same_seed_gives_the_same_score_and_another_seed_other_problems(monk
 def test_test_problems_are_not_those_of_training():
     recipe = replace(PAIRS, lengths=lw.Uniform(20, 20), batch=5)
     trained = {str(data.draw_batch(recipe, step)[0].inputs.tokens.tolist()) for step in range(5)}
-    tested = recipe.layout.write(data.fresh_problems(recipe.task, (20, 20), 5, seed=recipe.data_seed), recipe.task)
+    tested = recipe.layout.write(data.draw_fresh_problems(recipe.task, (20, 20), 5, seed=recipe.data_seed), recipe.task)
     assert str(tested.inputs.tokens.tolist()) not in trained
 
 
@@ -310,7 +310,7 @@ def test_one_loop_for_many_rows_is_chosen_among_rows_of_one_length(monkeypatch):
         monkeypatch.setattr(evaluation, "MAX_POSITIONS", tokens)
         found = list(evaluate(weights, [3, 5], samples=8, stopping=[rule, Oracle()]))
         for score in found[::2]:
-            problems = data.evaluation_problems(SUMS, score.sizes, 8, seed=0)
+            problems = data.draw_recipe_problems(SUMS, score.sizes, 8, seed=0)
             batches = [SUMS.layout.write(problems.take(slice(at, at + 4)), SUMS.task) for at in (0, 4)]
             loops = [predict(weights.model, SUMS, batch, rule).loops for batch in batches]
             assert score.loops == torch.cat(loops).float().mean()
@@ -462,10 +462,10 @@ def test_impossible_sizes_and_samples_are_refused(sizes, samples, message):
 
 
 def test_default_sizes_start_at_the_training_length_and_end_where_the_task_does():
-    assert default_sizes(replace(PARITY, lengths=lw.Uniform(8))) == [8, 12, 16, 24, 40]
+    assert choose_default_sizes(replace(PARITY, lengths=lw.Uniform(8))) == [8, 12, 16, 24, 40]
     recipe = catalog.recipe("retran-small")
-    assert default_sizes(recipe) == [30, 45, 60, 90, recipe.task.largest]
-    assert default_sizes(replace(PARITY, lengths=lw.Uniform(1))) == [1, 2, 3, 5]
+    assert choose_default_sizes(recipe) == [30, 45, 60, 90, recipe.task.largest]
+    assert choose_default_sizes(replace(PARITY, lengths=lw.Uniform(1))) == [1, 2, 3, 5]
 
 
 # Sampling until the interval is narrow
@@ -522,12 +522,13 @@ def test_scores_count_distinct_problems(precision):
         calls.clear()
         (score,) = evaluate(weights, [size], samples=600, precision=precision, watch=lambda *call: calls.append(call))
         assert len(calls) < 10  # a small set is not measured a few problems at a time
-        problems = data.evaluation_problems(recipe, size, score.count, seed=0)
+        problems = data.draw_recipe_problems(recipe, size, score.count, seed=0)
         assert score.distinct == len({tuple(row) for row in problems.prompt.tolist()}) < score.count
         counted = score.distinct if recipe is fixed else score.count
-        assert score.interval == wilson_interval(score.exact, counted) and effective_trials(score.row()) == counted
+        assert score.interval == wilson_interval(score.exact, counted)
+        assert count_effective_trials(score.row()) == counted
         assert ("fixed_set" in score.row()) == (recipe is fixed)
-    assert describe_repeats(NTP_COPY.has_fixed_problems, data.evaluation_problems(NTP_COPY, 30, 500, seed=0)) == {}
+    assert describe_repeats(NTP_COPY.has_fixed_problems, data.draw_recipe_problems(NTP_COPY, 30, 500, seed=0)) == {}
     (score,) = evaluate(train_briefly(NTP_COPY), [18], samples=4)
     assert score.distinct is None and "distinct" not in score.row()
 

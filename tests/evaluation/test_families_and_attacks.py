@@ -22,7 +22,7 @@ from lengthwise.evaluation.answers import predict_by_rules
 from lengthwise.evaluation.attack import Attempt, Attempts, _generate_mutations, attack, prompt_texts
 from lengthwise.evaluation.families import derive_sealed_seed, evaluate_families, measure_sealed, short_sizes
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.experiment.data import draw_batch, fresh_problems
+from lengthwise.experiment.data import draw_batch, draw_fresh_problems
 from lengthwise.experiment.recipe import ChosenOn, Watch
 from lengthwise.nn.position import Mark
 from lengthwise.report import WORST_FAMILY, curves, describe_misfit, name_curves
@@ -87,14 +87,14 @@ def test_only_named_families_are_measured_if_names_are_given():
 @pytest.mark.parametrize(("task", "name"), [(lw.Addition(), "long-carry"), (BinarySum(), "uniform-count")])
 def test_the_harder_set_is_a_family_of_the_same_problems(task, name):
     size = (9,) * len(task.axes)
-    one, two = (fresh_problems(task, size, 50, seed=1, kind=kind) for kind in ("hard", name))
+    one, two = (draw_fresh_problems(task, size, 50, seed=1, kind=kind) for kind in ("hard", name))
     assert torch.equal(one.prompt, two.prompt)
 
 
 def test_problems_of_no_known_kind_are_refused_in_one_line():
     message = r"^parity has no problems called 'unifrom' \(did you mean uniform\?\): [^\n]*$"
     with pytest.raises(lw.UsageError, match=message):
-        fresh_problems(lw.Parity(), (3,), 5, seed=0, kind="unifrom")
+        draw_fresh_problems(lw.Parity(), (3,), 5, seed=0, kind="unifrom")
     with pytest.raises(lw.UsageError, match="did you mean runs"):
         list(evaluate(train_briefly(PARITY), [9], kind="run"))
 

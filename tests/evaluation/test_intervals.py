@@ -11,8 +11,15 @@ import pytest
 
 import lengthwise as lw
 from lengthwise.base.csv_files import read_csv, write_csv
-from lengthwise.base.results import Outcomes, Score, effective_trials, independent_trials, wilson_interval, worst_rows
-from lengthwise.base.score_rows import interval_notes
+from lengthwise.base.results import (
+    Outcomes,
+    Score,
+    count_effective_trials,
+    count_independent_trials,
+    select_worst_families,
+    wilson_interval,
+)
+from lengthwise.base.score_rows import list_interval_notes
 from lengthwise.report.comparisons import newcombe_interval
 from lengthwise.report.tables import detail_table
 
@@ -57,27 +64,27 @@ def test_an_interval_of_the_worst_family_covers_the_lowest_of_all(lowest, gap):
             share = lowest if number == 0 else min(lowest + gap, 1)
             right = [drawn.random() < share for _ in range(100)]
             rows.append(replace(score(right), problems=f"family-{number}").row())
-        (worst,) = worst_rows(rows)
+        (worst,) = select_worst_families(rows)
         assert worst["exact"] == min(row["exact"] for row in rows)
         covered += worst["low"] <= lowest <= worst["high"]
     assert covered >= 0.93 * 200
-    assert worst_rows(rows[:1])[0]["low"] == pytest.approx(rows[0]["low"])  # one family has its own interval
+    assert select_worst_families(rows[:1])[0]["low"] == pytest.approx(rows[0]["low"])  # one family has its own interval
 
 
 def test_trials_are_batches_of_different_problems_where_a_fixed_set_repeats(tmp_path):
-    assert independent_trials(1000) == independent_trials(1000, 1) == 1000
-    assert (independent_trials(1024, 512), independent_trials(100, 512)) == (2, 1)
-    assert 12 < independent_trials(6400, 512) < 13
+    assert count_independent_trials(1000) == count_independent_trials(1000, 1) == 1000
+    assert (count_independent_trials(1024, 512), count_independent_trials(100, 512)) == (2, 1)
+    assert 12 < count_independent_trials(6400, 512) < 13
     row = {"count": 6400, "distinct": 1024}
-    assert effective_trials(row) == 6400 and effective_trials(row | {"fixed_set": True}) == 1024
-    assert effective_trials(row | {"together": 512}) == independent_trials(6400, 512)
-    assert effective_trials(row | {"together": 512, "fixed_set": True}) == 2
-    assert effective_trials({"count": 6400, "fixed_set": True}) == 6400  # as all differ
+    assert count_effective_trials(row) == 6400 and count_effective_trials(row | {"fixed_set": True}) == 1024
+    assert count_effective_trials(row | {"together": 512}) == count_independent_trials(6400, 512)
+    assert count_effective_trials(row | {"together": 512, "fixed_set": True}) == 2
+    assert count_effective_trials({"count": 6400, "fixed_set": True}) == 6400  # as all differ
     both = Score("t", "w", "r", "uniform", (1,), 6400, 0.5, None, 0.5, 1.0, together=512, distinct=1024, fixed_set=True)
     assert both.interval == wilson_interval(0.5, 2)
-    notes = interval_notes([both.row()])
+    notes = list_interval_notes([both.row()])
     read = read_csv(write_csv(tmp_path / "scores.csv", [both.row()]))
-    assert read == [both.row()] and effective_trials(read[0]) == 2
+    assert read == [both.row()] and count_effective_trials(read[0]) == 2
     assert len(notes) == 2 and "over batches" in notes[0] and "each problem once" in notes[1]
 
 
@@ -144,5 +151,5 @@ def test_published_rows_by_batch_have_intervals_over_batches(path):
     with path.open(newline="") as file:
         head, *lines = [line for number, line in enumerate(file) if number == 0 or "per=batch" in line]
     for row in csv.DictReader([head, *lines]):
-        interval = wilson_interval(float(row["exact"]), independent_trials(int(row["count"]), 512))
+        interval = wilson_interval(float(row["exact"]), count_independent_trials(int(row["count"]), 512))
         assert (float(row["low"]), float(row["high"])) == pytest.approx(interval)

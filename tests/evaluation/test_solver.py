@@ -7,13 +7,13 @@ import torch
 from specs import list_parts
 
 from lengthwise.api import catalog
-from lengthwise.base.fields import part_text
+from lengthwise.base.fields import format_part
 from lengthwise.base.rng import stream
 from lengthwise.base.types import Problems, UsageError
 from lengthwise.evaluation.answers import decode, decode_without_cache
 from lengthwise.evaluation.scores import perplexity
 from lengthwise.evaluation.solver import Solver
-from lengthwise.experiment.data import fresh_problems
+from lengthwise.experiment.data import draw_fresh_problems
 from lengthwise.experiment.stopping import Oracle
 from lengthwise.nn.window import LocalHeadsEncoding
 from lengthwise.runners.cpu import choose_decoder, plain
@@ -85,7 +85,7 @@ CACHED = {
     "recurrent attention, looped": ["model=ReTran(width=8, hidden=6, heads=2)", "loops=Constant(count=2)"],
     "two windows": ["model.positions=(Local(reach=2), LocalHeads(count=1))"],
 }
-FOUND = {part_text(position): position for position in list_parts("positions")}
+FOUND = {format_part(position): position for position in list_parts("positions")}
 
 
 @pytest.mark.usefixtures("fast_runners")
@@ -117,7 +117,7 @@ def test_decoding_with_a_cache_equals_decoding_without(name):
 
 def test_a_model_without_a_cached_runner_rereads_the_row_for_every_symbol(fast_runners):
     made = weights("task=Copy", "NextToken")
-    problems = fresh_problems(made.recipe.task, (3,), 8, seed=0)
+    problems = draw_fresh_problems(made.recipe.task, (3,), 8, seed=0)
     batch = made.recipe.layout.write(problems, made.recipe.task)
     before = decode(made.model, made.recipe, batch, Oracle()).symbols
     assert choose_decoder(made.model, batch.inputs) is not None
@@ -132,7 +132,7 @@ def test_a_model_without_a_cached_runner_rereads_the_row_for_every_symbol(fast_r
 
 def test_decoding_does_not_depend_on_the_answer():
     made = weights("task=Copy", "NextToken")
-    problems = fresh_problems(made.recipe.task, (4,), 8, seed=0)
+    problems = draw_fresh_problems(made.recipe.task, (4,), 8, seed=0)
     batch = made.recipe.layout.write(problems, made.recipe.task)
     first = decode(made.model, made.recipe, batch, Oracle())
     after = batch.answer_slots & (batch.answer_slots.cumsum(1) > 1)

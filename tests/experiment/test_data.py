@@ -55,7 +55,7 @@ def test_family_problems_use_base_puzzles_of_their_own_split(monkeypatch):
     recipe = lw.find("looped-sudoku").change(families=0.5)
     data.draw_batch(recipe, 0)
     trained, parts[:] = {*parts}, []
-    data.validation_problems(recipe, 20)
+    data.draw_validation_problems(recipe, 20)
     assert (trained, {*parts}) == ({"train"}, {"validation"})
 
 
@@ -91,7 +91,7 @@ def test_tasks_may_have_any_number_of_symbols(count, monkeypatch):
         inputs = data.draw_batch(recipe, 0)[0].inputs
         ids, vocab = inputs.tokens[inputs.padding_mask], recipe.layout.vocabs(recipe.task)[0]
         assert int(ids.min()) >= 0 and int(ids.max()) < len(vocab)
-        assert len(data.evaluation_problems(recipe, 3, 5, seed=0)) == 5
+        assert len(data.draw_recipe_problems(recipe, 3, 5, seed=0)) == 5
     problems = data.fixed_set(recipe.task, recipe.lengths, source)
     first, last = problems.prompt[:, 0], problems.answer[torch.arange(300), problems.prompt_length - 1]
     assert torch.equal(first, last) and count - count // 20 < int(first.max()) < count
@@ -132,9 +132,9 @@ def test_parts_are_disjoint_and_complete():
 def test_test_and_validation_problems_are_in_no_training_set():
     known = set(list_prompts(draw_set(1500, lengths=lw.Uniform(2))))
     recipe = replace(RECIPE, lengths=lw.Uniform(2), source=Finite(1500))
-    tested = list_prompts(data.evaluation_problems(recipe, 2, 300, seed=0))
-    watched = list_prompts(data.evaluation_problems(recipe, 2, 300, seed=0, step=7))
-    watched += list_prompts(data.validation_problems(recipe, 300))
+    tested = list_prompts(data.draw_recipe_problems(recipe, 2, 300, seed=0))
+    watched = list_prompts(data.draw_recipe_problems(recipe, 2, 300, seed=0, step=7))
+    watched += list_prompts(data.draw_validation_problems(recipe, 300))
     assert not known & set(tested) and not known & set(watched) and not set(tested) & set(watched)
     assert len(tested) == 300 and set(map(len, tested)) == {5}
 
@@ -154,7 +154,7 @@ def test_a_user_s_source_keeps_its_test_problems_out_of_training(families):
         batch, _ = data.draw_batch(recipe, step)
         assert len(batch) == recipe.batch
         assert (data._draw_step_problems(recipe, step, step).prompt[:, 0] % 2 == 1).all()
-    assert (data.evaluation_problems(recipe, 3, 50, seed=0).prompt[:, 0] % 2 == 0).all()
+    assert (data.draw_recipe_problems(recipe, 3, 50, seed=0).prompt[:, 0] % 2 == 0).all()
 
 
 MASKS = {
@@ -208,7 +208,7 @@ class _LengthTask(ReverseLetters):
 def test_an_id_beyond_the_symbols_is_reported_before_training():
     recipe = replace(RECIPE, task=_LengthTask(), source=Fresh())
     message = r"^_length-task: an answer holds the id 5; its symbols are 0 to 3$"
-    assert len(data.evaluation_problems(recipe, 3, 4, seed=0)) == 4
+    assert len(data.draw_recipe_problems(recipe, 3, 4, seed=0)) == 4
     with pytest.raises(lw.UsageError, match=message):
         data.check_test_problems(recipe, [3, 5])
 
@@ -253,7 +253,7 @@ def test_natural_problems_are_drawn_and_measured_within_and_beyond_the_training_
     recipe = replace(RECIPE, lengths=lw.Natural(4, 2), source=Fresh())
     assert set(data.draw_batch(recipe, 0)[0].sizes.flatten().tolist()) == {2, 3, 4}
     for size, drawn in ((4, {2, 3, 4}), (6, {5, 6})):
-        problems = data.evaluation_problems(recipe, size, 500, seed=0, kind="natural")
+        problems = data.draw_recipe_problems(recipe, size, 500, seed=0, kind="natural")
         assert set(problems.sizes.flatten().tolist()) == drawn
     (score,) = evaluation.evaluate(lw.Weights("new", recipe, recipe.build()), [4], samples=20, kind="natural")
     assert (score.problems, score.sizes) == ("natural", (4, 4))
@@ -298,13 +298,13 @@ def test_the_lowest_validation_loss_decides():
     losses = {row["step"]: row["validation_loss"] for row in run.rows("metrics") if "validation_loss" in row}
     assert len(losses) == 6
     assert run.about()["kept_step"] == min(losses, key=losses.get)
-    again = evaluation.validation_loss(run.weights().model, recipe, data.validation_problems(recipe, 100))
+    again = evaluation.validation_loss(run.weights().model, recipe, data.draw_validation_problems(recipe, 100))
     assert again == pytest.approx(min(losses.values()), abs=1e-6)
 
 
 def test_the_validation_loss_is_a_mean_over_symbols(monkeypatch):
     recipe = replace(RECIPE, source=Fresh())
-    model, problems = recipe.build(), data.validation_problems(recipe, 50)
+    model, problems = recipe.build(), data.draw_validation_problems(recipe, 50)
     whole = evaluation.validation_loss(model, recipe, problems)
     batch = recipe.layout.write(problems, recipe.task)
     loss = lw.Final()(Plain(model.eval()), batch, recipe.loops.planned(batch.rounds), rng.stream(0, "x")).value

@@ -21,7 +21,7 @@ from lengthwise.base import fields
 from lengthwise.cli.entry import load_verb as verb
 from lengthwise.cli.entry import parse
 from lengthwise.experiment.own_code import hash_user_code
-from lengthwise.runs.run import Run, load, runs_folder
+from lengthwise.runs.run import Run, get_runs_folder, load
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import train_stacked
 
@@ -223,7 +223,7 @@ def test_a_users_part_may_not_have_the_name_of_a_package_part():
             lw.find("looped-parity", "model.positions=RoPE")
     finally:
         RoPE.__name__ = "_Gone"  # the class stays a subclass while anything refers to it
-    assert fields.part_classes(lw.Position)["RoPE"] is lw.RoPE
+    assert fields.find_part_classes(lw.Position)["RoPE"] is lw.RoPE
     assert torch.is_tensor(lw.find("looped-parity", "model.positions=RoPE").build().readout.weight)
 
 
@@ -260,7 +260,7 @@ def test_an_error_in_user_code_gives_one_line(part, body, message, tmp_path):
         done = command_in_fork(*words, folder=tmp_path)
         *_, last = done.stderr.splitlines()  # an estimate of the time may come first
         assert done.returncode == 2 and reason in last and "Traceback" not in done.stderr
-        assert not runs_folder().exists()
+        assert not get_runs_folder().exists()
 
 
 def test_a_changed_recipe_keeps_the_lengths_it_was_chosen_on_only_if_weights_stay_equal():

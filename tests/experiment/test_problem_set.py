@@ -16,7 +16,7 @@ from lengthwise.api import catalog
 from lengthwise.base import fields
 from lengthwise.cli import entry
 from lengthwise.experiment import problem_set
-from lengthwise.experiment.problem_set import json_lines
+from lengthwise.experiment.problem_set import format_json_lines
 
 yaml = pytest.importorskip("yaml")
 
@@ -80,7 +80,7 @@ def test_problems_of_a_kind_are_those_of_the_command_line(capsys):
 
 def test_texts_that_json_escapes_are_written_as_json_does(tmp_path):
     task = lw.File.of([{"prompt": 'a"\\', "answer": "é"}], tmp_path / "escapes.jsonl")
-    (line,) = json_lines(task, task.enumerate([3], 5))
+    (line,) = format_json_lines(task, task.enumerate([3], 5))
     assert json.loads(line) == {"prompt": 'a"\\', "answer": "é", "size": 3, "rounds": 3}
 
 
@@ -105,7 +105,7 @@ def test_a_harness_task_scores_a_model_as_evaluate_does(weights, sizes, tmp_path
     """Scores are computed as the harness does: it gives the prompt, filters the generated text, and compares."""
     solver, count = lw.load(weights), 6
     task = solver.weights.recipe.task
-    changes = [f"{name}={value}" for name, value in fields.changed_fields(task)]
+    changes = [f"{name}={value}" for name, value in fields.format_changed_fields(task)]
     words = ["export", "--lm-eval", task.name, *changes, "--lengths", sizes, "--count", count]
     assert str(tmp_path) in call(capsys, *words, "--out", tmp_path).out
     group = yaml.safe_load((tmp_path / f"lengthwise_{task.name}.yaml").read_text())

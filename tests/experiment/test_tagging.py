@@ -170,8 +170,8 @@ class _OwnTask(lw.Copy):
 
 
 def test_a_layout_for_a_user_s_task_is_checked_on_that_task(monkeypatch):
-    monkeypatch.setattr(laws_of_layouts, "part_classes", lambda base: {"_OwnTask": _OwnTask})
+    monkeypatch.setattr(laws_of_layouts, "find_part_classes", lambda base: {"_OwnTask": _OwnTask})
     (of_its_name,) = lw.check(_OwnTaskLayout()).broken  # the only law that it breaks
     assert "starts with _" in of_its_name.failing_case
-    monkeypatch.setattr(laws_of_layouts, "part_classes", lambda base: {})
+    monkeypatch.setattr(laws_of_layouts, "find_part_classes", lambda base: {})
     assert any("no imported task of yours" in one.failing_case for one in lw.check(_OwnTaskLayout()).broken)

@@ -34,7 +34,7 @@ from lengthwise.api import catalog
 from lengthwise.cli.entry import main as command
 from lengthwise.evaluation.answers import respond
 from lengthwise.experiment.data import draw_batch
-from lengthwise.runs.folder import shipped_names
+from lengthwise.runs.folder import list_shipped_weights
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -113,7 +113,7 @@ def _train_few_steps(name: str, folder: Path) -> tuple[str, float]:
 def digest_answers() -> dict[str, dict[str, Any]]:
     """Return digests of the answers of all shipped weights to ``PROMPTS`` problems, a digest per hundred answers."""
     found = {}
-    for name in sorted(shipped_names()):
+    for name in sorted(list_shipped_weights()):
         weights = lw.load(name).weights
         recipe = weights.recipe
         task, top = recipe.task, recipe.lengths.top

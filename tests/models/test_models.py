@@ -268,7 +268,7 @@ def test_abacus_offsets_are_drawn_only_in_training(each_row):
     assert data.draw_batch(recipe, 3)[0].inputs.digit_position.equal(
         data.draw_batch(recipe, 3)[0].inputs.digit_position
     )
-    problems = data.fresh_problems(recipe.task, (5, 5), 4, seed=0)
+    problems = data.draw_fresh_problems(recipe.task, (5, 5), 4, seed=0)
     written = recipe.layout.write(problems, recipe.task).inputs.digit_position
     assert written.max() == 6  # problems in evaluation have no offset
 

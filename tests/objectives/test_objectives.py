@@ -12,7 +12,7 @@ from specs import PART_SPECS, add_noise, can_build, list_parts
 from torch.nn import functional as F
 
 import lengthwise as lw
-from lengthwise.base.fields import part_text
+from lengthwise.base.fields import format_part
 from lengthwise.objectives import Halting, loss_and_accuracy
 from lengthwise.runners.plain import Plain
 
@@ -33,7 +33,7 @@ LOOPS = torch.tensor([3, 1, 4, 2, 3, 1])
 
 def format_id(part):
     """Return a part's name for a test id."""
-    return "+".join(map(repr, part.positions)) if isinstance(part, lw.Transformer) else part_text(part)
+    return "+".join(map(repr, part.positions)) if isinstance(part, lw.Transformer) else format_part(part)
 
 
 def list_accepted_settings(spec):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import lengthwise as lw
 from lengthwise.base.types import END
-from lengthwise.experiment.data import fresh_problems
+from lengthwise.experiment.data import draw_fresh_problems
 from lengthwise.rasp.language import (
     Places,
     RaspError,
@@ -296,7 +296,7 @@ every_program = pytest.mark.parametrize("task", ALL_TASKS, ids=repr)
 def draw_problems(task, n, count):
     """Draw problems of length n; for products, problems of one bit and of two bits times n bits."""
     sizes = [(n,)] if len(task.axes) == 1 else [(1, n), (2, n)]
-    return [fresh_problems(task, size, count, seed=0) for size in sizes]
+    return [draw_fresh_problems(task, size, count, seed=0) for size in sizes]
 
 
 def choose_problem_count(task, n):
@@ -355,13 +355,13 @@ def test_a_wrong_answer_or_a_missing_end_counts_as_wrong(change_answer):
         def finish(self, state, row):
             return each(change_answer, state["answer"])
 
-    assert not execute(WrongAnswer(lw.Parity()), fresh_problems(lw.Parity(), (5,), 50, seed=0)).is_right.any()
+    assert not execute(WrongAnswer(lw.Parity()), draw_fresh_problems(lw.Parity(), (5,), 50, seed=0)).is_right.any()
 
 
 def test_products_with_equal_rounds_run_together():
     """Rows of 1 × 6 and 2 × 3 bits have different lengths; the output of 2 × 3 is the same as without the others."""
     task = Multiplication()
-    parts = [fresh_problems(task, size, 20, seed=0) for size in ((1, 6), (2, 3))]
+    parts = [draw_fresh_problems(task, size, 20, seed=0) for size in ((1, 6), (2, 3))]
     together = execute(find_program(task), lw.Problems.join(parts))
     assert together.is_right.all()
     alone = execute(find_program(task), parts[1])
@@ -380,7 +380,7 @@ def test_tasks_and_problems_without_a_program_are_refused(monkeypatch):
     assert execute(product, Multiplication().parse("1*1")).is_right.all()
     with pytest.raises(lw.UsageError, match="supports 1 or 2 bits times n, not 3"):
         execute(product, Multiplication().parse("101*11"))
-    parts = [fresh_problems(lw.Parity(), (n,), 2, seed=0) for n in (3, 5)]
+    parts = [draw_fresh_problems(lw.Parity(), (n,), 2, seed=0) for n in (3, 5)]
     with pytest.raises(ValueError, match=r"same number of rounds, not \[3, 5\]"):
         execute(find_program(lw.Parity()), lw.Problems.join(parts))
     monkeypatch.delitem(PROGRAMS, lw.Parity)

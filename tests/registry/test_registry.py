@@ -17,7 +17,7 @@ from lengthwise.evaluation.families import weights_digest
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.recipes.pairs import looped_pairs
-from lengthwise.runs.folder import SHIPPED, RunFolder, shipped_names
+from lengthwise.runs.folder import SHIPPED, RunFolder, list_shipped_weights
 from lengthwise.runs.run import Run, load
 from lengthwise.testing.laws import list_laws
 from lengthwise.testing.laws_of_parts import watched_sizes_stay_near_training
@@ -155,7 +155,7 @@ def test_a_study_lists_the_sizes_on_which_its_recipes_were_chosen():
             assert ", ".join(map(str, sizes)) in study.notes
 
 
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_shipped_weights())
 def test_shipped_weights_reach_their_stored_scores(name):
     """Files of shipped weights hold the sizes on which the recipe was chosen. Either all scores are sealed with the
     digest of these weights, or none is."""

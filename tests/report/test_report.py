@@ -21,7 +21,7 @@ from lengthwise.ask.inquiry import Inquiry, InquiryRun
 from lengthwise.base.csv_files import read_csv, write_csv
 from lengthwise.base.results import Claim
 from lengthwise.base.schemas import ParameterRow
-from lengthwise.base.score_rows import share_text
+from lengthwise.base.score_rows import format_share
 from lengthwise.base.types import Score, UsageError
 from lengthwise.experiment.lengths import Curriculum, Uniform
 from lengthwise.report import WORST_FAMILY, curves, language_model_curves, name_curves
@@ -132,7 +132,7 @@ def test_score_table_shows_the_training_range_per_row_if_ranges_differ():
     [(0.0, "0.00"), (0.001, "<.01"), (0.005, "0.01"), (0.994, "0.99"), (0.9951, ">.99"), (0.9999, ">.99"), (1, "1.00")],
 )
 def test_a_fraction_between_0_and_1_is_never_rounded_to_0_or_1(fraction, text):
-    assert share_text(fraction) == text
+    assert format_share(fraction) == text
 
 
 def test_detail_table_shows_every_field_of_a_score():
@@ -751,7 +751,7 @@ def test_no_table_or_map_rounds_a_fraction_to_one():
     rows = [row | {"exact": 0.9997, "high": 0.9999, "token_accuracy": 0.9999} for row in run.rows("scores")]
     text = print_to_text(detail_table(rows, (8,)))
     assert ">.999" in text and "1.000" not in text
-    assert share_text(0.9996, 3) == ">.999" and share_text(0.0004, 3) == "<.001" and share_text(1.0, 3) == "1.000"
+    assert format_share(0.9996, 3) == ">.999" and format_share(0.0004, 3) == "<.001" and format_share(1.0, 3) == "1.000"
     shares = {(i, j): 0.996 for i in range(1, 4) for j in range(1, 4)}
     texts = [text.get_text() for text in heat_map(label_scores([build_two_axis_run(shares)]), (TOP, TOP)).axes[0].texts]
     assert any("worst >.99" in text for text in texts) and not any("1.00" in text for text in texts)

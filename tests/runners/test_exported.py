@@ -19,7 +19,7 @@ from lengthwise.nn.mixers.attention_forms import ForgettingAttention
 from lengthwise.runners import exported
 from lengthwise.runners.exported import INPUT_NAMES, ExportedModule, list_graph_inputs
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.folder import shipped_names
+from lengthwise.runs.folder import list_shipped_weights
 from lengthwise.runs.run import load
 
 # Torch and onnxruntime give deprecation warnings.
@@ -80,7 +80,7 @@ def test_the_commands_files_give_the_models_logits(tmp_path):
 
 
 @pytest.mark.skipif(not LONG, reason="a quarter of a minute each: make test-long")
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_shipped_weights())
 def test_onnx_graphs_of_all_shipped_weights_give_the_models_logits(name, tmp_path):
     """Logits of the files that the command writes equal the model's, in float32 up to rounding, in float64 within
     1e-5."""

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 import lengthwise as lw
 from lengthwise.evaluation.answers import predict_by_rules
 from lengthwise.evaluation.scores import evaluate
-from lengthwise.experiment.data import evaluation_problems
+from lengthwise.experiment.data import draw_recipe_problems
 from lengthwise.experiment.stopping import After, Settled
 from lengthwise.models.scan import Scan
 from lengthwise.runners import loop_graphs
@@ -199,7 +199,7 @@ def test_settled_stops_once_the_answering_state_is_stationary(name, size, period
     """``looped-parity`` alternates between two states; the changing clock of ``halting-parity`` is ignored."""
     weights = load(name)
     recipe = weights.recipe
-    batch = recipe.layout.write(evaluation_problems(recipe, recipe.sizes(size), 8, seed=0), recipe.task)
+    batch = recipe.layout.write(draw_recipe_problems(recipe, recipe.sizes(size), 8, seed=0), recipe.task)
     (found,) = predict_by_rules(weights.model, recipe, batch, [Settled(0.01, period=period, most=80)])
     assert bool(found.stopped_by_rule.all()) == should_stop and (found.loops <= 80).all()
     (score,) = evaluate(weights, [size], samples=8, stopping=Settled(0.01, period=period, most=80))

@@ -280,7 +280,7 @@ def test_seeds_that_cannot_be_stacked_are_refused_before_anything_is_written(rec
 
 
 def test_a_stack_that_exceeds_the_memory_is_refused(runs, monkeypatch):
-    monkeypatch.setattr(resources, "available_memory", lambda: 1.5 * resources.estimate_training(PLAIN).memory)
+    monkeypatch.setattr(resources, "get_available_memory", lambda: 1.5 * resources.estimate_training(PLAIN).memory)
     with pytest.raises(UsageError, match="plain: training 2 seeds at once takes about"):
         train_stacked(vary_seeds(PLAIN, 2))
     assert not runs.exists()

@@ -15,7 +15,7 @@ from lengthwise.base.types import Score, UsageError
 from lengthwise.experiment.recipe import Recipe
 from lengthwise.report.publish import publish
 from lengthwise.runs import folder as folders
-from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, shipped_names
+from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipped_weights
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_config_outline_and_provenance_are_read_from_files(run, inquiry):
         RunFolder(inquiry.folder).config()
 
 
-@pytest.mark.parametrize("name", shipped_names()[:2])
+@pytest.mark.parametrize("name", list_shipped_weights()[:2])
 def test_an_outline_is_computed_for_folders_of_earlier_versions(name):
     """The folder has no outline file, and its config.json lacks fields that were added later."""
     assert RunFolder(SHIPPED / name).outline == Run.open(SHIPPED / name).outline
@@ -84,7 +84,7 @@ def test_a_damaged_outline_is_refused_in_one_line(run, inquiry):
 
 def test_the_list_command_describes_weights_without_building_a_model(monkeypatch):
     monkeypatch.setattr(Recipe, "build", None)
-    recipes = {name: Run.open(SHIPPED / name).recipe for name in shipped_names()}
+    recipes = {name: Run.open(SHIPPED / name).recipe for name in list_shipped_weights()}
     described = {name: f"{recipe.task.name}, trained up to {recipe.lengths.top}" for name, recipe in recipes.items()}
     assert json.loads(command("list", "--json").stdout)["weights"] == described
 
@@ -159,10 +159,10 @@ def test_scores_of_an_earlier_version_without_the_field_whole_row_are_read(run):
 
 def test_an_empty_variable_selects_the_default_folder_and_a_tilde_is_expanded(monkeypatch, tmp_path):
     monkeypatch.setenv("LENGTHWISE_RUNS", "")
-    assert str(folders.runs_folder()) == "runs"
+    assert str(folders.get_runs_folder()) == "runs"
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("LENGTHWISE_RUNS", "~/mine")
-    assert folders.runs_folder() == tmp_path / "mine"
+    assert folders.get_runs_folder() == tmp_path / "mine"
     monkeypatch.setenv("LENGTHWISE_RUNS", "~no-such-user/mine")
     with pytest.raises(UsageError, match="LENGTHWISE_RUNS=~no-such-user/mine: there is no such home folder"):
-        folders.runs_folder()
+        folders.get_runs_folder()

@@ -105,7 +105,7 @@ def test_paper_scale_recipes_have_the_settings_of_the_paper(task):
     assert rates == pytest.approx([1, 1, rates[2], 0]) and 0.99 < rates[2] < 0.999999
     assert recipe.schedule == lw.Schedule("cosine", cooldown=recipe.schedule.cooldown)
     sizes = (2, 5)[-len(tops) :]
-    problems = data.fresh_problems(recipe.task, sizes, 3, seed=0)
+    problems = data.draw_fresh_problems(recipe.task, sizes, 3, seed=0)
     assert recipe.loops.planned(problems.rounds).tolist() == [rounds(*sizes)] * 3
     (panel,) = catalog.study("looped", tasks=task, scale="paper").panels
     assert panel.sizes == (tested,)
@@ -371,8 +371,8 @@ def test_depth_agrees_with_evaluate_on_the_same_problems(weak_runs, name, seed, 
     weights, size, samples, last = weak_runs[name].weights(), 3, 40, 3 + (25 if own_rule else 20)
     weights = replace(weights, recipe=replace(weights.recipe, stopping=own_rule)) if own_rule else weights
     row = measure_depth(weights, size, samples=samples, seed=seed)
-    problems = data.fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
-    monkeypatch.setattr("lengthwise.evaluation.scores.evaluation_problems", lambda *_, **__: problems)
+    problems = data.draw_fresh_problems(weights.recipe.task, (size,), samples, seed=seed)
+    monkeypatch.setattr("lengthwise.evaluation.scores.draw_recipe_problems", lambda *_, **__: problems)
     after = [After(k) for k in range(1, last + 1)]
     choosing = {"oracle": Oracle(), "example": MaxConfidence(), "batch": MaxConfidence(per="batch")}
     choosing |= {"own": own_rule} if own_rule else {}
@@ -423,7 +423,7 @@ def test_anatomy_counts_early_late_and_wrong_answers(weak_runs, monkeypatch):
     weights, task, end = weak_runs["parity"].weights(), BinarySum(), 3
     weights = replace(weights, recipe=replace(weights.recipe, task=task))
     problems = lw.Problems.join([task.parse(row) for row in ("100", "110", "111", "111", "111", "111")])
-    monkeypatch.setattr("lengthwise.evaluation.attack.evaluation_problems", lambda *_, **__: problems)
+    monkeypatch.setattr("lengthwise.evaluation.attack.draw_recipe_problems", lambda *_, **__: problems)
     # Two are right, one ends early, one never ends, one has a wrong first symbol, one is right.
     answers = [[1, end, 0], [0, 1, end], [1, end, 0], [1, 1, 1], [0, 1, end], [1, 1, end]]
     predicted = Predictions(torch.tensor(answers), torch.zeros(6), torch.ones(6, dtype=torch.long))
@@ -439,7 +439,7 @@ def test_anatomy_counts_early_late_and_wrong_answers(weak_runs, monkeypatch):
 def test_anatomy_of_a_next_token_model_uses_its_decoded_answers():
     """With the right answer as input, the model may end its answer earlier or later than in decoding."""
     weights = load("lstm-small")
-    problems = data.evaluation_problems(weights.recipe, (40,), 10, seed=0)
+    problems = data.draw_recipe_problems(weights.recipe, (40,), 10, seed=0)
     solved = [lw.Solver(weights).solve(prompt) for prompt in prompt_texts(weights.recipe.task, problems)]
     longer = [len(one.text) - len(one.right) for one in solved if not one.correct]
     ends = {"early": sum(n < 0 for n in longer), "late": sum(n > 0 for n in longer), "right": longer.count(0)}

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import lengthwise as lw
-from lengthwise.base.files import json_text
+from lengthwise.base.files import format_json
 from lengthwise.runs.run import Run
 
 TOP = 8
@@ -30,5 +30,5 @@ def log_losses(run_recipe, losses, exact=()):
     run = Run.of(run_recipe)
     rows = [{"step": 10 * i, "loss": loss} for i, loss in enumerate(losses, 1)]
     rows += [{"step": step, "exact": shares} for step, shares in exact]
-    (run.folder / "metrics.jsonl").write_text("".join(json_text(row) + "\n" for row in rows))
+    (run.folder / "metrics.jsonl").write_text("".join(format_json(row) + "\n" for row in rows))
     return run

@@ -10,7 +10,7 @@ import torch
 
 import lengthwise as lw
 from lengthwise.api import catalog
-from lengthwise.base.fields import encode, part_text
+from lengthwise.base.fields import encode, format_part
 from lengthwise.nn.digit_position import Abacus, Coupling
 from lengthwise.nn.position import FIRE, ALiBi, Learned, Position, Randomized, RoPE, Sinusoidal
 from lengthwise.nn.window import CoupledHeads, EarlierHeads, Local, LocalHeads
@@ -101,7 +101,7 @@ MODELS = [
 def name_spec(spec):
     """Return a model specification as a short text, for test ids."""
     if not isinstance(spec, lw.ModelSpec):
-        return part_text(spec)
+        return format_part(spec)
     return f"{type(spec).__name__}-" + "-".join(
         repr(getattr(spec, field.name))
         for field in dataclasses.fields(spec)

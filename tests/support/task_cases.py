@@ -4,7 +4,7 @@ import torch
 from conftest import LONG
 
 import lengthwise as lw
-from lengthwise.base.fields import part_classes
+from lengthwise.base.fields import find_part_classes
 from lengthwise.experiment.recipe import import_parts
 from lengthwise.tasks.arithmetic import Multiplication
 from lengthwise.tasks.maze import Maze
@@ -29,7 +29,7 @@ VARIED_TASKS = [lw.Parity(), lw.Copy(), lw.Copy(10), lw.Copy(36), *ADDITIONS, *M
 # A few additions and multiplications that cover every pair of options.
 FEW_TASKS = [lw.Parity(), lw.Copy(), lw.Copy(36), ADDITIONS[0], *ADDITIONS[7:], *MULTIPLICATIONS[:3]]
 TASKS = VARIED_TASKS + [
-    kind() for kind in part_classes(lw.Task).values() if kind not in {lw.File, *map(type, VARIED_TASKS)}
+    kind() for kind in find_part_classes(lw.Task).values() if kind not in {lw.File, *map(type, VARIED_TASKS)}
 ]
 CASES = TASKS if LONG else [task for task in TASKS if task in FEW_TASKS or task not in VARIED_TASKS]
 

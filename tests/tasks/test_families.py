@@ -12,7 +12,7 @@ import lengthwise as lw
 from lengthwise.api import catalog
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import evaluate_families
-from lengthwise.experiment.data import evaluation_problems
+from lengthwise.experiment.data import draw_recipe_problems
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.bits import COUNTS_OF_ONES, BinarySum
 from lengthwise.tasks.expression import Expression, ExpressionWriter
@@ -103,7 +103,7 @@ def test_a_family_is_neither_measured_nor_drawn_at_sizes_below_its_smallest(untr
         there = {score.problems for score in evaluate_families(untrained_weights, [size], samples=1)}
         assert {"3-ones", "15-ones"} < there and ("31-ones" in there) == (size >= 31) and "32-ones" not in there
     with pytest.raises(lw.UsageError, match=r"^binary-sum: its 31-ones problems start at size 31, not 30$"):
-        evaluation_problems(untrained_weights.recipe, 30, 5, seed=0, kind="31-ones")
+        draw_recipe_problems(untrained_weights.recipe, 30, 5, seed=0, kind="31-ones")
     for names, message in (
         ('["31-ones","63-ones"]', r"^family_names: they start at size 31, above lengths\.top=20: name others$"),
         ('["runz"]', r"binary-sum has no family 'runz' \(did you mean runs\?\)"),

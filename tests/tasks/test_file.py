@@ -19,9 +19,9 @@ from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import all_problems
 from lengthwise.evaluation.scores import evaluate
 from lengthwise.experiment import data
-from lengthwise.experiment.data import default_sizes
+from lengthwise.experiment.data import choose_default_sizes
 from lengthwise.nn.convolution import Convolution
-from lengthwise.runs.folder import runs_folder
+from lengthwise.runs.folder import get_runs_folder
 from lengthwise.tasks.problem_file import PARTS, STAND_INS, list_errors
 from lengthwise.testing import laws_of_tasks
 from lengthwise.testing.laws_of_tasks import prompts_and_answers
@@ -78,12 +78,12 @@ def test_training_validation_and_tests_share_no_prompt(parities, source):
     recipe = build_recipe(
         parities, watch=lw.Watch(every=1, sizes=(8,), validation=50), **({"source": source} if source else {})
     )
-    draw = partial(data.evaluation_problems, recipe, seed=0)
+    draw = partial(data.draw_recipe_problems, recipe, seed=0)
     if source:
         train = [data.fixed_set(parities, recipe.lengths, source)]
     else:
         train = [data._draw_step_problems(recipe, step, step) for step in range(60)]
-    validation = [data.validation_problems(recipe, 200), draw(8, 100, step=3)]
+    validation = [data.draw_validation_problems(recipe, 200), draw(8, 100, step=3)]
     test = [*(draw(size, 100) for size in (7, 8, 10)), draw(9, 100, kind="natural")]
     test.append(all_problems(recipe, (8,)))  # as families measure short sizes
     prompts = [
@@ -95,7 +95,7 @@ def test_training_validation_and_tests_share_no_prompt(parities, source):
 def test_no_problem_is_repeated_before_all_were_drawn_or_attacked(parities):
     there = len(parities.part("test").enumerate([9], 1000))
     for count in (there, 3 * there):
-        problems = data.evaluation_problems(build_recipe(parities), 9, count, seed=0)
+        problems = data.draw_recipe_problems(build_recipe(parities), 9, count, seed=0)
         assert len({p for p, _ in prompts_and_answers(parities, problems)}) == there
     recipe = build_recipe(parities)
     found = attack(lw.Weights("own", recipe, recipe.build()), tries=10_000)
@@ -116,9 +116,9 @@ def test_missing_sizes_are_replaced_by_smaller_ones(tmp_path_factory, listed_siz
 def test_missing_sizes_are_refused_and_left_out_of_default_sizes(tmp_path):
     rows = [row | {"size": 10 * len(row["prompt"])} for row in generate_parities(range(5, 10))]
     recipe = build_recipe(lw.File(str(write_rows(tmp_path / "tens.jsonl", rows))), lengths=lw.Uniform(top=60))
-    assert default_sizes(recipe) == [60, 90]
+    assert choose_default_sizes(recipe) == [60, 90]
     with pytest.raises(lw.UsageError, match=r"no problems of size 8 left to measure; it has 50–90 in steps of 10$"):
-        data.evaluation_problems(recipe, 8, 5, seed=0)
+        data.draw_recipe_problems(recipe, 8, 5, seed=0)
     watching = Validator(replace(recipe, watch=lw.Watch(every=1, sizes=(66, 69, 8), count=2)))
     assert list(watching.measure(recipe.build(), 0)["exact"]) == ["60", "50"]
     try_training(recipe, CPU)
@@ -363,7 +363,7 @@ def test_the_command_line_checks_trains_on_measures_attacks_and_reports_a_file(
     assert run_command("check", "problems.jsonl") == 0 and "1,022 different" in capsys.readouterr().out
     few = ["steps=4", "batch=4", "watch.every=0", "lengths=Uniform(top=6)", "--samples", 8, "--quiet"]
     assert run_command("train", "looped-parity", "task=File(path=problems.jsonl)", "name=mine", *few) == 0
-    (folder,) = (tmp_path / "runs").glob("mine-*") if (tmp_path / "runs").exists() else runs_folder().glob("mine-*")
+    (folder,) = (tmp_path / "runs").glob("mine-*") if (tmp_path / "runs").exists() else get_runs_folder().glob("mine-*")
     capsys.readouterr()
     assert run_command("evaluate", folder, "--lengths", "6,9", "--samples", 8, "--json", "--quiet") == 0
     assert [row["sizes"] for row in json.loads(capsys.readouterr().out)] == [[6], [9]]

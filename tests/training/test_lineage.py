@@ -12,7 +12,7 @@ from training_recipes import stop_at
 import lengthwise as lw
 from lengthwise.cli import entry
 from lengthwise.experiment import data
-from lengthwise.runs.folder import runs_folder
+from lengthwise.runs.folder import get_runs_folder
 from lengthwise.runs.run import FINAL_FILE, Run
 from lengthwise.training import trainer
 from lengthwise.training.checkpoint import continue_from
@@ -49,7 +49,7 @@ def test_two_halves_of_a_training_equal_an_uninterrupted_training_bit_for_bit(ch
     whole = train(replace(recipe, steps=15), device="cpu")
     rest = continue_from(half.folder, replace(recipe, steps=15))
     assert rest.parent.state and rest.start == 7 and rest.id != whole.recipe.id
-    on = train(rest, device="cpu", folder=runs_folder() / "unbroken", keep_state=True)
+    on = train(rest, device="cpu", folder=get_runs_folder() / "unbroken", keep_state=True)
     assert have_equal_weights(on.model, whole.model)
     assert [row["loss"] for row in on.rows("metrics") if "rate" in row] == pytest.approx(
         [row["loss"] for row in whole.rows("metrics") if "rate" in row], rel=0.5
@@ -125,7 +125,7 @@ def test_the_command_line_continues_a_run_and_reports_it(capsys):
     few = ["batch=4", "model.width=16", "watch.every=0", "lengths=Uniform(top=6)"]
     words = ["--lengths", "6", "--samples", "4", "--quiet"]
     assert entry._run(entry.parse(["train", "looped-parity", "name=early", "steps=3", *few, *words])) == 0
-    (early,) = runs_folder().glob("early-*")
+    (early,) = get_runs_folder().glob("early-*")
     capsys.readouterr()
     loud = ["--lengths", "6", "--samples", "4"]
     assert (
@@ -133,7 +133,7 @@ def test_the_command_line_continues_a_run_and_reports_it(capsys):
     )
     message = capsys.readouterr().err
     assert f"continues from the weights of {early.name} at step 3, with a new optimizer state" in message
-    (late,) = runs_folder().glob("late-*")
+    (late,) = get_runs_folder().glob("late-*")
     assert json.loads((late / "config.json").read_text())["parent"]["run"] == early.name
     assert entry._run(entry.parse(["train", str(early), "steps=9", *words])) == 0
     assert f"lengthwise train --from {early} …" in capsys.readouterr().err

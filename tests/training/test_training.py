@@ -179,7 +179,7 @@ def test_watching_measures_the_weights_that_are_kept():
     watch = lw.Watch(every=RICH.steps, sizes=(2,), count=40, probes=("12+21",), validation=40)
     run = train(replace(RICH, keep="last", watch=watch))
     *_, row = run.rows("metrics")
-    held_out = data.validation_problems(run.recipe, watch.validation)
+    held_out = data.draw_validation_problems(run.recipe, watch.validation)
     assert row["validation_loss"] == pytest.approx(scores.validation_loss(run.model, run.recipe, held_out), rel=1e-5)
     raw = run.recipe.build()
     raw.load_state_dict(run_plain_training_loop(run.recipe)[0])

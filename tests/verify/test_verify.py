@@ -20,7 +20,7 @@ from lengthwise.base.progress import ProgressLine
 from lengthwise.cli import verify as verbs_verify
 from lengthwise.experiment.recipe import Recipe, build_outline
 from lengthwise.models.single_pass import SinglePass
-from lengthwise.runs.folder import SHIPPED, shipped_names
+from lengthwise.runs.folder import SHIPPED, list_shipped_weights
 from lengthwise.runs.run import Run, Weights, load
 from lengthwise.training.loop import train
 from lengthwise.verify import claims, verification
@@ -66,7 +66,7 @@ def pairs_weights():
 
 @pytest.mark.timeout(1800)  # also on a busy machine
 @pytest.mark.skipif(not LONG, reason="minutes")
-@pytest.mark.parametrize("name", shipped_names())
+@pytest.mark.parametrize("name", list_shipped_weights())
 def test_shipped_weights_pass_verification(name, monkeypatch):
     monkeypatch.undo()
     found = verify(load(name), read_claims(SHIPPED / name), seconds=10)

@@ -14,7 +14,7 @@ from lengthwise.api import catalog
 from lengthwise.base.types import UsageError
 from lengthwise.evaluation import depth
 from lengthwise.runners.plain import Plain
-from lengthwise.runs.folder import shipped_names
+from lengthwise.runs.folder import list_shipped_weights
 from lengthwise.runs.run import Weights, load
 from lengthwise.viewer.viewer import find_export_obstacle, model_data, record_model, viewer_page
 
@@ -64,7 +64,7 @@ def test_recordings_that_are_too_long_are_omitted(monkeypatch):
 
 
 def test_all_shipped_weights_that_loop_have_a_page():
-    for name in shipped_names():
+    for name in list_shipped_weights():
         recipe = load(name).recipe
         if find_export_obstacle(recipe, 1):
             reason = depth.find_recording_obstacle(recipe)

@@ -23,7 +23,7 @@ from lengthwise.evaluation.families import weights_digest
 from lengthwise.experiment.stopping import After, Converged, Halted, MaxConfidence, Oracle, Settled
 from lengthwise.rasp.program import execute, export_program
 from lengthwise.rasp.programs import PUBLISHED_TASKS, find_program
-from lengthwise.runs.folder import shipped_names
+from lengthwise.runs.folder import list_shipped_weights
 from lengthwise.runs.run import Weights, load
 from lengthwise.tasks.arithmetic import Addition, Multiplication
 from lengthwise.tasks.sorting import Sorting
@@ -39,7 +39,7 @@ from lengthwise.viewer.viewer import (
 )
 
 # Recurrent models are only exported; no page computes a scan, a convolution or a grid.
-SHIPPED = [name for name in shipped_names() if not re.search("small|maze|prefix-sum|sudoku", name)]
+SHIPPED = [name for name in list_shipped_weights() if not re.search("small|maze|prefix-sum|sudoku", name)]
 NODE = shutil.which("node")
 node = pytest.mark.skipif(NODE is None, reason="there is no node to run a page's scripts")
 OTHERS = "(Abacus(size=30, offset=1), CoupledHeads(count=1, reach=1, ahead=1), NoPE())"

@@ -86,7 +86,7 @@ def solve_unit_lower(matrix: Float[Tensor, "*b s s"], right_side: Float[Tensor, 
 
 
 def exempt_from_decay(parameter: nn.Parameter) -> nn.Parameter:
-    """Exempt a parameter from weight decay (see ``weight_decay_groups``)."""
+    """Exempt a parameter from weight decay (see ``group_by_weight_decay``)."""
     parameter.no_weight_decay = True  # type: ignore[attr-defined]
     return parameter
 

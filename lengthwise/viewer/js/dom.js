@@ -22,7 +22,7 @@ async function embedded(id) {
 }
 
 const fixed = (number, digits = 3) => (Number.isFinite(number) ? number.toFixed(digits) : "–");
-/** A fraction as text, like Python's share_text: a number other than 0 and 1 is never rounded to 0 or 1. */
+/** A fraction as text, like Python's format_share: a number other than 0 and 1 is never rounded to 0 or 1. */
 function shareText(number, digits = 3) {
   const half = 0.5 * 10 ** -digits;
   if (number >= 1 - half && number < 1) return `>.${"9".repeat(digits)}`;
