@@ -1,4 +1,4 @@
-"""A custom mixer on grids: the largest of the four neighbours, inside the looped transformer."""
+"""A custom mixer on grids: the maximum over the four neighbours, inside the looped transformer."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class NeighbourMaximum(lw.MixerSpec):
-    """A linear layer of a cell's state and of its neighbours' maximum in each coordinate."""
+    """A linear layer, applied to a cell's state and to the coordinate-wise maximum of its neighbours' states."""
 
     sees_neighbours_only = True
     checked_on = lw.find("looped-maze").task, lw.Grid()  # the task and layout with which `lengthwise check` tests it
@@ -37,7 +37,7 @@ class Neighbours(lw.Mixer):
 
 
 def maximum_maze() -> lw.Recipe:
-    """Mazes of 2 to 4 cells a side, by the maximum over neighbours."""
+    """Mazes of 2 to 4 cells per side, by a looped transformer with the mixer ``NeighbourMaximum``."""
     return lw.find("looped-maze", "name=maximum-maze", "model.mixer=NeighbourMaximum", "steps=600")
 
 

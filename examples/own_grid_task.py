@@ -37,7 +37,7 @@ class Flood(lw.SquareGridTask):  # an answer has a symbol for each symbol of its
     def parse(self, text):  # one problem, from typed text
         lines = text.replace("/", " ").split()
         if {*map(len, lines)} != {len(lines)} or {*"".join(lines)} - {*self.reads} or text.count("S") != 1:
-            raise lw.UsageError(f"{self.name}: a square of # and . with one S is expected, / between its lines")
+            raise lw.UsageError(f"{self.name}: expected a square of # and . with one S, and / between the lines")
         return self.from_grids(self.vocab.encode("".join(lines)).long().view(1, len(lines), -1))
 
     def reference(self, prompt):  # the simplest algorithm, on text; `lengthwise check` compares `sample` with it
@@ -50,7 +50,7 @@ class Flood(lw.SquareGridTask):  # an answer has a symbol for each symbol of its
 
 
 def looped_flood() -> lw.Recipe:
-    """Floods of grids of 3 × 3 to 8 × 8 cells, by a looped convolution."""
+    """Floods on grids of 3 × 3 to 8 × 8 cells, by a looped convolution."""
     changes = "name=looped-flood lengths=Uniform(top=8,bottom=3) families=0 steps=600"
     return lw.find("looped-maze", *changes.split()).change(task=Flood())
 

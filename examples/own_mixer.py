@@ -10,7 +10,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class LinearAttention(lw.MixerSpec):
-    """φ(q) Σ φ(k)ᵀ v / φ(q) Σ φ(k), with φ(x) = 1 + elu(x): the sums are over all that a position sees."""
+    """φ(q) Σ φ(k)ᵀ v / φ(q) Σ φ(k), with φ(x) = 1 + elu(x): the sums run over the visible positions."""
 
     def build(self, width, heads, *, dropout, biases):
         return Linear(width, heads, biases)

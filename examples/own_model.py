@@ -11,7 +11,7 @@ import lengthwise as lw
 
 
 class GRU(nn.Module):
-    """A module that maps tokens to logits by a gated recurrent unit (Cho et al. 2014)."""
+    """A module that maps tokens to logits with a gated recurrent unit (Cho et al. 2014)."""
 
     def __init__(self, reads, writes, width):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A custom objective: the answer also has to be right some loops later, so that it stays."""
+"""A custom objective: the answer must also be right several loops later."""
 
 from dataclasses import dataclass
 from typing import Annotated

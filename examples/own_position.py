@@ -10,7 +10,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class Octaves(lw.Position):
-    """A learned score per head, side and octave of the distance (0, 1, 2–3, 4–7, …); beyond ``count`` octaves, one."""
+    """A learned score per head, side and octave of the distance (0, 1, 2–3, 4–7, …); the last of ``count`` has no end."""
 
     indexed = True  # it depends on a token's position in the row
 
@@ -35,7 +35,7 @@ class OctaveScores(lw.Encoding):
 
 
 def octave_parity() -> lw.Recipe:
-    """Parity on up to 8 bits, by the published method with distances in octaves."""
+    """Parity on up to 8 bits, with attention by octaves of the distance."""
     changes = "name=octave-parity model.positions=Octaves lengths=Curriculum(top=8,every=100) steps=1000 watch.every=0"
     return lw.find("fop-loop-adaptive-parity", *changes.split())
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import lengthwise as lw
 
-RATES = {"slow": 0.001, "fast": 0.01}
+LEARNING_RATES = {"slow": 0.001, "fast": 0.01}
 
 
 def small_parity() -> lw.Recipe:
-    """Parity on up to 8 bits, in some seconds of one CPU thread."""
+    """Parity on up to 8 bits, trained in seconds on one CPU thread."""
     return replace(
         lw.find("looped-parity"),
         name="small-parity",
@@ -20,14 +20,15 @@ def small_parity() -> lw.Recipe:
 
 def width_family() -> dict[str, lw.Recipe]:
     """Parity on up to 8 bits at several widths."""
-    wider = [small_parity().change([f"name=parity-width-{width}", f"model.width={width}"]) for width in (8, 16, 32)]
-    return {recipe.name: recipe for recipe in wider}
+    recipes = [small_parity().change([f"name=parity-width-{width}", f"model.width={width}"]) for width in (8, 16, 32)]
+    return {recipe.name: recipe for recipe in recipes}
 
 
 def rate_family() -> dict[str, lw.Recipe]:
     """Parity on up to 8 bits at several learning rates."""
-    found = [small_parity().change([f"name=parity-{name}", f"optimizer.rate={rate}"]) for name, rate in RATES.items()]
-    return {recipe.name: recipe for recipe in found}
+    base = small_parity()
+    recipes = [base.change([f"name=parity-{name}", f"optimizer.rate={rate}"]) for name, rate in LEARNING_RATES.items()]
+    return {recipe.name: recipe for recipe in recipes}
 
 
 def width_study() -> lw.Study:

@@ -9,7 +9,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class Larger(lw.Task):
-    """Write the larger of two numbers of n digits each, zeros in front included."""
+    """Write the larger of two numbers of n digits each, with leading zeros."""
 
     symbols = (*"0123456789", ",")  # the symbols of prompts and answers; a symbol's id is its index here
     signs = (",",)  # separators of numbers
@@ -21,7 +21,7 @@ class Larger(lw.Task):
     def parse(self, text):  # one problem, from typed text
         first, sign, second = text.partition(",")
         if not (sign and first and len(first) == len(second) and {*first, *second} <= {*"0123456789"}):
-            raise lw.UsageError(f"{self.name}: {text!r} is not two numbers of as many digits, such as 17,08")
+            raise lw.UsageError(f"{self.name}: {text!r} is not two numbers of equal length, such as 17,08")
         digits = torch.tensor([[[int(digit) for digit in number] for number in (first, second)]])
         return self.from_rows(torch.tensor([[len(first)]]), digits)
 

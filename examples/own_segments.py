@@ -1,4 +1,4 @@
-"""A custom objective in segments: later segments count more."""
+"""A custom objective in segments: later segments weigh more."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class LaterSegments(lw.Segments):
-    """``Segments`` whose loss grows from 1 / ``count`` of its value in the first segment to all of it in the last."""
+    """``Segments`` whose losses are weighted from 1 / ``count`` in the first segment to 1 in the last."""
 
     def steps(self, runner, batch, loops, generator):
         for number, loss in enumerate(super().steps(runner, batch, loops, generator), 1):

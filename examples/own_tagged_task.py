@@ -30,7 +30,7 @@ class RunningParity(lw.SequenceTask):
         return sizes[:, 0]
 
 
-ORDERS = list(permutations((0, 1, 2)))  # the six elements of S3, as orders of three things
+ORDERS = list(permutations((0, 1, 2)))  # the six elements of S3, as permutations of three things
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import lengthwise as lw
 
 @dataclass(frozen=True)
 class Backwards(lw.SequenceTask):  # n symbols in a row, each drawn uniformly; lw.Task for any other kind of problem
-    """Write these digits backwards."""
+    """Write the digits backwards."""
 
     symbols = tuple("0123456789")  # the symbols of prompts and answers
 

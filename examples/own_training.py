@@ -47,7 +47,7 @@ class NAdam(lw.Optimizer):
 
 @dataclass(frozen=True)
 class Falling(lw.Schedule):
-    """Falls from the peak to 0, ever faster."""
+    """Lowers the learning rate from its peak to 0, ever faster."""
 
     def factor(self, step, steps):
         return 1 - (step / steps) ** 2

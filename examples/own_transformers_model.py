@@ -4,20 +4,20 @@ from transformers import BertConfig, BertForMaskedLM, LlamaConfig, LlamaForCausa
 
 import lengthwise as lw
 
-SIZE = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+MODEL_SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
 
 
-def llama(symbols):
-    return LlamaForCausalLM(LlamaConfig(vocab_size=symbols, **SIZE))
+def build_llama(symbol_count):
+    return LlamaForCausalLM(LlamaConfig(vocab_size=symbol_count, **MODEL_SIZES))
 
 
-def bert(symbols):
-    return BertForMaskedLM(BertConfig(vocab_size=symbols, max_position_embeddings=64, **SIZE))
+def build_bert(symbol_count):
+    return BertForMaskedLM(BertConfig(vocab_size=symbol_count, max_position_embeddings=64, **MODEL_SIZES))
 
 
 if __name__ == "__main__":
     task = lw.Parity()
-    for build, layout in ((llama, lw.NextToken()), (bert, lw.FullOutput(causal=False))):
+    for build, layout in ((build_llama, lw.NextToken()), (build_bert, lw.FullOutput(causal=False))):
         reads, writes = layout.vocabs(task)  # rows hold = and $ besides the task's symbols
         run = lw.train(build(len(reads)), "steps=300", task=task, layout=layout, lengths=8)
         print(lw.evaluate(run, [8, 12]))

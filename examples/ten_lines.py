@@ -6,9 +6,9 @@ import lengthwise as lw
 
 
 class MyGRU(nn.Module):  # any torch module that maps tokens to logits
-    def __init__(self, symbols):
+    def __init__(self, symbol_count):
         super().__init__()
-        self.embed, self.read = nn.Embedding(symbols, 64), nn.Linear(64, symbols)
+        self.embed, self.read = nn.Embedding(symbol_count, 64), nn.Linear(64, symbol_count)
         self.gru = nn.GRU(64, 64, batch_first=True)
 
     def forward(self, tokens):
@@ -16,7 +16,7 @@ class MyGRU(nn.Module):  # any torch module that maps tokens to logits
 
 
 if __name__ == "__main__":
-    net = MyGRU(symbols=len(lw.NextToken().vocabs(lw.Parity())[0]))
+    net = MyGRU(symbol_count=len(lw.NextToken().vocabs(lw.Parity())[0]))
     runs = lw.train(net, task="parity", lengths=20, steps=800, seeds=3)
     for run in runs:
         lw.evaluate(run, [20, 40, 60], families=True, save=True)
