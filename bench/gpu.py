@@ -77,7 +77,7 @@ def simplify(recipe: Recipe, **changes) -> Recipe:
 
 def published_recipe(name: str, *, quick: bool, **changes) -> Recipe:
     """Return a published recipe; with ``quick``, a small one of the same form."""
-    recipe = simplify(catalog.recipe(name), **changes)
+    recipe = simplify(catalog.find_recipe(name), **changes)
     small = ["batch=2", "model.width=16", *["model.heads=2"] * hasattr(recipe.model, "heads")]
     return recipe.change(small) if quick else recipe
 
@@ -154,7 +154,7 @@ def measure_exact_match(name: str, device: torch.device, count: int) -> float:
 
 
 def train_parity(device: torch.device, matmul: str, *, quick: bool) -> float:
-    recipe = simplify(catalog.recipe("looped-parity", PARITY))
+    recipe = simplify(catalog.find_recipe("looped-parity", PARITY))
     if quick:
         recipe = replace(recipe, steps=2, batch=2)
     with TemporaryDirectory() as folder:
@@ -236,7 +236,7 @@ def measure_captured(name: str, device: torch.device, *, quick: bool) -> dict[st
     """Measure recorded steps of a published recipe. A recipe with a finite set gets a smaller set, which takes less
     time to draw."""
     recipe = published_recipe(name, quick=quick, **({"batch": BATCHES[name]} if name in BATCHES else {}))
-    if isinstance(catalog.recipe(name).source, Finite):
+    if isinstance(catalog.find_recipe(name).source, Finite):
         recipe = replace(recipe, source=Finite(64 if quick else 20_000))
     step, times, found = (2 if quick else recipe.steps // 2), (1 if quick else 50), {}
     kinds = ("fp32", "bf16") if isinstance(recipe.model, Transformer) and not has_dropout(recipe.build()) else ("tf32",)

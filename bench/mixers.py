@@ -37,7 +37,7 @@ def main() -> None:
     torch.set_num_threads(1)
     specs: dict[str, ModelSpec] = {
         name: Transformer(width=64, layers=2, heads=4, mlp=2, mixer=mixer())  # type: ignore[arg-type]
-        for name, mixer in catalog.parts()["mixers"].items()
+        for name, mixer in catalog.list_parts()["mixers"].items()
     }
     specs |= {"TorchLSTM": TorchLSTM(), "TorchGRU": TorchGRU()}
     print_result("mixers", ms={name: {n: step_milliseconds(spec, n) for n in LENGTHS} for name, spec in specs.items()})

@@ -81,7 +81,7 @@ def gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
 
 
 def measure(name: str) -> dict[str, object]:
-    recipe = replace(catalog.recipe(f"paper-{name}-small"), source=Fresh(), **({"batch": 4} if QUICK else {}))
+    recipe = replace(catalog.find_recipe(f"paper-{name}-small"), source=Fresh(), **({"batch": 4} if QUICK else {}))
     losses: list[Loss] = [partial(plain_loss, PLAIN[name]), partial(package_loss, recipe)]
     batch, _ = data.draw_batch(recipe, 0)
     both = [gradients(loss, recipe.build().eval().double(), batch) for loss in losses]

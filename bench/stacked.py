@@ -49,7 +49,7 @@ def measure_ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[flo
 def main() -> None:
     result = {}
     for size, (name, changes, times) in [*SIZES.items()][: 1 if QUICK else None]:
-        whole = catalog.recipe(name, changes)
+        whole = catalog.find_recipe(name, changes)
         recipe = replace(whole, lengths=Uniform(20), watch=Watch(), keep="last")
         with computation_settings(1):
             result[size] = {count: measure_ratios(recipe, count, 1 if QUICK else times) for count in COUNTS}

@@ -64,7 +64,9 @@ def count_batches(name: str) -> int:
 
 
 def load_recipe(name: str) -> Recipe:
-    return replace(catalog.recipe(name), **({"lengths": Uniform(4), "batch": 3} if QUICK else {"lengths": Uniform(20)}))
+    return replace(
+        catalog.find_recipe(name), **({"lengths": Uniform(4), "batch": 3} if QUICK else {"lengths": Uniform(20)})
+    )
 
 
 def gradients(how: str, model: Model, batch: Batch, loops: Tensor) -> list[Tensor]:

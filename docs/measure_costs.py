@@ -21,13 +21,13 @@ MAX_STEP_SECONDS = 1.0  # approximate; of larger batches only some rows are run
 def list_study_recipes() -> dict[str, Recipe]:
     """Return all recipes of all studies, with all tasks and sizes at every scale, by id without seeds."""
     found: dict[str, Recipe] = {}
-    for name, study in catalog.studies().items():
+    for name, study in catalog.list_studies().items():
         known = inspect.signature(study).parameters
         wide = {option: "all" for option in ("tasks", "sizes") if option in known}
         scales = SCALES if "scale" in known else ("",)
         for scale in scales:
             try:
-                made = catalog.study(name, **wide, **({"scale": scale} if scale else {}))
+                made = catalog.find_study(name, **wide, **({"scale": scale} if scale else {}))
             except catalog.UsageError:  # a study need not have every scale
                 continue
             found |= {recipe.seedless_id: recipe for recipe in made.recipes}

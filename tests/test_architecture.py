@@ -184,9 +184,9 @@ def test_a_new_task_needs_only_one_new_file(tmp_path):
 
     def use_task():
         lengthwise.tasks.__path__.append(str(tmp_path))
-        recipe = catalog.recipe("looped-parity", ["task=Oddness"])
+        recipe = catalog.find_recipe("looped-parity", ["task=Oddness"])
         assert type(recipe.task).__name__ == "Oddness" and type(recipe).read(recipe.json()) == recipe
-        return catalog.task("oddness").reference("111")
+        return catalog.find_task("oddness").reference("111")
 
     (tmp_path / "oddness.py").write_text((PACKAGE / "tasks" / "parity.py").read_text().replace("Parity", "Oddness"))
     assert call_in_fork(use_task) == "1"
@@ -195,7 +195,7 @@ def test_a_new_task_needs_only_one_new_file(tmp_path):
 def test_the_package_imports_no_large_library_and_a_run_opens_without_further_imports(tmp_path):
     from lengthwise.api import catalog
 
-    (tmp_path / "config.json").write_text(catalog.recipe("looped-pairs").json())
+    (tmp_path / "config.json").write_text(catalog.find_recipe("looped-pairs").json())
     code = f"""
 import sys, lengthwise, lengthwise.cli.entry
 assert not {{"torch", "numpy", "matplotlib"}} & set(sys.modules)

@@ -26,9 +26,9 @@ def forbid_steps(monkeypatch):
 
 
 @pytest.mark.usefixtures("forbid_steps", "runs")
-@pytest.mark.parametrize("name", catalog.studies())
+@pytest.mark.parametrize("name", catalog.list_studies())
 def test_the_cost_of_every_study_is_estimated_without_a_training_step(name):
-    known = inspect.signature(catalog.studies()[name]).parameters
+    known = inspect.signature(catalog.list_studies()[name]).parameters
     wide = [word for option in ("tasks", "sizes") if option in known for word in (f"--{option}", "all")]
     for scale in SCALES if name == "looped" else ("cpu",):
         words, start = [*wide, *(["--scale", scale] if "scale" in known else [])], time.process_time()
@@ -47,11 +47,13 @@ def test_the_cost_of_a_changed_recipe_is_estimated_from_its_sizes():
 
 @pytest.mark.parametrize("changes", [["keep=best", "patience=3"], ["accumulate=8"]])
 def test_cost_is_measured_on_fewer_rows_than_training_uses(changes):
-    assert cost.measure_cost(catalog.recipe("looped-parity").change(changes), n_steps=1, rows=2).source == "measured"
+    assert (
+        cost.measure_cost(catalog.find_recipe("looped-parity").change(changes), n_steps=1, rows=2).source == "measured"
+    )
 
 
 def test_stored_costs_agree_with_the_computed_costs_of_the_recipes():
-    recipes = [recipe for name in ("pairs", "parity", "notebook") for recipe in catalog.study(name).recipes]
+    recipes = [recipe for name in ("pairs", "parity", "notebook") for recipe in catalog.find_study(name).recipes]
     stored = [recipe for recipe in recipes if cost.look_up_cost(recipe).source == "stored"]
     assert stored, "make costs"
     for recipe in stored[:3]:

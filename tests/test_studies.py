@@ -14,7 +14,7 @@ PANELS = tuple(lw.Panel(f"Batch of {n}", (TINY.change([f"name=tiny-{n}", f"batch
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_panels_without_names_write_into_separate_folders(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", PANELS))
+    monkeypatch.setattr(catalog, "find_study", lambda *_, **__: lw.Study("Tiny", PANELS))
     done = command("reproduce", "pairs", "--samples", "2", "--out", tmp_path / "out", "--jobs", "1", "--quiet")
     assert done.returncode == 0, done.stderr
     assert sorted(path.parent.name for path in (tmp_path / "out").rglob("lengths.png")) == ["batch-of-4", "batch-of-8"]
@@ -53,4 +53,4 @@ def test_a_study_needs_panels_and_a_panel_may_have_a_grid_instead_of_sizes():
 def test_a_failing_study_function_is_reported_in_one_line(build, message, monkeypatch):
     monkeypatch.setitem(catalog._OWN_STUDIES, "mine", build)
     with pytest.raises(lw.UsageError, match=f"^study mine: {message}"):
-        catalog.study("mine")
+        catalog.find_study("mine")

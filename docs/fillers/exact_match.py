@@ -170,7 +170,7 @@ def write_control_table(*folders: str) -> str:
     seeds = set()
     for folder in folders:
         task, unfit = Path(folder).name, describe_unfitted(folder)
-        recipe, shares_of = catalog.recipe(f"control-{task}-both"), _read_seed_scores(folder)
+        recipe, shares_of = catalog.find_recipe(f"control-{task}-both"), _read_seed_scores(folder)
         for size in (recipe.lengths.top, 2 * recipe.lengths.top):
             sizes = format_size(recipe.sizes(size))
             rows: tuple[list[str], list[str]] = ([], [])

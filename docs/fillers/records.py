@@ -96,7 +96,7 @@ def read_our_scores(entry: dict[str, str]) -> OurScores:
         raise SystemExit(f"{entry['folder']} has no row of {entry['recipe']} at {entry['sizes']}")
     outline = runs[0].outline
     minutes = statistics.median(run.about()["cpu_s"] for run in runs) / 60
-    recipe = catalog.recipes().get(entry["recipe"])  # may state sizes that were looked at after these runs
+    recipe = catalog.list_recipes().get(entry["recipe"])  # may state sizes that were looked at after these runs
     looked_at = tuple(sorted({*outline.looked_at, *(recipe().examined_sizes if recipe else ())}))
     return OurScores(seeds, tuple(outline.tops), looked_at, outline.stopping, minutes)
 

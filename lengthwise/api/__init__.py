@@ -364,23 +364,23 @@ def families(task: Task | str, *changes: str) -> dict[str, str]:
 @fields.validate_arguments
 def find(name: str, *changes: str) -> Recipe:
     """Return the recipe of this ``name``, with ``changes``: ``find("looped-parity", "model.width=32")``."""
-    return catalog.recipe(name, changes)
+    return catalog.find_recipe(name, changes)
 
 
 def list_recipes(*words: str) -> Listing:
     """Return each recipe's name and summary; with ``words``, only of recipes that match every word."""
-    about = {name: catalog.read_summary(function) for name, function in catalog.recipes().items()}
+    about = {name: catalog.read_summary(function) for name, function in catalog.list_recipes().items()}
     return Listing(sources.filter_entries(about, arguments.resolve_texts(words, "words")))
 
 
 def list_tasks(*words: str) -> Listing:
     """Return each task's name and summary; with ``words``, only of tasks that match every word."""
-    return _list_parts({fields.to_kebab_case(name): cls for name, cls in catalog.parts()["tasks"].items()}, words)
+    return _list_parts({fields.to_kebab_case(name): cls for name, cls in catalog.list_parts()["tasks"].items()}, words)
 
 
 def list_models(*words: str) -> Listing:
     """Return each model's name and summary; with ``words``, only of models that match every word."""
-    return _list_parts(catalog.parts()["models"], words)
+    return _list_parts(catalog.list_parts()["models"], words)
 
 
 def _list_parts(parts: Mapping[str, type], words: Sequence[str]) -> Listing:

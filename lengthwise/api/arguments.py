@@ -39,7 +39,7 @@ def resolve_recipe(recipe: object, task: Task | str | None) -> Recipe:
     if isinstance(recipe, Recipe):
         return recipe
     if isinstance(recipe, str):
-        return catalog.recipe(recipe)
+        return catalog.find_recipe(recipe)
     if isinstance(recipe, (ModelSpec, nn.Module)):
         if task is None:
             raise UsageError(f"{type(recipe).__name__}: name the task to train it on, e.g. task='parity'")
@@ -73,7 +73,7 @@ def resolve_task(task: Task | str, changes: Iterable[str] = ()) -> Task:
         return fields.override(fields.validate(Task, task, "task"), changes)
     if not isinstance(task, str):
         raise UsageError(f"task: {quote(task)} is neither a task nor the name of one; lw.list_tasks() lists them")
-    return catalog.task(task, changes)
+    return catalog.find_task(task, changes)
 
 
 def resolve_weights(

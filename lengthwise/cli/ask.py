@@ -110,7 +110,7 @@ def _ask(args: Options, inquiry_run: InquiryRun, items: Sequence[Item], request_
 def _build_inquiry(args: Options) -> tuple[Inquiry, Sequence[Any]]:
     """Return the inquiry and its sizes; with --like, the sizes on which a recipe's models are measured."""
     sizes = parse_sizes(args.lengths) if args.lengths else None
-    task = catalog.task(args.task, args.changes)
+    task = catalog.find_task(args.task, args.changes)
     choices: dict[str, Any] = {"question": args.question, "seed": args.seed or 0}
     choices |= {"problems": requested_kind(args, task), "examples": args.examples, "max_tokens": args.max_tokens}
     choices |= {"temperature": None} if args.no_temperature else {}

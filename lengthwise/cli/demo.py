@@ -56,7 +56,7 @@ class Options(OutputOptions, ProgressOptions):
 def run(args: Options) -> int:
     """Train, measure and print the results. A repeated call resumes, or prints the stored results."""
     console = Terminal(stderr=args.json)
-    study = catalog.study("pairs")
+    study = catalog.find_study("pairs")
     (panel,) = study.panels
     seed = args.seed or 0
     recipes = [recipe.with_seed(seed) for recipe in study.recipes]

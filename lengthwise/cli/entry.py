@@ -74,7 +74,7 @@ def _find_field_path(recipe: str, name: str) -> str | None:
     from lengthwise.api import catalog  # late, as it imports torch
     from lengthwise.experiment.recipe import find_field_path
 
-    return find_field_path(catalog.recipe(recipe), name)
+    return find_field_path(catalog.find_recipe(recipe), name)
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:

@@ -55,7 +55,7 @@ def _write_task(args: Options) -> int:
     changes = [*([args.weights] if args.weights else []), *args.changes]
     if args.onnx or args.program or args.dtype or not args.lengths or any("=" not in change for change in changes):
         raise UsageError("export: name a task, its fields, and sizes: --lm-eval addition base=2 --lengths 4,8")
-    task = catalog.task(args.lm_eval or "", changes)
+    task = catalog.find_task(args.lm_eval or "", changes)
     sizes = parse_task_sizes(task, args.lengths)
     estimate_problems(args.count, max(sizes, key=sum)).check(f"{args.count} problems of a size")
     folder = Path(args.out or f"lengthwise_{task.name.replace('-', '_')}")

@@ -104,7 +104,7 @@ def find_recipe(name: str, changes: Sequence[str]) -> Recipe:
         return _read_recipe_file(path).change(changes)
     if path.suffix and path.is_file():  # names of recipes have no suffix
         raise UsageError(f"{path}: a recipe's file is JSON or YAML; for a module's recipe, give RECIPE --import MODULE")
-    return catalog.recipe(name, changes)
+    return catalog.find_recipe(name, changes)
 
 
 def find_run_folder(name: str) -> Path | None:
@@ -123,7 +123,7 @@ def _read_recipe_file(path: Path) -> Recipe:
             return Recipe.read(json.dumps(recipe))
         texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in tree.items()}
         texts |= {name: "none" for name, value in tree.items() if value is None}
-        return catalog.recipe(recipe, [f"{name}={text}" for name, text in texts.items() if name != "recipe"])
+        return catalog.find_recipe(recipe, [f"{name}={text}" for name, text in texts.items() if name != "recipe"])
     except UsageError as error:
         raise UsageError(f"{path}: not a recipe: {error}") from None
 

@@ -38,7 +38,7 @@ def run(args: Options) -> int:
         return print_result(args, descriptions, table)
     if args.prompt is None:
         raise UsageError(f"rasp: give the program of {args.task} a prompt, for example: rasp parity 10110")
-    task = fields.override(tasks.get(args.task) or catalog.task(args.task), args.changes)
+    task = fields.override(tasks.get(args.task) or catalog.find_task(args.task), args.changes)
     with Progress(console=err) as progress:
         line = progress.add_line(f"{task.name}: rounds")
 

@@ -58,7 +58,7 @@ class Options(TrainingOptions):
 def run(args: Options) -> int:
     """Train and measure what a study still lacks, then publish it; with --dry-run, print its cost."""
     choices = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
-    study = catalog.study(args.study, **{name: value for name, value in choices.items() if value is not None})
+    study = catalog.find_study(args.study, **{name: value for name, value in choices.items() if value is not None})
     if args.dry_run:
         plan = [options.replicate_recipe(recipe, args.seed, args.seeds) for recipe in study.recipes]
         return forecast(args, plan, study.title, batch_size=4 if args.scale == "paper" else None)

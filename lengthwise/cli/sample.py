@@ -41,7 +41,7 @@ def run(args: Options) -> int:
     """Print problems of a task."""
     if args.size and "=" in args.size:  # a change of the task, not a size
         args.size, args.changes = None, [args.size, *args.changes]
-    task = catalog.task(args.task, args.changes)
+    task = catalog.find_task(args.task, args.changes)
     if args.size and args.lengths:
         raise UsageError("give a size, or --lengths, not both")
     count, seed = args.count or 5, args.seed or 0

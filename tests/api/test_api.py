@@ -275,7 +275,10 @@ def test_a_recipe_prints_as_a_block(run):
 
 
 def test_lists_have_a_sentence_for_each_entry_and_can_be_filtered():
-    for found, known in ((lw.list_recipes(), catalog.recipes()), (lw.list_models(), catalog.parts()["models"])):
+    for found, known in (
+        (lw.list_recipes(), catalog.list_recipes()),
+        (lw.list_models(), catalog.list_parts()["models"]),
+    ):
         assert set(found) == set(known) and all(found.values())
     assert list(lw.list_tasks("ones", "binary")) == ["binary-sum"]
     assert "looped-parity" in lw.list_recipes("PARITY") and "looped-copy" not in lw.list_recipes("parity")

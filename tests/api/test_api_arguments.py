@@ -23,22 +23,22 @@ from lengthwise.training.validation import Validator
 
 def test_validation_problems_have_the_distribution_of_training_problems():
     for name in ("looped-parity", "half-fop-loop-adaptive-copy", "gpt-small"):
-        recipe = catalog.recipe(name)
+        recipe = catalog.find_recipe(name)
         assert int(data.draw_validation_problems(recipe, 300).sizes.max()) == recipe.lengths.top
-    recipe = catalog.recipe("looped-addition").change(["families=0.5", "family_names=all-highest"])
+    recipe = catalog.find_recipe("looped-addition").change(["families=0.5", "family_names=all-highest"])
     problems = data.draw_validation_problems(recipe, 100)
     within = torch.arange(problems.prompt.shape[1]) < problems.prompt_length[:, None]
     assert int(((problems.prompt > 0) == within).all(1).sum()) >= 50  # a prompt of ones, and zeros behind it
-    recipe = catalog.recipe("looped-multiplication")
+    recipe = catalog.find_recipe("looped-multiplication")
     with pytest.raises(lw.UsageError, match="one size on every axis: 3, not 2x3"):
         data.draw_recipe_problems(recipe, (2, 3), 10, seed=0, kind="natural")
     assert int(data.draw_recipe_problems(recipe, (3, 3), 50, seed=0, kind="natural").sizes.max()) == 3
     with pytest.raises(lw.UsageError, match="count must be 1 or more"):
-        data.draw_recipe_problems(catalog.recipe("looped-parity"), 4, 0, seed=0)
+        data.draw_recipe_problems(catalog.find_recipe("looped-parity"), 4, 0, seed=0)
 
 
 def test_families_that_a_fixed_set_has_used_up_are_left_out():
-    recipe = replace(catalog.recipe("looped-parity"), lengths=lw.Uniform(20), source=lw.Finite(rows=2000))
+    recipe = replace(catalog.find_recipe("looped-parity"), lengths=lw.Uniform(20), source=lw.Finite(rows=2000))
     weights = Weights("untrained", recipe, recipe.build().eval())
     found = {score.problems for score in evaluate_families(weights, [12], samples=10)}
     assert "odd-one-out" in found
@@ -47,20 +47,20 @@ def test_families_that_a_fixed_set_has_used_up_are_left_out():
 
 
 def test_attack_refuses_a_batch_wise_rule():
-    recipe = catalog.recipe("looped-parity")
+    recipe = catalog.find_recipe("looped-parity")
     weights = Weights("untrained", recipe, recipe.build().eval())
     with pytest.raises(lw.UsageError, match="per=example"):
         attack(weights, [4], tries=1, stopping=lw.MaxConfidence(per="batch"))
 
 
 def test_zero_loss_ranks_first_and_a_missing_loss_last():
-    recipe = catalog.recipe("looped-parity", ["keep=lowest-loss", "watch.validation=4", "watch.every=1"])
+    recipe = catalog.find_recipe("looped-parity", ["keep=lowest-loss", "watch.validation=4", "watch.every=1"])
     merits = [Validator(recipe)._compute_merit({"validation_loss": loss}) for loss in (0.0, 0.5, None)]
     assert merits == sorted(merits, reverse=True) and merits[0] == 0.0
 
 
 def test_anatomy_uses_the_batch_size_of_its_rule(monkeypatch):
-    recipe = catalog.recipe("looped-parity", ["model.width=16"])
+    recipe = catalog.find_recipe("looped-parity", ["model.width=16"])
     seen = []
 
     def record_batch_size(model, recipe, batch, rules):
@@ -74,7 +74,7 @@ def test_anatomy_uses_the_batch_size_of_its_rule(monkeypatch):
 
 
 def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatch):
-    run = lw.Run.of(catalog.recipe("looped-parity"))
+    run = lw.Run.of(catalog.find_recipe("looped-parity"))
 
     def refuse_lock(*_, **__):
         raise lw.UsageError("process 1 on a machine works on this run")
@@ -89,7 +89,7 @@ def test_a_run_that_another_process_trains_is_not_called_failed(runs, monkeypatc
 
 
 def test_a_single_unfinished_run_is_trained_by_the_stacked_runner(runs):
-    recipe = catalog.recipe("looped-parity", ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"])
+    recipe = catalog.find_recipe("looped-parity", ["steps=1", "batch=2", "lengths=Uniform(top=3)", "watch.every=0"])
     train(recipe.with_seed(0))
     lone = train_stacked([recipe.with_seed(0), recipe.with_seed(1)])[1]
     assert (lone.about()["runner"], lone.about()["stacked"]) == ("Stacked", 1)

@@ -184,7 +184,7 @@ def test_ask_scores_a_model_on_the_problems_of_evaluate(endpoint, runs):
         *build_words(server.url, "--lengths", "3,5", "--samples", 20, "--seed", 7, "--concurrency", 1)
     )
     assert [row["sizes"] for row in result["scores"]] == [[3, 3], [5, 5]]
-    task = catalog.task("addition")
+    task = catalog.find_task("addition")
     for row in result["scores"]:
         prompts = format_prompts(task, draw_fresh_problems(task, row["sizes"], 20, seed=7))
         assert all(server.asked[prompt] == 1 for prompt in prompts)
@@ -212,7 +212,7 @@ def test_problems_of_a_recipe_can_be_asked(endpoint, tmp_path):
     problems beyond the training lengths start above them."""
     changes = ["task=Multiplication(base=10)", "lengths=Natural(top=4,bottom=2)", "source=Finite(rows=64)"]
     path = tmp_path / "recipe.json"
-    recipe = catalog.recipe("fop-parity", changes)
+    recipe = catalog.find_recipe("fop-parity", changes)
     path.write_text(recipe.json())
     server = endpoint(lambda prompt, _: str(math.prod(map(int, prompt.split("*")))))
     given = build_words(server.url, "--like", path, "--samples", 12, "--natural", task="multiplication")
@@ -236,7 +236,7 @@ def test_problems_of_a_recipe_can_be_asked(endpoint, tmp_path):
 )
 def test_replies_in_the_usual_notation_are_judged_right_for_every_task(name):
     """Prompts and right answers are in the usual notation, most significant digit first, and such replies score 1."""
-    task = catalog.task(name.split()[0], name.split()[1:])
+    task = catalog.find_task(name.split()[0], name.split()[1:])
     smallest, *_, fifth = task.list_smallest_sizes(5)
     sizes = [(size,) * len(task.axes) if isinstance(size, int) else size for size in (smallest, fifth)]
     for item in draw_items(Inquiry.of("http://x/v1", "m", task), sizes, 5):
@@ -247,7 +247,7 @@ def test_replies_in_the_usual_notation_are_judged_right_for_every_task(name):
 
 
 def test_without_a_recipe_a_task_is_asked_at_lengths_that_exist(endpoint):
-    task = catalog.task("expression")
+    task = catalog.find_task("expression")
     server = endpoint(lambda prompt, _: task.reference(prompt))
     result = run_cli_json("ask", "--endpoint", server.url, "--model", "m", "--samples", 8, "expression")
     assert [(row["sizes"], row["exact"]) for row in result["scores"]] == [([4], 1), ([8], 1), ([16], 1)]
@@ -271,9 +271,9 @@ def test_only_the_whole_answer_is_right():
     found = {"42": "42", " 42\n": "42", "43": "43", "042": "042", "+42": "+42"}
     found |= dict.fromkeys(("42.", "4,2", "4 2", "-42", "４２", "It is 42", "\\boxed{42}", ""))
     for reply, answer in found.items():
-        row = judge_reply(catalog.task("addition"), reply, "42")
+        row = judge_reply(catalog.find_task("addition"), reply, "42")
         assert row == {"said": reply, "answer": answer, "correct": answer == "42"}
-    assert judge_reply(catalog.task("addition"), "-3\n", "-3")["correct"]
+    assert judge_reply(catalog.find_task("addition"), "-3\n", "-3")["correct"]
 
 
 LENIENT = {
@@ -299,14 +299,14 @@ def test_a_lenient_score_takes_the_last_possible_answer_of_a_reply(tmp_path, mon
     monkeypatch.chdir(tmp_path)
     Path("words.jsonl").write_text('{"prompt": "cat dog", "answer": "dog cat"}\n', encoding="utf-8")
     for name, answers in LENIENT.items():
-        task = catalog.task(name.split()[0], name.split()[1:])
+        task = catalog.find_task(name.split()[0], name.split()[1:])
         for right, replies in answers.items():
             assert all(is_leniently_right(task, reply, right) for reply in replies), (name, replies)
-    assert not any(is_leniently_right(catalog.task("addition"), reply, "137") for reply in WRONG)
-    assert not is_leniently_right(catalog.task("expression"), "It is 3.", "-3")
-    assert is_leniently_right(catalog.task("multiplication"), "011", "11")  # leading zeros of numbers alone
-    assert not is_leniently_right(catalog.task("copy"), "011", "0011")
-    assert not is_leniently_right(catalog.task("sorting"), "In ascending order: A,B.", "B,A")
+    assert not any(is_leniently_right(catalog.find_task("addition"), reply, "137") for reply in WRONG)
+    assert not is_leniently_right(catalog.find_task("expression"), "It is 3.", "-3")
+    assert is_leniently_right(catalog.find_task("multiplication"), "011", "11")  # leading zeros of numbers alone
+    assert not is_leniently_right(catalog.find_task("copy"), "011", "0011")
+    assert not is_leniently_right(catalog.find_task("sorting"), "In ascending order: A,B.", "B,A")
 
 
 def test_a_dry_run_sends_nothing_and_creates_no_folder(endpoint, runs):
@@ -355,7 +355,7 @@ def test_a_prompt_that_occurs_twice_is_asked_once_and_counts_twice(endpoint):
     server = endpoint(lambda prompt, _: "1" if prompt == "01" else "x")
     result = run_cli_json(*build_words(server.url, "--lengths", "2", "--samples", 50, task="parity"))
     assert server.asked == dict.fromkeys(["00", "01", "10", "11"], 1)
-    problems = draw_fresh_problems(catalog.task("parity"), [2], 50, seed=0)
+    problems = draw_fresh_problems(catalog.find_task("parity"), [2], 50, seed=0)
     assert result["scores"][0]["exact"] == problems.prompt.tolist().count([0, 1]) / 50
 
 
@@ -582,7 +582,7 @@ def test_invalid_arguments_are_refused_before_anything_is_sent(endpoint, monkeyp
         line = read_refusal("--endpoint", url)
         assert "--endpoint: give an address such as http://localhost:8000/v1" in line and "=pass" not in line
         assert "pass@" not in line
-    assert Inquiry.of("HTTP://[2001:DB8::1]:80/v1/@x", "m", catalog.task("parity")).endpoint.endswith("/@x")
+    assert Inquiry.of("HTTP://[2001:DB8::1]:80/v1/@x", "m", catalog.find_task("parity")).endpoint.endswith("/@x")
     for name in ("sk-proj-abc123", "gsk_9aB8cD7eF6", "AKIA0123456789ABCDEF"):
         assert name not in (line := read_refusal("--key-variable", name)) and "the variable's name, not the key" in line
     with monkeypatch.context() as patch:
@@ -791,7 +791,7 @@ def test_a_placeholder_for_a_key_masks_nothing(endpoint, monkeypatch, value):
 
 
 def test_an_inquiry_is_read_back(tmp_path):
-    task = catalog.task("multiplication", ["base=10"])
+    task = catalog.find_task("multiplication", ["base=10"])
     inquiry = Inquiry.of("https://x.example/v1/", "m", task, seed=3, problems="hard", source=Finite(9))
     InquiryRun.of(inquiry, tmp_path / "a")
     assert InquiryRun.open(tmp_path / "a").inquiry == inquiry and inquiry.endpoint == "https://x.example/v1"

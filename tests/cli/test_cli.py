@@ -402,10 +402,10 @@ def test_recipes_are_read_from_files(name, suffix, tmp_path):
     changes, changed = changes | {"watch.sizes": [8, 12]}, [*changed, "watch.sizes=(8,12)"]
     for tree, words in ((shown, []), (shown["recipe"], []), ({"recipe": name} | changes, changed)):
         path.write_text(json.dumps(tree) if suffix == "json" else yaml.safe_dump(tree), encoding="utf-8")
-        assert find_recipe(str(path), ["batch=7"]) == catalog.recipe(name, [*words, "batch=7"])
+        assert find_recipe(str(path), ["batch=7"]) == catalog.find_recipe(name, [*words, "batch=7"])
     if suffix != "json":
         path.write_text(f"recipe: {name}\noptimizer.rate: 1e-3\n")  # which PyYAML reads as text
-        assert find_recipe(str(path), []) == catalog.recipe(name, ["optimizer.rate=0.001"])
+        assert find_recipe(str(path), []) == catalog.find_recipe(name, ["optimizer.rate=0.001"])
         path.write_text(f"recipe: {name}\nname: 1e3-steps\n")
         assert find_recipe(str(path), []).name == "1e3-steps"
         optimizer = shown["recipe"]["optimizer"] | {"rate": "RATE"}
@@ -417,7 +417,7 @@ def test_a_file_named_like_a_recipe_does_not_hide_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("looped-parity", "own.py"):
         Path(name).touch()
-    assert find_recipe("looped-parity", []) == catalog.recipe("looped-parity")
+    assert find_recipe("looped-parity", []) == catalog.find_recipe("looped-parity")
     with pytest.raises(lw.UsageError, match=r"own\.py: a recipe's file is JSON or YAML"):
         find_recipe("own.py", [])
 

@@ -43,19 +43,19 @@ def test_sources_and_imported_code_agree():
     }
     ours = {
         kind: [recorded_name(cls) for cls in found.values() if cls.__module__.startswith("lengthwise")]
-        for kind, found in catalog.parts().items()
+        for kind, found in catalog.list_parts().items()
     }
     assert parts == ours
     assert {name: about for one in sources.list_recipe_files() for name, about in one.recipes.items()} == {
         name: catalog.read_summary(function) for name, function in catalog._shipped_recipes().items()
     }, "run `make docs`"
     assert sources.list_studies() == {
-        name: catalog.read_summary(function) for name, function in catalog.studies().items()
+        name: catalog.read_summary(function) for name, function in catalog.list_studies().items()
     }
 
 
 def test_every_field_has_its_type_its_default_and_a_comment():
-    classes = [cls for kinds in catalog.parts().values() for cls in kinds.values()]
+    classes = [cls for kinds in catalog.list_parts().values() for cls in kinds.values()]
     for cls in [lw.Recipe, *(cls for cls in classes if cls.__module__.startswith("lengthwise"))]:
         declared = {field.name: field for field in sources.find_class(recorded_name(cls)).fields}
         assert list(declared) == [field.name for field in dataclasses.fields(cls)]
@@ -73,7 +73,7 @@ def test_list_and_show_import_no_large_package_and_a_list_fits_a_screen(tmp_path
     """``list`` and ``show`` of a part or a field import neither torch, numpy nor matplotlib. The commands run in a new
     process, since other tests register parts."""
     (tmp_path / "a-run").mkdir()
-    (tmp_path / "a-run" / "config.json").write_text(catalog.recipe("looped-parity").json())
+    (tmp_path / "a-run" / "config.json").write_text(catalog.find_recipe("looped-parity").json())
     code = """
 import sys
 from lengthwise.cli import console, entry
@@ -142,13 +142,13 @@ def test_fields_are_found_by_synonyms_and_paths():
         assert path in sources.field_paths()
         for name in names.split():
             assert sources.field_path(name) == sources.field_path(name.replace("_", "-")) == path
-    recipe = catalog.recipe("looped-parity", ["lengths=Curriculum(top=20, every=60)"])
+    recipe = catalog.find_recipe("looped-parity", ["lengths=Curriculum(top=20, every=60)"])
     for path in ("batch", "model.width", "optimizer.rate", "lengths.every", "watch.every"):
         assert path in sources.field_paths() and recipe.change([f"{path}=8"]) != recipe
 
 
 def test_a_run_with_an_unknown_part_gets_the_advice_to_import_it(tmp_path, capsys):
-    text = catalog.recipe("looped-parity").json().replace('"Parity"', '"MyTask"')
+    text = catalog.find_recipe("looped-parity").json().replace('"Parity"', '"MyTask"')
     (tmp_path / "config.json").write_text(text)
     assert entry._run(entry.parse(["train", str(tmp_path)])) == 2
     assert capsys.readouterr().err.endswith("if it is your own, import its module first: --import MODULE\n")

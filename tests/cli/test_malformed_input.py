@@ -81,7 +81,7 @@ FIELD_PATHS = {"positions": "model.positions.0", "mixers": "model.mixer", "tasks
 EXTREME = ("-1", "nan", "1e400", "1" + "0" * 18, "9" * 5000, "word", "(1,2,3)", "'\x1b[31m'")
 FIELDS = [(name, None) for name in ("watch", "schedule", "chosen_on", "")]
 FIELDS += [
-    (name, part) for name in catalog.parts() for part in list_parts(name) if not isinstance(part, ExternalModule)
+    (name, part) for name in catalog.list_parts() for part in list_parts(name) if not isinstance(part, ExternalModule)
 ]
 
 
@@ -112,7 +112,7 @@ def lacks_range(hint):
 
 
 def test_every_numeric_field_declares_its_range():
-    parts = [type(part) for name in catalog.parts() for part in list_parts(name)]
+    parts = [type(part) for name in catalog.list_parts() for part in list_parts(name)]
     parts += [lw.Recipe, lw.Schedule, lw.Watch, ChosenOn, Inquiry]
     fields = [(part, *field) for part in parts for field in get_field_types(part).items()]
     assert [f"{part.__name__}.{name}" for part, name, hint in fields if lacks_range(hint)] == []

@@ -196,10 +196,10 @@ def test_python_functions_and_reports_show_progress(recorded_lines, capsys, tmp_
 
 
 def test_cost_grows_with_loops_and_positions_and_progress_changes_no_scores():
-    looped, standard = catalog.recipe("looped-pairs"), catalog.recipe("standard-pairs")
+    looped, standard = catalog.find_recipe("looped-pairs"), catalog.find_recipe("standard-pairs")
     growth = [relative_cost(recipe, 40) / relative_cost(recipe, 10) for recipe in (looped, standard)]
     assert growth[0] > 10 > growth[1] > 3
-    recipe, shown = catalog.recipe("looped-parity"), Progress(quiet=True)
+    recipe, shown = catalog.find_recipe("looped-parity"), Progress(quiet=True)
     weights = load("looped-parity", torch.device("cpu"))
     followed = scores_with_progress(weights, [2, 3], [recipe.stopping], shown, label="", samples=4)
     assert list(followed) == list(evaluate(weights, [2, 3], samples=4))

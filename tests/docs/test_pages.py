@@ -107,18 +107,18 @@ def test_quoted_commands_are_valid(line, working_folder):
             catalog.add_module(importlib.import_module(name))
     from_run = getattr(args, "from_", None)  # then these are changes of that run's recipe
     if args.verb in ("train", "show") and not getattr(args, "html", None) and not from_run:
-        recipe = catalog.recipe(args.recipe, args.changes)
+        recipe = catalog.find_recipe(args.recipe, args.changes)
         if getattr(recipe.model, "width", 0) <= 256:
             recipe.build()
     if args.verb == "reproduce":
         options = {name: getattr(args, name) for name in ("tasks", "methods", "sizes", "scale")}
-        catalog.study(args.study, **{name: value for name, value in options.items() if value is not None})
+        catalog.find_study(args.study, **{name: value for name, value in options.items() if value is not None})
 
 
 def test_a_quoted_run_has_the_id_of_its_recipe():
     page = (ROOT / "docs/how-to/continue.md").read_text()
     recipe, *changes = re.search(r"^lengthwise train (.* name=first) ", page, re.MULTILINE)[1].split()
-    assert f" --from first-{catalog.recipe(recipe, changes).id} " in page
+    assert f" --from first-{catalog.find_recipe(recipe, changes).id} " in page
 
 
 def find_outputs(block):

@@ -118,8 +118,8 @@ class OwnModel(lw.ModelSpec):
 
 def recipe(layout, kind):
     """Return a small addition recipe with a user-defined model."""
-    task = catalog.task("addition", ["equal_lengths=true", "leading_zeros=true", "order=least"])
-    base = catalog.recipe("looped-parity", ["steps=2", "batch=4", "watch.every=0", "loops=Constant"])
+    task = catalog.find_task("addition", ["equal_lengths=true", "leading_zeros=true", "order=least"])
+    base = catalog.find_recipe("looped-parity", ["steps=2", "batch=4", "watch.every=0", "loops=Constant"])
     return base.change([], model=OwnModel(kind), task=task, layout=layout)
 
 
@@ -268,7 +268,7 @@ def test_a_replaced_block_is_checked_too():
         def forward(self, x, context, injection=None, cache=None):
             return super().forward(x, context, injection, cache) + x.flip(1)
 
-    own = catalog.recipe("looped-copy")
+    own = catalog.find_recipe("looped-copy")
     model = own.build()
     check_model(model, own)
     model.blocks[0].__class__ = LookAheadBlock

@@ -463,7 +463,7 @@ def test_impossible_sizes_and_samples_are_refused(sizes, samples, message):
 
 def test_default_sizes_start_at_the_training_length_and_end_where_the_task_does():
     assert choose_default_sizes(replace(PARITY, lengths=lw.Uniform(8))) == [8, 12, 16, 24, 40]
-    recipe = catalog.recipe("retran-small")
+    recipe = catalog.find_recipe("retran-small")
     assert choose_default_sizes(recipe) == [30, 45, 60, 90, recipe.task.largest]
     assert choose_default_sizes(replace(PARITY, lengths=lw.Uniform(1))) == [1, 2, 3, 5]
 

@@ -30,7 +30,7 @@ LAYOUTS = ["NextToken", "NextToken(pauses=2)", "FullOutput", "FullOutput(pauses=
 
 def weights(task, layout, seed=0, changes=()):
     base = [task, f"layout={layout}", "model.width=16", "loops=Constant(count=2)"]
-    recipe = catalog.recipe("looped-parity", [*base, *changes])
+    recipe = catalog.find_recipe("looped-parity", [*base, *changes])
     return Weights("untrained", recipe, recipe.change(seed=seed).build().eval())
 
 

@@ -90,7 +90,7 @@ def write_module(tmp_path, monkeypatch):
 
 
 def build_recipe(model):
-    return catalog.recipe("looped-copy", SMALL).change(model=model)
+    return catalog.find_recipe("looped-copy", SMALL).change(model=model)
 
 
 def test_the_package_s_own_parts_have_no_user_code():
@@ -290,7 +290,7 @@ def test_batch_normalization_is_refused():
         def forward(self, tokens):
             return self.norm(self.table(tokens).mT).mT
 
-    task = catalog.task("parity")
+    task = catalog.find_task("parity")
     reads, writes = lw.NextToken().vocabs(task)
     with pytest.raises(lw.UsageError, match="reads other rows in training: BatchNorm1d normalizes over the batch"):
         lw.train(WithBatchNorm(len(reads), len(writes)), task=task, steps=2, quiet=True)

@@ -43,7 +43,7 @@ def test_the_digest_is_the_same_from_the_command_line_python_a_loader_and_a_file
     loaded = [pair for batch in loader for pair in zip(batch["prompt"], batch["answer"], strict=True)]
     rows = [json.loads(line) for line in shell.out.splitlines()]
     assert loaded == [(row["prompt"], row["answer"]) for row in rows] and [*found] == rows
-    named = catalog.task(task)
+    named = catalog.find_task(task)
     assert all(named.reference(row["prompt"]) == row["answer"] for row in rows)
     if len(named.axes) == 1:
         (tmp_path / "sample.jsonl").write_text(shell.out, encoding="utf-8")

@@ -63,13 +63,13 @@ def digest(*parts: Any) -> str:
 
 def list_recipe_ids() -> dict[str, str]:
     """Return the id of every recipe by its name."""
-    return {name: lw.find(name).id for name in catalog.recipes()}
+    return {name: lw.find(name).id for name in catalog.list_recipes()}
 
 
 def digest_batches() -> dict[str, str]:
     """Return a digest of the first and the last training batch of every recipe."""
     found = {}
-    for name in catalog.recipes():
+    for name in catalog.list_recipes():
         recipe = lw.find(name)
         rows = min(recipe.batch, 64)
         recipe = recipe.change(batch=rows) if recipe.batch > rows else recipe
@@ -87,7 +87,7 @@ def digest_training() -> dict[str, list[Any]]:
     """Return digest and norm of every recipe's weights after a few steps, by the plain and by the chosen runner."""
     found: dict[str, list[Any]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for number, name in enumerate(catalog.recipes(), 1):
+        for number, name in enumerate(catalog.list_recipes(), 1):
             with lw.plain():
                 plain = _train_few_steps(name, Path(folder) / f"{name}-plain")
             found[name] = [*plain, *_train_few_steps(name, Path(folder) / name)]

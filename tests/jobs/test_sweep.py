@@ -69,7 +69,7 @@ def test_invalid_sweeps_are_refused():
 
 
 def test_no_recipe_is_chosen_by_its_tests():
-    recipe = catalog.recipe("looped-parity")
+    recipe = catalog.find_recipe("looped-parity")
     assert largest_size_for_choosing(recipe) == 26
     check_sweep_sizes(recipe, [4, 20, 26])
     with pytest.raises(UsageError, match="size 27 is kept for testing"):
@@ -79,7 +79,7 @@ def test_no_recipe_is_chosen_by_its_tests():
 
 
 def test_recipes_are_compared_at_one_training_length():
-    recipe = catalog.recipe("looped-parity")
+    recipe = catalog.find_recipe("looped-parity")
     assert change_recipe(recipe, {"lengths": "Uniform(top=20)"}).lengths == Uniform(20)
     for point in ({"lengths.top": "9"}, {"task": "Copy"}):
         with pytest.raises(UsageError, match="keep the task and the training length, 20"):
@@ -196,7 +196,7 @@ def test_a_killed_search_resumes(simulated_trainings):
 
 
 def test_scores_on_sealed_problems_choose_no_recipe(no_type_checks):
-    recipe = catalog.recipe("looped-parity", ["lengths=Uniform(top=4)"])
+    recipe = catalog.find_recipe("looped-parity", ["lengths=Uniform(top=4)"])
     run = Run.of(recipe)
     row = {"task": "parity", "weights": "x", "stopping": "Oracle", "problems": "uniform", "sizes": [4], "count": 100}
     row |= {"token_accuracy": 1.0, "loops": 4.0, "low": 0.0, "high": 1.0}

@@ -33,7 +33,7 @@ def test_published_decoders_have_the_published_parameter_counts(name, layers):
 
 def test_probes_fit_the_position_tables_of_their_recipes():
     """The longest probe, 789 fifty times, has 150 digits and needs digit positions up to 151."""
-    for make in catalog.recipes().values():
+    for make in catalog.list_recipes().values():
         recipe = make()
         for position in getattr(recipe.model, "positions", ()):
             if recipe.watch.probes and hasattr(position, "size"):
@@ -52,7 +52,7 @@ def test_compared_recipes_have_the_same_budget_and_depth(family, depth, budget):
 
 def test_digit_positions_beyond_the_training_lengths_are_trained():
     """Random offsets give gradients to positions up to 100, although sums have at most 20 digits."""
-    recipe = catalog.recipe("abacus-addition", ["model.width=16", "batch=8"])
+    recipe = catalog.find_recipe("abacus-addition", ["model.width=16", "batch=8"])
     model, seen = recipe.build(), torch.zeros(161, dtype=torch.bool)
     for step in range(12):
         batch, loops = draw_batch(recipe, step)
@@ -63,29 +63,31 @@ def test_digit_positions_beyond_the_training_lengths_are_trained():
 
 
 def test_the_study_has_the_expected_panels_map_and_stopping_rules():
-    panels = {panel.name: panel for panel in catalog.study("abacus").panels}
+    panels = {panel.name: panel for panel in catalog.find_study("abacus").panels}
     assert set(panels) == {"addition", "positions", "splits", "multiplication", "sorting", "bitwise-or"}
     assert panels["addition"].grid == (40, 40)
     rules = {recipe.name: panels["splits"].rules(recipe)[1:] for recipe in panels["splits"].recipes}
     assert rules["abacus-split-16x1"] == ()
     assert rules["abacus-split-1x16"] == tuple(lw.After(count) for count in (1, 2, 8, 16, 32))
-    (paper,), (blog,) = (catalog.study("abacus", scale=scale).panels for scale in ("paper", "blog"))
+    (paper,), (blog,) = (catalog.find_study("abacus", scale=scale).panels for scale in ("paper", "blog"))
     assert (paper.name, paper.grid, max(paper.sizes)) == ("addition", (100, 100), 160)
     assert blog.rules(blog.recipes[0])[1:] == rules["abacus-split-1x16"]
     assert all(recipe.model.positions[0].size >= max(paper.sizes) for recipe in paper.recipes)
     with pytest.raises(lw.UsageError, match="tasks: 'sums' is not one of: addition, positions"):
-        catalog.study("abacus", tasks="sums")
+        catalog.find_study("abacus", tasks="sums")
     with pytest.raises(lw.UsageError, match="scale: 'gpu' is not one of: cpu, blog, paper"):
-        catalog.study("abacus", scale="gpu")
+        catalog.find_study("abacus", scale="gpu")
 
 
 @pytest.mark.usefixtures("jobs_in_process", "blank_figures")
 def test_a_study_measures_and_draws_a_map(monkeypatch, tmp_path, capsys):
     """Each pair of sizes is measured once with each stopping rule, and a figure of the map is written."""
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
-    tiny = catalog.recipe("abacus-split-8x2", ["steps=1", "batch=2", "model.width=8", "watch.every=0", "name=tiny"])
+    tiny = catalog.find_recipe(
+        "abacus-split-8x2", ["steps=1", "batch=2", "model.width=8", "watch.every=0", "name=tiny"]
+    )
     panel = lw.Panel("Tiny", (tiny,), (3,), grid=(2, 2), loops=(1,), name="tiny")
-    monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", (panel,)))
+    monkeypatch.setattr(catalog, "find_study", lambda *_, **__: lw.Study("Tiny", (panel,)))
     with pytest.raises(SystemExit) as end:
         main(["reproduce", "abacus", "--out", str(tmp_path / "out"), "--json", "--samples", "4"])
     assert end.value.code == 0

@@ -253,9 +253,9 @@ def test_reproduce_retran_writes_scores_and_pictures(monkeypatch, tmp_path, caps
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "runs"))
     words = ["steps=2", "batch=4", "model.width=8", "model.hidden=4", "model.layers=1", "source.rows=200"]
     words += ["watch.every=1", "watch.validation=20", "name=tiny"]
-    tiny = catalog.recipe("lstm-small", words)
+    tiny = catalog.find_recipe("lstm-small", words)
     panel = replace(retran(sizes="small").panels[0], recipes=(tiny,), curve=(8, 31))
-    monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", (panel,)))
+    monkeypatch.setattr(catalog, "find_study", lambda *_, **__: lw.Study("Tiny", (panel,)))
     row = {"seed": 0, "model": "LSTM", "parameters": 9, "validation_loss": 1.0, "within": 0.5, "beyond": 0.25}
     before = [{"recipe": name, **row} for name in ("another", "tiny")]
     write_csv(tmp_path / "out" / "parameters.csv", before)

@@ -53,7 +53,7 @@ def test_a_row_that_stops_early_trains_only_the_clock(stops_early):
 
 @pytest.mark.parametrize("name", ["halting-binary-sum", "looped-multiplication", "looped-flipped-copy"])
 def test_a_blind_clock_sees_only_signs_and_lengths(name):
-    recipe = catalog.recipe(name, ["model.blind=true"])
+    recipe = catalog.find_recipe(name, ["model.blind=true"])
     torch.manual_seed(0)
     model = add_noise(recipe.build())
     sizes = torch.tensor([recipe.sizes(5)]).repeat(6, 1)

@@ -25,7 +25,7 @@ from lengthwise.training import cost as costs
 from lengthwise.training.cost import count_operations, measure_cost, measure_operations
 from lengthwise.training.trainer import try_training
 
-RECIPES = catalog.recipes()
+RECIPES = catalog.list_recipes()
 
 
 def test_every_recipe_is_valid():
@@ -61,9 +61,9 @@ def test_every_form_of_recipe_trains_and_is_measured(name):
 
 
 @pytest.mark.parametrize("law", list_laws(lw.Study), ids=lambda law: law.__name__)
-@pytest.mark.parametrize("name", sorted(catalog.studies()))
+@pytest.mark.parametrize("name", sorted(catalog.list_studies()))
 def test_every_study_satisfies_its_laws(name, law):
-    law(catalog.study(name))
+    law(catalog.find_study(name))
 
 
 def test_all_families_are_found_and_recipe_names_are_unique():
@@ -80,7 +80,7 @@ NOT_COMPARED = re.compile(r"looped-(?!pairs).*|abacus-addition|ablation-.*-no-cu
 
 def test_compared_recipes_train_on_the_same_problems():
     """Compared recipes train on the same batches; some recipes train on more of them than others."""
-    for function in catalog.studies().values():
+    for function in catalog.list_studies().values():
         for panel in function().panels:
             compared = [recipe for recipe in panel.recipes if not NOT_COMPARED.fullmatch(recipe.name)]
             alike = {(r.task, r.lengths, r.hard, r.batch, r.data_seed) for r in compared}
@@ -89,15 +89,15 @@ def test_compared_recipes_train_on_the_same_problems():
 
 def test_unknown_names_and_options_are_refused_and_the_known_ones_listed():
     for find, error in (
-        (lambda: catalog.study("pairs", tasks="parity"), r"^the study pairs has no --tasks$"),
+        (lambda: catalog.find_study("pairs", tasks="parity"), r"^the study pairs has no --tasks$"),
         (
-            lambda: catalog.study("looped", size="3"),
+            lambda: catalog.find_study("looped", size="3"),
             r"^the study looped has no --size; it has --tasks, --methods, --scale$",
         ),
-        (lambda: catalog.study("nothing"), "is not one of: "),
-        (lambda: catalog.task("nothing"), "is not one of: "),
+        (lambda: catalog.find_study("nothing"), "is not one of: "),
+        (lambda: catalog.find_task("nothing"), "is not one of: "),
         (
-            lambda: catalog.recipe("loped-pairs"),
+            lambda: catalog.find_recipe("loped-pairs"),
             r"not one of the \d+ that `lengthwise list` has \(did you mean looped-pairs",
         ),
     ):
@@ -107,16 +107,16 @@ def test_unknown_names_and_options_are_refused_and_the_known_ones_listed():
 
 FAMILY = '''
 from dataclasses import replace
-from lengthwise.api.catalog import recipe
+from lengthwise.api.catalog import find_recipe
 from lengthwise.experiment.recipe import Recipe
 
 def ours() -> dict[str, Recipe]:
     """Several of a kind."""
-    return {f"our-{seed}": replace(recipe("looped-parity"), name=f"our-{seed}", seed=seed) for seed in range(3)}
+    return {f"our-{seed}": replace(find_recipe("looped-parity"), name=f"our-{seed}", seed=seed) for seed in range(3)}
 
 def _hidden() -> dict[str, Recipe]:
     """Not for others."""
-    return {"hidden": recipe("looped-parity")}
+    return {"hidden": find_recipe("looped-parity")}
 
 def takes(count: int) -> dict[str, Recipe]:
     """Cannot be called as it is."""
@@ -128,29 +128,31 @@ def test_members_of_a_family_are_found_as_recipes_by_their_names(tmp_path, monke
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(catalog, "_OWN_RECIPES", {})
     (tmp_path / "a_family_of_ours.py").write_text(FAMILY)
-    shipped_ones = set(catalog.recipes())
+    shipped_ones = set(catalog.list_recipes())
     catalog.add_module(importlib.import_module("a_family_of_ours"))
-    found = catalog.recipes()
+    found = catalog.list_recipes()
     assert set(found) - shipped_ones == {"our-0", "our-1", "our-2"}
     assert found["our-2"].__doc__ == "Several of a kind."
-    assert catalog.recipe("our-2", ["steps=7"]) == catalog.recipe("looped-parity", ["name=our-2", "seed=2", "steps=7"])
+    assert catalog.find_recipe("our-2", ["steps=7"]) == catalog.find_recipe(
+        "looped-parity", ["name=our-2", "seed=2", "steps=7"]
+    )
     with pytest.raises(lw.UsageError, match="did you mean our-1"):
-        catalog.recipe("our-1x")
+        catalog.find_recipe("our-1x")
     for name in ("math", "sys"):  # compiled or built-in modules have no source to register
         catalog.add_module(importlib.import_module(name))
 
 
 def test_recipes_that_differ_have_different_ids():
-    recipe = catalog.recipe("looped-parity")
+    recipe = catalog.find_recipe("looped-parity")
     changes = ["steps=7", "seed=1", "data_seed=1", "model.width=32", "ema=0.5", "optimizer.rate=0.1", "name=other"]
     assert len({recipe.id, *(recipe.change([change]).id for change in changes)}) == len(changes) + 1
 
 
 def test_a_study_lists_the_sizes_on_which_its_recipes_were_chosen():
-    notes = catalog.study("pairs").notes
+    notes = catalog.find_study("pairs").notes
     assert notes == "Chosen: looped-pairs, standard-pairs on 8, 12, 16, 24; other sizes are only reported."
-    assert catalog.study("controls").notes.startswith("Nothing was chosen by these figures.")
-    for study in map(catalog.study, catalog.studies()):
+    assert catalog.find_study("controls").notes.startswith("Nothing was chosen by these figures.")
+    for study in map(catalog.find_study, catalog.list_studies()):
         for sizes in (dict.fromkeys(recipe.chosen_on.sizes) for recipe in study.recipes):
             assert ", ".join(map(str, sizes)) in study.notes
 
@@ -160,7 +162,7 @@ def test_shipped_weights_reach_their_stored_scores(name):
     """Files of shipped weights hold the sizes on which the recipe was chosen. Either all scores are sealed with the
     digest of these weights, or none is."""
     weights, stored = load(name), Run.open(SHIPPED / name).rows("scores")
-    assert weights.recipe.chosen_on == catalog.recipe(name).chosen_on
+    assert weights.recipe.chosen_on == catalog.find_recipe(name).chosen_on
     assert RunFolder(SHIPPED / name).outline == build_outline(weights.recipe)  # quoted by model cards
     assert {row.get("sealed") for row in stored} in ({None}, {weights_digest(weights.model.state_dict())})
     rows = [row for row in stored if row["problems"] == "uniform"]
@@ -185,17 +187,17 @@ def test_the_shipped_looped_pairs_model_answers_long_sums():
 def test_cost_grows_with_the_model_and_the_lengths():
     """The cost with the curriculum ``Mastery`` is estimated as if lengths grew evenly during training."""
     small, large = (
-        measure_cost(catalog.recipe("looped-parity", [f"model.width={w}", "steps=100"]), 1) for w in (16, 64)
+        measure_cost(catalog.find_recipe("looped-parity", [f"model.width={w}", "steps=100"]), 1) for w in (16, 64)
     )
     assert small.parameters < large.parameters and small.operations < large.operations and large.minutes > 0
-    recipe = catalog.recipe("looped-parity", ["model.width=16", "steps=100"])
+    recipe = catalog.find_recipe("looped-parity", ["model.width=16", "steps=100"])
     list_part_kinds = lw.Uniform(1), lw.Mastery(20), lw.Uniform(20, bottom=20)
     short, grown, long = (count_operations(replace(recipe, lengths=lengths)) for lengths in list_part_kinds)
     assert 3 * short < grown < 0.7 * long
 
 
 def test_operations_of_a_recipe_are_measured_once_and_stored(runs, monkeypatch):
-    recipe, measured = catalog.recipe("looped-parity"), []
+    recipe, measured = catalog.find_recipe("looped-parity"), []
     runs.mkdir()
     monkeypatch.setattr(costs, "count_operations", lambda one: measured.append(one) or 2.0)
     for seed in (0, 1):
@@ -211,7 +213,7 @@ def test_operations_of_a_recipe_are_measured_once_and_stored(runs, monkeypatch):
 def test_cost_measured_on_fewer_rows_equals_the_cost_on_all_rows(loops):
     """All rows have the same length, and so the same cost."""
     changes = ["model.width=16", f"loops={loops}", "lengths=Uniform(top=4, bottom=4)", "batch=12", "hard=0"]
-    recipe = catalog.recipe("looped-parity", changes)
+    recipe = catalog.find_recipe("looped-parity", changes)
     whole = measure_cost(recipe, 1)
     for rows in (1, 3, 4, 12, 100):
         part = measure_cost(recipe, 1, rows=rows)
@@ -229,6 +231,6 @@ def test_a_bare_size_applies_to_all_axes_except_limited_ones(size, top, data):
     kept = min(size, short) if short < top else size
     assert replace(sums, lengths=lw.Curriculum(top, 5, most=(short, top))).sizes(size) == (kept, size)
     assert replace(sums, lengths=lw.Curriculum(top, 5, most=(top + 9, short))).sizes(size) == (size, kept)
-    products = catalog.recipe("paper-fop-loop-adaptive-multiplication")
+    products = catalog.find_recipe("paper-fop-loop-adaptive-multiplication")
     assert [products.sizes(size) for size in (1, 2, 11, 15)] == [(1, 1), (2, 2), (2, 11), (2, 15)]
     assert products.lengths.tops(2) == (2, 11)

@@ -56,9 +56,9 @@ def find_named_lines(axes):
     return {line.get_label(): line for line in axes.lines if not line.get_label().startswith("_")}
 
 
-@pytest.mark.parametrize("name", sorted(catalog.studies()))
+@pytest.mark.parametrize("name", sorted(catalog.list_studies()))
 def test_curves_of_a_study_differ_in_colour_or_dash(name):
-    study = catalog.study(name, **({"tasks": "all"} if name in ("looped", "controls") else {}))
+    study = catalog.find_study(name, **({"tasks": "all"} if name in ("looped", "controls") else {}))
     for panel in study.panels:
         assert panel.highlight in ("", *(one.name for one in panel.recipes))
         for part in split_panels(build_study_curves(panel), panel.highlight)[0]:

@@ -185,7 +185,7 @@ def test_the_command_draws_runs_and_published_results_together(folders, tmp_path
 def test_the_matrix_of_a_study_keeps_columns_that_were_published_earlier(folders, tmp_path):
     for name in ("Parity", "even-pairs"):
         assert command("report", folders[0], "--out", tmp_path / "formal" / name, "--quiet").returncode == 0
-    study = catalog.study("formal", tasks="even-pairs", methods="lstm")
+    study = catalog.find_study("formal", tasks="even-pairs", methods="lstm")
     assert [run.outline.name for run in _read_runs_of_other_tasks(tmp_path / "formal", study)] == ["lstm-EvenPairs"]
     assert _read_runs_of_other_tasks(tmp_path / "none", study) == []
 

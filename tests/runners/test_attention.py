@@ -179,7 +179,7 @@ def test_key_lists_longer_than_the_limit_are_not_built():
 
 
 def test_looped_addition_uses_sparse_keys():
-    recipe = catalog.recipe("looped-addition")
+    recipe = catalog.find_recipe("looped-addition")
     batch, loops = data.draw_batch(recipe, recipe.steps // 2)
     assert isinstance(_PreparedBatch.build(recipe.build(), batch.inputs, loops).pattern, SparseKeys)
     dropping = replace(recipe, model=replace(recipe.model, dropout=0.1))  # dropout draws over all keys

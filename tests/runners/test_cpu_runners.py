@@ -356,7 +356,7 @@ def test_positions_are_dropped_once_they_are_no_longer_needed(positions, expecte
     "name", ["fop-loop-adaptive-parity", "looped-addition", "looped-binary-sum", "paper-fop-loop-adaptive-parity"]
 )
 def test_a_training_step_equals_that_of_the_plain_runner(name):
-    recipe = replace(catalog.recipe(name), lengths=lw.Uniform(6), batch=12)
+    recipe = replace(catalog.find_recipe(name), lengths=lw.Uniform(6), batch=12)
     model = recipe.build().double()
     batch, loops = data.draw_batch(recipe, 3)
     assert type(cpu.choose_runner(model)).__name__ == "PackedTransformer"

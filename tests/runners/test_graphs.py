@@ -48,7 +48,7 @@ from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("fast_runners")
 # A batch of several optimizer steps is not captured as one.
-NAMES = sorted(name for name in SHIPPED_SPECS.values() if not catalog.recipe(name).objective.takes_several_steps)
+NAMES = sorted(name for name in SHIPPED_SPECS.values() if not catalog.find_recipe(name).objective.takes_several_steps)
 ALL = [*dict.fromkeys([*SHIPPED_SPECS, *MODELS])] if LONG else [*FEW_SPECS, *FEW_MODELS[:8]]
 
 

@@ -201,7 +201,7 @@ REPRODUCE_COMMAND = ["reproduce", "pairs", "--stack", "--samples", 4, "--jobs", 
 
 def use_tiny_study(monkeypatch, recipe):
     study = lw.Study("Tiny", (lw.Panel("Tiny", (recipe,), sizes=(3,)),))
-    monkeypatch.setattr(catalog, "study", lambda *_, **__: study)
+    monkeypatch.setattr(catalog, "find_study", lambda *_, **__: study)
     monkeypatch.setattr(reproduce, "_publish", lambda *_: 0)
 
 

@@ -21,7 +21,7 @@ from lengthwise.runs.folder import SHIPPED, InquiryFolder, RunFolder, list_shipp
 @pytest.fixture
 def run():
     """Return a run with scores and losses, as after training, on a task with two axes, one of them limited."""
-    recipe = catalog.recipe("looped-multiplication", ["seed=1", "stopping=MaxConfidence(extra=3)"])
+    recipe = catalog.find_recipe("looped-multiplication", ["seed=1", "stopping=MaxConfidence(extra=3)"])
     run = Run.of(recipe)
     score = Score("multiplication", run.folder.name, recipe.stopping.name, "uniform", (2, 2), 500, 1.0, 1.0, 1.0, 4.0)
     run.append("scores", score.row() | {"seed": 0})
@@ -33,7 +33,7 @@ def run():
 @pytest.fixture
 def inquiry():
     """Return the results of a language model, with one score."""
-    inquiry = InquiryRun.of(Inquiry("http://x/v1", "org/model", catalog.task("multiplication"), "Well?", seed=3))
+    inquiry = InquiryRun.of(Inquiry("http://x/v1", "org/model", catalog.find_task("multiplication"), "Well?", seed=3))
     score = Score("multiplication", "org/model", "", "uniform", (2, 2), 100, 0.5, 0.5, 0.5, 0.0)
     inquiry.append("scores", score.row() | {"seed": 3, "asked": 100, "chatter": 0})
     return inquiry

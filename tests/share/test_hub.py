@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from conftest import command
 
-from lengthwise.api.catalog import recipe
+from lengthwise.api.catalog import find_recipe
 from lengthwise.base.errors import UsageError
 from lengthwise.base.results import Score
 from lengthwise.report.card import model_card
@@ -270,7 +270,7 @@ def test_a_model_card_lists_controls_and_starts_with_yaml(tmp_path):
 
 
 def test_a_model_card_ignores_families_that_were_measured_alone():
-    run = Run.of(recipe("looped-parity"))
+    run = Run.of(find_recipe("looped-parity"))
     for problems, size, how in (("runs", 8, {"family": "alone"}), ("runs", 12, {}), ("ones", 12, {})):
         row = Score("parity", "w", "Oracle", problems, (size,), 100, 0.5, 0.5, 0.5, 8.0).row()
         run.append("scores", row | how)

@@ -38,11 +38,11 @@ def test_all_tasks_and_architectures_share_one_training_protocol():
         assert max(counts) < 1.1 * min(counts)
         lengths = recipes[0].lengths
         assert 38 <= symbols * lengths.top <= 40 and lengths.grow == 1.5 and lengths.start >= problems.smallest
-    study = catalog.study("formal")
+    study = catalog.find_study("formal")
     assert study.matrix and [panel.name for panel in study.panels] == [*TASKS]
     assert study.panels[0].sizes == (40, 128, 256)
     assert {len(panel.recipes) for panel in study.panels} == {len(ARCHITECTURES)}
-    assert catalog.study("formal", scale="paper").recipes[0].steps == 10_000
+    assert catalog.find_study("formal", scale="paper").recipes[0].steps == 10_000
 
 
 def test_a_user_s_mixer_and_task_are_added_to_the_study(tmp_path, monkeypatch):
@@ -64,7 +64,7 @@ def test_training_words_of_any_task_have_at_most_forty_symbols(task, top):
 
 
 def test_with_the_suffix_families_half_of_the_training_rows_are_from_families():
-    uniform, half = catalog.study("formal", tasks="parity", methods="lstm,lstm-families").recipes
+    uniform, half = catalog.find_study("formal", tasks="parity", methods="lstm,lstm-families").recipes
     assert uniform == formal_recipe("parity", "lstm")
     changes = {"name": "formal-parity-lstm-families", "families": 0.5, "chosen_on": ChosenOn((40,))}
     assert half == dataclasses.replace(uniform, **changes)
@@ -72,6 +72,6 @@ def test_with_the_suffix_families_half_of_the_training_rows_are_from_families():
 
 def test_unknown_rows_and_columns_are_refused_and_the_known_ones_listed():
     with pytest.raises(UsageError, match=r"'mamba' is neither one of attention, rope, .* nor the class of a mixer"):
-        catalog.study("formal", methods="mamba")
+        catalog.find_study("formal", methods="mamba")
     with pytest.raises(UsageError, match=r"'partiy' is neither .* nor the class of a task \(did you mean Parity"):
-        catalog.study("formal", tasks="partiy")
+        catalog.find_study("formal", tasks="partiy")

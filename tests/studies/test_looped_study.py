@@ -107,7 +107,7 @@ def test_paper_scale_recipes_have_the_settings_of_the_paper(task):
     sizes = (2, 5)[-len(tops) :]
     problems = data.draw_fresh_problems(recipe.task, sizes, 3, seed=0)
     assert recipe.loops.planned(problems.rounds).tolist() == [rounds(*sizes)] * 3
-    (panel,) = catalog.study("looped", tasks=task, scale="paper").panels
+    (panel,) = catalog.find_study("looped", tasks=task, scale="paper").panels
     assert panel.sizes == (tested,)
 
 
@@ -116,16 +116,16 @@ def test_paper_scale_recipes_have_the_settings_of_the_paper(task):
 
 def test_chosen_tasks_and_methods_become_panels_and_recipes_in_order():
     """The cpu scale has one more method: our own looped models, trained on the same tasks."""
-    panels = catalog.study("looped", tasks="all").panels
+    panels = catalog.find_study("looped", tasks="all").panels
     assert [panel.name for panel in panels] == list(PUBLISHED)
     for panel in panels:
         *published, ours = panel.recipes
         assert [recipe.name for recipe in published] == [f"{method}-{panel.name}" for method in METHODS]
-        assert ours.name in (f"looped-{panel.name}", "short-binary-sum") and catalog.recipe(ours.name) == ours
+        assert ours.name in (f"looped-{panel.name}", "short-binary-sum") and catalog.find_recipe(ours.name) == ours
         assert (ours.task, ours.tops) == (published[0].task, published[0].tops)
-    chosen = catalog.study("looped", tasks="copy,parity", methods="fop,ntp")
+    chosen = catalog.find_study("looped", tasks="copy,parity", methods="fop,ntp")
     assert [recipe.name for recipe in chosen.recipes] == ["fop-copy", "ntp-copy", "fop-parity", "ntp-parity"]
-    paper = catalog.study("looped", tasks="all", scale="paper")
+    paper = catalog.find_study("looped", tasks="all", scale="paper")
     assert [panel.name for panel in paper.panels] == list(PUBLISHED)
     assert {recipe.steps for recipe in paper.recipes} == {100_000}
 
@@ -133,7 +133,7 @@ def test_chosen_tasks_and_methods_become_panels_and_recipes_in_order():
 @pytest.mark.parametrize("scale", SETTINGS)
 def test_panels_measure_curves_and_stop_adaptive_methods_also_by_confidence(scale):
     methods = [*METHODS, *(["looped"] if scale == "cpu" else [])]  # the last is our own model
-    for panel in catalog.study("looped", tasks=",".join(SETTINGS[scale]), scale=scale).panels:
+    for panel in catalog.find_study("looped", tasks=",".join(SETTINGS[scale]), scale=scale).panels:
         top, further = panel.recipes[0].lengths.top, 30 if panel.name in ("multiplication", "unique-set") else 20
         assert panel.curve == tuple(range(1, 3 * top + 1))
         both = MaxConfidence(further), MaxConfidence(further, per="batch")
@@ -300,7 +300,7 @@ def test_new_seeds_and_methods_are_published_with_earlier_ones(small_recipe, tmp
     def reproduce(methods, seed, **changed):
         recipes = [replace(small_recipe, name=f"{name}-parity", **changed) for name in methods]
         panel = lw.Panel("Tiny", tuple(recipes), (3,), name="parity", further_rules=(MaxConfidence(),))
-        monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", (panel,)))
+        monkeypatch.setattr(catalog, "find_study", lambda *_, **__: lw.Study("Tiny", (panel,)))
         monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / f"runs-{seed}"))  # a folder without the earlier weights
         words = ["--seed", seed, "--samples", 4, "--out", tmp_path / "out", "--quiet"]
         assert run_command("reproduce", "looped", *words)[0] == 0
@@ -330,7 +330,7 @@ def test_panels_with_the_same_methods_are_also_drawn_in_one_overview(small_recip
     for name in ("parity", "twin"):
         recipes = replace(small_recipe, name=f"tiny-a-{name}"), replace(small_recipe, name=f"tiny-b-{name}", seed=1)
         panels.append(lw.Panel(name, recipes, (2, 3), name=name))
-    monkeypatch.setattr(catalog, "study", lambda *_, **__: lw.Study("Tiny", tuple(panels), highlight="b"))
+    monkeypatch.setattr(catalog, "find_study", lambda *_, **__: lw.Study("Tiny", tuple(panels), highlight="b"))
     code, out, _ = run_command("reproduce", "looped", "--samples", 4, "--out", tmp_path / "out", "--quiet", "--json")
     assert code == 0
     assert str(tmp_path / "out" / "overview.png") in json.loads(out)["files"]
@@ -611,7 +611,7 @@ def test_operations_and_weights_of_the_paper_s_recipes_follow_from_their_depth()
 
 @pytest.mark.parametrize("task", ["parity", "addition", "abacus", "published-parity", "published-binary-sum"])
 def test_an_ablation_differs_from_the_first_recipe_in_one_setting(task):
-    first, *others = catalog.study("ablations", tasks=task).recipes
+    first, *others = catalog.find_study("ablations", tasks=task).recipes
 
     def list_changes(part, base):
         return {name for name, value in vars(part).items() if value != getattr(base, name)} - {"name", "chosen_on"}
@@ -623,7 +623,7 @@ def test_an_ablation_differs_from_the_first_recipe_in_one_setting(task):
 
 
 def test_flipped_copy_takes_two_loops_per_bit():
-    for recipe in catalog.study("ablations", tasks="flipped-copy").recipes:
+    for recipe in catalog.find_study("ablations", tasks="flipped-copy").recipes:
         problems = recipe.task.parse("10110")
         assert recipe.loops.planned(problems.rounds).tolist() == [10]
         assert recipe.task.format(problems.answer[0]) == "01001"

@@ -59,7 +59,7 @@ def is_mask(index):
 def build_small_recipe(name):
     """Return a small version of a shipped recipe, with the same kind of model and objective, and with short
     problems."""
-    recipe = catalog.recipe(name)
+    recipe = catalog.find_recipe(name)
     bottom = max(recipe.task.smallest, min(recipe.lengths.bottom, 4))
     lengths = lw.Uniform(top=bottom + 1, bottom=bottom)
     model = shrink_spec(recipe.model)
@@ -79,7 +79,7 @@ def build_meta_trainer(recipe):
 
 def list_part_kinds(name):
     """Return the kinds of the parts in a recipe's model, objective and layout, which may read from the device."""
-    recipe = catalog.recipe(name)
+    recipe = catalog.find_recipe(name)
     text = json.dumps([fields.encode(part) for part in (recipe.model, recipe.objective, recipe.layout)])
     return {*re.findall(r'"kind": "(\w+)"', text)}
 
@@ -92,7 +92,7 @@ RECIPE_NAMES = sorted(SHIPPED_SPECS.values())
 TRANSFORMER_RECIPES = [
     name
     for name in RECIPE_NAMES
-    if isinstance(catalog.recipe(name).model, lw.Transformer) and not re.search("formal|exact-parity|sudoku", name)
+    if isinstance(catalog.find_recipe(name).model, lw.Transformer) and not re.search("formal|exact-parity|sudoku", name)
 ]
 FEW_RECIPES = choose_covering({name: list_part_kinds(name) for name in TRANSFORMER_RECIPES})
 

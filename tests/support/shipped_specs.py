@@ -36,7 +36,7 @@ def list_shipped_specs():
     """Return the shipped recipes' distinct pairs of a shrunk model specification and ``causal``, each with the name of
     one such recipe."""
     models, found = {}, {}
-    for name, make in catalog.recipes().items():
+    for name, make in catalog.list_recipes().items():
         recipe = make()
         models.setdefault((recipe.model, recipe.layout.causal), name)
     for (model, causal), name in models.items():
@@ -67,4 +67,4 @@ def run_plain(spec, causal):
     return compute_gradients(compute_all_logits(Plain(model), build_rows(LENGTHS, width=12), LOOPS), model)
 
 
-RECIPE = catalog.recipe("looped-parity", ["batch=6", "model.width=8", "model.heads=2", "lengths.top=5"])
+RECIPE = catalog.find_recipe("looped-parity", ["batch=6", "model.width=8", "model.heads=2", "lengths.top=5"])

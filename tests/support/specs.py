@@ -23,8 +23,8 @@ FIELD_VALUES = {tuple[int, ...]: (3,), int: 1, str: "x", Position: RoPE()}  # fo
 
 
 def list_parts(kind):
-    """Return a default instance of each of the package's classes of a kind (a key of ``catalog.parts()``)."""
-    known = [cls for cls in catalog.parts()[kind].values() if cls.__module__.startswith("lengthwise.")]
+    """Return a default instance of each of the package's classes of a kind (a key of ``catalog.list_parts()``)."""
+    known = [cls for cls in catalog.list_parts()[kind].values() if cls.__module__.startswith("lengthwise.")]
     return [build_default(cls) for cls in known if cls is not lw.File]  # File has its own tests
 
 

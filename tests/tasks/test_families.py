@@ -81,7 +81,7 @@ def test_shipped_weights_count_ones_past_powers_of_two(name):
 
 @pytest.fixture(scope="module")
 def untrained_weights():
-    recipe = catalog.recipe("looped-binary-sum", ["model.width=8", "model.layers=1"])
+    recipe = catalog.find_recipe("looped-binary-sum", ["model.width=8", "model.layers=1"])
     return Weights("untrained", recipe, recipe.build().eval())
 
 
@@ -109,7 +109,7 @@ def test_a_family_is_neither_measured_nor_drawn_at_sizes_below_its_smallest(untr
         ('["runz"]', r"binary-sum has no family 'runz' \(did you mean runs\?\)"),
     ):
         with pytest.raises(lw.UsageError, match=message):
-            catalog.recipe("short-binary-sum", [f"family_names={names}"])
+            catalog.find_recipe("short-binary-sum", [f"family_names={names}"])
 
 
 def draw_operands(task, name, size, count=200):
@@ -205,7 +205,7 @@ def test_parentheses_are_as_deep_as_the_size_allows_or_one_level_less(write_expr
 def test_a_task_of_one_symbol_has_one_family_and_can_be_attacked():
     unary = type("_Unary", (lw.Copy,), {"symbols": ("x",)})
     small = ["model.width=8", "model.layers=1", "family_names=()", "families=0"]
-    recipe = catalog.recipe("looped-copy", small).change([], task=unary())
+    recipe = catalog.find_recipe("looped-copy", small).change([], task=unary())
     assert [(family.name, family.about) for family in recipe.task.families] == [
         ("one-symbol", "Rows of one repeated symbol.")
     ]

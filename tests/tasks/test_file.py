@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from task_cases import assert_laws
 
 import lengthwise as lw
-from lengthwise.api.catalog import recipe as find
+from lengthwise.api.catalog import find_recipe
 from lengthwise.cli import entry
 from lengthwise.evaluation.attack import attack
 from lengthwise.evaluation.families import all_problems
@@ -29,7 +29,7 @@ from lengthwise.training.trainer import try_training
 from lengthwise.training.validation import Validator
 
 CPU = torch.device("cpu")
-RECIPE = find("fop-loop-adaptive-copy")
+RECIPE = find_recipe("fop-loop-adaptive-copy")
 
 
 def write_rows(path, rows):

@@ -26,7 +26,7 @@ EXPECTED_NAMES = "name a module of your own, e.g. own_task for own_task.py, or a
 NEITHER = f"neither in {EXAMPLES} nor among the installed packages"
 # ``ExternalModule`` stands for a module passed in from Python and cannot be built without one. Tasks and layouts are
 # tested by their laws in many variants in their own tests.
-PARTS = [(kind, part) for kind in catalog.parts() for part in list_parts(kind) if type(part) is not ExternalModule]
+PARTS = [(kind, part) for kind in catalog.list_parts() for part in list_parts(kind) if type(part) is not ExternalModule]
 TESTED_ELSEWHERE = {"tasks", "layouts"}
 
 

@@ -138,7 +138,7 @@ Input = tuple[str, Callable[[], Any]]
 
 def draw_overrides(workspace: Workspace, rng: random.Random) -> Input:
     """Return a name that lists changes of a recipe, and a call of ``try_training`` with the changed recipe."""
-    parts = catalog.parts()
+    parts = catalog.list_parts()
     fields = list(_list_field_paths(encode(build_base_recipe())))
     changes = []
     for _ in range(rng.choice([1, 1, 2, 3])):
@@ -169,7 +169,7 @@ def draw_calls(workspace: Workspace, rng: random.Random) -> Input:
     def vary(**values: Any) -> dict[str, Any]:
         return {name: draw_object() if rng.random() < 0.4 else value for name, value in values.items()}
 
-    kind = rng.choice([kind for kinds in catalog.parts().values() for kind in kinds.values()])
+    kind = rng.choice([kind for kinds in catalog.list_parts().values() for kind in kinds.values()])
     chosen = {field.name: draw_object() for field in dataclasses.fields(kind) if rng.random() < 0.6}
     needed = {f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING}
     name, given = rng.choice(dataclasses.fields(Recipe)).name, draw_object()

@@ -68,7 +68,7 @@ def test_recomputed_parts_draw_dropout_on_their_device(monkeypatch):
 
 @pytest.mark.parametrize("kernel", [SDPBackend.FLASH_ATTENTION, SDPBackend.MATH])
 def test_the_attention_kernel_does_not_change_the_count_of_operations(kernel):
-    weights, recipe = load("gpt-small"), replace(catalog.recipe("abacus-positions-nope"), batch=8)
+    weights, recipe = load("gpt-small"), replace(catalog.find_recipe("abacus-positions-nope"), batch=8)
     with sdpa_kernel(kernel):
         found = verification.count_operations(weights, (20,)), cost.count_operations(recipe, 2, 1)
     width, layers, positions = weights.recipe.model.width, weights.recipe.model.layers, 20
@@ -160,7 +160,7 @@ def test_each_process_has_its_own_gpu(monkeypatch):
 
 
 def test_checkpoints_sent_between_processes_leave_out_the_best_weights():
-    recipe = replace(build_small_recipe("looped-parity"), watch=catalog.recipe("looped-parity").watch, keep="best")
+    recipe = replace(build_small_recipe("looped-parity"), watch=catalog.find_recipe("looped-parity").watch, keep="best")
     first, other = (Trainer(recipe, torch.device("cpu")) for _ in range(2))
     first.advance()
     first.validator.best = {"merit": 1.0, "step": 1, "weights": first.model.state_dict()}

@@ -162,11 +162,12 @@ def test_a_fixed_set_that_leaves_no_validation_problems_is_refused_before_traini
 @pytest.mark.parametrize("kind", ["Abacus", "Coupling"])
 def test_digit_positions_beyond_the_table_are_refused_before_training(kind):
     words = [f"model.positions=({kind}(offset=100),)", "watch.every=0", "keep=last"]
-    recipe = catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=20,every=300)"])
+    recipe = catalog.find_recipe("abacus-addition", [*words, "lengths=Curriculum(top=20,every=300)"])
     try_training(recipe, torch.device("cpu"))
     with pytest.raises(lw.UsageError, match=r"does not fit the table of 128: .* or a smaller offset"):
         try_training(
-            catalog.recipe("abacus-addition", [*words, "lengths=Curriculum(top=30,every=300)"]), torch.device("cpu")
+            catalog.find_recipe("abacus-addition", [*words, "lengths=Curriculum(top=30,every=300)"]),
+            torch.device("cpu"),
         )
 
 

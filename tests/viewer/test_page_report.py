@@ -201,7 +201,7 @@ def test_lists_in_a_card_are_shown_as_text(pages):
 
 
 def test_loops_measured_twice_are_drawn_once(tmp_path):
-    run = Run.of(catalog.recipe("looped-parity"))
+    run = Run.of(catalog.find_recipe("looped-parity"))
     where = {"mean": 2.0, "low": 2.0, "high": 2.0, "exact": 1.0}
     chosen = dict.fromkeys(("oracle", "batch", "example"), where)
     for count, exact in ((16, 0.5), (8, 0.25)):
@@ -213,7 +213,7 @@ def test_loops_measured_twice_are_drawn_once(tmp_path):
 
 
 def test_a_page_of_results_includes_language_models(tmp_path):
-    inquiry = Inquiry.of("http://localhost/v1", "some-model", catalog.task("parity"))
+    inquiry = Inquiry.of("http://localhost/v1", "some-model", catalog.find_task("parity"))
     asked = InquiryRun.of(inquiry, tmp_path / "asked")
     wanted = draw_items(inquiry, [3], 2)
     replies = {item.prompt: judge_reply(inquiry.task, item.right, item.right) for item in wanted}
@@ -226,7 +226,7 @@ def test_a_page_of_results_includes_language_models(tmp_path):
 
 @pytest.mark.usefixtures("blank_figures")
 def test_runs_that_differ_only_in_a_seed_have_separate_lines(tmp_path):
-    runs = [Run.of(replace(catalog.recipe("looped-parity"), seed=seed, data_seed=data)) for seed, data in SEEDS]
+    runs = [Run.of(replace(catalog.find_recipe("looped-parity"), seed=seed, data_seed=data)) for seed, data in SEEDS]
     part, ends = {"low": 0, "high": 2, "count": 10}, {"early": 0, "late": 0, "right": 0}
     rule = runs[0].outline.stopping
     row = {"task": "parity", "stopping": rule, "problems": "uniform", "sizes": [8], "seed": 0, "first_wrong": {}}

@@ -23,7 +23,7 @@ OWN = "looped-parity", ["model.positions=RoPE", "model.width=8", "model.heads=2"
 
 
 def build_untrained_weights():
-    recipe = catalog.recipe(*OWN)
+    recipe = catalog.find_recipe(*OWN)
     torch.manual_seed(0)
     return Weights("mine", recipe, recipe.build().eval())
 

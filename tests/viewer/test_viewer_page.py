@@ -63,7 +63,7 @@ FURTHER = {"framed": [f"model.positions={OTHERS}"]}
 
 def build_random_weights(form):
     name, *changes = FORMS[form].split()
-    recipe = catalog.recipe(name, changes + FURTHER.get(form, []))
+    recipe = catalog.find_recipe(name, changes + FURTHER.get(form, []))
     torch.manual_seed(0)
     model = recipe.build().eval()
     for part in model.parameters():  # so that biases and encodings that start at zero matter
@@ -115,7 +115,7 @@ def test_programs_give_the_same_states_in_a_page_as_in_python(no_type_checks):
 def find_recipe(task):
     """Return a recipe for this task; the recipe defines the sizes."""
     name = "looped-multiplication" if "*" in task.signs else "looped-parity"
-    return dataclasses.replace(catalog.recipe(name), task=task)
+    return dataclasses.replace(catalog.find_recipe(name), task=task)
 
 
 @node
@@ -177,7 +177,7 @@ def test_every_script_is_valid_javascript():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_model_that_a_page_can_compute_is_exported(name):
-    assert not find_export_obstacle(catalog.recipe(name), 1)
+    assert not find_export_obstacle(catalog.find_recipe(name), 1)
     if LONG or name in SHIPPED[:2]:
         weights = load(name)
         held = export_model(weights)
@@ -201,12 +201,12 @@ REFUSED = {
 
 @pytest.mark.parametrize(("name", "changes"), REFUSED.items())
 def test_unsupported_models_are_refused_in_one_line(name, changes):
-    obstacle = find_export_obstacle(catalog.recipe(name, changes), 1)
+    obstacle = find_export_obstacle(catalog.find_recipe(name, changes), 1)
     assert obstacle.startswith("it ") and "\n" not in obstacle
 
 
 def test_models_with_too_many_parameters_are_refused():
-    obstacle = find_export_obstacle(catalog.recipe("looped-pairs"), MAX_PARAMETERS + 1)
+    obstacle = find_export_obstacle(catalog.find_recipe("looped-pairs"), MAX_PARAMETERS + 1)
     assert obstacle == "1,000,001 parameters are more than 1,000,000"
 
 
@@ -287,6 +287,6 @@ IMPOSSIBLE = {"stopping=MaxConfidence(per=batch)": "batch", "model.positions=(Le
 
 @pytest.mark.parametrize(("change", "reason"), IMPOSSIBLE.items())
 def test_a_page_is_built_even_if_the_search_for_failures_is_impossible(change, reason):
-    recipe = catalog.recipe("looped-parity", [change])
+    recipe = catalog.find_recipe("looped-parity", [change])
     found = viewer.model_data(Weights("mine", recipe, recipe.build()))
     assert found["searched"].startswith("No attack: ") and reason in found["searched"] and found["examples"]
