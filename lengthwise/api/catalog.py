@@ -36,7 +36,7 @@ _BASES = (Task, Layout, Lengths, Loops, Source, ModelSpec, Position, MixerSpec, 
 PARTS = {kind: next(base for base in _BASES if base.__name__ == name) for kind, name in sources.BASES.items()}
 
 
-def parts() -> dict[str, dict[str, type[Config]]]:
+def list_parts() -> dict[str, dict[str, type[Config]]]:
     """Return the classes of parts of recipes by kind and name, including those of imported user modules."""
     import_parts()
     return {name: find_part_classes(base) for name, base in PARTS.items()}
@@ -76,31 +76,31 @@ _OWN_RECIPES: dict[str, Callable[[], Recipe]] = {}
 _OWN_STUDIES: dict[str, Callable[..., Study]] = {}
 
 
-def recipes() -> dict[str, Callable[[], Recipe]]:
+def list_recipes() -> dict[str, Callable[[], Recipe]]:
     """Return the functions that build recipes, by recipe name. A function in ``recipes/`` returns one recipe, or a
     family, which is a dictionary of several recipes by name."""
-    return _shipped_recipes() | _OWN_RECIPES
+    return _find_shipped_recipes() | _OWN_RECIPES
 
 
 @cache
-def _shipped_recipes() -> dict[str, Callable[[], Recipe]]:
+def _find_shipped_recipes() -> dict[str, Callable[[], Recipe]]:
     return _find_recipes(import_folder("recipes"))
 
 
-def studies() -> dict[str, Callable[..., Study]]:
+def list_studies() -> dict[str, Callable[..., Study]]:
     """Return the functions that build studies, by study name."""
-    return _shipped_studies() | _OWN_STUDIES
+    return _find_shipped_studies() | _OWN_STUDIES
 
 
 @cache
-def _shipped_studies() -> dict[str, Callable[..., Study]]:
+def _find_shipped_studies() -> dict[str, Callable[..., Study]]:
     return _find_functions(import_folder("studies"), Study)
 
 
 def add_module(module: ModuleType) -> None:
     """Register the recipes and studies of a user's own module; its classes are registered by the import itself. Raises
     UsageError if a name is taken."""
-    parts()  # raises UsageError for names of the package's parts
+    list_parts()  # raises UsageError for names of the package's parts
     for base in PARTS.values():
         defined = {cls for cls in iterate_subclasses(base) if cls.__module__ == module.__name__}
         for other in {*iterate_subclasses(base)} - defined:
@@ -111,8 +111,8 @@ def add_module(module: ModuleType) -> None:
                 raise UsageError(f"{other.__name__}: {modules} each define it: rename one")
     recipes, studies = _find_recipes([module]), _find_functions([module], Study)
     # A module without recipes does not wait for the package's recipes to be built.
-    taken = [name for name in recipes if name in _shipped_recipes()]
-    if taken := taken + [name for name in studies if name in _shipped_studies()]:
+    taken = [name for name in recipes if name in _find_shipped_recipes()]
+    if taken := taken + [name for name in studies if name in _find_shipped_studies()]:
         raise UsageError(f"{module.__name__}: the package has a recipe or study called {taken[0]}: rename yours")
     _OWN_RECIPES.update(recipes)
     _OWN_STUDIES.update(studies)
@@ -125,7 +125,7 @@ def find_definitions(
     module: ModuleType,
 ) -> tuple[list[type[Config]], dict[str, Callable[[], Recipe]], dict[str, Callable[..., Study]]]:
     """Return the parts, recipes and studies that a user's own module defines."""
-    kinds = [*parts().values(), find_part_classes(Schedule)]
+    kinds = [*list_parts().values(), find_part_classes(Schedule)]
     classes = [cls for classes in kinds for cls in classes.values() if cls.__module__ == module.__name__]
     return classes, _find_recipes([module]), _find_functions([module], Study)
 
@@ -172,18 +172,18 @@ def _find_by_name(kind: str, name: str, candidates: dict[str, Any]) -> Any:
     return candidates[name]
 
 
-def recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
+def find_recipe(name: str, changes: Iterable[str] = ()) -> Recipe:
     """Return a recipe by its name, with ``name=value`` changes."""
-    build_recipe = _find_by_name("recipe", name, recipes())
+    build_recipe = _find_by_name("recipe", name, list_recipes())
     built = _call_function(f"recipe {name}", build_recipe, is_own=name in _OWN_RECIPES)
     if not isinstance(built, Recipe):
         raise UsageError(f"recipe {name}: its function must return a recipe, not {quote_value(built)}")
     return built.change(changes)
 
 
-def study(name: str, **choices: Any) -> Study:
+def find_study(name: str, **choices: Any) -> Study:
     """Return a study by its name; ``choices`` are arguments of its function."""
-    function = _find_by_name("study", name, studies())
+    function = _find_by_name("study", name, list_studies())
     parameters = inspect.signature(function).parameters
     for choice in choices:
         if choice not in parameters:
@@ -207,14 +207,14 @@ def _call_function(description: str, function: Callable[[], Any], *, is_own: boo
         raise UsageError(f"{description}: {describe_user_error(error)}") from error
 
 
-def task(name: str, changes: Iterable[str] = ()) -> Task:
+def find_task(name: str, changes: Iterable[str] = ()) -> Task:
     """Return a task by its name in the shell (``addition``) or as text (``Addition(base=2)``), with ``name=value``
     changes to its fields."""
     import_parts()
     if isinstance(name, str) and "(" in name:
         return fields.override(fields.decode(Task, name, "task"), changes)
     tasks = {to_kebab_case(kind): cls for kind, cls in find_part_classes(Task).items()}
-    if isinstance(name, str) and name not in tasks and name in recipes():
-        raise UsageError(f"{name} is a recipe; its task is {recipe(name).task.name}")
+    if isinstance(name, str) and name not in tasks and name in list_recipes():
+        raise UsageError(f"{name} is a recipe; its task is {find_recipe(name).task.name}")
     cls = _find_by_name("task", name, tasks)
     return build(cls, changes)
