@@ -137,7 +137,7 @@ def attack(
 
 def _choose_sizes(recipe: Recipe, sizes: Sequence[AnySize] | None) -> list[tuple[int, ...]]:
     top, smallest = recipe.lengths.top, max(recipe.task.smallest, recipe.lengths.bottom)
-    test = recipe.task.part("test")
+    test = recipe.task.select_part("test")
     if sizes is None and test.is_collection and (listed := test.listed_sizes):
         sizes = [size for size in listed if size <= top * 3 // 2] or listed[:1]
     usual = [max(smallest, top // 2), top, max(top, min(top * 3 // 2, recipe.task.largest or top * 3 // 2))]
@@ -153,7 +153,7 @@ def _generate_candidates(
     """Yield groups of problems to try, each with its origin, until no new problem is found: initial problems of each
     size, all problems of the shortest sizes, then mutations of problems in ``history``."""
     task, draw, max_sizes = recipe.task, stream(seed, "attack", recipe.task.name), torch.tensor(sizes).amax(0)
-    if (collected := task.part("test")).is_collection:  # there are no other problems
+    if (collected := task.select_part("test")).is_collection:  # there are no other problems
         yield from ((problems, "every") for size in sizes if (problems := collected.enumerate(size, sys.maxsize)))
         return
     origins = {"uniform": 2 * INITIAL_PROBLEMS} | {family.name: INITIAL_PROBLEMS for family in task.families}

@@ -120,7 +120,7 @@ def _problems_by_family(
 
 def all_problems(recipe: Recipe, size: tuple[int, ...], samples: int = 100) -> Problems | None:
     """Return all test problems of a size; None if the size has no problems, or more than ``MAX_ENUMERATED`` allows."""
-    problems = recipe.task.part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
+    problems = recipe.task.select_part("test").enumerate(size, MAX_ENUMERATED * samples // 100)
     if problems is None:
         return None
     problems = select_part(choose_source(recipe.task, recipe.source), "test", problems)

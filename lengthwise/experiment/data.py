@@ -68,7 +68,7 @@ def _draw_problems(
 ) -> Problems:
     """Draw ``count`` problems of the sizes at ``curriculum_step``: with ``family_generator`` the recipe's fraction of
     problems from families, with ``generator`` the others."""
-    family_count, task = round(recipe.families * count), recipe.task.part(purpose)
+    family_count, task = round(recipe.families * count), recipe.task.select_part(purpose)
     rows, hard = count - family_count, round(recipe.hard * count)
     parts = [recipe.lengths.problems(task, curriculum_step, rows, generator, hard=min(hard, rows))] if rows else []
     if family_count:  # their sizes have the same distribution as the others'
@@ -100,7 +100,7 @@ def fixed_set(task: Task, lengths: Lengths, source: Finite) -> Problems:
         earlier, chunks = different, max(1, count)  # double the number drawn each time, since all are sorted each time
         for _ in range(chunks):
             draw = stream(source.seed, "set", task.name, count)
-            drawn = lengths.problems(task.part("train"), 0, PROBLEMS_PER_CHUNK, draw)
+            drawn = lengths.problems(task.select_part("train"), 0, PROBLEMS_PER_CHUNK, draw)
             drawn = select_part(choose_source(task, source), "train", drawn)
             problem_sets.append(drawn.to_smallest_type(len(task.symbols)))
             count += 1
@@ -175,7 +175,7 @@ def draw_fresh_problems(
     if count < 1:
         raise UsageError(f"count must be 1 or more, not {count}")
     purpose: Purpose = "test" if step is None else "validation"
-    task, source = task.part(purpose), choose_source(task, source)
+    task, source = task.select_part(purpose), choose_source(task, source)
     check_size(task, size, kind)
     if kind == "natural" and len(set(size)) > 1:
         raise UsageError(f"natural problems have one size on every axis: {max(size)}, not {'x'.join(map(str, size))}")
@@ -230,7 +230,7 @@ def draw_recipe_problems(
 def find_nearest_size(recipe: Recipe, size: int, purpose: Purpose = "test") -> tuple[int, ...]:
     """Return, on all axes, the largest size up to ``size`` at which the task has problems for a purpose; if there is
     none, the smallest such size."""
-    return recipe.sizes(recipe.task.part(purpose).round_to_valid_size(size))
+    return recipe.sizes(recipe.task.select_part(purpose).round_to_valid_size(size))
 
 
 def choose_default_sizes(recipe: Recipe) -> Sequence[int]:

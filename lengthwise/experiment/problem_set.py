@@ -85,7 +85,7 @@ def draw_problems(
     uniformly from ``sizes``. With ``split``, yield only problems of that part: a hash of the prompt assigns each
     problem to one part. Raises UsageError if the task lacks the size or kind, NoProblemsLeft if a part has no problem
     of these sizes."""
-    task = task if split is None else task.part(split)
+    task = task if split is None else task.select_part(split)
     if kind == "natural":
         raise UsageError("natural problems follow the task's own distribution over sizes: give one size")
     sample, address = get_sampler(task, kind), () if kind == "uniform" else (kind,)

@@ -37,7 +37,7 @@ class Program(ABC):
 
     @abstractmethod
     def finish(self, state: State, row: SymbolSequence) -> SymbolSequence:
-        """Compute the output row, in which the answer and its end symbol ``$`` stand from the position of ``=`` on."""
+        """Compute the output row: the answer and its end symbol ``$`` start at the position of ``=``."""
 
     def count_rounds(self, sizes: Int[Tensor, "b axes"]) -> Int[Tensor, " b"]:
         """Return T(n), the number of steps, for problems of these sizes. By default it is n."""
@@ -108,13 +108,13 @@ def check_program(program: Program) -> None:
         raise RaspError(f"{name}: the program reads the data of rows ({error}): use lengthwise.rasp.language") from None
 
 
-def _record_run(program: Program, row: SymbolSequence, steps: int) -> tuple[list[str], list[list[Operation]]]:
+def _record_run(program: Program, row: SymbolSequence, step_count: int) -> tuple[list[str], list[list[Operation]]]:
     """Return the names of the state's parts, and the operations of ``prepare``, ``finish`` and each step."""
     with record() as prepared:
         state = _validate_state(program.prepare(row))
     step_operations: list[list[Operation]] = []
     has_grown = False  # whether the last step changed the alphabets
-    for number in range(steps):
+    for number in range(step_count):
         with record() as calls:
             following = _validate_state(program.step(state, row))
         operations = _list_operations(calls)

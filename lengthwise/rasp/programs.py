@@ -74,9 +74,8 @@ class AdditionProgram(Program):
     separately (AND). Each step adds the carries to the next higher digits, and moves the digits one position right,
     towards the answer slots.
 
-    If the most significant digit comes first, carries keep their positions, and the digits' move brings the next higher
-    digits there. If the least significant digit comes first, carries move right by two positions per step, digits by
-    one.
+    If the most significant digit comes first, carries stay in place, and each step moves the next higher digits to
+    them. If the least significant digit comes first, carries move right by two positions per step, and digits by one.
     """
 
     task: Addition

@@ -45,7 +45,7 @@ class Task(Config):
     smallest: int = 1  # set from ``listed_sizes``, as ``largest`` is, unless ``listed_sizes`` is a property
     largest: int | None = None  # None: no limit
     listed_sizes: Sequence[int] | None = None
-    is_collection: bool = False  # a fixed collection of problems, which ``part`` splits
+    is_collection: bool = False  # a fixed collection of problems, which ``select_part`` splits
     harder: str = "hard"  # name of the harder set, which is one of the families
     reads: tuple[str, ...] = ()  # symbols that may occur in prompts; (): all symbols
     writes: tuple[str, ...] = ()  # symbols that may occur in answers; (): all symbols
@@ -59,7 +59,7 @@ class Task(Config):
         super().__init_subclass__(**keywords)
         if isinstance(listed := vars(cls).get("listed_sizes"), Sequence):
             if not listed or listed[0] < 1 or any(b <= a for a, b in pairwise(listed)):
-                raise UsageError(f"{cls.__name__}.listed_sizes must be ascending sizes from 1 up, as range(3, 300, 3)")
+                raise UsageError(f"{cls.__name__}.listed_sizes must ascend from 1 or more, e.g. range(3, 300, 3)")
             cls.smallest, cls.largest = listed[0], listed[-1]
 
     @property
@@ -122,7 +122,7 @@ class Task(Config):
         replacement = torch.randint(valid_count, sizes.shape, generator=generator)
         return torch.where(valid[index] == sizes, sizes, valid[replacement])
 
-    def part(self, purpose: Purpose) -> Task:
+    def select_part(self, purpose: Purpose) -> Task:
         """Return a task that has only the problems for ``purpose``. By default, return the task itself; fixed
         collections of problems override this."""
         return self

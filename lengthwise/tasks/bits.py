@@ -46,8 +46,8 @@ class PrefixSum(SequenceTask):
 @dataclass(frozen=True)
 class FlippedCopy(SequenceTask):
     """n uniform bits → each bit XOR the parity of all bits. T(n) = 2n: n rounds until the last bit is folded into the
-    parity, and n for the parity to reach the last position of the answer. This task is not from a paper. It is an
-    example of a limit that Fan et al. 2025 state (section 7): it needs two loops in sequence, and their method repeats
+    parity, and n for the parity to reach the last position of the answer. This task is not from a paper. The
+    task shows a limit that Fan et al. 2025 state (section 7): it needs two loops in sequence, and their method repeats
     a single step."""
 
     symbols = ("0", "1")

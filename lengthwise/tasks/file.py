@@ -131,7 +131,7 @@ class File(Task):
     def largest(self) -> int:  # type: ignore[override]
         return self.listed_sizes[-1]
 
-    def part(self, purpose: Purpose) -> Task:
+    def select_part(self, purpose: Purpose) -> Task:
         return _build_part(self, purpose)
 
     @property

@@ -41,7 +41,7 @@ ANY_DIGIT = 9  # in ``_Blocks.lead_symbol``: any digit from 1 to 9
 
 
 class _Blocks(NamedTuple):
-    """All blocks that occur in expressions of up to a certain length, one per element of each field."""
+    """All blocks of expressions up to a certain length; element i of each field belongs to block i."""
 
     first_symbol: UInt8[Tensor, " k"]
     lead: Int[Tensor, " k"]  # index of the number's first digit, or of the inner (: 1, or 2 after a minus sign
@@ -186,7 +186,7 @@ def _write_expressions(
     tables: _Tables, lengths: Int[Tensor, " b"], generator: Generator
 ) -> tuple[UInt8[Tensor, "p b"], list[DrawingStep]]:
     """Sample expressions; return their symbols, one expression per column, and the steps that drew them. The first
-    step draws the first block of every expression; each later step draws blocks after and inside the last ones."""
+    step draws the first block of every expression; each later step draws blocks after and inside those before."""
     rows, blocks = len(lengths), tables.blocks
     columns = torch.zeros(int(lengths.max()) + 2, rows, dtype=torch.uint8)
     text, leads, ends = columns.view(-1), blocks.lead * rows, blocks.length * rows

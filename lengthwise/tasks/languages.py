@@ -188,15 +188,15 @@ class Dyck(SequenceTask):
             Family("deep", f"{deep}.", partial(walk, 0.9)),
             Family("shallow", shallow, partial(walk, 0.3)),
             *(Family.from_function(draw, draw) for draw in shapes),
-            Family("one-kind", "Brackets of one kind.", partial(walk, 0.5, one_kind=True)),
-            Family("deep-of-one-kind", f"{deep}, all of one kind.", partial(walk, 0.9, one_kind=True)),
+            Family("one-kind", "Brackets of one kind.", partial(walk, 0.5, has_one_kind=True)),
+            Family("deep-of-one-kind", f"{deep}, all of one kind.", partial(walk, 0.9, has_one_kind=True)),
         )
 
     def _draw_walk(
-        self, open_probability: float, sizes: Sizes, generator: Generator, *, one_kind: bool = False
+        self, open_probability: float, sizes: Sizes, generator: Generator, *, has_one_kind: bool = False
     ) -> Problems:
         chance = torch.rand(len(sizes), int(sizes.max()), generator=generator)
-        return self._draw_brackets(chance < open_probability, sizes, generator, one_kind=one_kind)
+        return self._draw_brackets(chance < open_probability, sizes, generator, has_one_kind=has_one_kind)
 
     def _flat(self, sizes: Sizes, generator: Generator) -> Problems:
         """Brackets that close directly after they open: ()[]()."""
@@ -217,12 +217,12 @@ class Dyck(SequenceTask):
         return self._draw_brackets((position < sizes // 2) | (position % 2 == 0), sizes, generator)
 
     def _draw_brackets(
-        self, opening_mask: Tensor, sizes: Sizes, generator: Generator, *, one_kind: bool = False
+        self, opening_mask: Tensor, sizes: Sizes, generator: Generator, *, has_one_kind: bool = False
     ) -> Problems:
         """Draw problems whose brackets have uniform kinds, and open where ``opening_mask`` is True or no bracket is
         open."""
         rows, width = len(sizes), opening_mask.shape[-1]
-        kind = torch.randint(self.kinds, (rows, 1 if one_kind else width), generator=generator).expand(-1, width)
+        kind = torch.randint(self.kinds, (rows, 1 if has_one_kind else width), generator=generator).expand(-1, width)
         return self._follow_stack(sizes, opening_mask.expand(rows, -1), kind)
 
     def from_rows(self, sizes: Int[Tensor, "b axes"], rows: Int[Tensor, "b p"]) -> Problems:

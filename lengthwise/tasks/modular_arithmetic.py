@@ -265,12 +265,12 @@ class BracketedTask(ModularTask):
         """Replace operations on two numbers in brackets by their values until none are left: for a valid expression,
         until one number is left."""
 
-        def compute(match: re.Match[str]) -> str:
+        def compute_operation(match: re.Match[str]) -> str:
             first, second = int(match[1]), int(match[3])
             result = {"+": first + second, "-": first - second, "*": first * second}[match[2]]
             return str(result % self.modulus)
 
-        while (shorter := re.sub(r"\((\d)([+*-])(\d)\)", compute, expression)) != expression:
+        while (shorter := re.sub(r"\((\d)([+*-])(\d)\)", compute_operation, expression)) != expression:
             expression = shorter
         return expression
 

@@ -40,7 +40,6 @@ class PairSampler:
 
     @property
     def largest_digit(self) -> int:
-        """The largest digit."""
         return self.base - 1
 
     @property

@@ -204,8 +204,8 @@ class Sorting(Task):
         return self._build_problems(sizes, digits.to(SYMBOL_DTYPE).contiguous(), length, labels)
 
     def enumerate(self, size: Sequence[int], limit: int) -> Problems | None:
-        """Return all lists of one-digit numbers, each with every first label; None for larger numbers or too many
-        lists."""
+        """Return all lists of one-digit numbers, each with every first label, or None for longer numbers or more than
+        ``limit`` problems."""
         count, width = size
         row = enumerate_rows(10, count, limit // len(LABELS)) if width == 1 else None
         if row is None:

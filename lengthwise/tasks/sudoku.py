@@ -172,7 +172,7 @@ class Sudoku(SquareGridTask):
         "This is a Sudoku, its lines separated by /, in which . is a blank. Write it again with all blanks filled."
     )
 
-    def part(self, purpose: Purpose) -> Task:
+    def select_part(self, purpose: Purpose) -> Task:
         return replace(self, bases=purpose)
 
     def sample(self, sizes: Int[Tensor, "b axes"], generator: Generator) -> Problems:

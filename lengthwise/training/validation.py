@@ -28,7 +28,7 @@ class Validator:
         recipe, watch = self.recipe, self.recipe.watch
         exact = {}
         # A size that the task lacks is replaced by its next smaller one; repeated sizes are dropped.
-        for size in dict.fromkeys(map(recipe.task.part("validation").round_to_valid_size, watch.sizes)):
+        for size in dict.fromkeys(map(recipe.task.select_part("validation").round_to_valid_size, watch.sizes)):
             exact[str(size)] = scores.exact_match(model, recipe, recipe.sizes(size), watch.count, step=step)
         row: dict[str, Any] = {"step": step, "exact": exact}
         if watch.probes:

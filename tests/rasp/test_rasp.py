@@ -107,7 +107,7 @@ def have_equal_symbols(first, second):
 
 
 @given(rows(2), st.data())
-def test_each_applies_a_table_of_symbols(parts, data):
+def test_each_applies_its_function_to_symbols(parts, data):
     one, other = starmap(SymbolSequence, parts)
     pairs = list(product(one.alphabet, other.alphabet))
     results = data.draw(st.lists(st.sampled_from("xyz"), min_size=len(pairs), max_size=len(pairs)))
@@ -472,8 +472,8 @@ def test_forbidden_operations_are_refused_in_every_method(message, text):
         assert_refused(message, finish=lambda self, state, row: evaluate_operation(row, state["where"]))
 
 
-def flip_bits(state, is_on):
-    turn = {"0": "1", "1": "0"} if is_on else {}
+def flip_bits(state, should_flip):
+    turn = {"0": "1", "1": "0"} if should_flip else {}
     return {"row": each(lambda s: turn.get(s, s), state["row"])}
 
 
@@ -498,7 +498,7 @@ def test_operations_may_depend_on_neither_rounds_nor_length_nor_data(message, ch
 
 
 @pytest.mark.parametrize(("limit", "is_allowed"), [(4, True), (40, False), (10**9, False)])
-def test_alphabets_of_a_state_stop_growing_within_a_few_steps(limit, is_allowed):
+def test_a_program_whose_alphabets_keep_growing_is_refused(limit, is_allowed):
     """A bounded count has one more symbol after each step until it reaches its limit."""
     methods = {
         "prepare": lambda self, row: {"count": each(lambda _: 0, row)},

@@ -177,7 +177,7 @@ def test_doubled_rows_and_those_with_one_changed_bit_differ_in_parity():
 
 
 def test_expressions_have_the_structure_of_their_family():
-    """The grammar's own distribution replaces a family only where its values are too long."""
+    """The grammar's own distribution replaces a family only where the family's values are too long."""
     task = Expression()
     for size in (3, 4, 5, 9, 30, 61):
         rows = to_texts(task, find_family(task, "only-plus").sample(torch.tensor([[size]] * 20), lw.stream(0)))[0]

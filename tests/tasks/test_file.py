@@ -63,7 +63,7 @@ def test_files_satisfy_the_laws_of_tasks(name, request, monkeypatch):
 
 
 def test_splits_are_disjoint_and_cover_all_problems(parities):
-    parts = [parities.part(purpose) for purpose in PARTS]
+    parts = [parities.select_part(purpose) for purpose in PARTS]
     prompts = [
         {p for p, _ in prompts_and_answers(part, part.sample_natural(4000, 1, 10, lw.stream(0, "pool")))}
         for part in parts
@@ -93,13 +93,13 @@ def test_training_validation_and_tests_share_no_prompt(parities, source):
 
 
 def test_no_problem_is_repeated_before_all_were_drawn_or_attacked(parities):
-    there = len(parities.part("test").enumerate([9], 1000))
+    there = len(parities.select_part("test").enumerate([9], 1000))
     for count in (there, 3 * there):
         problems = data.draw_recipe_problems(build_recipe(parities), 9, count, seed=0)
         assert len({p for p, _ in prompts_and_answers(parities, problems)}) == there
     recipe = build_recipe(parities)
     found = attack(lw.Weights("own", recipe, recipe.build()), tries=10_000)
-    tests = sum(len(parities.part("test").enumerate([size], 1000)) for size in range(1, 11))
+    tests = sum(len(parities.select_part("test").enumerate([size], 1000)) for size in range(1, 11))
     assert found["tries"] == tests and {row["origin"] for row in found["origins"]} == {"every"}
 
 
@@ -135,7 +135,7 @@ def test_a_recipe_s_id_depends_on_the_file_s_content_and_not_on_its_path(paritie
     with pytest.raises(lw.UsageError, match=f"its digest is .* had {parities.digest}"):
         lw.File(str(other), digest=parities.digest)
     read = type(RECIPE).read(build_recipe(parities).json())
-    assert read == build_recipe(parities) and read.task.part("test") is parities.part("test")
+    assert read == build_recipe(parities) and read.task.select_part("test") is parities.select_part("test")
 
 
 def test_every_fault_is_reported_with_its_line(tmp_path):
@@ -185,10 +185,10 @@ def test_a_data_set_is_read_with_its_splits(tmp_path):
     both = datasets.DatasetDict({"train": one.select(range(40)), "test": one.select(range(40, 48))})
     both.save_to_disk(str(tmp_path / "both"))
     split = lw.File(str(tmp_path / "both"))
-    assert [len(split.part("train").enumerate([size], 100)) for size in (4, 5)] == [16, 24]
-    assert len(split.part("test").enumerate([5], 100)) == 8
+    assert [len(split.select_part("train").enumerate([size], 100)) for size in (4, 5)] == [16, 24]
+    assert len(split.select_part("test").enumerate([5], 100)) == 8
     with pytest.raises(lw.UsageError, match="no problem falls into the validation part"):
-        split.part("validation")
+        split.select_part("validation")
 
 
 def test_prompts_may_contain_spaces_and_symbols_of_layouts(tmp_path):
@@ -350,9 +350,9 @@ def test_files_of_any_number_of_symbols_are_trained_on_and_measured(tmp_path, co
     assert score.count == 5
 
 
-def run_command(*words):
+def run_command(*arguments):
     """Run ``lengthwise`` with these arguments and return its exit status."""
-    return entry._run(entry.parse(list(map(str, words))))
+    return entry._run(entry.parse(list(map(str, arguments))))
 
 
 def test_the_command_line_checks_trains_on_measures_attacks_and_reports_a_file(
