@@ -68,10 +68,11 @@ def one_number(numbers: Tensor, operations: Tensor, modulus: int, generator: Gen
     return numbers[:, :1].clamp(min=1).expand_as(numbers), operations[:, :1].expand_as(operations)
 
 
-class ModularTask(Task):
+@dataclass(frozen=True)
+class _ModularTask(Task):
     """A task on expressions of n numbers below ``modulus``."""
 
-    modulus: int  # every subclass declares this field
+    modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
 
     axes = ("numbers",)
     operations: ClassVar[str] = OPERATIONS
@@ -90,13 +91,11 @@ class ModularTask(Task):
 
 
 @dataclass(frozen=True)
-class ModularArithmetic(ModularTask):
+class ModularArithmetic(_ModularTask):
     """n numbers below ``modulus`` with +, - or * between them → the value modulo ``modulus`` (Delétang et al. 2023).
 
     The operation * comes before + and -. The size is the number of numbers, so a prompt has 2n − 1 symbols. T(n) = n.
     """
-
-    modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
 
     signs = tuple(OPERATIONS)
 
@@ -188,7 +187,7 @@ NESTING_PATTERNS = (left_nested, right_nested, nested_from_both_ends, balanced)
 NUMBER_PATTERNS = (sums, subtractions, mostly_zeros, mostly_ones, largest, one_number)
 
 
-class BracketedTask(ModularTask):
+class _BracketedTask(_ModularTask):
     """A task on expressions of n numbers below ``modulus``, with brackets around each operation: 4n − 3 symbols.
 
     Uniform problems are nested at random. Families nest operations in a fixed way, or draw other numbers or operations.
@@ -276,11 +275,9 @@ class BracketedTask(ModularTask):
 
 
 @dataclass(frozen=True)
-class BracketedArithmetic(BracketedTask):
+class BracketedArithmetic(_BracketedTask):
     """n numbers below ``modulus`` with +, - or * between them, each operation in brackets, such as ``(2*(3-4))`` → the
     value modulo ``modulus`` (Delétang et al. 2023, modular arithmetic). The size is the number of numbers. T(n) = n."""
-
-    modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
 
     @property
     def question(self) -> str:
@@ -314,7 +311,7 @@ COLON = ":"  # layouts write = before an answer
 
 
 @dataclass(frozen=True)
-class SolveEquation(BracketedTask):
+class SolveEquation(_BracketedTask):
     """An equation such as ``(2-(x+4)):1`` → x (Delétang et al. 2023). Its left side has n numbers below ``modulus``,
     one of them written ``x``, with + or - between them and brackets around each operation; its right side, after a
     colon, is the value modulo ``modulus``.
@@ -322,8 +319,6 @@ class SolveEquation(BracketedTask):
     As in the paper's code there are no products, so there is exactly one solution. The size is the number of numbers.
     T(n) = n.
     """
-
-    modulus: Annotated[int, Range(2, 10)] = 5  # numbers are below it
 
     operations = "+-"
     further_symbols = f"()x{COLON}"
