@@ -205,9 +205,8 @@ class Expression(Task):
         parts = []
         while count:
             # Draw somewhat more rows than are needed, so that a second round is rare, and keep the first short values.
-            lengths = torch.multinomial(
-                mass, count + count // 16 + SMALL_BATCH_ROWS, replacement=True, generator=generator
-            )
+            drawn_count = count + count // 16 + SMALL_BATCH_ROWS
+            lengths = torch.multinomial(mass, drawn_count, replacement=True, generator=generator)
             rows, values = grammar.draw_expressions(lengths, generator)
             short = self._is_short(values).nonzero().flatten()[:count]
             parts.append([part.index_select(0, short) for part in (lengths, rows, values)])

@@ -58,11 +58,8 @@ def test_parts_share_no_base_puzzle():
         assert all(puzzles) and sum(map(len, puzzles)) == len(set.union(*puzzles)) == len(
             read_base_puzzles(side, None)[0]
         )
-        drawn = (
-            Sudoku()
-            .select_part("test")
-            .draw_pattern(Sudoku.patterns[0], torch.tensor([[side]] * 50), stream(0, "test"))
-        )
+        part = Sudoku().select_part("test")
+        drawn = part.draw_pattern(Sudoku.patterns[0], torch.tensor([[side]] * 50), stream(0, "test"))
         clues = {int(count) for count in (drawn.prompt > 0).sum(1)}
         assert clues <= set(parts[2][1].sum(1).tolist())
 
