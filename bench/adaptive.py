@@ -1,7 +1,10 @@
-"""Evaluation of a looped model at every length from 1 to 60, with the shipped weights of parity. Claim: the package,
-which groups rows of similar length and stops each when no rule can change its answer, is twice as fast as the plain
-loop (plain.py), which runs all rows for the longest row's loops and computes logits at all positions after each loop;
-answers are equal. The plain loop on one length at a time, without padding, is measured for comparison."""
+"""Evaluation of a looped model at every length from 1 to 60, with the shipped weights of parity. Claim: the package is
+twice as fast as the plain loop (plain.py), with equal answers.
+
+The package groups rows of similar length, and stops each row when no rule can change its answer. The plain loop runs
+all rows for the longest row's loops, and computes logits at all positions after each loop. For comparison, it is also
+measured on one length at a time, without padding.
+"""
 
 import statistics
 import time
@@ -9,7 +12,7 @@ from collections.abc import Callable
 
 import plain
 import torch
-from common import QUICK, print_result, spread
+from common import QUICK, print_result, summarize_ratios
 from torch import Tensor
 
 from lengthwise.base.types import Problems
@@ -42,7 +45,7 @@ def predict_mixed_lengths(weights: Weights, problems: Problems, rule: Stopping) 
         batch = recipe.layout.write(problems.take(slice(start, start + ROWS)), recipe.task)
         planned = recipe.loops.planned(batch.rounds)
         limit = rule.limit(planned)
-        best = torch.stack(plain.logits_by_loop(model, batch.inputs, int(limit.max()))).log_softmax(-1).max(-1)
+        best = torch.stack(plain.compute_logits_by_loop(model, batch.inputs, int(limit.max()))).log_softmax(-1).max(-1)
         # Parity answers with one symbol and the end: confidence is their mean log probability.
         chosen = planned
         if rule.reads_output:
@@ -81,7 +84,7 @@ def measure(weights: Weights, problems: Problems, rule: Stopping) -> dict[str, o
     ratios = [slow / fast for slow, fast in zip(times["mixed"], times["package"], strict=True)]
     single = [slow / fast for slow, fast in zip(times["alone"], times["package"], strict=True)]
     return {
-        **spread(ratios),
+        **summarize_ratios(ratios),
         "one_length_at_a_time": round(statistics.median(single), 2),
         "unlike": sum(int((predicted["package"] != predicted[name]).any(1).sum()) for name in ("mixed", "alone")),
     }

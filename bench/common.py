@@ -1,4 +1,4 @@
-"""Helpers of all benchmarks. ``--quick`` tries a script in about a second, on sizes so small that its figures mean
+"""Helpers of all benchmarks. With ``--quick``, a script runs in about a second on tiny sizes, and its figures mean
 nothing. A result is one line of JSON."""
 
 import json
@@ -18,30 +18,30 @@ def print_result(bench: str, **result: Any) -> None:
     print(json.dumps({"bench": bench, **({"quick": True} if QUICK else {}), **result}))
 
 
-def seconds(work: Callable[..., object], *given: object) -> float:
+def measure_seconds(function: Callable[..., object], *arguments: object) -> float:
     """Return the processor seconds of a call, on which other work on the machine has little effect."""
     start = time.process_time()
-    work(*given)
+    function(*arguments)
     return time.process_time() - start
 
 
-def spread(ratios: Sequence[float], digits: int = 2) -> dict[str, Any]:
+def summarize_ratios(ratios: Sequence[float], digits: int = 2) -> dict[str, Any]:
     """Return the median of ratios, and the smallest and largest."""
-    found = [round(of(ratios), digits) for of in (statistics.median, min, max)]
+    found = [round(function(ratios), digits) for function in (statistics.median, min, max)]
     return {"ratio": found[0], "spread": found[1:]}
 
 
-def synchronized_time(device: torch.device) -> float:
+def read_synchronized_clock(device: torch.device) -> float:
     """Wait for the device; return the time in seconds."""
     if device.type == "cuda":
         torch.cuda.synchronize()
     return time.perf_counter()
 
 
-def step_time(step: Callable[[], object], device: torch.device, times: int) -> float:
-    """Return the mean milliseconds of a step, over ``times`` steps."""
+def measure_step_ms(step: Callable[[], object], device: torch.device, count: int) -> float:
+    """Return the mean milliseconds of a step, over ``count`` steps."""
     step()
-    start = synchronized_time(device)
-    for _ in range(times):
+    start = read_synchronized_clock(device)
+    for _ in range(count):
         step()
-    return 1000 * (synchronized_time(device) - start) / times
+    return 1000 * (read_synchronized_clock(device) - start) / count

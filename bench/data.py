@@ -1,8 +1,12 @@
-"""Problems per second, written as rows, on one thread. Claims: in batches of 1,024, at least 200k of parity and 100k of
-20-digit decimal addition; in batches of about a million positions, with padding, for every task at least 50 times as
-many as a straightforward generator that writes row by row in plain Python. The plain generator's time per row does not
-depend on the batch; the package makes about a hundred calls per batch, which dominate in small ones, so ratios are also
-measured for batches of 32 and 1,024."""
+"""Problems per second that one thread draws and writes as rows. Claims:
+
+- in batches of 1,024, at least 200k problems of parity and 100k of 20-digit decimal addition;
+- in batches of about a million positions, padding included, at least 50 times as many problems of each task as a
+  straightforward generator that writes row by row in plain Python.
+
+The plain generator's time per row does not depend on the batch. The package makes about a hundred calls per batch,
+which dominate in small batches, so ratios are also measured for batches of 32 and 1,024.
+"""
 
 import random
 import statistics
@@ -10,7 +14,7 @@ import string
 from collections.abc import Callable
 
 import torch
-from common import QUICK, print_result, seconds
+from common import QUICK, measure_seconds, print_result
 
 from lengthwise.base.rng import stream
 from lengthwise.base.types import EQUALS
@@ -24,76 +28,76 @@ from lengthwise.tasks.strings import Copy, UniqueSet
 
 SIZE, REPEATS, TIMES, CLAIM = 20, 1 if QUICK else 7, 2 if QUICK else 10, 50
 SMALL, BATCH, POSITIONS = (2, 8, 1 << 10) if QUICK else (32, 1024, 1 << 20)
-Prompt = Callable[[random.Random], str]
+DrawPrompt = Callable[[random.Random], str]
 
 
-def draw_number(chance: random.Random, count: int, base: int = 10, zeros: bool = False) -> str:
+def draw_number(rng: random.Random, count: int, base: int = 10, zeros: bool = False) -> str:
     """Return a random number of ``count`` digits, least significant first; with ``zeros``, leading zeros may occur."""
-    found = [str(chance.randrange(base)) for _ in range(count - 1)]
-    return "".join([*found, str(chance.randrange(0 if zeros or count == 1 else 1, base))])
+    found = [str(rng.randrange(base)) for _ in range(count - 1)]
+    return "".join([*found, str(rng.randrange(0 if zeros or count == 1 else 1, base))])
 
 
-def symbols_prompt(task: Task) -> Prompt:
-    return lambda chance: "".join(chance.choice(task.symbols) for _ in range(SIZE))
+def build_symbols_prompt(task: Task) -> DrawPrompt:
+    return lambda rng: "".join(rng.choice(task.symbols) for _ in range(SIZE))
 
 
-def two_numbers_prompt(sign: str, first: int, second: int, base: int = 10, zeros: bool = False) -> Prompt:
-    return lambda chance: sign.join(draw_number(chance, count, base, zeros) for count in (first, second))
+def build_two_numbers_prompt(sign: str, first: int, second: int, base: int = 10, zeros: bool = False) -> DrawPrompt:
+    return lambda rng: sign.join(draw_number(rng, count, base, zeros) for count in (first, second))
 
 
-def draw_bit_vectors(chance: random.Random) -> str:
+def draw_bit_vectors(rng: random.Random) -> str:
     one = ["0"] * SIZE
-    one[chance.randrange(SIZE)] = "1"
+    one[rng.randrange(SIZE)] = "1"
     vectors = ["".join(one), "0" * SIZE]
-    chance.shuffle(vectors)
+    rng.shuffle(vectors)
     return "|".join(vectors)
 
 
-def draw_labelled_numbers(chance: random.Random) -> str:
+def draw_labelled_numbers(rng: random.Random) -> str:
     alphabet = string.ascii_uppercase + string.ascii_lowercase
-    start = chance.randrange(len(alphabet))
+    start = rng.randrange(len(alphabet))
     labels = [alphabet[(start + i) % len(alphabet)] for i in range(10)]
-    return ",".join(f"{label}:{draw_number(chance, chance.randint(1, 10))}" for label in labels)
+    return ",".join(f"{label}:{draw_number(rng, rng.randint(1, 10))}" for label in labels)
 
 
 BINARY = Addition(base=2, equal_lengths=True, leading_zeros=True)
 DECIMAL = Addition(order="least")
-STACKED = Addition(order="least", equal_lengths=True, leading_zeros=True)
+STACKED_DECIMAL = Addition(order="least", equal_lengths=True, leading_zeros=True)
 BINARY_PRODUCT = Multiplication()
-PRODUCT = Multiplication(base=10, order="least", product="least", leading_zeros=False)
-TASKS: dict[str, tuple[Task, tuple[int, ...], Layout, Prompt]] = {
-    "parity": (Parity(), (SIZE,), FullOutput(), symbols_prompt(Parity())),
-    "copy": (Copy(), (SIZE,), FullOutput(), symbols_prompt(Copy())),
-    "flipped copy": (FlippedCopy(), (SIZE,), FullOutput(), symbols_prompt(FlippedCopy())),
-    "binary sum": (BinarySum(), (SIZE,), FullOutput(), symbols_prompt(BinarySum())),
-    "unique set": (UniqueSet(), (SIZE,), FullOutput(), symbols_prompt(UniqueSet())),
-    "binary addition": (BINARY, (SIZE,), FullOutput(), two_numbers_prompt("+", SIZE, SIZE, 2, True)),
-    "binary product": (BINARY_PRODUCT, (2, 11), FullOutput(), two_numbers_prompt("*", 2, 11, 2, True)),
-    "addition": (DECIMAL, (SIZE, SIZE), NextToken(), two_numbers_prompt("+", SIZE, SIZE)),
-    "product": (PRODUCT, (8, 8), NextToken(), two_numbers_prompt("*", 8, 8)),
+DECIMAL_PRODUCT = Multiplication(base=10, order="least", product="least", leading_zeros=False)
+TASKS: dict[str, tuple[Task, tuple[int, ...], Layout, DrawPrompt]] = {
+    "parity": (Parity(), (SIZE,), FullOutput(), build_symbols_prompt(Parity())),
+    "copy": (Copy(), (SIZE,), FullOutput(), build_symbols_prompt(Copy())),
+    "flipped copy": (FlippedCopy(), (SIZE,), FullOutput(), build_symbols_prompt(FlippedCopy())),
+    "binary sum": (BinarySum(), (SIZE,), FullOutput(), build_symbols_prompt(BinarySum())),
+    "unique set": (UniqueSet(), (SIZE,), FullOutput(), build_symbols_prompt(UniqueSet())),
+    "binary addition": (BINARY, (SIZE,), FullOutput(), build_two_numbers_prompt("+", SIZE, SIZE, 2, True)),
+    "binary product": (BINARY_PRODUCT, (2, 11), FullOutput(), build_two_numbers_prompt("*", 2, 11, 2, True)),
+    "addition": (DECIMAL, (SIZE, SIZE), NextToken(), build_two_numbers_prompt("+", SIZE, SIZE)),
+    "product": (DECIMAL_PRODUCT, (8, 8), NextToken(), build_two_numbers_prompt("*", 8, 8)),
     "sorting": (Sorting(), (10, 10), NextToken(), draw_labelled_numbers),
     "bitwise or": (BitwiseOr(), (SIZE, SIZE), NextToken(), draw_bit_vectors),
 }  # fmt: skip
 
 
-def package_row_seconds(task: Task, sizes: tuple[int, ...], layout: Layout, batch: int) -> float:
+def measure_package_row_seconds(task: Task, sizes: tuple[int, ...], layout: Layout, batch: int) -> float:
     """Return the package's seconds per row, the median of several batches."""
     sizes_of_rows = torch.tensor([sizes]).expand(batch, -1)
     taken = [
-        seconds(lambda step=step: layout.write(task.sample(sizes_of_rows, stream(0, "bench", step)), task))
+        measure_seconds(lambda step=step: layout.write(task.sample(sizes_of_rows, stream(0, "bench", step)), task))
         for step in range(TIMES)
     ]
     return statistics.median(taken) / batch
 
 
-def write_batch_in_python(task: Task, layout: Layout, prompt: Prompt, step: int) -> object:
+def write_batch_in_python(task: Task, layout: Layout, prompt: DrawPrompt, step: int) -> object:
     """Return a batch written in plain Python, row by row: a prompt drawn by Python's ``random``, and its answer by the
     reference, padded to tensors of tokens, targets and loss mask "b t"."""
     ids = {symbol: i for i, symbol in enumerate(layout.vocabs(task)[0].symbols)}
     end = ids["$"]
-    chance, tokens, targets, loss_mask = random.Random(step), [], [], []
+    rng, tokens, targets, loss_mask = random.Random(step), [], [], []
     for _ in range(BATCH):
-        question = prompt(chance)
+        question = prompt(rng)
         answer = [ids[symbol] for symbol in task.reference(question)]
         before = [ids[symbol] for symbol in question + EQUALS]
         tokens.append(before + (answer if layout.decodes else [ids[EQUALS]] * len(answer)))
@@ -107,20 +111,20 @@ def write_batch_in_python(task: Task, layout: Layout, prompt: Prompt, step: int)
 
 
 def measure_ratios(name: str) -> dict[str, float]:
-    """Return the time per row in plain Python over that of the package, by batch size; both are measured in turns."""
+    """Return the ratio of plain Python's time per row to the package's, by batch size; both are measured in turns."""
     task, sizes, layout, prompt = TASKS[name]
     width = layout.write(task.sample(torch.tensor([sizes]), stream(0, "width")), task).targets.shape[1]
     found: dict[str, list[float]] = {"small": [], "batch": [], "large": []}
     for step in range(REPEATS + 1):
-        row = seconds(lambda step=step: write_batch_in_python(task, layout, prompt, step)) / BATCH
+        row = measure_seconds(lambda step=step: write_batch_in_python(task, layout, prompt, step)) / BATCH
         for each, batch in zip(found.values(), (SMALL, BATCH, POSITIONS // width), strict=True):
-            each.append(row / package_row_seconds(task, sizes, layout, batch))
+            each.append(row / measure_package_row_seconds(task, sizes, layout, batch))
     # The first time is left out: it includes filling caches.
     return {size: round(statistics.median(each[1:]), 1) for size, each in found.items()}
 
 
 def warm_up_allocator() -> None:
-    """Allocate and free a large block of memory, as every training process soon does. Before that, the C library
+    """Allocate and free a large block of memory, as training does in its first steps. Before that, the C library
     returns freed memory to the system, and getting it back takes longer than a batch."""
     torch.zeros(3 << 20, dtype=torch.long)
 
@@ -129,9 +133,10 @@ def main() -> None:
     torch.set_num_threads(1)
     warm_up_allocator()
     rates = {
-        name: 1 / package_row_seconds(task, sizes, layout, BATCH) for name, (task, sizes, layout, _) in TASKS.items()
+        name: 1 / measure_package_row_seconds(task, sizes, layout, BATCH)
+        for name, (task, sizes, layout, _) in TASKS.items()
     }
-    rates["addition, stacked"] = 1 / package_row_seconds(STACKED, (SIZE,), Pairs(), BATCH)
+    rates["addition, stacked"] = 1 / measure_package_row_seconds(STACKED_DECIMAL, (SIZE,), Pairs(), BATCH)
     against = {name: measure_ratios(name) for name in TASKS}
     fast = rates["parity"] >= 200e3 and min(rates["addition"], rates["addition, stacked"]) >= 100e3
     result = {

@@ -1,7 +1,10 @@
-"""The processor time of answers by rules that stop rows early, against a trace that runs every row and position to its
-limit and then chooses a loop, measured in turns on the same problems. Claims: uniform sums of 100 digits ≥ 12×, carry
-chains of 100 digits ≥ 3.5×, parity by weights that halt ≥ 1.4×; equal answers. ``to_dropping`` is the ratio to the
-package's own trace, for rules that read all loops, which drops positions that the last loops do not need."""
+"""The processor time of rules that stop rows early, compared with a trace that runs every row and position to its limit
+and then chooses a loop. Both are measured in turns on the same problems. Claims: 12 times as fast on random sums of 100
+digits, 3.5 times on carry chains of 100 digits, 1.4 times on parity by weights that halt; equal answers.
+
+``to_dropping`` compares early stopping with the trace that the package uses for rules that read all loops: this trace
+drops positions that the last loops do not need.
+"""
 
 import statistics
 import time
@@ -10,7 +13,7 @@ from dataclasses import replace
 from unittest import mock
 
 import torch
-from common import QUICK, print_result, spread
+from common import QUICK, print_result, summarize_ratios
 
 from lengthwise.base.types import Batch
 from lengthwise.evaluation.answers import Predictions, predict_by_rules, trace_loops
@@ -36,7 +39,7 @@ def predict_early(weights: Weights, batch: Batch) -> Predictions:
 
 @torch.no_grad()
 def predict_from_trace(weights: Weights, batch: Batch) -> Predictions:
-    """Return the answers of the loops that the rule chooses from a trace of all loops."""
+    """Trace all loops, and return the answers after the loops that the rule chooses."""
     model, recipe, rule = weights.model, weights.recipe, weights.recipe.stopping
     planned, row = recipe.loops.planned(batch.rounds), torch.arange(len(batch))
     limit = compute_loop_limits(rule, planned)
@@ -78,7 +81,7 @@ def measure(name: str, kind: str, samples: int, size: int, claim: float) -> dict
     pairs = list(zip(found["early"], found["whole"], strict=True))
     return {
         "problems": samples,
-        **spread(ratios),
+        **summarize_ratios(ratios),
         "claim": claim,
         "to_dropping": round(statistics.median(to_dropping), 2),
         "loops_run": [round(float(torch.cat([one[i].loops_run for one in pairs]).float().mean()), 1) for i in (0, 1)],

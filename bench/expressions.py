@@ -7,12 +7,12 @@ import statistics
 from collections.abc import Callable
 
 import torch
-from common import QUICK, print_result, seconds, spread
+from common import QUICK, measure_seconds, print_result, summarize_ratios
 
 from lengthwise.base.rng import stream
 from lengthwise.tasks.expression import Expression
 
-BATCH, PLAIN, TURNS = (64, 20, 2) if QUICK else (65_536, 2_000, 15)
+BATCH, PLAIN_COUNT, TURNS = (64, 20, 2) if QUICK else (65_536, 2_000, 15)
 LOW, HIGH = 8, 30
 TOKENS = re.compile(r"(?<![\d)])-?\d+|\d+|[-+*()]")
 
@@ -66,15 +66,17 @@ def draw_expressions(count: int, draw: Callable[[], float]) -> list[tuple[str, i
 def main() -> None:
     torch.set_num_threads(1)
     task, draw = Expression(), random.Random(0).random
-    assert all(result == eval(row) for row, result in draw_expressions(PLAIN, draw))
+    assert all(result == eval(row) for row, result in draw_expressions(PLAIN_COUNT, draw))
     task.sample_natural(BATCH, LOW, HIGH, stream(0, "bench"))  # computes the tables, which are cached
     ours, ratios = [], []
     for turn in range(TURNS):  # alternately, so that other work on the machine slows both
-        before = seconds(lambda: draw_expressions(PLAIN, draw)) / PLAIN
-        ours.append(seconds(lambda turn=turn: task.sample_natural(BATCH, LOW, HIGH, stream(0, "bench", turn))) / BATCH)
-        after = seconds(lambda: draw_expressions(PLAIN, draw)) / PLAIN
+        before = measure_seconds(lambda: draw_expressions(PLAIN_COUNT, draw)) / PLAIN_COUNT
+        ours.append(
+            measure_seconds(lambda turn=turn: task.sample_natural(BATCH, LOW, HIGH, stream(0, "bench", turn))) / BATCH
+        )
+        after = measure_seconds(lambda: draw_expressions(PLAIN_COUNT, draw)) / PLAIN_COUNT
         ratios.append((before + after) / 2 / ours[-1])
-    found = spread(ratios, 1)
+    found = summarize_ratios(ratios, 1)
     print_result("expressions", per_second=round(1 / statistics.median(ours)), **found, met=found["ratio"] >= 20)
 
 

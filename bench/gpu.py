@@ -1,26 +1,26 @@
-"""Checks and measurements that need a GPU, in a quarter of an hour: ``make gpu``. It writes a table, gpu.md, beside
-this file. The parts:
+"""Checks and measurements that need a GPU and a quarter of an hour: ``make gpu``. The script writes a table, gpu.md,
+beside this file. Differences are relative to the largest value. The parts:
 
-- same: each shipped model's loss and gradients in float32 differ from those on a CPU by at most 1e-3 of the largest.
-- recorded: each shipped model's recorded steps (runners/graphs.py) give the plain runner's gradients within 1e-5 of the
-  largest, in float32 and without dropout, and its weights after 20 steps within 1e-9, in float64.
-- no reads: a whole training step of each runs while CUDA forbids the host to wait for it (sync debug mode).
-- resumes: for each, three steps, a checkpoint, and three steps from it give the weights of six steps, bit for bit.
-- scores: shipped weights answer as on a CPU: exact match at the training length differs by at most 0.01.
+- same: each shipped model's loss and gradients in float32 differ from those on a CPU by at most 1e-3.
+- recorded: each shipped model's recorded steps (runners/graphs.py) give the plain runner's gradients within 1e-5, in
+  float32 and without dropout. In float64 its weights after 20 steps differ by at most 1e-9.
+- no reads: each model's whole training step runs while CUDA forbids the host to wait for it (sync debug mode).
+- resumes: three steps, a checkpoint, and three further steps give the weights of six steps, bit for bit.
+- scores: exact match of shipped weights at the training length differs from that on a CPU by at most 0.01.
 - learns: parity of up to 8 bits is learned to exact match 0.99, in fp32 and in bf16.
-- evaluated: milliseconds to answer a batch of published parity and addition after each row's loops, by replaying a
-  recorded loop (runners/loop_graphs.py) and by the plain runner; logits differ by at most 1e-3 of the largest.
+- evaluated: milliseconds to answer a batch of published parity and addition, by replaying a recorded loop
+  (runners/loop_graphs.py) and by the plain runner; logits differ by at most 1e-3.
 - captured: milliseconds of a recorded training step of published recipes, and seconds to record it.
-- peers: milliseconds of a step of published parity by a plain loop (plain.py), also under torch.compile in its mode
-  for small steps (reduce-overhead), and by layers of other libraries.
+- peers: milliseconds of a step of published parity by layers of other libraries, and by a plain loop (plain.py), also
+  compiled in torch's mode for small steps (reduce-overhead).
 - compiled: milliseconds of a step by the compiled runner, seconds to compile it, and the difference of its loss and
-  gradients from the plain runner's, at most 1e-3 of the largest in fp32.
-- stacked: milliseconds of a recorded step of 16 stacked seeds of published parity in bf16, for all seeds, per seed, and
-  for the host alone; in fp32, loss and gradients of two seeds differ from the plain runner's by at most 1e-3.
+  gradients from the plain runner's, at most 1e-3 in fp32.
+- stacked: milliseconds of a recorded step of 16 stacked seeds of published parity in bf16: for all seeds, per seed, and
+  for the host alone. In fp32, loss and gradients of two seeds differ from the plain runner's by at most 1e-3.
 
-A part that fails is reported, and the others run. Each part's duration goes to standard error. ``--only PART ...`` and
-``--of NAME ...`` measure only these parts or recipes, and write no table. ``--quick`` tries the script itself on tiny
-sizes, on a CPU if there is no GPU.
+If a part fails, the failure is reported and the other parts run. Each part's duration goes to standard error.
+``--only PART ...`` and ``--of NAME ...`` measure only these parts or recipes, and write no table. ``--quick`` tries the
+script itself on tiny sizes, on a CPU if there is no GPU.
 """
 
 import argparse
@@ -33,8 +33,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import torch
-from common import QUICK, print_result, step_time, synchronized_time
-from plain import logits_by_loop
+from common import QUICK, measure_step_ms, print_result, read_synchronized_clock
+from plain import compute_logits_by_loop
 from torch import nn
 
 from lengthwise.api import catalog
@@ -56,18 +56,19 @@ from lengthwise.training.loop import prefetch_batches, train
 from lengthwise.training.stacked import RecordedSteps, advance_together
 from lengthwise.training.trainer import Trainer
 
-PUBLISHED = ("paper-fop-loop-adaptive-parity", "paper-fop-loop-adaptive-addition")
-CAPTURED = (
-    *PUBLISHED, "blog-abacus-addition", "paper-abacus-8x2", "paper-retran-small", "paper-gpt-small", "paper-lstm-small"
+PUBLISHED_RECIPES = ("paper-fop-loop-adaptive-parity", "paper-fop-loop-adaptive-addition")
+CAPTURED_RECIPES = (
+    *PUBLISHED_RECIPES,
+    "blog-abacus-addition", "paper-abacus-8x2", "paper-retran-small", "paper-gpt-small", "paper-lstm-small",
 )  # fmt: skip
-BATCHES = {"paper-abacus-8x2": 2048}  # rows, where the published batch does not fit in a GPU's memory
-PARITY = ["lengths=Curriculum(top=8,every=60)", "steps=1200"]
+BATCH_ROWS = {"paper-abacus-8x2": 2048}  # rows, where the published batch does not fit in a GPU's memory
+PARITY_CHANGES = ["lengths=Curriculum(top=8,every=60)", "steps=1200"]
 PARTS = ("same", "recorded", "no reads", "resumes", "scores", "learns", "evaluated", "captured", "peers", "compiled",
          "stacked")  # fmt: skip
 CPU = torch.device("cpu")
-Measured = bool | float | dict[str, float | None] | None
+Measurement = bool | float | dict[str, float | None] | None
 
-SEEDS = 16  # of a stack
+STACKED_SEEDS = 16  # of a stack
 
 
 def simplify(recipe: Recipe, **changes) -> Recipe:
@@ -75,19 +76,19 @@ def simplify(recipe: Recipe, **changes) -> Recipe:
     return replace(recipe, source=Fresh(), watch=Watch(), keep="last", **changes)
 
 
-def published_recipe(name: str, *, quick: bool, **changes) -> Recipe:
+def load_published_recipe(name: str, *, quick: bool, **changes) -> Recipe:
     """Return a published recipe; with ``quick``, a small one of the same form."""
     recipe = simplify(catalog.find_recipe(name), **changes)
     small = ["batch=2", "model.width=16", *["model.heads=2"] * hasattr(recipe.model, "heads")]
     return recipe.change(small) if quick else recipe
 
 
-def shipped_recipes() -> list[Recipe]:
+def load_shipped_recipes() -> list[Recipe]:
     """Return the recipes of all shipped weights."""
     return [simplify(load(name).recipe, batch=16) for name in list_shipped_weights()]
 
 
-def loss_and_gradients(recipe: Recipe, runner: Runner, step: int) -> list[torch.Tensor]:
+def compute_loss_and_gradients(recipe: Recipe, runner: Runner, step: int) -> list[torch.Tensor]:
     """Return the loss of a step's batch and its gradients, as tensors on the CPU."""
     loss = recipe.objective(runner, *data.draw_batch(recipe, step), stream(0, "objective"))
     return [
@@ -96,17 +97,17 @@ def loss_and_gradients(recipe: Recipe, runner: Runner, step: int) -> list[torch.
     ]
 
 
-def difference_from_cpu(recipe: Recipe, device: torch.device) -> float:
-    """Return the ``relative_difference`` of loss and gradients from those on a CPU."""
+def compare_with_cpu(recipe: Recipe, device: torch.device) -> float:
+    """Return the relative difference of loss and gradients from those on a CPU."""
     model, last = recipe.build().eval(), recipe.steps - 1  # without dropout, which other devices draw otherwise
-    here = loss_and_gradients(recipe, Plain(model), last)
-    return relative_difference(here, loss_and_gradients(recipe, Plain(model.to(device)), last))
+    here = compute_loss_and_gradients(recipe, Plain(model), last)
+    return compute_relative_difference(here, compute_loss_and_gradients(recipe, Plain(model.to(device)), last))
 
 
-def relative_difference(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> float:
-    """Return the largest difference between two tensors, as a share of the first one's largest number, over all
-    pairs."""
-    pairs = zip(ones, twos, strict=True)
+def compute_relative_difference(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> float:
+    """Return the largest relative difference in a pair of tensors, as a share of the expected tensor's largest
+    number."""
+    pairs = zip(expected, actual, strict=True)
     return max(float((one - two).abs().max() / one.abs().max().clamp(min=1e-3)) for one, two in pairs)
 
 
@@ -128,8 +129,8 @@ def runs_without_waits(recipe: Recipe, device: torch.device) -> bool:
     return True
 
 
-def resume_difference(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
-    """Return how far the weights of a resumed run are from those of an uninterrupted one."""
+def compare_resumed_run(recipe: Recipe, device: torch.device, steps: int = 3) -> float:
+    """Return the relative difference of a resumed run's weights from an uninterrupted run's."""
     whole, first, second = (Trainer(recipe, device, graphs=True) for _ in range(3))
     with TemporaryDirectory() as folder, computation_settings(1):
         advance_by(whole, 2 * steps)
@@ -137,7 +138,7 @@ def resume_difference(recipe: Recipe, device: torch.device, steps: int = 3) -> f
         first.save_checkpoint(run := Run.of(recipe, Path(folder)))
         second.restore_checkpoint(run)
         advance_by(second, steps)
-    return relative_difference(
+    return compute_relative_difference(
         *([one.detach().cpu() for one in kept.model_to_evaluate().parameters()] for kept in (whole, second))
     )
 
@@ -154,7 +155,7 @@ def measure_exact_match(name: str, device: torch.device, count: int) -> float:
 
 
 def train_parity(device: torch.device, matmul: str, *, quick: bool) -> float:
-    recipe = simplify(catalog.find_recipe("looped-parity", PARITY))
+    recipe = simplify(catalog.recipe("looped-parity", PARITY_CHANGES))
     if quick:
         recipe = replace(recipe, steps=2, batch=2)
     with TemporaryDirectory() as folder:
@@ -163,8 +164,9 @@ def train_parity(device: torch.device, matmul: str, *, quick: bool) -> float:
 
 
 def measure_compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Measure the compiled runner."""
-    recipe = published_recipe(name, quick=quick)
+    """Return milliseconds of a step by the compiled runner, seconds to compile it, and its difference from the plain
+    one."""
+    recipe = load_published_recipe(name, quick=quick)
     found: dict[str, float | None] = {}
     for matmul in ("fp32",) if quick else ("fp32", "bf16"):
         with computation_settings(1):
@@ -172,22 +174,25 @@ def measure_compiled(name: str, device: torch.device, *, quick: bool) -> dict[st
             trainee.step = recipe.steps // 2
             runner = trainee.runners.choose(trainee.parts)
             plain = Plain(trainee.model) if matmul == "fp32" else Bf16(Plain(trainee.model))
-            start, exact = synchronized_time(device), loss_and_gradients(recipe, plain, trainee.step)
-            found[f"{matmul}, apart"] = relative_difference(exact, loss_and_gradients(recipe, runner, trainee.step))
-            found[f"{matmul}, seconds to compile"] = synchronized_time(device) - start
+            start, exact = read_synchronized_clock(device), compute_loss_and_gradients(recipe, plain, trainee.step)
+            found[f"{matmul}, apart"] = compute_relative_difference(
+                exact, compute_loss_and_gradients(recipe, runner, trainee.step)
+            )
+            found[f"{matmul}, seconds to compile"] = read_synchronized_clock(device) - start
             with prefetch_batches([trainee], on_any_device=True):
-                found[f"{matmul}, ms"] = step_time(trainee.advance, device, 1 if quick else 20)
+                found[f"{matmul}, ms"] = measure_step_ms(trainee.advance, device, 1 if quick else 20)
     return found
 
 
 def measure_recorded(recipe: Recipe, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Compare recorded steps with the plain runner's: gradients, and weights after some steps in float64."""
+    """Return the differences of recorded steps from the plain runner's: of gradients, and of weights after 20 steps in
+    float64."""
     draws = {field.name for field in fields(recipe.model)} & {"dropout", "noise"}
     recipe = replace(recipe, model=replace(recipe.model, **dict.fromkeys(draws, 0.0)))
     if recipe.objective.takes_several_steps:  # they are not recorded
         return {}
     trainer, last, weights = Trainer(recipe, device, graphs=True), recipe.steps - 1, []
-    exact = loss_and_gradients(recipe, Plain(trainer.model), last)
+    exact = compute_loss_and_gradients(recipe, Plain(trainer.model), last)
     for _ in range(2):  # the second is a replay
         trainer.optimizer.zero_grad()
         loss = next(trainer.compute_losses(*data.draw_batch(recipe, last)))
@@ -203,63 +208,64 @@ def measure_recorded(recipe: Recipe, device: torch.device, *, quick: bool) -> di
     if reason := own.runners.graphs.reason or trainer.runners.graphs.reason:
         raise RuntimeError(reason)
     return {
-        "gradients": overall_difference(exact, [one.cpu() for one in read]),
-        "weights": overall_difference(*weights),
+        "gradients": compute_overall_difference(exact, [one.cpu() for one in read]),
+        "weights": compute_overall_difference(*weights),
     }
 
 
-def overall_difference(ones: list[torch.Tensor], twos: list[torch.Tensor]) -> float:
-    """Return the largest difference between paired tensors, as a share of the largest number of all of ``ones``."""
-    differences = [float((one - two).abs().max()) for one, two in zip(ones, twos, strict=True)]
-    return max(differences) / max(float(one.abs().max()) for one in ones)
+def compute_overall_difference(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> float:
+    """Return the largest difference in all pairs of tensors, as a share of the largest number in ``expected``."""
+    differences = [float((one - two).abs().max()) for one, two in zip(expected, actual, strict=True)]
+    return max(differences) / max(float(one.abs().max()) for one in expected)
 
 
 @torch.no_grad()
 def measure_evaluation(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Measure a pass without gradients at a recipe's longest training length."""
-    recipe = published_recipe(name, quick=quick)
-    problems = data.draw_recipe_problems(recipe, recipe.lengths.top, 4 if quick else 1000, seed=0)
+    """Return milliseconds of a pass without gradients at the longest training length, recorded and plain, and their
+    difference."""
+    recipe = load_published_recipe(name, quick=quick)
+    problems = data.evaluation_problems(recipe, recipe.lengths.top, 4 if quick else 1000, seed=0)
     batch, model, found, logits = recipe.layout.write(problems, recipe.task), recipe.build().to(device).eval(), {}, {}
     loops = recipe.loops.planned(batch.rounds)
     for kind in (Plain, LoopGraphs):
         runner = kind(model)
 
-        def answer(runner: Runner = runner) -> torch.Tensor:
+        def compute_logits(runner: Runner = runner) -> torch.Tensor:
             return runner.last(batch.inputs, loops, batch.answer_slots)
 
-        logits[kind] = answer()
-        found[f"{kind.__name__}, ms"] = step_time(answer, device, 1 if quick else 10)
-    return {**found, "apart": relative_difference([logits[Plain].cpu()], [logits[LoopGraphs].cpu()])}
+        logits[kind] = compute_logits()
+        found[f"{kind.__name__}, ms"] = measure_step_ms(compute_logits, device, 1 if quick else 10)
+    return {**found, "apart": compute_relative_difference([logits[Plain].cpu()], [logits[LoopGraphs].cpu()])}
 
 
 def measure_captured(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Measure recorded steps of a published recipe. A recipe with a finite set gets a smaller set, which takes less
-    time to draw."""
-    recipe = published_recipe(name, quick=quick, **({"batch": BATCHES[name]} if name in BATCHES else {}))
-    if isinstance(catalog.find_recipe(name).source, Finite):
+    """Return milliseconds of a recorded step of a published recipe, and seconds to record it. A finite training set is
+    replaced by a smaller one, which is drawn faster."""
+    recipe = load_published_recipe(name, quick=quick, **({"batch": BATCH_ROWS[name]} if name in BATCH_ROWS else {}))
+    if isinstance(catalog.recipe(name).source, Finite):
         recipe = replace(recipe, source=Finite(64 if quick else 20_000))
     step, times, found = (2 if quick else recipe.steps // 2), (1 if quick else 50), {}
     kinds = ("fp32", "bf16") if isinstance(recipe.model, Transformer) and not has_dropout(recipe.build()) else ("tf32",)
     for matmul in kinds if device.type == "cuda" else ("fp32",):
         with computation_settings(1):
-            trainer, start = Trainer(recipe, device, matmul=matmul, graphs=True), synchronized_time(device)
+            trainer, start = Trainer(recipe, device, matmul=matmul, graphs=True), read_synchronized_clock(device)
             trainer.step = step
             next(trainer.compute_losses(*trainer.draw_batch(step)))
             trainer.optimizer.zero_grad()
-            found[f"{matmul}, seconds to record"] = synchronized_time(device) - start
+            found[f"{matmul}, seconds to record"] = read_synchronized_clock(device) - start
             with prefetch_batches([trainer], on_any_device=True):
                 advance_by(trainer, times)  # records all shapes of these steps
                 trainer.step = step
-                found[f"{matmul}, ms"] = step_time(lambda trainer=trainer: trainer.advance(), device, times)
+                found[f"{matmul}, ms"] = measure_step_ms(lambda trainer=trainer: trainer.advance(), device, times)
             if trainer.runners.graphs.reason:
                 raise RuntimeError(trainer.runners.graphs.reason)
     return found
 
 
 def measure_peers(name: str, device: torch.device, *, quick: bool) -> dict[str, float]:
-    """Return milliseconds of whole steps with AdamW, in fp32 and bf16, of a plain loop, compiled and not, and of layers
-    of other libraries with the same width and number of loops, which add the input in each loop."""
-    recipe = published_recipe(name, quick=quick)
+    """Return milliseconds of whole steps with AdamW, in fp32 and bf16: of a plain loop, compiled and not, and of layers
+    of other libraries. These layers have the same width and number of loops, and add the input in each loop."""
+    recipe = load_published_recipe(name, quick=quick)
     batch, loops = data.draw_batch(recipe, recipe.steps // 2)
     spec, most, model, found = recipe.model, int(loops.max()), recipe.build().to(device), {}
     rows = replace(batch, inputs=batch.inputs.to(device), targets=batch.targets.to(device),
@@ -267,22 +273,22 @@ def measure_peers(name: str, device: torch.device, *, quick: bool) -> dict[str, 
     last, row = (loops - 1).to(device), torch.arange(len(loops), device=device)
     at = rows.loss_mask.flatten().nonzero()[:, 0]
 
-    def plain_loss() -> torch.Tensor:
-        logits = torch.stack(logits_by_loop(model, rows.inputs, most))[last, row].flatten(0, 1)
+    def compute_plain_loss() -> torch.Tensor:
+        logits = torch.stack(compute_logits_by_loop(model, rows.inputs, most))[last, row].flatten(0, 1)
         return nn.functional.cross_entropy(logits[at], rows.targets.flatten()[at])
 
-    def loss_of(layer: nn.Module) -> torch.Tensor:
+    def compute_layer_loss(layer: nn.Module) -> torch.Tensor:
         state = torch.zeros_like(x := table(rows.inputs.tokens))
         for _ in range(most):
             state = layer(state + x)
         return state.square().mean()
 
     table = nn.Embedding(100, spec.width, device=device)
-    losses: dict[str, tuple[nn.Module, Callable[[], torch.Tensor]]] = {"plain loop": (model, plain_loss)}
+    losses: dict[str, tuple[nn.Module, Callable[[], torch.Tensor]]] = {"plain loop": (model, compute_plain_loss)}
     if device.type == "cuda":  # a CPU compiles for a minute
-        losses["compiled plain loop"] = model, torch.compile(plain_loss, mode="reduce-overhead")
+        losses["compiled plain loop"] = model, torch.compile(compute_plain_loss, mode="reduce-overhead")
     losses |= {
-        kind: (layer, lambda layer=layer: loss_of(layer))
+        kind: (layer, lambda layer=layer: compute_layer_loss(layer))
         for kind, layer in build_library_layers(recipe, device).items()
     }
     for kind, (part, loss) in losses.items():
@@ -301,7 +307,7 @@ def measure_peers(name: str, device: torch.device, *, quick: bool) -> dict[str, 
             with computation_settings(1):
                 for _ in range(3):
                     step()
-                found[f"{kind}, {matmul}"] = step_time(step, device, 1 if quick else 20)
+                found[f"{kind}, {matmul}"] = measure_step_ms(step, device, 1 if quick else 20)
     return found
 
 
@@ -321,37 +327,37 @@ def build_library_layers(recipe: Recipe, device: torch.device) -> dict[str, nn.M
 
 
 def measure_stacked(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Measure recorded steps of ``SEEDS`` stacked seeds: milliseconds of a step, per seed and of the host alone,
-    seconds to record, and the difference from the plain runner."""
-    recipe = published_recipe(name, quick=quick)
+    """Measure recorded steps of stacked seeds, in milliseconds: of all seeds, per seed and of the host alone. Return
+    also the seconds to record, and the difference from the plain runner."""
+    recipe = load_published_recipe(name, quick=quick)
     found: dict[str, float | None] = {}
-    for matmul, count in ("fp32", 2), ("bf16", 2 if quick else SEEDS):
+    for matmul, count in ("fp32", 2), ("bf16", 2 if quick else STACKED_SEEDS):
         seeds = [Trainer(recipe.with_seed(seed), device, matmul=matmul) for seed in range(count)]
         for one in seeds:
             one.step = 2 if quick else recipe.steps // 2
         with computation_settings(1):
-            parts = time_stacked_steps(seeds, 1 if quick else 20)
+            parts = measure_stacked_steps(seeds, 1 if quick else 20)
         found |= {f"{matmul}, {part}": value for part, value in parts.items()}
     return found
 
 
-def time_stacked_steps(seeds: Sequence[Trainer], times: int) -> dict[str, float | None]:
+def measure_stacked_steps(seeds: Sequence[Trainer], times: int) -> dict[str, float | None]:
     first, device, found = seeds[0], seeds[0].device, {}
     plain = Plain(first.model) if first.matmul == "fp32" else Bf16(Plain(first.model))
-    exact, steps = loss_and_gradients(first.recipe, plain, first.step), RecordedSteps(seeds)
-    start, descend = synchronized_time(device), steps.update_weights
+    exact, steps = compute_loss_and_gradients(first.recipe, plain, first.step), RecordedSteps(seeds)
+    start, descend = read_synchronized_clock(device), steps.update_weights
     steps.update_weights = lambda losses: [  # the first step only computes
         one.count_step([{"loss": loss.value}]) for one, loss in zip(seeds, losses, strict=True)
     ]
     advance_together(seeds, steps)
     recorded = [first.sums["loss"].cpu(), *(one.grad.cpu() for one in first.model.parameters())]
-    found["seconds to record"] = synchronized_time(device) - start
-    found["apart"] = relative_difference(exact, recorded)
+    found["seconds to record"] = read_synchronized_clock(device) - start
+    found["apart"] = compute_relative_difference(exact, recorded)
     steps.update_weights = descend
     with prefetch_batches(seeds, on_any_device=True):
         for _ in range(3):  # the first updates allocate, and then they are captured
             advance_together(seeds, steps)
-        found[f"step of {len(seeds)}"] = whole = step_time(lambda: advance_together(seeds, steps), device, times)
+        found[f"step of {len(seeds)}"] = whole = measure_step_ms(lambda: advance_together(seeds, steps), device, times)
         found["a seed"] = whole / len(seeds)
         found["compiled"] = steps.graphs.compiles
         if steps.graphs.reason:
@@ -361,7 +367,7 @@ def time_stacked_steps(seeds: Sequence[Trainer], times: int) -> dict[str, float 
         steps.replayed_update.captured = {
             key: (lambda: None, logs) for key, (_, logs) in steps.replayed_update.captured.items()
         }
-        found["host"] = step_time(lambda: advance_together(seeds, steps), device, times)
+        found["host"] = measure_step_ms(lambda: advance_together(seeds, steps), device, times)
     return found
 
 
@@ -371,19 +377,19 @@ def format_table(result: dict) -> str:
     for what in PARTS:
         for name, value in result.get(what, {}).items():
             parts = value.items() if isinstance(value, dict) else [("", value)]
-            shown = ", ".join(f"{part} {_text(number)}".strip() for part, number in parts if number is not None)
+            shown = ", ".join(f"{part} {format_value(number)}".strip() for part, number in parts if number is not None)
             lines.append(f"| {what} | {name} | {shown or 'failed'} |")
     return "\n".join(
         [*lines, "", f"All as claimed: {'yes' if result['met'] else 'no'}. {result['seconds']:.0f} s.", ""]
     )
 
 
-def _text(value: bool | float) -> str:
+def format_value(value: bool | float) -> str:
     return f"{value:.4g}" if not isinstance(value, bool) else "yes" if value else "no"
 
 
-def try_measurement(what: str, name: str, measure: Callable[[], Measured]) -> Measured:
-    """Return what ``measure`` returns; None if it raises an error, which is printed."""
+def try_measurement(what: str, name: str, measure: Callable[[], Measurement]) -> Measurement:
+    """Return the result of ``measure``; if it raises an error, print the error and return None."""
     start = time.perf_counter()
     try:
         found = measure()
@@ -396,29 +402,33 @@ def try_measurement(what: str, name: str, measure: Callable[[], Measured]) -> Me
 
 def measure_parts(device: torch.device, parts: Sequence[str], only: Sequence[str], *, quick: bool) -> dict:
     start, count = time.perf_counter(), 10 if quick else 1000
-    names = ["looped-parity"] if quick else list_shipped_weights()
-    recipes = [published_recipe("looped-parity", quick=True).change(["lengths.top=4"])] if quick else shipped_recipes()
-    known, few = {recipe.name: recipe for recipe in recipes}, PUBLISHED[: 1 if quick else 2]
-    ways: dict[str, tuple[Sequence[str], Callable[[str], Measured]]] = {
-        "same": (list(known), lambda name: difference_from_cpu(known[name], device)),
+    names = ["looped-parity"] if quick else shipped_names()
+    recipes = (
+        [load_published_recipe("looped-parity", quick=True).change(["lengths.top=4"])]
+        if quick
+        else load_shipped_recipes()
+    )
+    known, few = {recipe.name: recipe for recipe in recipes}, PUBLISHED_RECIPES[: 1 if quick else 2]
+    ways: dict[str, tuple[Sequence[str], Callable[[str], Measurement]]] = {
+        "same": (list(known), lambda name: compare_with_cpu(known[name], device)),
         "no reads": (list(known), lambda name: runs_without_waits(known[name], device)),
-        "resumes": (list(known), lambda name: resume_difference(known[name], device)),
+        "resumes": (list(known), lambda name: compare_resumed_run(known[name], device)),
         "scores": (
             names,
             lambda name: measure_exact_match(name, device, count) - measure_exact_match(name, CPU, count),
         ),
         "learns": (("fp32", "bf16"), lambda matmul: train_parity(device, matmul, quick=quick)),
         "recorded": (list(known), lambda name: measure_recorded(known[name], device, quick=quick)),
-        "peers": (PUBLISHED[:1], lambda name: measure_peers(name, device, quick=quick)),
+        "peers": (PUBLISHED_RECIPES[:1], lambda name: measure_peers(name, device, quick=quick)),
         "compiled": (few, lambda name: measure_compiled(name, device, quick=quick)),
         "evaluated": (few, lambda name: measure_evaluation(name, device, quick=quick)),
         "captured": (
-            (*few, "paper-lstm-small") if quick else CAPTURED,
+            (*few, "paper-lstm-small") if quick else CAPTURED_RECIPES,
             lambda name: measure_captured(name, device, quick=quick),
         ),
         "stacked": (few[:1], lambda name: measure_stacked(name, device, quick=quick)),
     }
-    result: dict[str, dict[str, Measured]] = {}
+    result: dict[str, dict[str, Measurement]] = {}
     for what in parts:
         of, measure = ways[what]
         of = [name for name in of if not only or name in only]
@@ -431,7 +441,7 @@ def measure_parts(device: torch.device, parts: Sequence[str], only: Sequence[str
 
 
 def meets_claims(result: dict) -> bool:
-    """Return whether all results are as claimed; a part that failed is not."""
+    """Return whether no part failed and all results are as claimed."""
     found = {what: list(result.get(what, {}).values()) for what in PARTS}
     if any(value is None for values in found.values() for value in values):
         return False
@@ -460,7 +470,7 @@ if __name__ == "__main__":
     asked.add_argument("--device", default="cpu" if QUICK and not here else "cuda")
     asked.add_argument("--quick", action="store_true", help="try the script itself, on tiny sizes")
     asked.add_argument("--only", nargs="+", choices=PARTS)
-    asked.add_argument("--of", nargs="+", default=(), help="only these recipes or weights")
+    asked.add_argument("--of", nargs="+", default=(), help="measure only these recipes or weights")
     args = asked.parse_args()
     if args.device == "cuda" and not here:
         print_result("gpu", skipped="there is no CUDA device here")

@@ -1,10 +1,10 @@
 """Continue published training runs on any GPU, the most important first: ``make gpu-queue MINUTES=12``.
 
-A check by ``gpu.py`` comes first and takes at most two minutes: recorded steps equal plain ones, and one is timed.
-Then published runs that are not done are trained in order, each from its checkpoint under ``--to`` (by default
+A check by ``gpu.py`` comes first and takes at most two minutes: it compares recorded steps with plain ones, and times a
+recorded step. Then unfinished published runs are trained in order, each from its checkpoint under ``--to`` (by default
 ``long/``). Training stops in time to save a checkpoint for the next machine. ``--dry-run`` prints the plan. ``--quick``
 tries the script itself on tiny runs. Checkpoints store the optimizer's moments in bfloat16 to stay small, so each stop
-rounds them once.
+rounds these moments once.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from lengthwise.runs.run import Run
 from lengthwise.training.arithmetic import Matmul
 from lengthwise.training.loop import train
 
-HERE = Path(__file__).parent
+BENCH_FOLDER = Path(__file__).parent
 TASKS = ("copy", "binary-sum", "addition", "multiplication", "unique-set")
 SAVING_SECONDS = 20.0  # training stops this long before the end, to be saved
 MAX_CHECK_SECONDS = 120
@@ -58,13 +58,13 @@ def list_entries(*, quick: bool) -> Iterator[Entry]:
     yield from (Entry(catalog.find_recipe(name), "bf16") for name in ("paper-abacus-8x2", "blog-abacus-addition"))
 
 
-def convert_moments(run: Run, kind: torch.dtype) -> None:
+def convert_moments(run: Run, dtype: torch.dtype) -> None:
     """Store the optimizer's moments in a run's checkpoint as numbers of this type."""
     if (state := run.load_state()) is None:
         return
     for moments in state["optimizer"]["state"].values():
         for name in ("exp_avg", "exp_avg_sq"):
-            moments[name] = moments[name].to(kind)
+            moments[name] = moments[name].to(dtype)
     run.save_state(state)
 
 
@@ -107,9 +107,9 @@ def continue_training(entry: Entry, folder: Path, device: str, seconds: float) -
 
 
 def run_check(device: str, seconds: float, *, quick: bool) -> str:
-    """Run two parts of ``gpu.py``; return the last line that it prints, or that it took too long."""
+    """Run two parts of ``gpu.py``; return the last line that it prints, or a note that it took too long."""
     only = ["--only", "recorded", "captured", "--of", "looped-parity", "paper-fop-loop-adaptive-parity"]
-    code = [sys.executable, str(HERE / "gpu.py"), *only, "--device", device, *["--quick"] * quick]
+    code = [sys.executable, str(BENCH_FOLDER / "gpu.py"), *only, "--device", device, *["--quick"] * quick]
     try:
         done = subprocess.run(code, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -127,7 +127,7 @@ def main() -> None:
     args = asked.parse_args()
     if args.quick and not torch.cuda.is_available():
         args.device = "cpu"
-    args.to = args.to or (Path(tempfile.mkdtemp()) if args.quick else HERE.parent / "long")
+    args.to = args.to or (Path(tempfile.mkdtemp()) if args.quick else BENCH_FOLDER.parent / "long")
     end, left = time.monotonic() + 60 * args.minutes - SAVING_SECONDS, [*list_entries(quick=args.quick)]
     folders = {entry.recipe.id: args.to / f"{entry.recipe.name}-{entry.recipe.id}" for entry in left}
     left = [entry for entry in left if not Run(folders[entry.recipe.id], entry.recipe).done]

@@ -8,7 +8,7 @@ import statistics
 from pathlib import Path
 
 import torch
-from common import QUICK, print_result, seconds
+from common import QUICK, measure_seconds, print_result
 from matplotlib.figure import Figure
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -31,7 +31,7 @@ def measure_answer_cost(weights: Weights, length: int, rule: Stopping) -> tuple[
     asked = {"samples": SAMPLES, "stopping": rule}
     with FlopCounterMode(display=False) as counter:
         list(evaluate(weights, [length], **asked))
-    taken = [seconds(lambda: list(evaluate(weights, [length], **asked))) for _ in range(REPEATS)]
+    taken = [measure_seconds(lambda: list(evaluate(weights, [length], **asked))) for _ in range(REPEATS)]
     return statistics.median(taken) / SAMPLES * 1e3, counter.get_total_flops() / SAMPLES / 1e6
 
 

@@ -1,8 +1,8 @@
 """The memory and time that a study of 10,000 runs takes in the process that watches them. Claims: under 500 MB, under a
 second per run, and all runs are listed in under five seconds.
 
-Trainings are simulated by a cluster of 1,000 slots, in which each takes a second and leaves the folder of a real run.
-Everything else is what ``lengthwise train --seeds 10000 --on …`` does.
+Trainings are simulated by a cluster of 1,000 slots: each takes a second and leaves a copy of a real run's folder.
+Everything else is done by ``lengthwise train --seeds 10000 --on …``.
 """
 
 import argparse
@@ -34,20 +34,20 @@ FILES = ("metrics.jsonl", "scores.jsonl", "about.json", "model.safetensors")  # 
 
 
 @dataclass(frozen=True)
-class Simulated(Launcher):
+class SimulatedLauncher(Launcher):
     """A cluster in which nothing is computed."""
 
     slots: Size = SLOTS
     seconds: Positive = 1.0  # duration of a run
 
     def build_executor(self, jobs):
-        return Cluster(self)
+        return SimulatedExecutor(self)
 
     def max_parallel(self, jobs):
         return self.slots
 
 
-class Cluster(Executor):
+class SimulatedExecutor(Executor):
     """An executor that starts each training as soon as there is a slot."""
 
     spent = worked = 0.0  # wall and processor seconds spent on writing runs' folders, which is not the watcher's work
@@ -59,9 +59,9 @@ class Cluster(Executor):
         return 1000
 
     def submit(self, commands):
-        return [Training(Path(words[1]), self.end()) for words in commands]
+        return [SimulatedTraining(Path(words[1]), self.book_slot()) for words in commands]
 
-    def end(self):
+    def book_slot(self):
         end = max(time.monotonic(), heapq.heappop(self.free)) + self.engine.seconds
         heapq.heappush(self.free, end)
         return end
@@ -71,13 +71,13 @@ class Cluster(Executor):
 
 
 @dataclass
-class Training(Job):
+class SimulatedTraining(Job):
     folder: Path
-    end: float
+    end_time: float
     kept = {}  # noqa: RUF012 (the files of a real run)
 
     def is_done(self):
-        if time.monotonic() < self.end:
+        if time.monotonic() < self.end_time:
             return False
         start, worked = time.perf_counter(), time.process_time()
         about = json.loads(self.kept["about.json"])
@@ -86,16 +86,16 @@ class Training(Job):
         for name in FILES:
             content = json.dumps(about, indent=1).encode() if name == "about.json" else self.kept[name]
             (self.folder / name).write_bytes(content)
-        Cluster.spent += time.perf_counter() - start
-        Cluster.worked += time.process_time() - worked
+        SimulatedExecutor.spent += time.perf_counter() - start
+        SimulatedExecutor.worked += time.process_time() - worked
         return True
 
     def read_failure(self):
         return ""
 
 
-class Screen(io.StringIO):
-    """A terminal, so that the live table is drawn."""
+class HiddenTerminal(io.StringIO):
+    """A stream that counts as a terminal, on which the live table is drawn, and drops its text."""
 
     def isatty(self):
         return True
@@ -108,14 +108,15 @@ def run_command(*words):
     """Run a command in this process, with a hidden terminal."""
     with (
         contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(Screen()),
+        contextlib.redirect_stderr(HiddenTerminal()),
         contextlib.suppress(SystemExit),
     ):
         command([*words])
 
 
 def time_listing():
-    """Return the seconds of ``lengthwise list runs``, the best of several, and the number of finished runs listed."""
+    """Return the shortest of several times of ``lengthwise list runs``, in seconds, and the number of finished runs
+    listed."""
     words, best = [sys.executable, "-m", "lengthwise", "list", "runs", "--json"], float("inf")
     for _ in range(LISTINGS):
         start = time.perf_counter()
@@ -125,23 +126,23 @@ def time_listing():
 
 
 def measure_study(runs, folder, slots=SLOTS, seconds=SECONDS):
-    """Measure a study of ``runs`` runs, whose folders are in ``folder``."""
+    """Return the memory and times of a study of ``runs`` runs, whose folders are in ``folder``."""
     os.environ |= {"LENGTHWISE_RUNS": str(folder / "one"), "TERM": "xterm"}
     run_command("train", *TRAIN, "--quiet")
     (real,) = (folder / "one").glob("*/about.json")
-    Training.kept = {name: (real.parent / name).read_bytes() for name in FILES}
+    SimulatedTraining.kept = {name: (real.parent / name).read_bytes() for name in FILES}
     os.environ["LENGTHWISE_RUNS"] = str(folder / "runs")
-    Cluster.spent = Cluster.worked = 0.0
+    SimulatedExecutor.spent = SimulatedExecutor.worked = 0.0
     start, cpu = time.perf_counter(), time.process_time()
-    run_command("train", *TRAIN, "--seeds", str(runs), "--on", f"Simulated(slots={slots}, seconds={seconds})")
+    run_command("train", *TRAIN, "--seeds", str(runs), "--on", f"SimulatedLauncher(slots={slots}, seconds={seconds})")
     wall, cpu = time.perf_counter() - start, time.process_time() - cpu
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {
         "runs": runs,
         "slots": slots,
         "memory_mb": round(memory),
-        "per_run_s": round((wall - Cluster.spent - seconds * runs / slots) / runs, 4),
-        "cpu_per_run_s": round((cpu - Cluster.worked) / runs, 4),
+        "per_run_s": round((wall - SimulatedExecutor.spent - seconds * runs / slots) / runs, 4),
+        "cpu_per_run_s": round((cpu - SimulatedExecutor.worked) / runs, 4),
         "wall_s": round(wall, 1),
     }
 

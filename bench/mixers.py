@@ -1,10 +1,10 @@
 """Milliseconds per training step, forward and backward, of a transformer of two layers of width 64 with each mixer: 32
-rows of 40 and of 256 positions, plain runner, one thread. ``attention`` is softmax attention at the same sizes; torch's
-own recurrent layers, ``TorchLSTM`` and ``TorchGRU``, stand beside them as models.
+rows of 40 and of 256 positions, plain runner, one thread. ``attention`` is softmax attention at the same sizes. Models
+of torch's own recurrent layers, ``TorchLSTM`` and ``TorchGRU``, are measured for comparison.
 """
 
 import torch
-from common import QUICK, print_result, seconds
+from common import QUICK, measure_seconds, print_result
 
 from lengthwise.api import catalog
 from lengthwise.base.types import Inputs, Vocab
@@ -17,8 +17,8 @@ ROWS, LENGTHS, REPEATS = (2, (5, 9), 1) if QUICK else (32, (40, 256), 5)
 VOCAB = Vocab(tuple("01"))
 
 
-def step_milliseconds(spec: ModelSpec, length: int) -> float:
-    """Return the milliseconds of the fastest of some steps, in processor time of one thread."""
+def measure_step_ms(spec: ModelSpec, length: int) -> float:
+    """Return the processor time of the fastest of several steps on one thread, in milliseconds."""
     torch.manual_seed(0)
     model = spec.build(VOCAB, VOCAB, causal=True)
     assert isinstance(model, Model)
@@ -30,7 +30,7 @@ def step_milliseconds(spec: ModelSpec, length: int) -> float:
         logits = Plain(model).last(inputs, torch.ones(ROWS, dtype=torch.long), inputs.padding_mask)
         torch.nn.functional.cross_entropy(logits, tokens.flatten()).backward()
 
-    return round(1000 * min(seconds(step) for _ in range(REPEATS + 1)), 1)
+    return round(1000 * min(measure_seconds(step) for _ in range(REPEATS + 1)), 1)
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         for name, mixer in catalog.list_parts()["mixers"].items()
     }
     specs |= {"TorchLSTM": TorchLSTM(), "TorchGRU": TorchGRU()}
-    print_result("mixers", ms={name: {n: step_milliseconds(spec, n) for n in LENGTHS} for name, spec in specs.items()})
+    print_result("mixers", ms={name: {n: measure_step_ms(spec, n) for n in LENGTHS} for name, spec in specs.items()})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""The n-RASP-L programs. Claim: each solves every problem in exactly T(n) rounds: 1,000 new problems at each length
-1–64 and at 200, of six tasks; addition in both digit orders, multiplication of one and of two bits by n bits."""
+"""The n-RASP-L programs. Claim: each program solves every problem in exactly T(n) rounds. There are 1,000 new problems
+of six tasks at each length 1–64 and at 200: addition in both digit orders, multiplication of one and of two bits by n
+bits."""
 
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ LENGTHS, COUNT = ((1, 4), 5) if QUICK else ((*range(1, 65), 200), 1000)
 POSITIONS = 20_000  # in all rows run at once: some programs compare all pairs of positions
 
 
-def count_right(runner: Program, size: Sequence[int]) -> int:
+def count_solved(runner: Program, size: Sequence[int]) -> int:
     """Return the number of problems of this size that a program solves in every symbol and in T(n) rounds."""
     problems = draw_fresh_problems(runner.task, size, COUNT, seed=0)
     rows, found = max(1, POSITIONS // (3 * max(size))), 0
@@ -35,7 +36,7 @@ def main() -> None:
         check_program(runner)
         for more in ((1,), (2,)) if len(task.axes) == 2 else ((),):
             start = time.perf_counter()
-            found = sum(count_right(runner, (*more, n)) for n in LENGTHS)
+            found = sum(count_solved(runner, (*more, n)) for n in LENGTHS)
             words = [task.name, *(f"{bits} x n" for bits in more)]
             name = " ".join([*words, task.order] if isinstance(task, Addition) else words)
             seconds = round(time.perf_counter() - start, 1)

@@ -1,16 +1,18 @@
 """A training step of the three small models of ReTran (ACL 2025), forward and backward, on 2,048 expressions as
-published. Claim: ReTran at least 3 times, GPT 6 times, and the LSTM stack 2.5 times as fast as the same mathematics
-computed token by token on rows of 38 positions, like the originals; loss and gradients are equal.
-``libraries`` is the time of a model of the same size built from torch.nn, over that of the package."""
+published. Claim: ReTran is at least 3 times, GPT 6 times and the LSTM stack 2.5 times as fast as the same mathematics
+computed token by token, on rows of 38 positions as in the originals. Loss and gradients are equal.
+
+``libraries`` is the ratio of the time of a torch.nn model of the same size to the package's time.
+"""
 
 import statistics
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-import others
+import library_models
 import torch
-from common import QUICK, print_result, seconds, spread
+from common import QUICK, measure_seconds, print_result, summarize_ratios
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -24,56 +26,56 @@ from lengthwise.models import Model
 from lengthwise.runners.cached import CachedTransformer
 from lengthwise.runners.cpu import choose_runner
 
-WIDTH = 38
+PADDED_WIDTH = 38
 REPEATS = {"retran": 7, "gpt": 7, "lstm": 25}  # short steps vary more
 if QUICK:
     REPEATS = dict.fromkeys(REPEATS, 2)
 CLAIMS = {"retran": 3.0, "gpt": 6.0, "lstm": 2.5}
-LIBRARIES = {"lstm": others.build_lstm, "gpt": others.build_gpt}  # torch.nn has nothing like ReTran
+LIBRARIES = {"lstm": library_models.build_lstm, "gpt": library_models.build_gpt}  # torch.nn has nothing like ReTran
 
 
 Loss = Callable[[Model, Batch], Tensor]
 
 
-def one_loop_logits(model: Model, inputs: Inputs) -> Tensor:
+def compute_one_loop_logits(model: Model, inputs: Inputs) -> Tensor:
     """Return the logits after one loop by the model's own methods, in which ReTran and the LSTM compute token by
     token."""
     context = model.embed(inputs)
     return model.read(model.advance(model.start(context), context))
 
 
-def cached_logits(model: Model, inputs: Inputs) -> Tensor:
+def compute_cached_logits(model: Model, inputs: Inputs) -> Tensor:
     """Return the logits of a transformer with a key–value cache, token by token."""
     decoder = CachedTransformer(model, inputs)
     columns = range(inputs.tokens.shape[1])
     return torch.cat([decoder.next_logits(inputs.columns(column, column + 1), 1) for column in columns], 1)
 
 
-def library_logits(model: nn.Module, inputs: Inputs) -> Tensor:
+def compute_library_logits(model: nn.Module, inputs: Inputs) -> Tensor:
     """Return the logits of a model built from torch.nn."""
-    return model.readout(others.apply_layers(model, inputs.tokens))
+    return model.readout(library_models.apply_layers(model, inputs.tokens))
 
 
-PLAIN = {"retran": one_loop_logits, "gpt": cached_logits, "lstm": one_loop_logits}
+PLAIN_LOGITS = {"retran": compute_one_loop_logits, "gpt": compute_cached_logits, "lstm": compute_one_loop_logits}
 
 
-def plain_loss(advance: Callable[[Model, Inputs], Tensor], model: Model, batch: Batch) -> Tensor:
+def compute_plain_loss(advance: Callable[[Model, Inputs], Tensor], model: Model, batch: Batch) -> Tensor:
     """Return the loss with every row padded to the largest possible width, and logits computed at all positions."""
     tokens, targets, loss_mask = (
-        F.pad(part, (0, WIDTH - part.shape[1])) for part in (batch.inputs.tokens, batch.targets, batch.loss_mask)
+        F.pad(part, (0, PADDED_WIDTH - part.shape[1])) for part in (batch.inputs.tokens, batch.targets, batch.loss_mask)
     )
-    index = torch.arange(WIDTH).expand(len(tokens), -1)
+    index = torch.arange(PADDED_WIDTH).expand(len(tokens), -1)
     logits = advance(model, Inputs(tokens, index, index, torch.ones_like(tokens, dtype=torch.bool)))
     return F.cross_entropy(logits[loss_mask], targets[loss_mask])
 
 
-def package_loss(recipe: Recipe, model: Model, batch: Batch) -> Tensor:
+def compute_package_loss(recipe: Recipe, model: Model, batch: Batch) -> Tensor:
     return recipe.objective(
         choose_runner(model), batch, recipe.loops.planned(batch.rounds), stream(0, "objective")
     ).value
 
 
-def gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
+def compute_gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
     model.zero_grad()
     value = loss(model, batch)
     value.backward()
@@ -81,10 +83,10 @@ def gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
 
 
 def measure(name: str) -> dict[str, object]:
-    recipe = replace(catalog.find_recipe(f"paper-{name}-small"), source=Fresh(), **({"batch": 4} if QUICK else {}))
-    losses: list[Loss] = [partial(plain_loss, PLAIN[name]), partial(package_loss, recipe)]
+    recipe = replace(catalog.recipe(f"paper-{name}-small"), source=Fresh(), **({"batch": 4} if QUICK else {}))
+    losses: list[Loss] = [partial(compute_plain_loss, PLAIN_LOGITS[name]), partial(compute_package_loss, recipe)]
     batch, _ = data.draw_batch(recipe, 0)
-    both = [gradients(loss, recipe.build().eval().double(), batch) for loss in losses]
+    both = [compute_gradients(loss, recipe.build().eval().double(), batch) for loss in losses]
     difference = max(float((a - b).abs().max()) for a, b in zip(*both, strict=True))
     model = recipe.build().train()
     library = LIBRARIES.get(name)
@@ -92,11 +94,14 @@ def measure(name: str) -> dict[str, object]:
     ratios, further = [], []
     for step in range(REPEATS[name] + 1):
         batch, _ = data.draw_batch(recipe, step)
-        slow, quick = (seconds(gradients, loss, model, batch) for loss in losses)
+        slow, quick = (measure_seconds(compute_gradients, loss, model, batch) for loss in losses)
         ratios.append(slow / quick)
         if theirs:
-            further.append(seconds(gradients, partial(plain_loss, library_logits), theirs, batch) / quick)
-    found = spread(ratios[1:])  # without the first step, which includes one-time allocations
+            further.append(
+                measure_seconds(compute_gradients, partial(compute_plain_loss, compute_library_logits), theirs, batch)
+                / quick
+            )
+    found = summarize_ratios(ratios[1:])  # without the first step, which includes one-time allocations
     return {
         **found,
         "difference": difference,

@@ -1,15 +1,16 @@
-"""The time of a step of several seeds as one stack, against steps of the same seeds one after the other, on one CPU
-thread, at three sizes of looped parity with lengths uniform in 1…20. No claim: it shows when a stack pays on a CPU.
+"""The time of a step of several seeds as one stack, compared with steps of the same seeds one after the other. Measured
+on one CPU thread, at three sizes of looped parity with lengths uniform in 1…20. No claim: the figures show when a stack
+pays on a CPU.
 
-``separate`` is the time of separate steps, by the runners that are chosen for them, over that of the stack; ``plainly``
-is the same ratio with the plain runner, which computes what the stack does. Above 1 the stack is faster.
+``separate`` is the ratio of the time of separate steps to that of the stack. ``plainly`` is the same ratio if separate
+steps use the plain runner, which computes the same as the stack. Above 1 the stack is faster.
 """
 
 import statistics
 from dataclasses import replace
 
 import torch
-from common import QUICK, print_result, seconds
+from common import QUICK, measure_seconds, print_result
 
 from lengthwise.api import catalog
 from lengthwise.experiment.lengths import Uniform
@@ -24,26 +25,29 @@ SIZES = {  # recipe, changes, and number of measured steps
     "ours: width 64, 32 rows": ("looped-parity", [], 4),
     "published: width 256, 64 rows": ("paper-fop-loop-adaptive-parity", [], 1),
 }
-COUNTS = (2,) if QUICK else (2, 4, 8)
+SEED_COUNTS = (2,) if QUICK else (2, 4, 8)
 
 
 def measure_ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[float]]:
-    """Return the median, smallest and largest ratio over steps that are measured in turns."""
+    """Return the median, smallest and largest of each ratio, over steps that are measured in turns."""
     recipes = [replace(recipe, seed=seed, data_seed=seed) for seed in range(count)]
     alone, plainly, together = ([Trainer(one, torch.device("cpu")) for one in recipes] for _ in range(3))
 
-    def separately(trainees: list[Trainer]) -> None:
+    def advance_separately(trainees: list[Trainer]) -> None:
         for one in trainees:
             one.advance()
 
     found: dict[str, list[float]] = {"separate": [], "plainly": []}
     for _ in range(times + 1):  # all of a turn take the same step, on the same problems
-        stacked = seconds(lambda: advance_together(together))
-        found["separate"].append(seconds(lambda: separately(alone)) / stacked)
+        stacked = measure_seconds(lambda: advance_together(together))
+        found["separate"].append(measure_seconds(lambda: advance_separately(alone)) / stacked)
         with cpu.plain():
-            found["plainly"].append(seconds(lambda: separately(plainly)) / stacked)
+            found["plainly"].append(measure_seconds(lambda: advance_separately(plainly)) / stacked)
     # The first turn is left out: it allocates.
-    return {name: [round(of(each[1:]), 2) for of in (statistics.median, min, max)] for name, each in found.items()}
+    return {
+        name: [round(function(ratios[1:]), 2) for function in (statistics.median, min, max)]
+        for name, ratios in found.items()
+    }
 
 
 def main() -> None:
@@ -52,7 +56,7 @@ def main() -> None:
         whole = catalog.find_recipe(name, changes)
         recipe = replace(whole, lengths=Uniform(20), watch=Watch(), keep="last")
         with computation_settings(1):
-            result[size] = {count: measure_ratios(recipe, count, 1 if QUICK else times) for count in COUNTS}
+            result[size] = {count: measure_ratios(recipe, count, 1 if QUICK else times) for count in SEED_COUNTS}
     print_result("stacked", ratios=result)
 
 

@@ -1,12 +1,14 @@
 """A training step of looped models, forward and backward: rows stop when they are done, and padding is not computed.
-Claims, against the plain loop (plain.py), with lengths uniform in 1…20: 2.5 times its speed at the published size of
-parity, 2.3 times at that of addition, 2.5 times at the package's own sizes; loss and gradients equal to 1e-6 in
-float64; at the published size of addition, at least half of this machine's rate of matrix products and at most half of
-the plain loop's memory.
+Claims, compared with the plain loop (plain.py), with lengths uniform in 1…20:
 
-``bound`` is the number of positions that the plain loop computes over the number that the loss needs; positions that a
-model cannot tell apart count once. ``libraries`` is the time of a step with blocks of other libraries in a loop
-(others.py), over that of the package, for models without windows.
+- 2.5 times as fast at the published size of parity and at the package's own sizes, 2.3 times at that of addition;
+- loss and gradients equal to 1e-6 in float64;
+- at the published size of addition, at least half of this machine's rate of matrix products, and at most half of the
+  plain loop's memory.
+
+``bound`` is the ratio of the positions that the plain loop computes to those that the loss needs; positions that a
+model cannot tell apart count once. ``libraries`` is the ratio of the time of a step with blocks of other libraries in a
+loop (library_models.py) to the package's time, for models without windows.
 """
 
 import argparse
@@ -19,9 +21,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from common import QUICK, print_result, seconds, spread
-from others import LIBRARIES, Looped
-from plain import final_loss
+from common import QUICK, measure_seconds, print_result, summarize_ratios
+from library_models import LIBRARIES, LoopedModel
+from plain import compute_final_loss
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -49,11 +51,14 @@ CLAIMS = {
 UNWINDOWED = ("paper-fop-loop-adaptive-parity", "fop-loop-adaptive-parity")
 
 
-def package_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
+def compute_package_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
     return Final()(choose_runner(model), batch, loops, torch.Generator()).value
 
 
-LOSSES: dict[str, Callable[[Model, Batch, Tensor], Tensor]] = {"plain": final_loss, "quick": package_loss}
+LOSSES: dict[str, Callable[[Model, Batch, Tensor], Tensor]] = {
+    "plain": compute_final_loss,
+    "quick": compute_package_loss,
+}
 
 
 def count_batches(name: str) -> int:
@@ -69,9 +74,9 @@ def load_recipe(name: str) -> Recipe:
     )
 
 
-def gradients(how: str, model: Model, batch: Batch, loops: Tensor) -> list[Tensor]:
+def compute_gradients(variant: str, model: Model, batch: Batch, loops: Tensor) -> list[Tensor]:
     model.zero_grad()
-    value = LOSSES[how](model, batch, loops)
+    value = LOSSES[variant](model, batch, loops)
     value.backward()
     return [value.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
@@ -80,23 +85,24 @@ def measure_difference(name: str) -> float:
     """Return the largest difference in loss and gradients from the plain loop's, in float64, on eight rows."""
     small = replace(load_recipe(name), batch=2 if QUICK else 8)
     model = small.build().double()
-    both = zip(*(gradients(how, model, *data.draw_batch(small, 0)) for how in LOSSES), strict=True)
+    both = zip(*(compute_gradients(variant, model, *data.draw_batch(small, 0)) for variant in LOSSES), strict=True)
     return max(float((a - b).abs().max()) for a, b in both)
 
 
-def needed_work(spec: Transformer, batch: Batch, loops: Tensor) -> tuple[float, float]:
-    """Return the floating-point operations in matrix products that the loss of a step needs, without the readout (a
-    multiply–add counts as two), and the number of positions that the plain loop computes per needed one."""
+def count_needed_work(spec: Transformer, batch: Batch, loops: Tensor) -> tuple[float, float]:
+    """Return the number of floating-point operations in matrix products that the loss of a step needs, without the
+    readout, and the number of positions that the plain loop computes per needed one. A multiply–add counts as two
+    operations."""
     times = count_useful_loops(spec, batch, loops).sum(1).double()
     seen = batch.inputs.padding_mask.sum(1)
-    if reach := window_reach(spec):
+    if reach := find_window_reach(spec):
         seen = seen.clamp(max=2 * reach + 1)
     per_place = spec.layers * (8 + 4 * spec.mlp) * spec.width**2 + spec.layers * 4 * spec.width * seen
     computed = batch.inputs.padding_mask.numel() * int(loops.max())
     return 3 * float((per_place * times).sum()), computed / float(times.sum())
 
 
-def window_reach(spec: Transformer) -> int | None:
+def find_window_reach(spec: Transformer) -> int | None:
     """Return the number of neighbours on either side that all heads see; None if there is no window."""
     return next((position.reach for position in spec.positions if isinstance(position, Local)), None)
 
@@ -106,7 +112,7 @@ def count_useful_loops(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor
     times = loops[:, None] * batch.inputs.padding_mask
     if spec.positions == (NoPE(),):  # these layouts are causal, so equal prefixes have equal states
         times[~mark_distinct_prefixes(batch, loops)] = 0
-    if reach := window_reach(spec):
+    if reach := find_window_reach(spec):
         position = torch.arange(times.shape[1])
         gap = (position - position[:, None]).abs().where(batch.loss_mask[:, None], 10**6).amin(2)
         times = (times - (gap / (spec.layers * reach)).ceil().long()).clamp(min=0)
@@ -114,18 +120,18 @@ def count_useful_loops(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor
 
 
 def mark_distinct_prefixes(batch: Batch, loops: Tensor) -> Tensor:
-    """Return a mask "b t" of the positions whose prefix occurs in no other row with more loops, or as many in an
-    earlier row."""
+    """Return a mask "b t" with one position per distinct prefix: that of the row with the most loops, the first if
+    several."""
     order = loops.argsort(descending=True, stable=True)
     padding_mask = batch.inputs.padding_mask[order]
     which = index_unique_prefixes(batch.inputs.tokens[order], padding_mask.sum(1).cumsum(0).tolist(), [])
     return torch.zeros_like(padding_mask).masked_scatter_(padding_mask, mark_first_occurrences(which))[order.argsort()]
 
 
-def product_rate(side: int = 64 if QUICK else 1536) -> float:
+def measure_product_rate(side: int = 64 if QUICK else 1536) -> float:
     """Return the floating-point operations per second of a large matrix product."""
     one, two = torch.randn(side, side), torch.randn(side, side)
-    return 2 * side**3 / seconds(torch.mm, one, two)
+    return 2 * side**3 / measure_seconds(torch.mm, one, two)
 
 
 def measure(name: str) -> dict[str, object]:
@@ -135,14 +141,14 @@ def measure(name: str) -> dict[str, object]:
     ratios, bounds, shares = [], [], []
     for step in range(count_batches(name) + 1):
         batch, loops = data.draw_batch(chosen, step)
-        operations, bound = needed_work(spec, batch, loops)
-        took = {how: seconds(gradients, how, model, batch, loops) for how in LOSSES}
+        operations, bound = count_needed_work(spec, batch, loops)
+        took = {variant: measure_seconds(compute_gradients, variant, model, batch, loops) for variant in LOSSES}
         ratios.append(took["plain"] / took["quick"])
         bounds.append(bound)
-        shares.append(operations / took["quick"] / product_rate())
+        shares.append(operations / took["quick"] / measure_product_rate())
     found = ratios[1:]  # without the first step, which includes one-time allocations
     return {
-        **spread(found),
+        **summarize_ratios(found),
         "bound": round(statistics.median(bounds[1:]), 2),
         "of_the_product_rate": round(statistics.median(shares[1:]), 2),
         "difference": measure_difference(name),
@@ -151,8 +157,8 @@ def measure(name: str) -> dict[str, object]:
 
 
 def measure_libraries(name: str) -> dict[str, float | str]:
-    """Return, for each other library, the time of its step over that of the package, the median over batches; for one
-    that is not installed, a note that it was skipped."""
+    """Return, for each other library, the median ratio of its time per step to the package's; for a library that is not
+    installed, a note that it was skipped."""
     chosen = load_recipe(name)
     model, spec, layout = chosen.build(), chosen.model, chosen.layout
     assert isinstance(spec, Transformer)
@@ -160,15 +166,15 @@ def measure_libraries(name: str) -> dict[str, float | str]:
     looped, skipped = {}, dict[str, float | str]()
     for library, make in LIBRARIES.items():
         try:
-            looped[library] = Looped(make(spec), spec, reads, writes)
+            looped[library] = LoopedModel(make(spec), spec, reads, writes)
         except ImportError as error:
             skipped[library] = f"skipped: {error}; pip install 'lengthwise[bench]'"
     ratios: dict[str, list[float]] = {library: [] for library in looped}
     for step in range(count_batches(name) + 1):
         batch, loops = data.draw_batch(chosen, step)
-        ours = seconds(gradients, "quick", model, batch, loops)
+        ours = measure_seconds(compute_gradients, "quick", model, batch, loops)
         for library, other in looped.items():
-            ratios[library].append(seconds(run_step, other, batch, loops) / ours)
+            ratios[library].append(measure_seconds(run_step, other, batch, loops) / ours)
     return skipped | {library: round(statistics.median(found[1:]), 2) for library, found in ratios.items()}
 
 
@@ -178,17 +184,17 @@ def run_step(model: nn.Module, batch: Batch, loops: Tensor) -> None:
     F.cross_entropy(logits[batch.loss_mask], batch.targets[batch.loss_mask]).backward()
 
 
-def measure_memory_growth(how: str) -> int:
+def measure_memory_growth(variant: str) -> int:
     """Return the growth of the process's peak memory, in bytes, during one step of addition."""
     chosen = load_recipe(ADDITION)
     model = chosen.build()
     batch, loops = data.draw_batch(chosen, 0)
-    before = peak_memory()
-    gradients(how, model, batch, loops)
-    return peak_memory() - before
+    before = read_peak_memory()
+    compute_gradients(variant, model, batch, loops)
+    return read_peak_memory() - before
 
 
-def peak_memory() -> int:
+def read_peak_memory() -> int:
     """Return the peak memory of this process in bytes. (``getrusage`` would include the parent process.)"""
     found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     assert found, "needs Linux"
@@ -208,16 +214,16 @@ def main() -> None:
         return
     result = {name: measure(name) for name in args.recipes}
     met = all(result[name]["ratio"] >= CLAIMS.get(name, 0) and result[name]["difference"] < 1e-6 for name in result)
-    share = memory_in_new_process("quick") / max(1, memory_in_new_process("plain"))
+    share = measure_memory_in_new_process("quick") / max(1, measure_memory_in_new_process("plain"))
     print_result("step", **result, memory=round(share, 2), met=met and share <= 0.5)
 
 
-def memory_in_new_process(how: str) -> int:
-    """Return ``measure_memory_growth`` of a new process, in which nothing was computed before."""
+def measure_memory_in_new_process(variant: str) -> int:
+    """Return ``measure_memory_growth`` in a new process, in which nothing was computed before."""
     return (
-        measure_memory_growth(how)
+        measure_memory_growth(variant)
         if QUICK
-        else int(subprocess.check_output([sys.executable, __file__, "--memory", how]))
+        else int(subprocess.check_output([sys.executable, __file__, "--memory", variant]))
     )
 
 

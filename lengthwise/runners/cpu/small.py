@@ -3,7 +3,7 @@
 Runners use it where ``is_worthwhile`` is true: for many heads of at most 8 coordinates, or dropout. On a CPU, torch's
 fused kernel computes heads one at a time, and does not support dropout. Here positions are the last axis, which makes
 each of a step's six matrix products two to four times as fast; the softmax uses powers of 2, twice as fast as exp.
-Results are equal up to rounding; if sums of weights leave a safe range, torch's softmax is used. See bench/heads.py.
+Results are equal up to rounding; if sums of weights leave a safe range, torch's softmax is used. See bench/small_heads.py.
 """
 
 from __future__ import annotations

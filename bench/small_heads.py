@@ -1,15 +1,15 @@
 """Attention of small heads over short rows, forward and backward, on one thread. Claim: for the shapes for which the
 package uses runners/cpu/small.py, it is at least 1.1 times as fast as torch's fused kernel.
 
-``shapes`` has the ratio by rows × heads × positions × width of a head; ``dropout`` has it with dropout and rotary
-encoding, for which the package always uses runners/cpu/small.py.
+``shapes`` holds the ratio for each shape (rows × heads × positions × width of a head). ``dropout`` holds ratios with
+dropout and rotary encoding, for which the package always uses runners/cpu/small.py.
 """
 
 import statistics
 from collections.abc import Callable
 
 import torch
-from common import QUICK, print_result, seconds
+from common import QUICK, measure_seconds, print_result
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -20,14 +20,14 @@ from lengthwise.runners.cpu.packing import Ragged
 
 # This package's recipes, the published sizes, and those of ReTran's baselines (with dropout).
 SHAPES = [(16, 8, 20, 8), (64, 8, 20, 8), (64, 8, 40, 8), (16, 64, 20, 4), (4, 64, 20, 4)]
-DROPPED = [(108, 8, 22, 4), (108, 8, 37, 4)]
+DROPOUT_SHAPES = [(108, 8, 22, 4), (108, 8, 37, 4)]
 if QUICK:
-    SHAPES, DROPPED = SHAPES[:1], [(2, 8, 22, 4)]
+    SHAPES, DROPOUT_SHAPES = SHAPES[:1], [(2, 8, 22, 4)]
 REPEATS, PROBABILITY, CLAIM = 1 if QUICK else 15, 0.1, 1.1
 Attend = Callable[[Tensor], Tensor]
 
 
-def library_attention(probability: float, angles: Tensor | None) -> Attend:
+def build_library_attention(probability: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
         query, key, value = projected.unbind(2)
         if angles is not None:
@@ -39,7 +39,7 @@ def library_attention(probability: float, angles: Tensor | None) -> Attend:
     return attend
 
 
-def package_attention(probability: float, angles: Tensor | None) -> Attend:
+def build_package_attention(probability: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
         rows, positions, _, heads, size = projected.shape
         assert small.is_worthwhile((rows, positions, heads, size), probability)
@@ -63,7 +63,10 @@ def measure_ratio(shape: tuple[int, ...], probability: float) -> float:
         def step(attend: Attend) -> None:
             attend(projected).backward(gradient)
 
-        theirs, own = (seconds(step, attend(probability, angles)) for attend in (library_attention, package_attention))
+        theirs, own = (
+            measure_seconds(step, attend(probability, angles))
+            for attend in (build_library_attention, build_package_attention)
+        )
         ratios.append(theirs / own)
     return round(statistics.median(ratios[1:]), 2)
 
@@ -71,10 +74,10 @@ def measure_ratio(shape: tuple[int, ...], probability: float) -> float:
 def main() -> None:
     torch.set_num_threads(1)
     found = {name: {} for name in ("shapes", "dropout")}
-    for name, shapes, probability in (("shapes", SHAPES, 0.0), ("dropout", DROPPED, PROBABILITY)):
+    for name, shapes, probability in (("shapes", SHAPES, 0.0), ("dropout", DROPOUT_SHAPES, PROBABILITY)):
         found[name] = {"×".join(map(str, shape)): measure_ratio(shape, probability) for shape in shapes}
     met = all(ratio >= CLAIM for ratios in found.values() for ratio in ratios.values())
-    print_result("heads", **found, met=met)
+    print_result("small_heads", **found, met=met)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Models as a user would build them from other libraries: blocks in a loop with input injection, where every row runs
-for the longest row's loops, and stacks of layers applied once. Their sizes and amount of work are those of the
+"""Models as a user would build them from other libraries: stacks of layers applied once, and blocks in a loop with
+input injection, in which every row runs for the longest row's loops. Their sizes and amount of work are those of the
 package's models; weights and details (positions of norms, biases) differ."""
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from lengthwise.models.retran import LSTM
 from lengthwise.models.transformer import Transformer
 
 
-class Looped(nn.Module):
+class LoopedModel(nn.Module):
     """h ← norm(blocks(h + x)), from h = 0, for the longest row's loops."""
 
-    def __init__(self, blocks: nn.Module, spec: Transformer, symbols: int, answers: int) -> None:
+    def __init__(self, blocks: nn.Module, spec: Transformer, symbol_count: int, answer_count: int) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(symbols, spec.width)
+        self.embedding = nn.Embedding(symbol_count, spec.width)
         self.blocks = blocks
         self.norm = nn.LayerNorm(spec.width)
-        self.readout = nn.Linear(spec.width, answers)
+        self.readout = nn.Linear(spec.width, answer_count)
 
     def forward(self, tokens: Tensor, loops: Tensor) -> Tensor:
         """Return the logits "b t v" for tokens "b t", each row after its own number of loops ("b")."""
@@ -67,7 +67,7 @@ class _GPT2(nn.Module):
         return x
 
 
-def _x_transformers(spec: Transformer) -> nn.Module:
+def _build_x_transformers(spec: Transformer) -> nn.Module:
     """Return ``x_transformers.Decoder`` with its fused attention."""
     from x_transformers import Decoder
 
@@ -77,10 +77,14 @@ def _x_transformers(spec: Transformer) -> nn.Module:
     )  # fmt: skip
 
 
-LIBRARIES = {"torch.nn.TransformerEncoder": _Encoder, "transformers, GPT-2": _GPT2, "x-transformers": _x_transformers}
+LIBRARIES = {
+    "torch.nn.TransformerEncoder": _Encoder,
+    "transformers, GPT-2": _GPT2,
+    "x-transformers": _build_x_transformers,
+}
 
 
-class Stack(nn.Module):
+class LayersModel(nn.Module):
     """A model of an embedding, layers applied once, and a readout."""
 
     def __init__(self, layers: nn.Module, width: int, recipe: Recipe) -> None:
@@ -90,22 +94,22 @@ class Stack(nn.Module):
         self.readout = nn.Linear(width, writes)
 
 
-def apply_layers(model: Stack, tokens: Tensor) -> Tensor:
+def apply_layers(model: LayersModel, tokens: Tensor) -> Tensor:
     """Return the readout's input "b t d" for tokens "b t"."""
     found = model.layers(model.embedding(tokens))
     return found[0] if isinstance(found, tuple) else found
 
 
-def build_lstm(recipe: Recipe) -> Stack:
+def build_lstm(recipe: Recipe) -> LayersModel:
     """Return a model of ``torch.nn.LSTM``, with its hidden state projected to the model's width."""
     spec = recipe.model
     assert isinstance(spec, LSTM)
     layers = nn.LSTM(spec.width, spec.hidden, spec.layers, batch_first=True, dropout=spec.dropout, proj_size=spec.width)
-    return Stack(layers, spec.width, recipe)
+    return LayersModel(layers, spec.width, recipe)
 
 
-def build_gpt(recipe: Recipe) -> Stack:
+def build_gpt(recipe: Recipe) -> LayersModel:
     """Return a model of ``torch.nn.TransformerEncoder``, without dropout, which would make it slow."""
     spec = recipe.model
     assert isinstance(spec, Transformer)
-    return Stack(_Encoder(spec), spec.width, recipe)
+    return LayersModel(_Encoder(spec), spec.width, recipe)
