@@ -80,7 +80,7 @@ TASKS: dict[str, tuple[Task, tuple[int, ...], Layout, DrawPrompt]] = {
 }  # fmt: skip
 
 
-def measure_package_row_seconds(task: Task, sizes: tuple[int, ...], layout: Layout, batch: int) -> float:
+def measure_row_seconds(task: Task, sizes: tuple[int, ...], layout: Layout, batch: int) -> float:
     """Return the package's seconds per row, the median of several batches."""
     sizes_of_rows = torch.tensor([sizes]).expand(batch, -1)
     taken = [
@@ -118,7 +118,7 @@ def measure_ratios(name: str) -> dict[str, float]:
     for step in range(REPEATS + 1):
         row = measure_seconds(lambda step=step: write_batch_in_python(task, layout, prompt, step)) / BATCH
         for each, batch in zip(found.values(), (SMALL, BATCH, POSITIONS // width), strict=True):
-            each.append(row / measure_package_row_seconds(task, sizes, layout, batch))
+            each.append(row / measure_row_seconds(task, sizes, layout, batch))
     # The first time is left out: it includes filling caches.
     return {size: round(statistics.median(each[1:]), 1) for size, each in found.items()}
 
@@ -133,10 +133,9 @@ def main() -> None:
     torch.set_num_threads(1)
     warm_up_allocator()
     rates = {
-        name: 1 / measure_package_row_seconds(task, sizes, layout, BATCH)
-        for name, (task, sizes, layout, _) in TASKS.items()
+        name: 1 / measure_row_seconds(task, sizes, layout, BATCH) for name, (task, sizes, layout, _) in TASKS.items()
     }
-    rates["addition, stacked"] = 1 / measure_package_row_seconds(STACKED_DECIMAL, (SIZE,), Pairs(), BATCH)
+    rates["addition, stacked"] = 1 / measure_row_seconds(STACKED_DECIMAL, (SIZE,), Pairs(), BATCH)
     against = {name: measure_ratios(name) for name in TASKS}
     fast = rates["parity"] >= 200e3 and min(rates["addition"], rates["addition, stacked"]) >= 100e3
     result = {

@@ -71,9 +71,8 @@ def main() -> None:
     ours, ratios = [], []
     for turn in range(TURNS):  # alternately, so that other work on the machine slows both
         before = measure_seconds(lambda: draw_expressions(PLAIN_COUNT, draw)) / PLAIN_COUNT
-        ours.append(
-            measure_seconds(lambda turn=turn: task.sample_natural(BATCH, LOW, HIGH, stream(0, "bench", turn))) / BATCH
-        )
+        package = measure_seconds(lambda turn=turn: task.sample_natural(BATCH, LOW, HIGH, stream(0, "bench", turn)))
+        ours.append(package / BATCH)
         after = measure_seconds(lambda: draw_expressions(PLAIN_COUNT, draw)) / PLAIN_COUNT
         ratios.append((before + after) / 2 / ours[-1])
     found = summarize_ratios(ratios, 1)

@@ -91,10 +91,8 @@ def load_shipped_recipes() -> list[Recipe]:
 def compute_loss_and_gradients(recipe: Recipe, runner: Runner, step: int) -> list[torch.Tensor]:
     """Return the loss of a step's batch and its gradients, as tensors on the CPU."""
     loss = recipe.objective(runner, *data.draw_batch(recipe, step), stream(0, "objective"))
-    return [
-        loss.value.detach().cpu(),
-        *(one.cpu() for one in torch.autograd.grad(loss.value, list(runner.model.parameters()))),
-    ]
+    gradients = torch.autograd.grad(loss.value, list(runner.model.parameters()))
+    return [loss.value.detach().cpu(), *(one.cpu() for one in gradients)]
 
 
 def compare_with_cpu(recipe: Recipe, device: torch.device) -> float:
@@ -105,8 +103,7 @@ def compare_with_cpu(recipe: Recipe, device: torch.device) -> float:
 
 
 def compute_relative_difference(expected: list[torch.Tensor], actual: list[torch.Tensor]) -> float:
-    """Return the largest relative difference in a pair of tensors, as a share of the expected tensor's largest
-    number."""
+    """Return the largest difference in any pair of tensors, as a share of the expected tensor's largest number."""
     pairs = zip(expected, actual, strict=True)
     return max(float((one - two).abs().max() / one.abs().max().clamp(min=1e-3)) for one, two in pairs)
 
@@ -148,10 +145,11 @@ def advance_by(trainee: Trainer, steps: int) -> None:
         trainee.advance()
 
 
-def measure_exact_match(name: str, device: torch.device, count: int) -> float:
-    weights = load(name, str(device))
-    recipe = weights.recipe
-    return scores.exact_match(weights.model, recipe, recipe.sizes(recipe.lengths.top), count)
+def compare_exact_match(name: str, device: torch.device, count: int) -> float:
+    """Return the exact match of shipped weights at the training length, minus that on a CPU."""
+    recipe, models = load(name).recipe, [load(name, str(place)).model for place in (device, CPU)]
+    here, on_cpu = (scores.exact_match(model, recipe, recipe.sizes(recipe.lengths.top), count) for model in models)
+    return here - on_cpu
 
 
 def train_parity(device: torch.device, matmul: str, *, quick: bool) -> float:
@@ -164,8 +162,7 @@ def train_parity(device: torch.device, matmul: str, *, quick: bool) -> float:
 
 
 def measure_compiled(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Return milliseconds of a step by the compiled runner, seconds to compile it, and its difference from the plain
-    one."""
+    """Return milliseconds of a compiled step, seconds to compile it, and its difference from the plain runner's."""
     recipe = load_published_recipe(name, quick=quick)
     found: dict[str, float | None] = {}
     for matmul in ("fp32",) if quick else ("fp32", "bf16"):
@@ -175,9 +172,8 @@ def measure_compiled(name: str, device: torch.device, *, quick: bool) -> dict[st
             runner = trainee.runners.choose(trainee.parts)
             plain = Plain(trainee.model) if matmul == "fp32" else Bf16(Plain(trainee.model))
             start, exact = read_synchronized_clock(device), compute_loss_and_gradients(recipe, plain, trainee.step)
-            found[f"{matmul}, apart"] = compute_relative_difference(
-                exact, compute_loss_and_gradients(recipe, runner, trainee.step)
-            )
+            compiled = compute_loss_and_gradients(recipe, runner, trainee.step)
+            found[f"{matmul}, apart"] = compute_relative_difference(exact, compiled)
             found[f"{matmul}, seconds to compile"] = read_synchronized_clock(device) - start
             with prefetch_batches([trainee], on_any_device=True):
                 found[f"{matmul}, ms"] = measure_step_ms(trainee.advance, device, 1 if quick else 20)
@@ -185,8 +181,7 @@ def measure_compiled(name: str, device: torch.device, *, quick: bool) -> dict[st
 
 
 def measure_recorded(recipe: Recipe, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Return the differences of recorded steps from the plain runner's: of gradients, and of weights after 20 steps in
-    float64."""
+    """Return the differences of recorded from plain steps: of gradients, and of weights after 20 steps in float64."""
     draws = {field.name for field in fields(recipe.model)} & {"dropout", "noise"}
     recipe = replace(recipe, model=replace(recipe.model, **dict.fromkeys(draws, 0.0)))
     if recipe.objective.takes_several_steps:  # they are not recorded
@@ -221,8 +216,7 @@ def compute_overall_difference(expected: list[torch.Tensor], actual: list[torch.
 
 @torch.no_grad()
 def measure_evaluation(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Return milliseconds of a pass without gradients at the longest training length, recorded and plain, and their
-    difference."""
+    """Return milliseconds of a pass without gradients at the top length, recorded and plain, and their difference."""
     recipe = load_published_recipe(name, quick=quick)
     problems = data.evaluation_problems(recipe, recipe.lengths.top, 4 if quick else 1000, seed=0)
     batch, model, found, logits = recipe.layout.write(problems, recipe.task), recipe.build().to(device).eval(), {}, {}
@@ -327,8 +321,8 @@ def build_library_layers(recipe: Recipe, device: torch.device) -> dict[str, nn.M
 
 
 def measure_stacked(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
-    """Measure recorded steps of stacked seeds, in milliseconds: of all seeds, per seed and of the host alone. Return
-    also the seconds to record, and the difference from the plain runner."""
+    """Return milliseconds of a recorded step of stacked seeds, per seed and of the host alone, seconds to record, and
+    the difference from the plain runner."""
     recipe = load_published_recipe(name, quick=quick)
     found: dict[str, float | None] = {}
     for matmul, count in ("fp32", 2), ("bf16", 2 if quick else STACKED_SEEDS):
@@ -403,29 +397,21 @@ def try_measurement(what: str, name: str, measure: Callable[[], Measurement]) ->
 def measure_parts(device: torch.device, parts: Sequence[str], only: Sequence[str], *, quick: bool) -> dict:
     start, count = time.perf_counter(), 10 if quick else 1000
     names = ["looped-parity"] if quick else shipped_names()
-    recipes = (
-        [load_published_recipe("looped-parity", quick=True).change(["lengths.top=4"])]
-        if quick
-        else load_shipped_recipes()
-    )
+    small = load_published_recipe("looped-parity", quick=True).change(["lengths.top=4"])
+    recipes = [small] if quick else load_shipped_recipes()
     known, few = {recipe.name: recipe for recipe in recipes}, PUBLISHED_RECIPES[: 1 if quick else 2]
+    captured = (*few, "paper-lstm-small") if quick else CAPTURED_RECIPES
     ways: dict[str, tuple[Sequence[str], Callable[[str], Measurement]]] = {
         "same": (list(known), lambda name: compare_with_cpu(known[name], device)),
         "no reads": (list(known), lambda name: runs_without_waits(known[name], device)),
         "resumes": (list(known), lambda name: compare_resumed_run(known[name], device)),
-        "scores": (
-            names,
-            lambda name: measure_exact_match(name, device, count) - measure_exact_match(name, CPU, count),
-        ),
+        "scores": (names, lambda name: compare_exact_match(name, device, count)),
         "learns": (("fp32", "bf16"), lambda matmul: train_parity(device, matmul, quick=quick)),
         "recorded": (list(known), lambda name: measure_recorded(known[name], device, quick=quick)),
         "peers": (PUBLISHED_RECIPES[:1], lambda name: measure_peers(name, device, quick=quick)),
         "compiled": (few, lambda name: measure_compiled(name, device, quick=quick)),
         "evaluated": (few, lambda name: measure_evaluation(name, device, quick=quick)),
-        "captured": (
-            (*few, "paper-lstm-small") if quick else CAPTURED_RECIPES,
-            lambda name: measure_captured(name, device, quick=quick),
-        ),
+        "captured": (captured, lambda name: measure_captured(name, device, quick=quick)),
         "stacked": (few[:1], lambda name: measure_stacked(name, device, quick=quick)),
     }
     result: dict[str, dict[str, Measurement]] = {}
@@ -445,16 +431,10 @@ def meets_claims(result: dict) -> bool:
     found = {what: list(result.get(what, {}).values()) for what in PARTS}
     if any(value is None for values in found.values() for value in values):
         return False
+    differences = [*found["same"], *(one["apart"] for one in found["evaluated"])]
+    differences += [one["fp32, apart"] for one in (*found["compiled"], *found["stacked"])]
     return (
-        max(
-            [
-                *found["same"],
-                *(one["fp32, apart"] for one in [*found["compiled"], *found["stacked"]]),
-                *(one["apart"] for one in found["evaluated"]),
-            ],
-            default=0,
-        )
-        < 1e-3
+        max(differences, default=0) < 1e-3
         and max((one.get("gradients", 0) for one in found["recorded"]), default=0) < 1e-5
         and max((one.get("weights", 0) for one in found["recorded"]), default=0) < 1e-9
         and max(found["resumes"], default=0) == 0

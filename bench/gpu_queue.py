@@ -74,8 +74,7 @@ def interrupt(*_: object) -> None:
 
 
 def stop_after(seconds: float) -> threading.Timer:
-    """Start a timer that sends SIGTERM to this process after this many seconds: training saves a checkpoint and
-    ends."""
+    """Start a timer that sends SIGTERM after this many seconds: training saves a checkpoint and ends."""
     timer = threading.Timer(max(0.0, seconds), os.kill, (os.getpid(), signal.SIGTERM))
     timer.daemon = True
     timer.start()

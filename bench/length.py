@@ -21,8 +21,6 @@ from lengthwise.runs.run import Weights, load
 
 LENGTHS, SAMPLES, REPEATS = ((2, 5), 4, 1) if QUICK else ((5, 10, 20, 40, 60, 80, 100), 128, 5)
 RULES: dict[str, Stopping] = {"known loops": Oracle(), "most confident": MaxConfidence(extra=20)}
-
-
 Costs = dict[str, list[tuple[float, float]]]  # of each rule, milliseconds and millions of operations by length
 
 

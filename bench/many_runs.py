@@ -6,7 +6,6 @@ Everything else is done by ``lengthwise train --seeds 10000 --on …``.
 """
 
 import argparse
-import contextlib
 import heapq
 import io
 import json
@@ -16,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,7 +43,7 @@ class SimulatedLauncher(Launcher):
     def build_executor(self, jobs):
         return SimulatedExecutor(self)
 
-    def max_parallel(self, jobs):
+    def count_parallel_runs(self, jobs):
         return self.slots
 
 
@@ -55,7 +55,7 @@ class SimulatedExecutor(Executor):
     def __init__(self, engine):
         self.engine, self.free = engine, [0.0] * engine.slots
 
-    def free_slots(self, running):
+    def count_free_slots(self, running):
         return 1000
 
     def submit(self, commands):
@@ -106,11 +106,7 @@ class HiddenTerminal(io.StringIO):
 
 def run_command(*words):
     """Run a command in this process, with a hidden terminal."""
-    with (
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(HiddenTerminal()),
-        contextlib.suppress(SystemExit),
-    ):
+    with redirect_stdout(io.StringIO()), redirect_stderr(HiddenTerminal()), suppress(SystemExit):
         command([*words])
 
 

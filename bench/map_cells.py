@@ -23,10 +23,7 @@ def time_and_judge(predictor: Callable[..., Predictions], weights: Weights, batc
     """Return the seconds of a prediction, and a mask "b" of the rows whose answer is correct in every symbol."""
     start = time.perf_counter()
     predicted = predictor(weights.model, weights.recipe, batch, Oracle()).symbols
-    wanted, loss_mask = (
-        gather_slots(batch.targets, batch.answer_slots),
-        gather_slots(batch.loss_mask, batch.answer_slots),
-    )
+    wanted, loss_mask = (gather_slots(part, batch.answer_slots) for part in (batch.targets, batch.loss_mask))
     return time.perf_counter() - start, ((predicted == wanted) | ~loss_mask).all(1)
 
 

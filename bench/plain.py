@@ -14,21 +14,17 @@ from lengthwise.nn.mixer import AttentionContext
 from lengthwise.runners.cpu.pattern import get_attention
 
 
-def compute_final_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
+def compute_plain_loss(model: TransformerModel, batch: Batch, loops: Tensor) -> Tensor:
     """Return the loss after each row's own number of loops. Every row runs for the longest row's loops, logits are
     computed at all positions after each loop, and each row's own loop is selected at the end."""
-    logits = torch.stack(compute_logits_by_loop(model, batch.inputs, int(loops.max())))[
-        loops - 1, torch.arange(len(loops))
-    ]
+    logits_by_loop = torch.stack(compute_logits_by_loop(model, batch.inputs, int(loops.max())))
+    logits = logits_by_loop[loops - 1, torch.arange(len(loops))]
     return F.cross_entropy(logits[batch.loss_mask], batch.targets[batch.loss_mask])
 
 
 def compute_logits_by_loop(model: TransformerModel, inputs: Inputs, loops: int) -> list[Tensor]:
     """Return the logits "b t v" at all positions after each loop."""
-    x, mask = (
-        model.embed_tokens(inputs.tokens, model.compute_position_vectors(inputs)),
-        build_attention_bias(model, inputs),
-    )
+    x, mask = model.embed_tokens(inputs.tokens, model.compute_position_vectors(inputs)), build_mask(model, inputs)
     state, found = model.init_state(x), []
     for _ in range(loops):
         state = model.inject(state, x)
@@ -52,7 +48,7 @@ def apply_block(block: Block, x: Tensor, mask: Tensor | None) -> Tensor:
     return x + mlp.narrow(wide.relu() if isinstance(mlp.act, nn.ReLU) else F.gelu(wide, approximate="tanh"))
 
 
-def build_attention_bias(model: TransformerModel, inputs: Inputs) -> Tensor | None:
+def build_mask(model: TransformerModel, inputs: Inputs) -> Tensor | None:
     """Return the attention bias, including windows; None for causal rows without windows."""
     bias = AttentionContext.build(model.encodings, inputs, causal=model.causal).bias
     return None if bias is None else bias.to(model.embedding.weight.dtype)

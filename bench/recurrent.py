@@ -32,8 +32,6 @@ if QUICK:
     REPEATS = dict.fromkeys(REPEATS, 2)
 CLAIMS = {"retran": 3.0, "gpt": 6.0, "lstm": 2.5}
 LIBRARIES = {"lstm": library_models.build_lstm, "gpt": library_models.build_gpt}  # torch.nn has nothing like ReTran
-
-
 Loss = Callable[[Model, Batch], Tensor]
 
 
@@ -70,9 +68,8 @@ def compute_plain_loss(advance: Callable[[Model, Inputs], Tensor], model: Model,
 
 
 def compute_package_loss(recipe: Recipe, model: Model, batch: Batch) -> Tensor:
-    return recipe.objective(
-        choose_runner(model), batch, recipe.loops.planned(batch.rounds), stream(0, "objective")
-    ).value
+    loops = recipe.loops.planned(batch.rounds)
+    return recipe.objective(choose_runner(model), batch, loops, stream(0, "objective")).value
 
 
 def compute_gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
@@ -97,10 +94,8 @@ def measure(name: str) -> dict[str, object]:
         slow, quick = (measure_seconds(compute_gradients, loss, model, batch) for loss in losses)
         ratios.append(slow / quick)
         if theirs:
-            further.append(
-                measure_seconds(compute_gradients, partial(compute_plain_loss, compute_library_logits), theirs, batch)
-                / quick
-            )
+            library_loss = partial(compute_plain_loss, compute_library_logits)
+            further.append(measure_seconds(compute_gradients, library_loss, theirs, batch) / quick)
     found = summarize_ratios(ratios[1:])  # without the first step, which includes one-time allocations
     return {
         **found,

@@ -1,8 +1,8 @@
 """Attention of small heads over short rows, forward and backward, on one thread. Claim: for the shapes for which the
-package uses runners/cpu/small.py, it is at least 1.1 times as fast as torch's fused kernel.
+package uses runners/cpu/small_heads.py, it is at least 1.1 times as fast as torch's fused kernel.
 
 ``shapes`` holds the ratio for each shape (rows × heads × positions × width of a head). ``dropout`` holds ratios with
-dropout and rotary encoding, for which the package always uses runners/cpu/small.py.
+dropout and rotary encoding, for which the package always uses runners/cpu/small_heads.py.
 """
 
 import statistics
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import rotate
-from lengthwise.runners.cpu import small
+from lengthwise.runners.cpu import small_heads
 from lengthwise.runners.cpu.packing import Ragged
 
 # This package's recipes, the published sizes, and those of ReTran's baselines (with dropout).
@@ -42,12 +42,12 @@ def build_library_attention(probability: float, angles: Tensor | None) -> Attend
 def build_package_attention(probability: float, angles: Tensor | None) -> Attend:
     def attend(projected: Tensor) -> Tensor:
         rows, positions, _, heads, size = projected.shape
-        assert small.is_worthwhile((rows, positions, heads, size), probability)
+        assert small_heads.is_worthwhile((rows, positions, heads, size), probability)
         mask = torch.ones(rows, positions, dtype=torch.bool)
         ragged = Ragged.from_mask(mask)
         context = AttentionContext(mask, causal=True, angles=angles)
-        plan = small.AttentionPlan.build(projected, heads, ragged, context)
-        return small.attend(projected.flatten(0, 1), plan, probability).view(rows, positions, heads, size)
+        plan = small_heads.AttentionPlan.build(projected, heads, ragged, context)
+        return small_heads.attend(projected.flatten(0, 1), plan, probability).view(rows, positions, heads, size)
 
     return attend
 
@@ -63,17 +63,15 @@ def measure_ratio(shape: tuple[int, ...], probability: float) -> float:
         def step(attend: Attend) -> None:
             attend(projected).backward(gradient)
 
-        theirs, own = (
-            measure_seconds(step, attend(probability, angles))
-            for attend in (build_library_attention, build_package_attention)
-        )
+        ways = build_library_attention, build_package_attention
+        theirs, own = (measure_seconds(step, build(probability, angles)) for build in ways)
         ratios.append(theirs / own)
     return round(statistics.median(ratios[1:]), 2)
 
 
 def main() -> None:
     torch.set_num_threads(1)
-    found = {name: {} for name in ("shapes", "dropout")}
+    found = {}
     for name, shapes, probability in (("shapes", SHAPES, 0.0), ("dropout", DROPOUT_SHAPES, PROBABILITY)):
         found[name] = {"×".join(map(str, shape)): measure_ratio(shape, probability) for shape in shapes}
     met = all(ratio >= CLAIM for ratios in found.values() for ratio in ratios.values())

@@ -44,10 +44,8 @@ def measure_ratios(recipe: Recipe, count: int, times: int) -> dict[str, list[flo
         with cpu.plain():
             found["plainly"].append(measure_seconds(lambda: advance_separately(plainly)) / stacked)
     # The first turn is left out: it allocates.
-    return {
-        name: [round(function(ratios[1:]), 2) for function in (statistics.median, min, max)]
-        for name, ratios in found.items()
-    }
+    summary = statistics.median, min, max
+    return {name: [round(function(ratios[1:]), 2) for function in summary] for name, ratios in found.items()}
 
 
 def main() -> None:

@@ -1,10 +1,8 @@
 """A training step of looped models, forward and backward: rows stop when they are done, and padding is not computed.
-Claims, compared with the plain loop (plain.py), with lengths uniform in 1…20:
-
-- 2.5 times as fast at the published size of parity and at the package's own sizes, 2.3 times at that of addition;
-- loss and gradients equal to 1e-6 in float64;
-- at the published size of addition, at least half of this machine's rate of matrix products, and at most half of the
-  plain loop's memory.
+Claims, compared with the plain loop (plain.py), with lengths uniform in 1…20: 2.5 times as fast at the published size
+of parity and at the package's own sizes, 2.3 times at that of addition. Loss and gradients are equal to 1e-6 in
+float64. At the published size of addition, a step reaches at least half of this machine's rate of matrix products, and
+takes at most half of the plain loop's memory.
 
 ``bound`` is the ratio of the positions that the plain loop computes to those that the loss needs; positions that a
 model cannot tell apart count once. ``libraries`` is the ratio of the time of a step with blocks of other libraries in a
@@ -23,7 +21,7 @@ from pathlib import Path
 import torch
 from common import QUICK, measure_seconds, print_result, summarize_ratios
 from library_models import LIBRARIES, LoopedModel
-from plain import compute_final_loss
+from plain import compute_plain_loss
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -51,14 +49,11 @@ CLAIMS = {
 UNWINDOWED = ("paper-fop-loop-adaptive-parity", "fop-loop-adaptive-parity")
 
 
-def compute_package_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
+def compute_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
     return Final()(choose_runner(model), batch, loops, torch.Generator()).value
 
 
-LOSSES: dict[str, Callable[[Model, Batch, Tensor], Tensor]] = {
-    "plain": compute_final_loss,
-    "quick": compute_package_loss,
-}
+LOSSES: dict[str, Callable[[Model, Batch, Tensor], Tensor]] = {"plain": compute_plain_loss, "quick": compute_loss}
 
 
 def count_batches(name: str) -> int:
@@ -90,9 +85,8 @@ def measure_difference(name: str) -> float:
 
 
 def count_needed_work(spec: Transformer, batch: Batch, loops: Tensor) -> tuple[float, float]:
-    """Return the number of floating-point operations in matrix products that the loss of a step needs, without the
-    readout, and the number of positions that the plain loop computes per needed one. A multiply–add counts as two
-    operations."""
+    """Return the floating-point operations of the matrix products that the loss of a step needs, without the readout,
+    and the positions that the plain loop computes per needed one. A multiply–add counts as two operations."""
     times = count_useful_loops(spec, batch, loops).sum(1).double()
     seen = batch.inputs.padding_mask.sum(1)
     if reach := find_window_reach(spec):
@@ -120,7 +114,7 @@ def count_useful_loops(spec: Transformer, batch: Batch, loops: Tensor) -> Tensor
 
 
 def mark_distinct_prefixes(batch: Batch, loops: Tensor) -> Tensor:
-    """Return a mask "b t" with one position per distinct prefix: that of the row with the most loops, the first if
+    """Return a mask "b t" with one position per distinct prefix, in the row with the most loops; the first if
     several."""
     order = loops.argsort(descending=True, stable=True)
     padding_mask = batch.inputs.padding_mask[order]
@@ -220,11 +214,9 @@ def main() -> None:
 
 def measure_memory_in_new_process(variant: str) -> int:
     """Return ``measure_memory_growth`` in a new process, in which nothing was computed before."""
-    return (
-        measure_memory_growth(variant)
-        if QUICK
-        else int(subprocess.check_output([sys.executable, __file__, "--memory", variant]))
-    )
+    if QUICK:
+        return measure_memory_growth(variant)
+    return int(subprocess.check_output([sys.executable, __file__, "--memory", variant]))
 
 
 if __name__ == "__main__":

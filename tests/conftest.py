@@ -224,9 +224,9 @@ def run_through_crashes(function, patch, first_crash, moment="before"):
 
 def force_fast_paths(patch):
     """Relax every threshold of the fast runner, so that even a tiny model takes all its fast paths."""
-    from lengthwise.runners.cpu import elementwise, fused_loops, pattern, recurrent, small, transformer
+    from lengthwise.runners.cpu import elementwise, fused_loops, pattern, recurrent, small_heads, transformer
 
-    patch.setattr(small, "is_worthwhile", lambda *_: True)
+    patch.setattr(small_heads, "is_worthwhile", lambda *_: True)
     patch.setattr(pattern, "MAX_SPARSE_HEAD_WIDTH", 1 << 30)
     patch.setattr(elementwise, "MIN_NUMBERS", 1)
     patch.setattr(fused_loops, "MAX_DISTINCT_FRACTION", 1.0)

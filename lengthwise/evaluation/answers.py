@@ -25,7 +25,7 @@ from lengthwise.experiment.stopping import (
 )
 from lengthwise.models import Model, State
 from lengthwise.runners.cpu import choose_decoder, choose_runner
-from lengthwise.runners.plain import PERIODS
+from lengthwise.runners.plain import PERIOD_COUNT
 
 LEAVE_TOGETHER = 8  # stopped rows leave the batch, which copies the others, once they are 1/8 of its rows
 
@@ -200,7 +200,7 @@ def _empty_trace(loops: int, batch: Batch, with_movement: bool) -> Trace:
         torch.zeros(loops, rows, dtype=torch.long),
         torch.zeros(loops, rows, dtype=torch.float32),
         torch.full((rows,), loops),
-        torch.full((loops, rows, PERIODS), torch.inf, dtype=torch.float32) if with_movement else None,
+        torch.full((loops, rows, PERIOD_COUNT), torch.inf, dtype=torch.float32) if with_movement else None,
     )
 
 

@@ -20,8 +20,8 @@ from lengthwise.evaluation.scores import trace_answers
 from lengthwise.evaluation.solver import parse_prompt
 from lengthwise.experiment.data import draw_recipe_problems
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import MaxConfidence, Oracle, Restarts, choose_loops, compute_loop_limits
-from lengthwise.runners.plain import PERIODS, Movements, Plain, flatten_state, unroll
+from lengthwise.experiment.stopping import MaxConfidence, Oracle, Restarts, choose_loops, loop_limits
+from lengthwise.runners.plain import PERIOD_COUNT, Movements, Plain, flatten_state, unroll
 from lengthwise.runs.run import Run, Weights
 
 LOOPS_AFTER_STOP = 20  # number of loops recorded after the recipe's own rule has stopped
@@ -127,7 +127,7 @@ def measure_fate(weights: Weights, size: AnySize | None, *, extra_loops: int, sa
         answer = gather_slots(model.read(state).argmax(-1).cpu(), batch.answer_slots[rows])
         slots = slice(answer.shape[1])  # all slots of these rows; other rows may have more
         exact[loop - 1, rows] = ((answer == right_symbols[rows, slots]) | ignored[rows, slots]).all(1).float()
-        means = ((moved[..., period] * real).sum(1) / count for period in range(PERIODS))
+        means = ((moved[..., period] * real).sum(1) / count for period in range(PERIOD_COUNT))
         moved_one[loop - 1, rows], moved_two[loop - 1, rows] = means
         similarity = F.cosine_similarity(current, last[to_device(rows, last.device)], dim=-1).cpu()
         cosine[loop - 1, rows] = (similarity * real).sum(1) / count

@@ -58,12 +58,13 @@ class Runner(ABC):
         raise UsageError(f"{type(self).__name__} keeps no state between calls: use last or each")
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
-        """Yield, after each loop k = 1, 2, …: k, the indices (on the CPU) of the rows that ran, and their logits."""
+        """Yield, for each loop, its number k from 1, the indices (on the CPU) of the rows that ran it, and their
+        logits."""
         for k, rows, logits, _ in self.steps(inputs, loops, positions):
             yield k, rows, logits
 
     def steps(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, movement: bool = False) -> Steps:
-        """Yield a ``Step`` after each loop, for evaluation. With ``movement``, a step has the movement of each state.
+        """Yield a ``Step`` after each loop, for evaluation. With ``movement``, a step says how far each state moved.
 
         After a step, ``send`` a mask "r" of its rows that continue; other rows are no longer computed.
         """

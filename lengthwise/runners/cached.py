@@ -1,8 +1,8 @@
 """Decode with a cache, so that each position is computed once, not again for every new token.
 
 Causal models with a method ``step`` are supported, and causal transformers whose mixers can decode. A causal model's
-states do not depend on later positions, so the cache does not change results. It keeps a transformer's keys and
-values, and the states of recurrent models and mixers, of each loop.
+states do not depend on later positions, so the cache does not change results. For each loop, the cache keeps a
+transformer's keys and values, and the states of recurrent models and mixers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lengthwise.models import Model
 from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.block import Block
 from lengthwise.nn.mixer import AttentionContext, Mixer
-from lengthwise.runners.cpu import claims
+from lengthwise.runners.cpu import support
 
 
 class IncrementalDecoder(ABC):
@@ -35,7 +35,7 @@ class IncrementalDecoder(ABC):
 
 
 class Cache:
-    """A cache of what mixers remember, with an entry per layer and loop: keys and values of attention, or the state of
+    """A cache of the mixers' memory, with an entry per layer and loop: keys and values of attention, or the state of
     another mixer. Mixers are called in the same order for all positions, so a call's number identifies its entry."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class Cache:
         return mixed
 
     def current_entry(self) -> Any:
-        """Return the entry of the present call; None if it has stored no positions yet."""
+        """Return the entry of the current call; None if it has stored no positions yet."""
         return self.entries[self.next_call] if self.next_call < len(self.entries) else None
 
     def _store(self, value: Any) -> None:
@@ -118,7 +118,7 @@ class StepwiseDecoder(IncrementalDecoder):
 def build_decoder(model: Model, inputs: Inputs) -> IncrementalDecoder | None:
     """Return a decoder for a model; None if the model does not support one. ``inputs`` must be complete except for the
     answer's tokens."""
-    if any(getattr(module, hook) for module in model.modules() for hook in claims.HOOKS):
+    if any(getattr(module, hook) for module in model.modules() for hook in support.HOOKS):
         return None
     if type(model).step is not Model.step:
         return StepwiseDecoder(model)

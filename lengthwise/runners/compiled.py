@@ -1,10 +1,10 @@
 """A runner for transformers that uses ``torch.compile``, chosen only on request.
 
 For a small model on a GPU, launching an operation takes longer than computing it, so one loop is compiled into few
-kernels. Compiling takes 5 to 50 s per shape, so shapes must recur: rows are padded to a multiple of ``BUCKET``
-positions, and all rows run as many loops as the row that needs most; finished rows keep their state. Neither padding
-nor other rows change a logit, so values and gradients equal those of the plain runner up to rounding. Where launching
-is cheap, as on a CPU, computing padding and finished rows costs more than compilation saves.
+kernels. Compiling takes 5 to 50 s per shape, so shapes must recur: rows are padded to a multiple of
+``BUCKET_POSITIONS``, and all rows run for the batch's largest number of loops. Finished rows keep their state. Neither
+padding nor other rows change a logit, so values and gradients equal those of the plain runner up to rounding. Where
+launching is cheap, as on a CPU, computing padding and finished rows costs more than compilation saves.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from lengthwise.models.transformer import TransformerContext, TransformerModel
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.position import LearnedEncoding
 from lengthwise.runners import Logits, LoopLogits, Mask, RowLoops
-from lengthwise.runners.cpu import claims
-from lengthwise.runners.cpu.transformer import PARTS
+from lengthwise.runners.cpu import support
+from lengthwise.runners.cpu.transformer import PART_TYPES
 from lengthwise.runners.plain import take_values
 
 BACKEND = "inductor"  # torch's compiler; tests use "eager", which traces but does not compile
-BUCKET = 16  # rows are padded to a multiple of this many positions
+BUCKET_POSITIONS = 16  # rows are padded to a multiple of this many positions
 MAX_SHAPES = 1000  # largest number of compiled shapes; torch's default is 8
 
 
-class Compiled(claims.SpecializedRunner):
-    """The compiled runner of ``TransformerModel``. It advances all rows, at all positions, so that few shapes occur."""
+class Compiled(support.SpecializedRunner):
+    """The compiled runner of ``TransformerModel``. All rows are advanced, at all positions, so that few shapes
+    occur."""
 
     model: TransformerModel
-    model_type, part_types, devices = TransformerModel, PARTS, ("cpu", "cuda")
+    model_type, part_types, devices = TransformerModel, PART_TYPES, ("cpu", "cuda")
 
     @classmethod
     def find_obstacle(cls, model: Model) -> str | None:
@@ -62,7 +63,7 @@ class Compiled(claims.SpecializedRunner):
         """Yield the state of all rows after each loop; finished rows keep their last state."""
         model, device = self.model, get_device(self.model)
         running = to_device((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)
-        context = model.embed(pad_to_bucket(model, inputs, BUCKET).to(device))
+        context = model.embed(pad_to_bucket(model, inputs, BUCKET_POSITIONS).to(device))
         advance = compile_function(advance_running, BACKEND)
         state = model.start(context)
         for k, runs in enumerate(running):

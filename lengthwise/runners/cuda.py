@@ -31,7 +31,7 @@ ROWS_TIMES_HEADS = 4096  # rows times heads when a kernel is timed
 
 
 @contextmanager
-def side_stream() -> Iterator[None]:
+def use_side_stream() -> Iterator[None]:
     """Run a ``with`` block on another CUDA stream, as required before a capture; both streams wait for each other."""
     current, side = torch.cuda.current_stream(), torch.cuda.Stream()
     side.wait_stream(current)
@@ -92,8 +92,8 @@ def find_max_product_width(device: torch.device, dtype: torch.dtype, head_width:
         for positions in MEASURED_WIDTHS:
             shape = ROWS_TIMES_HEADS // 16, 16, positions, head_width
             kernels = partial(sdpa_kernel, [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION])
-            fused = _time_attention(device, dtype, shape, kernels)
-            if _time_attention(device, dtype, shape, attend_by_products) > fused:
+            fused = _measure_attention_ms(device, dtype, shape, kernels)
+            if _measure_attention_ms(device, dtype, shape, attend_by_products) > fused:
                 break
             widths[name] = positions
         with suppress(UsageError):  # if the folder is not writable, the width is measured again next time
@@ -101,7 +101,7 @@ def find_max_product_width(device: torch.device, dtype: torch.dtype, head_width:
     return widths[name]
 
 
-def _time_attention(
+def _measure_attention_ms(
     device: torch.device,
     dtype: torch.dtype,
     shape: tuple[int, ...],
@@ -116,7 +116,7 @@ def _time_attention(
                 output = F.scaled_dot_product_attention(query, key, value, is_causal=True)
                 torch.autograd.grad(output, (query, key, value), output.detach())
 
-    with side_stream():
+    with use_side_stream():
         run_passes(3)
     replay = capture(partial(run_passes, 20))
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

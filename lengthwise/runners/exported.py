@@ -34,7 +34,7 @@ INPUT_NAMES = (*(one.name for one in fields(Inputs)), "loops")  # the graph's in
 
 
 class ExportedModule(nn.Module):
-    """A module that maps the fields of ``Inputs``, "b t", and ``loops`` "b" (at least 1) to logits "b t v" after each
+    """A module that maps the fields of ``Inputs`` ("b t") and ``loops`` ("b", at least 1) to logits "b t v" after each
     row's own number of loops. An LSTM or ReTran always runs one loop."""
 
     def __init__(self, model: Model) -> None:
@@ -92,7 +92,7 @@ def export_program(model: Model, inputs: Inputs, loops: Int[Tensor, " b"]) -> to
     rows, positions = torch.export.Dim("rows"), torch.export.Dim("positions")
     shapes = (*({0: rows, 1: positions} for _ in INPUT_NAMES[:-1]), {0: rows})
     try:
-        with torch.no_grad(), _explicit_attention():
+        with torch.no_grad(), _use_explicit_attention():
             given = list_graph_inputs(inputs, loops)
             return torch.export.export(ExportedModule(model), given, dynamic_shapes=shapes, strict=False)
     except UsageError:
@@ -110,11 +110,11 @@ def list_graph_inputs(inputs: Inputs, loops: Int[Tensor, " b"]) -> tuple[Tensor,
 
 
 @contextmanager
-def _explicit_attention() -> Iterator[None]:
+def _use_explicit_attention() -> Iterator[None]:
     """Compute attention as two products and a softmax in a ``with`` block, because torch's own operation has no ONNX
     form within a loop."""
 
-    def attention(
+    def compute_attention(
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -132,7 +132,7 @@ def _explicit_attention() -> Iterator[None]:
             scores = scores + attn_mask if is_bias else scores.masked_fill(~attn_mask, -torch.inf)
         return scores.softmax(-1) @ value
 
-    with patch.object(F, "scaled_dot_product_attention", attention):
+    with patch.object(F, "scaled_dot_product_attention", compute_attention):
         yield
 
 

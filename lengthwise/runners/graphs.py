@@ -3,12 +3,12 @@
 For a small model, the host takes longer to launch operations than the GPU to compute them. A CUDA graph launches all
 operations at once. It repeats the same operations on the same memory, so Python's control flow must not vary:
 
-- Transformers' rows are padded to a multiple of ``BUCKET`` positions; other models keep the width of their batch.
-- All rows run as many loops as the row that needs most; finished rows keep their state (``torch.where``).
+- Transformers' rows are padded to a multiple of ``BUCKET_POSITIONS``; other models keep the width of their batch.
+- All rows run for the batch's largest number of loops; finished rows keep their state (``torch.where``).
 - Inputs are copied into fixed buffers; gradients are added up in fixed buffers, which become ``parameter.grad``.
-- Everything else that decides which operations run is part of a recording's ``Shape``, and is read from CPU tensors.
+- Everything else that decides which operations run is part of the ``RecordingKey``, and is read from CPU tensors.
 
-The forward and the backward pass are one graph each. The objective, which may be any function of the logits, runs
+The forward pass is one graph, the backward pass another. The objective, which may be any function of the logits, runs
 between them: a few operations, launched while the GPU computes. Random numbers come from torch's generators, which are
 seeded before each step; with padding, dropout and noise draw different numbers from the plain runner's.
 
@@ -38,16 +38,16 @@ from lengthwise.models import Model, State, find_limited_encodings, get_device
 from lengthwise.models.transformer import TransformerModel
 from lengthwise.runners import Logits, LogitsAndState, LoopLogits, Mask, RowLoops, Runner, cpu, waves
 from lengthwise.runners.compiled import BACKEND, Compiled, advance_running, compile_function, has_dropout, pad_to_bucket
-from lengthwise.runners.cuda import capture, choose_attention, find_head_width, side_stream
+from lengthwise.runners.cuda import capture, choose_attention, find_head_width, use_side_stream
 from lengthwise.runners.plain import choose_rows, detach, take_values
 
-BUCKET = 8  # positions; products in bfloat16 are fastest at multiples of 8
+BUCKET_POSITIONS = 8  # positions; products in bfloat16 are fastest at multiples of 8
 MAX_RECORDINGS = 200  # the most recently used recordings are kept
 MAX_STEPS_AHEAD = 3  # steps by which the host may be ahead of the GPU; each holds its batch in pinned memory
-WARM_UP = 3  # runs before a capture: they allocate, choose kernels and compile
+WARM_UP_PASSES = 3  # runs before a capture: they allocate, choose kernels and compile
 
 
-class Shape(NamedTuple):
+class RecordingKey(NamedTuple):
     """The shapes, types and options that a recording fixes. Passes that agree in them share a recording."""
 
     pass_number: int  # number of the pass within its step, because passes of one step must not share memory
@@ -72,13 +72,13 @@ class Graphs(Runner):
         self.plain, self.bf16, self.device = plain, bf16, get_device(plain.model)
         self.weights = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.gradients: dict[int, Tensor] = {}  # by the number of the weight
-        self.recordings: dict[Shape, Recording] = {}  # the most recently used is last
+        self.recordings: dict[RecordingKey, Recording] = {}  # the most recently used is last
         # Memory pools, by the number of the call in a step: such passes never run at the same time.
         self.pools = defaultdict[int, Any](torch.cuda.graph_pool_handle)
         self.pass_count = 0
         self.uses_waves, self.buffers = waves.can_advance(self.model), [*self.model.buffers()]
         # One loop or wave is compiled if the compiled runner knows all its parts, and has no dropout.
-        is_known = cpu.claims.find_obstacle(self.model, Compiled.part_types, ("cuda",)) is None
+        is_known = cpu.support.find_obstacle(self.model, Compiled.part_types, ("cuda",)) is None
         can_compile = self.uses_waves or (is_known and not has_dropout(self.model))
         self.compiles = self.device.type == "cuda" and can_compile
         kinds = {type(part).__module__ for part in self.model.modules()}
@@ -106,7 +106,7 @@ class Graphs(Runner):
 
     def find_obstacle(self) -> str | None:
         """Return the reason why the model now runs without CUDA graphs; None if recordings are replayed."""
-        if any(getattr(part, hook, None) for part in self.model.modules() for hook in cpu.claims.HOOKS):
+        if any(getattr(part, hook, None) for part in self.model.modules() for hook in cpu.support.HOOKS):
             return "it has hooks"
         return self.reason
 
@@ -157,27 +157,29 @@ class Graphs(Runner):
         has gradients (by default, in all rows); the first ``no_grad_loops`` loops have none."""
         for encoding in find_limited_encodings(self.model):  # a replay does not check whether rows fit
             encoding.check(inputs)
-        inputs = pad_to_bucket(self.model, inputs, BUCKET) if isinstance(self.model, TransformerModel) else inputs
+        inputs = (
+            pad_to_bucket(self.model, inputs, BUCKET_POSITIONS) if isinstance(self.model, TransformerModel) else inputs
+        )
         inputs = inputs._map(Tensor.contiguous)
-        tensors = tuple((value.shape, value.dtype) for value in input_tensors(inputs).values())
+        tensors = tuple((value.shape, value.dtype) for value in get_tensors(inputs).values())
         same_positions = bool((inputs.position == inputs.position[:1]).all())
         flags = all_loops, grad_mask is not None, bool(running.all()), same_positions
-        shape = Shape(self.pass_count, len(running), no_grad_loops, *flags, tensors)
+        key = RecordingKey(self.pass_count, len(running), no_grad_loops, *flags, tensors)
         running = running if grad_mask is None else torch.cat([running, grad_mask])
         self.pass_count += 1
-        recording = self.recordings.pop(shape, None) or self._record(shape, inputs, running)
+        recording = self.recordings.pop(key, None) or self._record(key, inputs, running)
         if recording is None:
             return None
-        self.recordings[shape] = recording
+        self.recordings[key] = recording
         if len(self.recordings) > MAX_RECORDINGS:
             del self.recordings[next(iter(self.recordings))]
         recording.copy_batch(inputs, running)
         return _Replay.apply(torch.zeros((), requires_grad=True), recording)  # type: ignore[no-any-return]
 
-    def _record(self, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Recording | None:
+    def _record(self, key: RecordingKey, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Recording | None:
         """Return a new recording; if it fails, set ``reason`` and return None."""
         try:
-            return Recording(self, shape, inputs, running)
+            return Recording(self, key, inputs, running)
         except UsageError:
             raise
         except Exception as error:
@@ -188,22 +190,22 @@ class Graphs(Runner):
                 self.release()
                 return None
         self.compiles = False  # try again without torch's compiler, which may lack its tools here
-        return self._record(shape, inputs, running)
+        return self._record(key, inputs, running)
 
     def publish_gradients(self, weight_numbers: list[int]) -> None:
         """Set ``grad`` of these weights to the buffers; add any gradient that the objective itself has stored there."""
-        for weight, gradient in (pair for number in weight_numbers for pair in self.gradients_of(number)):
+        for weight, gradient in (pair for number in weight_numbers for pair in self.list_gradient_pairs(number)):
             if weight.grad is not None and weight.grad is not gradient:
                 gradient.add_(weight.grad)
             weight.grad = gradient
 
-    def gradients_of(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
+    def list_gradient_pairs(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
         """Return pairs of a parameter and the buffer of its gradient, for the weight of this number."""
         return [(self.weights[weight_number], self.gradients[weight_number])]
 
-    def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
+    def build_function(self, key: RecordingKey) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
         """Return a function that computes a pass's output from its inputs and the rows that run in each loop."""
-        unrolled = UnrolledLoops(self.model, shape, compiles=self.compiles, uses_waves=self.uses_waves)
+        unrolled = UnrolledLoops(self.model, key, compiles=self.compiles, uses_waves=self.uses_waves)
 
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
             weights = dict(unrolled.named_parameters(remove_duplicate=False)) if self.bf16 else {}
@@ -214,41 +216,41 @@ class Graphs(Runner):
 
 
 class Recording:
-    """A recorded forward and backward pass of one shape. ``forward`` reads the buffers of inputs and writes ``output``;
-    ``backward`` reads ``output_gradient`` and adds to the weights' gradients."""
+    """A recorded forward and backward pass. ``forward`` reads the buffers of inputs and writes ``output``; ``backward``
+    reads ``output_gradient`` and adds to the weights' gradients."""
 
     output: Tensor
     output_gradient: Tensor | None = None
     weight_numbers: list[int]  # numbers of the weights that have gradients
 
-    def __init__(self, owner: Graphs, shape: Shape, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
-        self.owner, self.shape = owner, shape
-        buffers = {name: torch.empty_like(value, device=owner.device) for name, value in input_tensors(inputs).items()}
+    def __init__(self, owner: Graphs, key: RecordingKey, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
+        self.owner, self.key = owner, key
+        buffers = {name: torch.empty_like(value, device=owner.device) for name, value in get_tensors(inputs).items()}
         self.inputs = (_GuardedInputs if owner.has_user_code else CopiedInputs)(**buffers, original=inputs)
         self.running = torch.empty_like(running, device=owner.device)
         self.copy_batch(inputs, running)
-        self.compute = owner.build_function(shape)
+        self.compute = owner.build_function(key)
         self.forward, self.backward = self._forward, self._backward
         # Recording must not advance the generators: each replay draws from the seed of its own step.
         on_gpu = owner.device.type == "cuda"
         with torch.random.fork_rng([owner.device] if on_gpu else []):
-            self._run_passes(WARM_UP if on_gpu else 1)
+            self._run_passes(WARM_UP_PASSES if on_gpu else 1)
             if on_gpu:
-                pool = owner.pools[shape.pass_number]
+                pool = owner.pools[key.pass_number]
                 self.forward, self.backward = capture(self._forward, pool), capture(self._backward, pool)
         torch._foreach_zero_([owner.gradients[number] for number in self.weight_numbers])
 
     def copy_batch(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> None:
         """Copy a batch, and the mask of rows that run in each loop, into the buffers, without waiting."""
-        buffers = [*input_tensors(self.inputs).values(), self.running]
-        for buffer, value in zip(buffers, [*input_tensors(inputs).values(), running], strict=True):
+        buffers = [*get_tensors(self.inputs).values(), self.running]
+        for buffer, value in zip(buffers, [*get_tensors(inputs).values(), running], strict=True):
             buffer.copy_(value.pin_memory() if buffer.is_cuda else value, non_blocking=True)
 
     def _run_passes(self, count: int) -> None:
-        """Run both passes. Raises ValueError for operations that a replay would not repeat."""
+        """Run both passes ``count`` times. Raises ValueError for operations that a replay would not repeat."""
         buffers, drawn = self.owner.buffers, random.getstate()
         versions = [buffer._version for buffer in buffers]
-        with side_stream() if self.owner.device.type == "cuda" else nullcontext():
+        with use_side_stream() if self.owner.device.type == "cuda" else nullcontext():
             for _ in range(count):
                 self._forward()
                 self._backward()
@@ -261,25 +263,21 @@ class Recording:
         owner, positions = self.owner, self.inputs.tokens.shape[1]
         arithmetic = torch.autocast(owner.device.type, torch.bfloat16, enabled=owner.bf16, cache_enabled=False)
         kind = torch.bfloat16 if owner.bf16 else owner.weights[0].dtype
-        with (
-            torch.enable_grad(),
-            arithmetic,
-            choose_attention(owner.device, kind, positions, find_head_width(owner.model)),
-        ):
+        attention = choose_attention(owner.device, kind, positions, find_head_width(owner.model))
+        with torch.enable_grad(), arithmetic, attention:
             self.output = self.compute(self.inputs, self.running)
 
     def _backward(self) -> None:
         if self.output_gradient is None:
             self.output_gradient = torch.zeros_like(self.output)
-        gradients_or_none = torch.autograd.grad(
-            self.output, self.owner.weights, self.output_gradient, allow_unused=True
-        )
+        weights = self.owner.weights
+        gradients_or_none = torch.autograd.grad(self.output, weights, self.output_gradient, allow_unused=True)
         self.output = self.output.detach()  # frees the memory that the backward pass needed
         self.weight_numbers = [number for number, gradient in enumerate(gradients_or_none) if gradient is not None]
         gradients = []
         for number in self.weight_numbers:
             if number not in self.owner.gradients:
-                self.owner.gradients[number] = torch.zeros_like(self.owner.weights[number])
+                self.owner.gradients[number] = torch.zeros_like(weights[number])
             gradients.append(self.owner.gradients[number])
         torch._foreach_add_(gradients, [gradients_or_none[number] for number in self.weight_numbers])
 
@@ -307,24 +305,24 @@ class _Replay(torch.autograd.Function):
 class UnrolledLoops(nn.Module):
     """A module that computes all loops of a pass at a fixed shape."""
 
-    def __init__(self, model: Model, shape: Shape, *, compiles: bool, uses_waves: bool) -> None:
+    def __init__(self, model: Model, key: RecordingKey, *, compiles: bool, uses_waves: bool) -> None:
         super().__init__()
-        self.model, self.shape, self.compiles, self.uses_waves = model, shape, compiles, uses_waves
+        self.model, self.key, self.compiles, self.uses_waves = model, key, compiles, uses_waves
 
     def forward(self, inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
         """Return the logits "b t v" after the last loop, or "k b t v" after each."""
-        model, shape, read = self.model, self.shape, []
-        running, grad_mask = running.chunk(2) if shape.has_grad_mask else (running, None)
+        model, key, read = self.model, self.key, []
+        running, grad_mask = running.chunk(2) if key.has_grad_mask else (running, None)
         context = model.embed(inputs)
         state = model.start(context)
         for k, runs in enumerate(running.unbind()):
-            with torch.set_grad_enabled(k >= shape.no_grad_loops):
+            with torch.set_grad_enabled(k >= key.no_grad_loops):
                 state = self._advance_rows(state, context, runs)
-            if grad_mask is not None and k >= shape.no_grad_loops:
+            if grad_mask is not None and k >= key.no_grad_loops:
                 state = choose_rows(grad_mask[k], state, detach(state))
-            if shape.all_loops:
+            if key.all_loops:
                 read.append(model.read(state))
-        logits = torch.stack(read) if shape.all_loops else model.read(state)
+        logits = torch.stack(read) if key.all_loops else model.read(state)
         return logits.to(torch.promote_types(logits.dtype, torch.float32))  # losses are computed in 32 bits at least
 
     def _advance_rows(self, state: Any, context: Any, runs: Bool[Tensor, " b"]) -> Any:
@@ -338,7 +336,7 @@ class UnrolledLoops(nn.Module):
             new = waves.advance(self.model, state, compiler)  # type: ignore[arg-type]
         else:
             new = self.model.advance(state, context)
-        return new if self.shape.all_rows_run else choose_rows(runs, new, state)
+        return new if self.key.all_rows_run else choose_rows(runs, new, state)
 
     def advance_compiled(self, state: Tensor, context: Any, running: Bool[Tensor, "b 1 1"]) -> Tensor:
         """Advance the running rows by one compiled loop."""
@@ -368,6 +366,6 @@ def is_worthwhile(device: torch.device) -> bool:
     return device.type == "cuda"
 
 
-def input_tensors(inputs: Inputs) -> dict[str, Tensor]:
+def get_tensors(inputs: Inputs) -> dict[str, Tensor]:
     """Return the tensors of inputs, by field name."""
     return {field.name: getattr(inputs, field.name) for field in fields(Inputs)}

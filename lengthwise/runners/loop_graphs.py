@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from lengthwise.base.types import Inputs, to_device
 from lengthwise.models import Model, State, get_device
 from lengthwise.runners import RowLoops
-from lengthwise.runners.cuda import capture, side_stream
+from lengthwise.runners.cuda import capture, use_side_stream
 from lengthwise.runners.plain import LoopStates, Plain, select_rows, unroll
 
 MIN_LOOPS = 16  # a capture takes about as long as a dozen loops
@@ -81,7 +81,7 @@ class RecordedLoop:
         """Capture the loop, and return whether its replays equal the model's results. The state stays the same."""
         on_gpu, first = get_device(self.model).type == "cuda", tree_map_only(Tensor, Tensor.clone, self.state)
         try:
-            with side_stream() if on_gpu else nullcontext():
+            with use_side_stream() if on_gpu else nullcontext():
                 self._advance()
                 self._advance()
             wanted = tree_map_only(Tensor, Tensor.clone, self.state)

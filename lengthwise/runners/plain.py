@@ -14,7 +14,7 @@ from lengthwise.base.types import Inputs, UsageError, to_device
 from lengthwise.models import Model, State, get_device
 from lengthwise.runners import Logits, LogitsAndState, Mask, RowLoops, Runner, Step, Steps
 
-PERIODS = 2  # movement is measured over one loop and over two loops
+PERIOD_COUNT = 2  # movement is measured over one loop and over two loops
 # After each loop: its number, the rows that ran, and their state. Takes a mask of the rows that continue; None: all.
 LoopStates = Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] | None, None]
 
@@ -22,8 +22,8 @@ LoopStates = Generator[tuple[int, Int[Tensor, " r"], State], Bool[Tensor, " r"] 
 def unroll(
     model: Model, inputs: Inputs, loops: RowLoops, *, no_grad_loops: int = 0, state: State | None = None
 ) -> LoopStates:
-    """Advance each row for its own number of loops; yield, after each loop k = 1, 2, …: k, the rows still running
-    (indices into ``inputs``), and their state.
+    """Advance each row for its own number of loops. After each loop, yield its number k = 1, 2, …, the rows that are
+    still running (indices into ``inputs``), and their state.
 
     ``inputs`` and ``loops`` (at least 1) are on the CPU. Rows are sorted by loops, most first, so that the running rows
     are always the first r; finished rows are no longer computed. After a loop, ``send`` a mask "r" of the rows
@@ -146,7 +146,7 @@ class Movements:
         still_running = to_device(torch.isin(self.ran, rows).nonzero()[:, 0], device)
         self.earlier = [select_rows(past, still_running) for past in self.earlier]
         moved = measure_movement(current, self.earlier, self.real[to_device(rows, device)])
-        self.ran, self.earlier = rows, [current, *self.earlier][:PERIODS]
+        self.ran, self.earlier = rows, [current, *self.earlier][:PERIOD_COUNT]
         return moved
 
 
@@ -164,7 +164,7 @@ def measure_movement(state: State, past_states: Sequence[State], mask: Bool[Tens
         change = sum((_sum_squares(new - old, mask) for new, old in pairs), zero)
         size = sum((_sum_squares(new, mask) for new, _ in pairs), zero)
         moved.append((change / size.clamp(min=1e-30)).sqrt())
-    moved += [torch.full_like(zero, torch.inf)] * (PERIODS - len(moved))
+    moved += [torch.full_like(zero, torch.inf)] * (PERIOD_COUNT - len(moved))
     return torch.stack(moved, -1).masked_fill(~mask[..., None], 0.0)
 
 

@@ -1,8 +1,8 @@
-"""Compute several models of the same structure at once, as the plain runner would: their weights are stacked, for
+"""Compute several models of the same structure at once, with the plain runner's results: their weights are stacked, for
 torch.func.
 
-Each model has its own rows. Rows are padded to the widest, and every model runs as many loops as the model that needs
-most; finished rows keep their state. Neither padding nor further loops change a logit.
+Each model has its own rows. Rows are padded to the widest, and every model runs for the largest number of loops of all
+rows; finished rows keep their state. Neither padding nor further loops change a logit.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _QueryRunner(Runner):
 
     @abstractmethod
     def answer(self, query: Query) -> Answer:
-        """Return the answer to a query."""
+        """Return the result of ``last`` or ``at_depths``, or the list that ``each`` yields, for a query."""
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         return self.answer(Query(inputs, loops, positions, no_grad_loops))
@@ -67,26 +67,26 @@ class _QueryRunner(Runner):
         yield from self.answer(Query(inputs, loops, positions, all_loops=True))
 
 
-class Recorder(_QueryRunner):
-    """Records queries, and answers them with zeros as the logits of ``symbols`` symbols."""
+class QueryRecorder(_QueryRunner):
+    """Records queries, and answers them with zeros as the logits of ``symbol_count`` symbols."""
 
-    def __init__(self, model: Model, symbols: int) -> None:
+    def __init__(self, model: Model, symbol_count: int) -> None:
         super().__init__(model)
-        self.symbols, self.queries = symbols, list[Query]()
+        self.symbol_count, self.queries = symbol_count, list[Query]()
 
     def answer(self, query: Query) -> Answer:
         self.queries.append(query)
-        positions = query.positions
+        positions, symbols = query.positions, self.symbol_count
         if query.all_loops:
             ran = [(query.loops >= k).nonzero()[:, 0] for k in range(1, int(query.loops.max()) + 1)]
-            return [(k, rows, torch.zeros(int(positions[rows].sum()), self.symbols)) for k, rows in enumerate(ran, 1)]
-        zeros = [torch.zeros(int(positions.sum()), self.symbols) for _ in range(len(query.depths) or 1)]
+            return [(k, rows, torch.zeros(int(positions[rows].sum()), symbols)) for k, rows in enumerate(ran, 1)]
+        zeros = [torch.zeros(int(positions.sum()), symbols) for _ in range(len(query.depths) or 1)]
         return zeros if query.depths else zeros[0]
 
 
-class Replayer(_QueryRunner):
-    """Returns the answers to the queries that a ``Recorder`` recorded. Raises UsageError for any other call, because an
-    objective whose calls depend on logits cannot be recorded before the logits are computed."""
+class QueryReplayer(_QueryRunner):
+    """Returns the answers to the queries that a ``QueryRecorder`` recorded. Raises UsageError for any other call: if an
+    objective's calls depend on logits, they cannot be recorded before the logits are computed."""
 
     def __init__(self, model: Model, queries: Sequence[Query], answers: Sequence[Answer]) -> None:
         super().__init__(model)
@@ -100,11 +100,11 @@ class Replayer(_QueryRunner):
 
 
 def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[Answer]:
-    """Compute each model's answer to its query, all models together, as the plain runner would.
+    """Return each model's answer to its query, computed for all models together, equal to the plain runner's.
 
-    All models must have the same structure, and all queries equal ``shared_properties`` and numbers of rows. Raises
-    RuntimeError, as torch.func does, for a model that draws random numbers or branches on its inputs, and UsageError
-    for a model that changes its buffers.
+    All models must have the same structure, and all queries must have equal ``shared_properties`` and numbers of rows.
+    Raises RuntimeError, as torch.func does, for a model that draws random numbers or branches on its inputs, and
+    UsageError for a model that changes its buffers.
     """
     if count := len(queries[0].depths):
         answers = []
@@ -124,7 +124,7 @@ def compute_answers(models: Sequence[Model], queries: Sequence[Query]) -> list[A
         answers = vmap(lambda weights, batch: functional_call(unrolled, weights, (batch,)))(weights, batch)
     if versions != [weight._version for weight in weights.values()]:
         raise UsageError("the model changes its buffers in its forward pass: train its seeds one by one")
-    return plan.logits_after_each_loop(answers) if plan.all_loops else plan.logits_after_last_loop(answers)
+    return plan.select_logits_per_loop(answers) if plan.all_loops else plan.select_last_logits(answers)
 
 
 class _UnrolledModel(nn.Module):
@@ -175,7 +175,7 @@ class _Plan:
         inputs = {f.name: getattr(self.host, f.name).unflatten(0, (len(queries), -1)) for f in fields(Inputs)}
         self.tensors = {"running": running, "has_gradient": has_gradient, **inputs}
 
-    def logits_after_last_loop(self, logits: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
+    def select_last_logits(self, logits: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
         """Return the logits at the selected positions after each row's last loop."""
         read = torch.tensor(self.max_running) - torch.tensor(self.first_read)
         offset = read.cumsum(0) - torch.tensor(self.max_running)  # row number + offset = index among all rows read
@@ -184,7 +184,7 @@ class _Plan:
         index = [(model_order[row], position) for model_order, (row, position) in zip(order, selected, strict=True)]
         return _select_logits(torch.cat([*logits], 1), index)
 
-    def logits_after_each_loop(self, logits_per_loop: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
+    def select_logits_per_loop(self, logits_per_loop: Sequence[Float[Tensor, "s r t v"]]) -> list[Answer]:
         """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""
         answers: list[Answer] = [[] for _ in self.queries]
         for k, logits in enumerate(logits_per_loop):

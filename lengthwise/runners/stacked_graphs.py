@@ -22,7 +22,7 @@ from lengthwise.models import Model
 from lengthwise.models.transformer import TransformerContext
 from lengthwise.runners.compiled import compile_function
 from lengthwise.runners.cuda import attend_by_products
-from lengthwise.runners.graphs import BACKEND, Graphs, Shape, UnrolledLoops, input_tensors, round_linear_weights
+from lengthwise.runners.graphs import BACKEND, Graphs, RecordingKey, UnrolledLoops, get_tensors, round_linear_weights
 from lengthwise.runners.plain import Plain, take_values
 from lengthwise.runners.stacked import Answer, Query, join_inputs, pad_and_join
 
@@ -78,7 +78,7 @@ class StackedGraphs(Graphs):
         return [view for views in self.views.values() for view in views]
 
     def answer_queries(self, queries: Sequence[Query]) -> list[Answer] | None:
-        """Compute each model's answer to its query, as ``compute_answers`` does; None if it cannot be recorded."""
+        """Return each model's answer to its query, as ``compute_answers`` does; None if the pass cannot be recorded."""
         if self.reason:
             return None
         depths = torch.tensor([query.depths for query in queries]).repeat_interleave(len(queries[0].loops), 0)
@@ -95,30 +95,30 @@ class StackedGraphs(Graphs):
         grad_mask = None
         if len({*first}) > 1:
             grad_mask = loop >= torch.tensor(first).repeat_interleave(len(queries[0].loops))
-        all_loops, count = queries[0].all_loops or depths.numel() > 0, len(queries)
+        all_loops, model_count = queries[0].all_loops or depths.numel() > 0, len(queries)
         logits = self.run(inputs, running := loops > loop, min(first), all_loops=all_loops, grad_mask=grad_mask)
         if logits is None:
             return None
         if depths.numel():
-            by_depth = (_select_last_loop(logits, positions, count, loops.clamp(max=depth)) for depth in depths.T)
+            by_depth = (_select_last_loop(logits, positions, model_count, loops.clamp(max=depth)) for depth in depths.T)
             return [list(model_logits) for model_logits in zip(*by_depth, strict=True)]
         if all_loops:
-            return _select_all_loops(logits, running, positions, count)
-        return _select_last_loop(logits, positions, count)
+            return _select_all_loops(logits, running, positions, model_count)
+        return _select_last_loop(logits, positions, model_count)
 
-    def gradients_of(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
+    def list_gradient_pairs(self, weight_number: int) -> Iterable[tuple[Tensor, Tensor]]:
         if weight_number not in self.views:
             self.views[weight_number] = [*self.gradients[weight_number].unbind()]
         return zip(self.parameters[weight_number], self.views[weight_number], strict=True)
 
-    def build_function(self, shape: Shape) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
-        caller, count, compiles = _MethodCaller(self.models[0]), len(self.models), self.compiles
-        whole = UnrolledLoops(self.models[0], shape, compiles=False, uses_waves=False)
-        stack = _CompiledStack(caller, count)
-        compiled = _UnrolledStack(stack, shape, compiles=True, uses_waves=False)  # type: ignore[arg-type]
+    def build_function(self, key: RecordingKey) -> Callable[[Inputs, Bool[Tensor, "k b"]], Tensor]:
+        caller, model_count, compiles = _MethodCaller(self.models[0]), len(self.models), self.compiles
+        whole = UnrolledLoops(self.models[0], key, compiles=False, uses_waves=False)
+        stack = _CompiledStack(caller, model_count)
+        compiled = _UnrolledStack(stack, key, compiles=True, uses_waves=False)  # type: ignore[arg-type]
 
         def compute(inputs: Inputs, running: Bool[Tensor, "k b"]) -> Tensor:
-            def call(weights: dict[str, Tensor], tensors: dict[str, Tensor], running: Tensor) -> Tensor:
+            def run_model(weights: dict[str, Tensor], tensors: dict[str, Tensor], running: Tensor) -> Tensor:
                 rows = CopiedInputs(**tensors, original=inputs.host)
                 return functional_call(whole, weights, (rows, running), tie_weights=False)  # type: ignore[no-any-return]
 
@@ -127,26 +127,27 @@ class StackedGraphs(Graphs):
             with nullcontext() if self.device.type == "cuda" else attend_by_products():
                 if compiles:
                     return compiled(inputs, running)  # type: ignore[no-any-return]
-                tensors, axis = stack.split_inputs(inputs), int(shape.all_loops)
-                output = vmap(call, (0, 0, 1), axis)(stack.weights, tensors, running.unflatten(1, (count, -1)))
+                tensors, axis = stack.split_inputs(inputs), int(key.all_loops)
+                running = running.unflatten(1, (model_count, -1))
+                output = vmap(run_model, (0, 0, 1), axis)(stack.weights, tensors, running)
                 return output.flatten(axis, axis + 1)  # the rows of all models in one axis
 
         return compute
 
 
 class _CompiledStack(nn.Module):
-    """Several transformers as one model, whose batch has the rows of all. Its loop is compiled (see
+    """Several transformers as one model, whose batch holds the rows of all of them. Its loop is compiled (see
     ``runners.compiled``)."""
 
     weights: dict[str, Tensor]
 
-    def __init__(self, caller: _MethodCaller, count: int) -> None:
+    def __init__(self, caller: _MethodCaller, model_count: int) -> None:
         super().__init__()
-        self.caller, self.count = caller, count
+        self.caller, self.model_count = caller, model_count
 
     def split_inputs(self, inputs: Inputs) -> dict[str, Tensor]:
         """Return the tensors of inputs by name, "s b t"."""
-        return {name: value.unflatten(0, (self.count, -1)) for name, value in input_tensors(inputs).items()}
+        return {name: value.unflatten(0, (self.model_count, -1)) for name, value in get_tensors(inputs).items()}
 
     def embed(self, inputs: Inputs) -> Any:
         """Return the context of all models, whose tensors have the shape "s b …"."""
@@ -165,19 +166,19 @@ class _CompiledStack(nn.Module):
         return self._vmap("start", context).flatten(0, 1)
 
     def read(self, state: Float[Tensor, "b t d"]) -> Float[Tensor, "b t v"]:
-        return self._vmap("read", state.unflatten(0, (self.count, -1))).flatten(0, 1)
+        return self._vmap("read", state.unflatten(0, (self.model_count, -1))).flatten(0, 1)
 
     def _vmap(self, method: str, argument: Any) -> Tensor:
-        def call(weights: dict[str, Tensor], argument: Any) -> Tensor:
+        def run_model(weights: dict[str, Tensor], argument: Any) -> Tensor:
             return functional_call(self.caller, weights, (method, argument))  # type: ignore[no-any-return]
 
-        return vmap(call, (0, model_axes(argument)))(self.weights, argument)  # type: ignore[no-any-return]
+        return vmap(run_model, (0, find_vmap_axes(argument)))(self.weights, argument)  # type: ignore[no-any-return]
 
 
 class _UnrolledStack(UnrolledLoops):
     def advance_compiled(self, state: Tensor, context: Any, running: Bool[Tensor, "b 1 1"]) -> Tensor:
         stack: Any = self.model
-        state, running = (part.unflatten(0, (stack.count, -1)) for part in (state, running))
+        state, running = (part.unflatten(0, (stack.model_count, -1)) for part in (state, running))
         advanced = compile_function(_advance_all, BACKEND)(stack.caller, stack.weights, state, context, running)
         return advanced.flatten(0, 1)  # type: ignore[no-any-return]
 
@@ -199,12 +200,12 @@ def _advance_all(
     """Advance the ``running`` rows of all models by one loop."""
     advance = vmap(
         lambda weights, state, context: functional_call(caller, weights, ("advance", state, context)),
-        (0, 0, model_axes(context)),
+        (0, 0, find_vmap_axes(context)),
     )
     return torch.where(running, advance(weights, state, context), state)
 
 
-def model_axes(tree: Any) -> Any:
+def find_vmap_axes(tree: Any) -> Any:
     """Return nested tuples of vmap axes: 0, the axis of the models, for tensors; None for other values."""
     return tree_map(lambda leaf: 0 if isinstance(leaf, Tensor) else None, tree)
 
@@ -212,25 +213,27 @@ def model_axes(tree: Any) -> Any:
 def _select_last_loop(
     logits: Float[Tensor, "*k b t v"],
     positions: Bool[Tensor, "b t"],
-    count: int,
+    model_count: int,
     loops: Int[Tensor, " b"] | None = None,
 ) -> list[Answer]:
     """Return each model's logits at its selected positions; with ``loops``, after each row's number of loops."""
-    counts, (row, position) = positions.unflatten(0, (count, -1)).sum((1, 2)).tolist(), positions.nonzero(as_tuple=True)
+    row, position = positions.nonzero(as_tuple=True)
+    counts = positions.unflatten(0, (model_count, -1)).sum((1, 2)).tolist()
     after = () if loops is None else (loops[row] - 1,)
     return [*take_values(logits, *after, row, position).split(counts)]
 
 
 def _select_all_loops(
-    logits: Float[Tensor, "k b t v"], running: Bool[Tensor, "k b"], positions: Bool[Tensor, "b t"], count: int
+    logits: Float[Tensor, "k b t v"], running: Bool[Tensor, "k b"], positions: Bool[Tensor, "b t"], model_count: int
 ) -> list[Answer]:
     """Return, for each model, a list with an entry per loop: the loop, the rows that ran, and their logits."""
     selected = (running[..., None] & positions).nonzero(as_tuple=True)
-    ran = running.unflatten(1, (count, -1))
+    ran = running.unflatten(1, (model_count, -1))
     rows = ran.nonzero()[:, 2].split(ran.sum(2).flatten().tolist())
-    counts = (ran * positions.sum(1).unflatten(0, (count, -1))).sum(2).flatten().tolist()
+    counts = (ran * positions.sum(1).unflatten(0, (model_count, -1))).sum(2).flatten().tolist()
     logits_by_loop = take_values(logits, *selected).split(counts)
-    answers: list[Answer] = [[] for _ in range(count)]
+    answers: list[Answer] = [[] for _ in range(model_count)]
     for number, (model_rows, model_logits) in enumerate(zip(rows, logits_by_loop, strict=True)):
-        answers[number % count] += [(number // count + 1, model_rows, model_logits)] if len(model_rows) else []
+        if len(model_rows):
+            answers[number % model_count].append((number // model_count + 1, model_rows, model_logits))
     return answers

@@ -24,12 +24,13 @@ from lengthwise.runners.cpu.cell import build_gate_matrix
 from lengthwise.runners.cpu.recurrent import (
     apply_rotation,
     get_weight_and_bias,
-    stack_concatenated,
+    stack_joined,
     stack_linear_layers,
     stack_norms,
 )
 
-Step = Callable[..., Any]
+WaveFunction = Callable[..., Any]  # computes one wave of all layers
+Compiler = Callable[[WaveFunction], WaveFunction]
 # The states: the layers' outputs "l r d", and the cells' short "l r d" and long states "l r h". ReTran's memory: keys
 # and values "l s r d"; for layer l, slot t + l + 1 holds position t, and slot l the learned first vector.
 Tensors = tuple[Tensor, ...]
@@ -50,22 +51,22 @@ def can_advance(model: Model) -> bool:
 
 
 def advance(
-    model: LSTMModel | ReTranModel, x: Float[Tensor, "r t d"], compiler: Callable[[Step], Step] = lambda step: step
+    model: LSTMModel | ReTranModel, x: Float[Tensor, "r t d"], compiler: Compiler = lambda function: function
 ) -> Float[Tensor, "r t d"]:
     """Compute one loop of the model, wave by wave; ``compiler`` may compile the function that computes a wave."""
     compute = _advance_lstm if isinstance(model, LSTMModel) else _advance_retran
     return torch.stack(compute(model, x, compiler), 1)  # type: ignore[arg-type]
 
 
-def _advance_lstm(model: LSTMModel, x: Float[Tensor, "r t d"], compiler: Callable[[Step], Step]) -> list[Tensor]:
+def _advance_lstm(model: LSTMModel, x: Float[Tensor, "r t d"], compiler: Compiler) -> list[Tensor]:
     cells, (rows, positions, width) = [*model.cells], x.shape
-    depth, step, columns, outputs = len(cells), compiler(_compute_cells), x.unbind(1), []
+    depth, compute_wave, columns, outputs = len(cells), compiler(_compute_cells), x.unbind(1), []
     gates = _stack_gates(cells)
-    out_short = stack_concatenated([[get_weight_and_bias(cell.out), get_weight_and_bias(cell.short)] for cell in cells])
+    out_short = stack_joined([[get_weight_and_bias(cell.out), get_weight_and_bias(cell.short)] for cell in cells])
     states, active = _build_initial_states(cells, x), _find_active_layers(depth, positions, x)
     factors = _draw_dropout(x, model.drop.p if model.drop.training else 0.0, len(active), (depth - 1, rows, width))
     for wave, runs in enumerate(active):
-        states = step(gates, out_short, states, columns[min(wave, positions - 1)], runs, factors[wave])
+        states = compute_wave(gates, out_short, states, columns[min(wave, positions - 1)], runs, factors[wave])
         outputs.append(states[0][-1])
     return outputs[depth - 1 :]
 
@@ -83,9 +84,10 @@ def _compute_cells(
     return _update_active(active, _step_cells(gates, out_short, below, states), states)
 
 
-def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Callable[[Step], Step]) -> list[Tensor]:
+def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Compiler) -> list[Tensor]:
     layers, (rows, positions, width) = [*model.layers], x.shape
-    depth, heads, step, columns, outputs = len(layers), layers[0].heads, compiler(_compute_layers), x.unbind(1), []
+    depth, heads, compute_wave = len(layers), layers[0].heads, compiler(_compute_layers)
+    columns, outputs = x.unbind(1), []
     cells = [layer.cell for layer in layers]
     weights = {"gates": _stack_gates(cells)} | stack_linear_layers(layers, heads) | stack_norms(layers)
     states, active = _build_initial_states(cells, x), _find_active_layers(depth, positions, x)
@@ -109,7 +111,7 @@ def _advance_retran(model: ReTranModel, x: Float[Tensor, "r t d"], compiler: Cal
     sum_factors = _draw_dropout(x, probability, len(active), (2, depth, rows, width))
     for number, runs in enumerate(active):
         column, factors = columns[min(number, positions - 1)], (attention_factors[number], sum_factors[number])
-        states, memory = step(weights, states, memory, column, runs, contexts[number], factors, heads)
+        states, memory = compute_wave(weights, states, memory, column, runs, contexts[number], factors, heads)
         outputs.append(states[0][-1])
     return outputs[depth - 1 :]
 
@@ -124,22 +126,22 @@ def _compute_layers(
     factors: tuple[Tensor | None, Tensor | None],
     heads: int,
 ) -> tuple[Tensors, Tensors]:
-    """Return states and memory after a wave of ReTran, whose first layer reads ``x``. ``context`` has masks "l s 1 1"
-    of the slots that each layer attends to and of those that it writes, and the cosines and sines "l 1 d" of the angles
-    of keys and queries."""
+    """Return states and memory after a wave of ReTran, whose first layer reads ``x``. ``context`` holds masks "l s 1 1"
+    of the slots that each layer reads and writes, and the cosines and sines "l 1 d" of the angles of keys and
+    queries."""
     seen, written, cos, sin = context
     below, turn = torch.cat([x[None], states[0][:-1]]), (cos, sin)
     drop_seen, drop_sums = factors
-    query = _split_heads(apply_rotation(_linear(weights["query"], below), turn), heads)[:, None]
+    query = _split_heads(apply_rotation(_apply_linear(weights["query"], below), turn), heads)[:, None]
     query = query * math.sqrt(heads / x.shape[-1])
     attention = (_split_heads(memory[0], heads) * query).sum(-1).masked_fill(~seen, -torch.inf).softmax(1)
     if drop_seen is not None:
         attention = attention * drop_seen
-    mixed = _linear(weights["mix"], (attention[..., None] * _split_heads(memory[1], heads)).sum(1).flatten(-2))
-    h = _layer_norm(weights["norm_attention"], below + (mixed if drop_sums is None else mixed * drop_sums[0]))
+    mixed = _apply_linear(weights["mix"], (attention[..., None] * _split_heads(memory[1], heads)).sum(1).flatten(-2))
+    h = _apply_layer_norm(weights["norm_attention"], below + (mixed if drop_sums is None else mixed * drop_sums[0]))
     emitted, short, long = _step_cells(weights["gates"], weights["out_short"], h, states)
-    y = _layer_norm(weights["norm_cell"], h + (emitted if drop_sums is None else emitted * drop_sums[1]))
-    straight, rotated, value = _linear(weights["key_value"], y).chunk(3, -1)
+    y = _apply_layer_norm(weights["norm_cell"], h + (emitted if drop_sums is None else emitted * drop_sums[1]))
+    straight, rotated, value = _apply_linear(weights["key_value"], y).chunk(3, -1)
     new = apply_rotation(torch.cat([straight, rotated], -1), turn), value
     stored = [torch.where(written, new_part[:, None], old) for new_part, old in zip(new, memory, strict=True)]
     return _update_active(active, (y, short, long), states), tuple(stored)
@@ -152,9 +154,9 @@ def _split_heads(x: Float[Tensor, "*l d"], heads: int) -> Float[Tensor, "*l head
 def _step_cells(gates: WeightAndBias, out_short: WeightAndBias, x: Float[Tensor, "l r d"], states: Tensors) -> Tensors:
     """Compute a step of all cells: outputs, short states and long states (``nn.lstm.Cell``)."""
     _, short, long = states
-    i, f, o, g = _linear(gates, torch.cat([x, short], -1)).chunk(4, -1)
+    i, f, o, g = _apply_linear(gates, torch.cat([x, short], -1)).chunk(4, -1)
     long = f.sigmoid() * long + i.sigmoid() * g.tanh()
-    output, short = _linear(out_short, o.sigmoid() * long).chunk(2, -1)
+    output, short = _apply_linear(out_short, o.sigmoid() * long).chunk(2, -1)
     return output, short, long
 
 
@@ -162,11 +164,11 @@ def _update_active(active: Bool[Tensor, "l 1 1"], new_states: Tensors, old_state
     return tuple([torch.where(active, *pair) for pair in zip(new_states, old_states, strict=True)])
 
 
-def _linear(weights: WeightAndBias, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
+def _apply_linear(weights: WeightAndBias, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
     return torch.baddbmm(weights[1], x, weights[0])
 
 
-def _layer_norm(weights: WeightAndBias, x: Float[Tensor, "l r d"]) -> Float[Tensor, "l r d"]:
+def _apply_layer_norm(weights: WeightAndBias, x: Float[Tensor, "l r d"]) -> Float[Tensor, "l r d"]:
     return torch.addcmul(weights[1], F.layer_norm(x, x.shape[-1:]), weights[0])
 
 

@@ -29,7 +29,7 @@ from lengthwise.experiment.recipe import Recipe
 from lengthwise.experiment.resources import estimate_training
 from lengthwise.runners import Runner
 from lengthwise.runners.graphs import is_worthwhile
-from lengthwise.runners.stacked import Answer, Query, Recorder, Replayer, compute_answers
+from lengthwise.runners.stacked import Answer, Query, QueryRecorder, QueryReplayer, compute_answers
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.folder import DIVERGED
 from lengthwise.runs.run import Run, choose_device
@@ -311,7 +311,7 @@ def advance_together(trainers: Sequence[Trainer], recording: RecordedSteps | Non
             answers = [_answer_queries(trainers, together, recording) for together in zip(*queries, strict=True)]
             # An objective may run the model itself and call no runner; then there are no queries.
             replies = zip(*answers, strict=True) if answers else [()] * len(models)
-            replayers = [Replayer(model, *own) for model, *own in zip(models, queries, replies, strict=True)]
+            replayers = [QueryReplayer(model, *own) for model, *own in zip(models, queries, replies, strict=True)]
             pairs = zip(trainers, compute_losses(replayers), strict=True)
             due = [(trainer, loss) for trainer, loss in pairs if trainer.step == step]
             torch.stack([loss.value for _, loss in due]).sum().backward()
@@ -327,10 +327,10 @@ def _record_queries(
     trainers: Sequence[Trainer],
     compute_losses: Callable[[Sequence[Runner]], list[Loss]],
     recording: RecordedSteps | None,
-) -> list[Recorder]:
+) -> list[QueryRecorder]:
     """Return a recorder per trainer, which holds its objective's calls of the runner."""
     symbols = len(trainers[0].recipe.layout.vocabs(trainers[0].recipe.task)[1])
-    recorders = [Recorder(trainer.model, symbols) for trainer in trainers]
+    recorders = [QueryRecorder(trainer.model, symbols) for trainer in trainers]
     models = [trainer.model for trainer in trainers]
     buffers = recording.graphs.own_buffers if recording else [buffer for model in models for buffer in model.buffers()]
     versions = [buffer._version for buffer in buffers]

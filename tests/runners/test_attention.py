@@ -15,13 +15,13 @@ from lengthwise.experiment import data
 from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import rotate
-from lengthwise.runners.cpu import elementwise, small
+from lengthwise.runners.cpu import elementwise, small_heads
 from lengthwise.runners.cpu.packing import Ragged
 from lengthwise.runners.cpu.pattern import MAX_KEYS, PaddedGroups, SparseKeys, mix_values
 from lengthwise.runners.cpu.transformer import _PreparedBatch
 
 SHAPES = st.tuples(st.integers(1, 3), st.integers(1, 19), st.just(3), st.integers(1, 3), st.sampled_from([2, 4, 6]))
-MASKS = ("none", "causal", "present", "scores", "scores of each row", "blank")
+MASK_KINDS = ("none", "causal", "present", "scores", "scores of each row", "blank")
 
 
 def attend_by_torch(qkv, mask, angles, *, causal):
@@ -37,8 +37,8 @@ def attend_by_torch(qkv, mask, angles, *, causal):
 def attend_small_heads(qkv, bias, angles, *, causal, probability=0.0):
     rows = Ragged.from_mask(torch.ones(qkv.shape[:2], dtype=torch.bool))
     context = AttentionContext(torch.empty(0), causal, bias, angles)
-    plan = small.AttentionPlan.build(qkv, qkv.shape[-2], rows, context)
-    return rows.unpack(small.attend(rows.pack(qkv), plan, probability))
+    plan = small_heads.AttentionPlan.build(qkv, qkv.shape[-2], rows, context)
+    return rows.unpack(small_heads.attend(rows.pack(qkv), plan, probability))
 
 
 def build_mask(kind, shape):
@@ -55,7 +55,7 @@ def build_mask(kind, shape):
     return scores.masked_fill(torch.ones(positions, keys).triu(1).bool() & (torch.arange(keys) < positions), -torch.inf)
 
 
-@given(SHAPES, st.sampled_from(MASKS), st.booleans(), st.floats(0.1, 40), st.integers(0, 9))
+@given(SHAPES, st.sampled_from(MASK_KINDS), st.booleans(), st.floats(0.1, 40), st.integers(0, 9))
 def test_small_head_attention_equals_torchs_attention(shape, kind, has_angles, scale, seed):
     torch.manual_seed(seed)
     rows, positions, _, _, size = shape
@@ -83,7 +83,7 @@ def test_a_position_that_sees_no_key_gives_finite_values_and_gradients():
 
 
 def test_gradients_with_dropout_pass_gradcheck():
-    """Each call drops the same weights, so that gradients are comparable to finite differences."""
+    """Every call drops the same weights, so gradients can be compared with finite differences."""
     projected = torch.randn(2, 5, 3, 2, 4, dtype=torch.float64, requires_grad=True)
 
     def attend(inputs):
@@ -95,34 +95,27 @@ def test_gradients_with_dropout_pass_gradcheck():
 
 
 @pytest.mark.parametrize(("heads", "size", "positions", "is_used"), [
-    (64, 8, 20, True), (64, 8, small.MIN_POSITIONS - 1, False), (1, 8, 20, False),
-    (64, 2 * small.MAX_HEAD_WIDTH, 20, False),
+    (64, 8, 20, True), (64, 8, small_heads.MIN_POSITIONS - 1, False), (1, 8, 20, False),
+    (64, 2 * small_heads.MAX_HEAD_WIDTH, 20, False),
 ])  # fmt: skip
 def test_small_head_attention_is_used_only_where_it_is_faster(heads, size, positions, is_used, monkeypatch):
-    """Attention computed by the module ``small`` equals attention without it."""
+    """Attention computed by the module ``small_heads`` equals attention without it."""
     attention, x = SoftmaxAttention(size * heads, heads), torch.randn(4, positions, size * heads)
     mask = torch.ones(4, positions, dtype=torch.bool)
     seen = []
-    attend = small.attend
-    monkeypatch.setattr(small, "attend", lambda *parts, **how: seen.append(1) or attend(*parts, **how))
+    attend = small_heads.attend
+    monkeypatch.setattr(small_heads, "attend", lambda *parts, **how: seen.append(1) or attend(*parts, **how))
     projected = attention.project(x).unflatten(-1, (3, heads, -1)).flatten(0, 1)
     context = AttentionContext(mask, False)
-    found = attention.out(
-        mix_values(attention, projected, PaddedGroups([(Ragged.from_mask(mask), context)])).flatten(1)
-    )
+    groups = PaddedGroups([(Ragged.from_mask(mask), context)])
+    found = attention.out(mix_values(attention, projected, groups).flatten(1))
     assert bool(seen) == is_used
     torch.testing.assert_close(attention(x, context).flatten(0, 1), found)
 
 
-@pytest.mark.parametrize(
-    ("count", "uses_fast_gelu"),
-    [
-        (1, False),
-        (elementwise.MIN_NUMBERS, True),
-        (elementwise.MAX_NUMBERS, True),
-        (elementwise.MAX_NUMBERS + 1, False),
-    ],
-)
+@pytest.mark.parametrize(("count", "uses_fast_gelu"), [
+    (1, False), (elementwise.MIN_NUMBERS, True), (elementwise.MAX_NUMBERS, True), (elementwise.MAX_NUMBERS + 1, False),
+])  # fmt: skip
 def test_fast_gelu_equals_torchs_gelu_and_is_used_only_where_it_is_faster(count, uses_fast_gelu):
     torch.manual_seed(0)
     x = (torch.randn(count, dtype=torch.float64) * 4).requires_grad_()
@@ -153,10 +146,9 @@ def test_sparse_keys_equal_masked_attention(lengths, heads, visible_fraction, is
     shape = (1 if is_shared else rows, heads, width, width)
     hidden = (torch.rand(shape, generator=drawn) > visible_fraction) & ~torch.eye(width, dtype=torch.bool)
     bias = torch.randn(shape, generator=drawn, dtype=torch.float64).masked_fill(hidden, -torch.inf).requires_grad_()
-    packed = torch.randn(
-        len(ragged.padded_index), 3, heads, 4, generator=drawn, dtype=torch.float64, requires_grad=True
-    )
-    weights = torch.randn(len(ragged.padded_index), heads, 4, generator=drawn, dtype=torch.float64)
+    count = len(ragged.padded_index)
+    packed = torch.randn(count, 3, heads, 4, generator=drawn, dtype=torch.float64, requires_grad=True)
+    weights = torch.randn(count, heads, 4, generator=drawn, dtype=torch.float64)
     lists = SparseKeys.from_bias(bias, ragged)
     assert lists is not None
     query, key, value = ragged.unpack(packed).permute(2, 0, 3, 1, 4)

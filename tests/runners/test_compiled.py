@@ -26,8 +26,8 @@ from lengthwise.runners.plain import Plain
 from lengthwise.training.loop import Interrupted, train
 
 pytestmark = pytest.mark.usefixtures("fast_runners")
-long = pytest.mark.skipif(not LONG, reason="compiles for minutes: LENGTHWISE_LONG=1")
-slow = pytest.mark.timeout(1800)  # also on a busy machine
+needs_minutes = pytest.mark.skipif(not LONG, reason="compiles for minutes: LENGTHWISE_LONG=1")
+allows_half_an_hour = pytest.mark.timeout(1800)  # also on a busy machine
 
 
 @pytest.fixture
@@ -51,22 +51,22 @@ def traced_graphs(no_type_checks, monkeypatch):
 
 
 @pytest.fixture
-def inductor(no_type_checks):
+def real_compiler(no_type_checks):
     yield
     torch._dynamo.reset()
 
 
-unwarned = pytest.mark.filterwarnings("ignore")  # torch's compiler causes warnings, which are errors here
+ignores_warnings = pytest.mark.filterwarnings("ignore")  # torch's compiler causes warnings, which are errors here
 
 
 # Values and gradients
 
-TRANSFORMERS = [pair for pair in dict.fromkeys([*SHIPPED_SPECS, *MODELS]) if isinstance(pair[0], lw.Transformer)]
-FORMS_HERE = TRANSFORMERS if LONG else TRANSFORMERS[::10]
+TRANSFORMERS = [pair for pair in dict.fromkeys([*FORMS, *EVERY]) if isinstance(pair[0], lw.Transformer)]
+TESTED_FORMS = TRANSFORMERS if LONG else TRANSFORMERS[::10]
 
 
 @pytest.mark.usefixtures("no_compilation")
-@pytest.mark.parametrize(("spec", "causal"), FORMS_HERE, ids=list_ids(FORMS_HERE))
+@pytest.mark.parametrize(("spec", "causal"), TESTED_FORMS, ids=list_ids(TESTED_FORMS))
 def test_values_and_gradients_equal_the_plain_runner(spec, causal):
     model, inputs = cached_model(spec, causal), build_rows(ROWS, width=12)
     found = compute_all_logits(Compiled(model), inputs, LOOPS)
@@ -86,7 +86,7 @@ def test_padding_does_not_exceed_the_table_of_positions(length):
         assert_all_close(compute_gradients(ask(), model), compute_gradients(plain, model))
 
 
-@unwarned
+@ignores_warnings
 def test_one_graph_is_compiled_per_bucket_of_lengths(traced_graphs):
     """Other lengths and numbers of loops reuse the graph; a longer bucket or loops without gradients need
     another."""
@@ -205,11 +205,11 @@ def test_stack_and_compile_exclude_each_other(runs):
 # With the real compiler
 
 
-@long
-@slow
-@unwarned
+@needs_minutes
+@allows_half_an_hour
+@ignores_warnings
 @pytest.mark.parametrize(("spec", "causal"), TRANSFORMERS[::12], ids=list_ids(TRANSFORMERS[::12]))
-def test_the_real_compilers_result_equals_the_plain_runner(spec, causal, inductor):
+def test_the_real_compilers_result_equals_the_plain_runner(spec, causal, real_compiler):
     model, inputs = cached_model(spec, causal), build_rows(ROWS, width=12)
     found = compute_gradients(compute_all_logits(Compiled(model), inputs, LOOPS), model)
     for one, two in zip(found, run_plain(spec, causal), strict=True):

@@ -26,7 +26,7 @@ from lengthwise.runs.run import load
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("no_type_checks")]
 
 TOLERANCE = 3e-6  # relative to the largest logit: float32 rounding, as between the plain runner's float32 and float64
-ONE_LOOP = ("lstm-small", "retran-small")  # models that are exported with one loop only
+ONE_LOOP_NAMES = ("lstm-small", "retran-small")  # models that are exported with one loop only
 
 
 def build_inputs(weights, size, count, additional_loops=0):
@@ -42,12 +42,8 @@ def assert_equal_logits(weights, compute_logits, *, tolerance=None, sizes=((3, 1
     """Assert that logits differ by at most ``tolerance``, by default ``TOLERANCE`` of the largest. ``sizes`` lists
     size, rows and additional loops, all different from those in the trace."""
     for size, count, additional_loops in sizes:
-        inputs, given = build_inputs(
-            weights,
-            weights.recipe.task.round_to_valid_size(size),
-            count,
-            0 if weights.name in ONE_LOOP else additional_loops,
-        )
+        more = 0 if weights.name in ONE_LOOP_NAMES else additional_loops
+        inputs, given = build_inputs(weights, weights.recipe.task.nearest_size(size), count, more)
         wanted = Plain(weights.model).last(inputs, given["loops"], inputs.padding_mask)
         found = compute_logits(given)[inputs.padding_mask]
         assert (wanted - found).abs().max() <= (tolerance or TOLERANCE * (1 + wanted.abs().max()))
@@ -92,16 +88,16 @@ def test_onnx_graphs_of_all_shipped_weights_give_the_models_logits(name, tmp_pat
             assert_equal_logits(weights, load_onnx(file.read_bytes())[1], tolerance=tolerance)
 
 
-TRACED = ["halting-parity", "abacus-addition", "looped-maze", "scan-prefix-sum", *ONE_LOOP]
-TRACED += ["looped-addition", "gpt-small"] if LONG else []
+TRACED_NAMES = ["halting-parity", "abacus-addition", "looped-maze", "scan-prefix-sum", *ONE_LOOP_NAMES]
+TRACED_NAMES += ["looped-addition", "gpt-small"] if LONG else []
 
 
-@pytest.mark.parametrize("name", TRACED)
+@pytest.mark.parametrize("name", TRACED_NAMES)
 def test_the_traced_module_gives_the_models_logits(name):
     """The recipes cover windows, a clock, Abacus positions, a decoder, a grid, a scan, and recurrences over positions,
     where ReTran's buffer holds all keys from the start."""
     recipe = lw.find(name)
-    if name not in ONE_LOOP:
+    if name not in ONE_LOOP_NAMES:
         recipe = recipe.change([f"model.width={2 * getattr(recipe.model, 'heads', 4)}"])
     weights = lw.Weights(name, recipe, add_noise(recipe.build()).eval())
     module = ExportedModule(weights.model)
@@ -109,14 +105,14 @@ def test_the_traced_module_gives_the_models_logits(name):
         assert_equal_logits(weights, lambda given: module(*given.values()), sizes=[(13, 2, 3)])
 
 
-FORGETTING = replace(BASE, positions=(), mixer=ForgettingAttention())  # divides scores by another width's root
+FORGETFUL = replace(BASE, positions=(), mixer=ForgettingAttention())  # divides scores by another width's root
 
 
-@pytest.mark.parametrize("spec", [BASE, replace(BASE, positions=(lw.ALiBi(),)), FORGETTING], ids=["", "bias", "forget"])
+@pytest.mark.parametrize("spec", [BASE, replace(BASE, positions=(lw.ALiBi(),)), FORGETFUL], ids=["", "bias", "forget"])
 def test_explicit_attention_equals_torchs_attention(spec):
     model, inputs, loops = cached_model(spec, True), build_rows([7, 7]), torch.tensor([3, 2])
     expected = Plain(model).last(inputs, loops, inputs.padding_mask)
-    with exported._explicit_attention():
+    with exported._use_explicit_attention():
         assert_close(Plain(model).last(inputs, loops, inputs.padding_mask), expected)
 
 
@@ -125,7 +121,7 @@ def test_explicit_attention_takes_the_arguments_of_torchs_attention(arguments):
     """A user's mixer may pass arguments by name or position, and its mask may be Boolean."""
     states = torch.randn(3, 2, 1, 5, 4, generator=lw.stream(0, "states")).double()
     expected = F.scaled_dot_product_attention(*states, *arguments, scale=None)
-    with exported._explicit_attention():
+    with exported._use_explicit_attention():
         assert_close(F.scaled_dot_product_attention(*states, *arguments, scale=None), expected)
 
 
@@ -154,10 +150,10 @@ def test_invalid_exports_are_refused_in_one_line(tmp_path):
 
 
 def test_weights_that_torch_cannot_convert_are_refused_and_nothing_is_written(tmp_path, monkeypatch):
-    def raise_error(*_, **__):
+    def fail_to_convert(*_, **__):
         raise AssertionError("Expected same OpOverload packet")  # as torch 2.11 does
 
-    monkeypatch.setattr(torch.onnx, "export", raise_error)
+    monkeypatch.setattr(torch.onnx, "export", fail_to_convert)
     monkeypatch.setattr("lengthwise.api.export.trace_model", lambda weights: None)
     files = {form: str(tmp_path / form) for form in ("onnx", "program")}
     with pytest.raises(lw.UsageError, match=r"torch 2\S+ cannot convert this model to ONNX"):

@@ -1,5 +1,5 @@
 """Recorded training steps at fixed shapes, as for CUDA graphs, equal the plain runner's for every form of model. On a
-CPU a recording computes again from its fixed buffers, which tests all but the replay itself."""
+CPU a recording computes again from its fixed buffers, which tests everything except the replay."""
 
 import copy
 import random
@@ -48,8 +48,8 @@ from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("fast_runners")
 # A batch of several optimizer steps is not captured as one.
-NAMES = sorted(name for name in SHIPPED_SPECS.values() if not catalog.find_recipe(name).objective.takes_several_steps)
-ALL = [*dict.fromkeys([*SHIPPED_SPECS, *MODELS])] if LONG else [*FEW_SPECS, *FEW_MODELS[:8]]
+RECIPE_NAMES = sorted(name for name in FORMS.values() if not catalog.recipe(name).objective.takes_several_steps)
+CASES = [*dict.fromkeys([*FORMS, *EVERY])] if LONG else [*FEW, *VARIED[:8]]
 
 
 def build_deterministic_model(spec, causal):
@@ -70,7 +70,7 @@ def run_training_step(runner, model, inputs, loops):
     return [read.detach(), *zero]
 
 
-@pytest.mark.parametrize(("spec", "causal"), ALL, ids=[SHIPPED_SPECS.get(pair) or list_ids([pair])[0] for pair in ALL])
+@pytest.mark.parametrize(("spec", "causal"), CASES, ids=[FORMS.get(pair) or list_ids([pair])[0] for pair in CASES])
 def test_recorded_passes_equal_the_plain_runner(spec, causal):
     """Values and gradients are equal in the first step, which records, and in a step that reuses its recordings."""
     model, inputs = build_deterministic_model(spec, causal), build_rows(LENGTHS, width=12)
@@ -82,7 +82,9 @@ def test_recorded_passes_equal_the_plain_runner(spec, causal):
 
 
 @pytest.mark.usefixtures("no_type_checks")
-@pytest.mark.parametrize("name", NAMES if LONG else choose_covering({name: list_part_kinds(name) for name in NAMES}))
+@pytest.mark.parametrize(
+    "name", RECIPE_NAMES if LONG else choose_covering({name: list_part_kinds(name) for name in RECIPE_NAMES})
+)
 def test_many_recorded_steps_give_the_weights_of_the_plain_runner(name):
     recipe, many = replace(build_small_recipe(name), steps=20, clip=0.5), 20 if LONG else 6
     with torch.random.fork_rng([]):
@@ -102,10 +104,8 @@ def test_many_recorded_steps_give_the_weights_of_the_plain_runner(name):
 
 def test_rows_with_other_positions_have_another_recording():
     """If all rows have equal positions, a recording computes the bias of distances only once, for all rows."""
-    model, inputs = (
-        build_deterministic_model(replace(BASE, positions=(lw.ALiBi(),)), True),
-        build_rows(LENGTHS, width=12),
-    )
+    model = build_deterministic_model(replace(BASE, positions=(lw.ALiBi(),)), True)
+    inputs = build_rows(LENGTHS, width=12)
     shifted = replace(inputs, position=inputs.position * (1 + torch.arange(len(inputs))[:, None] % 3))
     runner = Graphs(Plain(model))
     for rows in (inputs, shifted, inputs):
@@ -256,7 +256,7 @@ def test_a_failed_recording_is_reported_and_training_goes_on(monkeypatch):
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_recordings_are_freed_when_memory_runs_out(monkeypatch):
-    """A runner without recordings then computes the batch in two parts."""
+    """A runner without recordings computes the batch again, in two parts."""
     trainer = Trainer(build_small_recipe("looped-parity"), torch.device("cpu"), graphs=True)
     trainer.advance()
     assert trainer.runners.graphs.recordings
@@ -280,7 +280,7 @@ def test_the_faster_attention_is_measured_and_cached(folder, monkeypatch, tmp_pa
         times.append(shape[2])
         return shape[2] if use_kernel is cuda.attend_by_products else 24
 
-    monkeypatch.setattr(cuda, "_time_attention", time_attention)
+    monkeypatch.setattr(cuda, "_measure_attention_ms", time_attention)
     for measured in ([16, 16, 24, 24, 32, 32], [] if folder == "cache" else [16, 16, 24, 24, 32, 32]):
         assert find_max_product_width.__wrapped__(torch.device("cuda"), torch.float32, 8) == 24
         assert times == measured
@@ -292,10 +292,10 @@ def test_attention_in_float64_uses_the_default_width():
     assert find_max_product_width(torch.device("cuda"), torch.float64, 8) == DEFAULT_PRODUCT_WIDTH
 
 
-RECURRENT = ("retran-small", "lstm-small")
+RECURRENT_NAMES = ("retran-small", "lstm-small")
 
 
-@pytest.fixture(params=RECURRENT)
+@pytest.fixture(params=RECURRENT_NAMES)
 def model(request):
     return load(request.param).model.double().train()
 

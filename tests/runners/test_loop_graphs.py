@@ -1,6 +1,6 @@
 """Loops on a fixed buffer, recorded for evaluation on a GPU, equal the plain runner's for every form of model. On a CPU
-a recording computes again from its buffers, which tests all but the replay itself. The relative movement of a state in
-each loop follows its formula row by row, in every runner."""
+a recording computes again from its buffers, which tests everything except the replay. The relative movement of a state
+in each loop follows its formula row by row, in every runner."""
 
 from dataclasses import replace
 
@@ -28,13 +28,13 @@ FORMS = MODELS if LONG else FEW_MODELS[:16]
 
 
 @pytest.fixture(autouse=True)
-def _record_from_two_loops_on(monkeypatch):
+def _record_short_runs_too(monkeypatch):
     monkeypatch.setattr(loop_graphs, "MIN_LOOPS", 2)
 
 
 @pytest.fixture
 def recordings(monkeypatch):
-    """Collect, for each loop that is to be recorded, its number of rows and whether recording succeeded."""
+    """Collect, for each attempt to record a loop, its number of rows and whether recording succeeded."""
     found, record = [], RecordedLoop.record
 
     def record_and_count(loop):
@@ -46,8 +46,8 @@ def recordings(monkeypatch):
 
 
 def collect_logits(runner, inputs, *, movement=False):
-    """Return the logits after the last loop, then the logits after each loop while rows stop, with the movement of
-    states."""
+    """Return the logits after the last loop. Add, for each loop of a pass in which rows stop early, logits, row numbers
+    and, if requested, movement."""
     positions = inputs.padding_mask & (torch.arange(inputs.tokens.shape[1]) % 3 != 1)
     read, stay = [runner.last(inputs, LOOPS, positions)], None
     steps = runner.steps(inputs, LOOPS, positions, movement=movement)
@@ -143,20 +143,17 @@ def compute_movement_and_logits(runner, inputs, positions):
     """Return movement and logits by loop and row, independent of the runner's order of rows."""
     found = {}
     for step in runner.steps(inputs, ROW_LOOPS, positions, movement=True):
-        for row, far, logits in zip(
-            step.rows.tolist(), step.movement, step.logits.split(positions[step.rows].sum(1).tolist()), strict=True
-        ):
+        logits_by_row = step.logits.split(positions[step.rows].sum(1).tolist())
+        for row, far, logits in zip(step.rows.tolist(), step.movement, logits_by_row, strict=True):
             found[step.loop, row] = far, logits
-    assert sorted(found) == sorted(
-        (k, row) for row, count in enumerate(ROW_LOOPS.tolist()) for k in range(1, count + 1)
-    )
+    assert {*found} == {(k, row) for row, count in enumerate(ROW_LOOPS.tolist()) for k in range(1, count + 1)}
     return found
 
 
-CHECKED_MODELS = MODELS if LONG else FEW_MODELS
+MOVEMENT_FORMS = EVERY if LONG else VARIED
 
 
-@pytest.mark.parametrize(("spec", "causal"), CHECKED_MODELS, ids=list_ids(CHECKED_MODELS))
+@pytest.mark.parametrize(("spec", "causal"), MOVEMENT_FORMS, ids=list_ids(MOVEMENT_FORMS))
 @torch.no_grad()
 def test_movement_follows_the_formula_in_every_runner(spec, causal):
     model, inputs = cached_model(spec, causal).eval(), build_rows(width=10)
@@ -186,15 +183,10 @@ def test_movement_counts_parts_of_a_state_without_positions_at_every_position():
     assert over_two.isinf().tolist() == real.tolist()
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "period", "should_stop"),
-    [
-        ("looped-pairs", 8, 1, True),
-        ("halting-parity", 20, 1, True),
-        ("looped-parity", 20, 1, False),
-        ("looped-parity", 20, 2, True),
-    ],
-)
+@pytest.mark.parametrize(("name", "size", "period", "should_stop"), [
+    ("looped-pairs", 8, 1, True), ("halting-parity", 20, 1, True), ("looped-parity", 20, 1, False),
+    ("looped-parity", 20, 2, True),
+])  # fmt: skip
 def test_settled_stops_once_the_answering_state_is_stationary(name, size, period, should_stop):
     """``looped-parity`` alternates between two states; the changing clock of ``halting-parity`` is ignored."""
     weights = load(name)

@@ -19,7 +19,7 @@ from lengthwise.cli import reproduce
 from lengthwise.experiment import resources
 from lengthwise.objectives import Objective, loss_and_accuracy
 from lengthwise.runners.plain import Plain
-from lengthwise.runners.stacked import Query, Replayer, compute_answers
+from lengthwise.runners.stacked import Query, QueryReplayer, compute_answers
 from lengthwise.runs.run import Run
 from lengthwise.training.loop import train
 from lengthwise.training.stacked import RecordedSteps, advance_together, train_stacked
@@ -28,7 +28,7 @@ from lengthwise.training.trainer import Trainer
 pytestmark = pytest.mark.usefixtures("no_type_checks")
 CPU = torch.device("cpu")
 DETERMINISTIC = replace(RICH, model=replace(RICH.model, dropout=0.0))  # so it can be stacked
-FEW = replace(DETERMINISTIC, steps=6, batch=3, lengths=lw.Uniform(12)) if LONG else replace(PLAIN, steps=3)
+SHORT_RECIPE = replace(DETERMINISTIC, steps=6, batch=3, lengths=lw.Uniform(12)) if LONG else replace(PLAIN, steps=3)
 
 
 # Values and gradients
@@ -62,7 +62,7 @@ def test_answers_of_a_stack_equal_those_of_each_model(spec, causal):
                      for rows, loops, first in zip(ROWS, LOOPS, no_grad_loops, strict=True)]  # fmt: skip
         found = compute_answers(models, questions)
         for model, question, answer, loops in zip(models, questions, found, LOOPS, strict=True):
-            replay = Replayer(model, [question], [answer])
+            replay = QueryReplayer(model, [question], [answer])
             rows, at = question.inputs, question.positions
             if each:
                 both = [run_each_loop(runner, rows, loops, at) for runner in (replay, Plain(model))]
@@ -137,7 +137,7 @@ def test_each_stacked_seed_equals_its_single_run(name):
 
 @dataclass(frozen=True)
 class RunnerlessObjective(Objective):
-    """An objective that runs the model without the given runner, and penalizes the norm of its weights."""
+    """An objective that runs the model without the given runner, and penalizes the norm of the model's weights."""
 
     def __call__(self, runner, batch, loops, generator):
         logits = Plain(runner.model).last(batch.inputs, loops, batch.loss_mask)
@@ -167,13 +167,12 @@ def test_a_step_of_a_stack_reads_nothing_from_the_device(monkeypatch):
 
 def test_a_stack_that_crashed_at_any_write_resumes_bit_identically(monkeypatch, tmp_path):
     """After a crash, seeds may have checkpoints of different steps, and only some may be finished."""
-    runs, crashes = run_through_crashes(
-        lambda: train_stacked(vary_seeds(FEW, 2), save_every=0), monkeypatch, first_crash=8
-    )
+    recipes = vary_seeds(SHORT_RECIPE, 2)
+    runs, crashes = run_through_crashes(lambda: train_stacked(recipes, save_every=0), monkeypatch, first_crash=8)
     assert crashes > 2
     monkeypatch.undo()
     monkeypatch.setenv("LENGTHWISE_RUNS", str(tmp_path / "uninterrupted"))
-    assert [read_outcome(run) for run in runs] == [read_outcome(run) for run in train_stacked(vary_seeds(FEW, 2))]
+    assert [read_outcome(run) for run in runs] == [read_outcome(run) for run in train_stacked(recipes)]
 
 
 TRAIN_COMMAND = ["train", "looped-parity", "steps=3", "batch=4", "model.width=8", "lengths=Uniform(top=4)",
@@ -237,9 +236,9 @@ def test_diverged_seeds_leave_the_stack_and_the_others_finish(diverged_seeds, mo
 
 
 class _CountingModule(nn.Module):
-    def __init__(self, symbols):
+    def __init__(self, symbol_count):
         super().__init__()
-        self.embedding = nn.Embedding(10, symbols)
+        self.embedding = nn.Embedding(10, symbol_count)
         self.register_buffer("seen", torch.zeros(()))
 
     def forward(self, tokens):
@@ -260,7 +259,7 @@ class LogitDependentObjective(lw.Final):
         return super().__call__(runner, batch, loops + more, generator)
 
 
-REFUSED = [
+REFUSED_RECIPES = [
     (vary_seeds(replace(RICH, name="random"), 2), "the model draws random numbers in training"),
     (vary_seeds(replace(PLAIN, model=CountingSpec()), 2), "changes its buffers"),
     (vary_seeds(replace(PLAIN, objective=RunnerlessObjective(), model=CountingSpec()), 2), "model without the runner"),
@@ -272,7 +271,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("recipes", "message"), REFUSED, ids=[message for _, message in REFUSED])
+@pytest.mark.parametrize(("recipes", "message"), REFUSED_RECIPES, ids=[message for _, message in REFUSED_RECIPES])
 def test_seeds_that_cannot_be_stacked_are_refused_before_anything_is_written(recipes, message, runs):
     with pytest.raises(UsageError, match=message):
         train_stacked(recipes)

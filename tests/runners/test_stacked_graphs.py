@@ -1,5 +1,5 @@
 """Recorded steps of a stack equal those of the unrecorded stack, in values, gradients and weights. On a CPU a recording
-computes again from its fixed buffers, which tests all but the replay itself."""
+computes again from its fixed buffers, which tests everything except the replay."""
 
 import copy
 from dataclasses import replace
@@ -20,7 +20,7 @@ from lengthwise.cli import train
 from lengthwise.experiment.data import draw_batch
 from lengthwise.runners import stacked_graphs
 from lengthwise.runners.graphs import Recording
-from lengthwise.runners.stacked import Query, Replayer, compute_answers
+from lengthwise.runners.stacked import Query, QueryReplayer, compute_answers
 from lengthwise.runners.stacked_graphs import StackedGraphs
 from lengthwise.runs.run import Run
 from lengthwise.training import stacked
@@ -29,7 +29,7 @@ from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("no_type_checks")
 CPU = torch.device("cpu")
-ALL = MODELS if LONG else FEW_SPECS
+CASES = EVERY if LONG else FEW
 ROWS = [build_rows([5, 9, 2, 3], seed=0), build_rows([4, 3, 7, 1], seed=1), build_rows([9, 12, 2, 5], seed=2)]
 LOOPS = [[2, 1, 3, 1], [1, 1, 2, 1], [4, 1, 3, 5]]
 
@@ -55,7 +55,7 @@ def run_training_step(models, answer_queries, queries):
         model.zero_grad()
     read = []
     for model, query, reply in zip(models, queries, answer_queries(queries), strict=True):
-        runner = Replayer(model, [query], [reply])
+        runner = QueryReplayer(model, [query], [reply])
         own = torch.cat(reply) if query.depths else reply
         if query.all_loops:
             own = run_each_loop(runner, query.inputs, query.loops.tolist(), query.positions)
@@ -73,11 +73,11 @@ def answer_in_new_step(runner, queries):
     return runner.answer_queries(queries)
 
 
-OPTIONS = [{"no_grad_loops": (0, 2, 1)}, {}, {"no_grad_loops": (1, 1, 1)}, {"after_each_loop": True},
+QUERY_OPTIONS = [{"no_grad_loops": (0, 2, 1)}, {}, {"no_grad_loops": (1, 1, 1)}, {"after_each_loop": True},
            {"depths": ((3, 2), (2, 1), (5, 1))}]  # fmt: skip
 
 
-@pytest.mark.parametrize(("spec", "causal"), ALL, ids=[SHIPPED_SPECS.get(pair) or list_ids([pair])[0] for pair in ALL])
+@pytest.mark.parametrize(("spec", "causal"), CASES, ids=[FORMS.get(pair) or list_ids([pair])[0] for pair in CASES])
 def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
     """Answers are equal in a step that reuses its recording, also if seeds differ in loops without gradients. Other
     queries are tested on one model, since all models' answers are selected from the logits in the same way."""
@@ -87,7 +87,7 @@ def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
         with pytest.raises(RuntimeError):  # torch.func does not stack it either
             compute_answers(models, build_queries())
         return
-    for options in OPTIONS if LONG or (spec, causal) == ALL[0] else OPTIONS[:1]:
+    for options in QUERY_OPTIONS if LONG or (spec, causal) == CASES[0] else QUERY_OPTIONS[:1]:
         run_training_step(models, partial(answer_in_new_step, runner), build_queries(**options, step=-1))
         queries, count = build_queries(**options), len(runner.recordings)
         found = run_training_step(models, partial(answer_in_new_step, runner), queries)
@@ -96,18 +96,18 @@ def test_answers_of_a_recorded_stack_equal_those_of_the_stack(spec, causal):
     assert all(shape.same_positions for shape in runner.recordings)  # although some seeds' rows are narrower
 
 
-STEPS = 20 if LONG else 6  # the first records, then the moving average begins, and later steps replay it too
+STEP_COUNT = 20 if LONG else 6  # the first records, then the moving average begins, and later steps replay it too
 DETERMINISTIC = replace(RICH, model=replace(RICH.model, dropout=0.0))  # seeds differ in no-gradient loops
-NAMES = ["looped-parity", "halting-parity", "abacus-addition", "retran-small"]
-RECIPES = [*map(build_small_recipe, NAMES), DETERMINISTIC, LAMB, MASTERED]
+RECIPE_NAMES = ["looped-parity", "halting-parity", "abacus-addition", "retran-small"]
+RECIPES = [*map(build_small_recipe, RECIPE_NAMES), DETERMINISTIC, LARGE, MASTERED]
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
 def test_many_recorded_steps_give_the_weights_of_unrecorded_ones(recipe):
-    recipe = replace(recipe, steps=STEPS, clip=0.5, ema=0.9, ema_start=3)
+    recipe = replace(recipe, steps=STEP_COUNT, clip=0.5, ema=0.9, ema_start=3)
     stacks = [[Trainer(one, CPU) for one in vary_seeds(recipe, 3)] for _ in range(2)]
     steps = RecordedSteps(stacks[0])
-    for _ in range(STEPS):
+    for _ in range(STEP_COUNT):
         for one in advance_together(stacks[0], steps) + advance_together(stacks[1]):
             one.take_exam()
     assert steps.graphs.reason is None and steps.replayed_update.captured

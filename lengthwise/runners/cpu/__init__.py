@@ -1,9 +1,8 @@
 """Faster runners, and the choice between them and the plain runner.
 
-Each runner supports exactly the models whose every part it implements: listed types, no hooks, no overridden methods,
-float32 or float64 (see ``claims``). All other models use the plain runner. Values and gradients equal the plain
-runner's up to rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all
-faster runners off.
+A runner supports a model only if it implements all of its parts: listed types, no hooks, no overridden methods, float32
+or float64 (see ``support``). All other models use the plain runner. Values and gradients equal the plain runner's up to
+rounding. ``LENGTHWISE_PLAIN=1`` in the environment, or ``with lengthwise.plain():``, turns all faster runners off.
 
 ``RUNNERS`` are for a CPU; ``Compiled`` is for any device, on request.
 """
@@ -20,8 +19,8 @@ from lengthwise.models import Model
 from lengthwise.runners import Runner
 from lengthwise.runners.cached import IncrementalDecoder, build_decoder
 from lengthwise.runners.compiled import Compiled
-from lengthwise.runners.cpu.claims import SpecializedRunner
 from lengthwise.runners.cpu.recurrent import PackedLSTM, Wave
+from lengthwise.runners.cpu.support import SpecializedRunner
 from lengthwise.runners.cpu.transformer import PackedTransformer, Twice
 from lengthwise.runners.loop_graphs import LoopGraphs
 from lengthwise.runners.plain import Plain
@@ -49,7 +48,7 @@ def needs_plain_runner() -> bool:
 
 
 def choose_runner(model: Model, candidates: Sequence[RunnerType] = RUNNERS) -> Runner:
-    """Return the runner for a model: the first of ``candidates`` that supports its present state, else the plain
+    """Return the runner for a model: the first of ``candidates`` that supports its current state, else the plain
     runner. Choose again after setting hooks, and between passes with and without gradients."""
     if _PLAIN_ONLY.get():
         return Plain(model)

@@ -26,8 +26,8 @@ def build_gate_matrix(cell: Cell, extra_bias: Float[Tensor, " gates"] | float = 
 def step_cells(
     inputs: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long_state: Float[Tensor, "*l h r"]
 ) -> tuple[Float[Tensor, "*l h r"], Float[Tensor, "*l h r"]]:
-    """Compute one step of a ``Cell``, or of l cells at once; return its e and its new long state, with rows as last
-    axis.
+    """Compute one step of a ``Cell``, or of l cells at once. Return e (output gate times new long state) and the new
+    long state, with rows as last axis.
 
     ``inputs`` is (input, short state, 1), ``weight`` a gate matrix, ``long_state`` the previous long state.
     """
@@ -54,13 +54,13 @@ class _CellStep(torch.autograd.Function):
         return grad_gates.mT @ weight, grad_gates @ inputs, grad_long
 
 
-def run_cell(cell: Cell, x: Float[Tensor, "d n"], counts: list[int]) -> Float[Tensor, "d n"]:
+def run_cell(cell: Cell, x: Float[Tensor, "d n"], row_counts: list[int]) -> Float[Tensor, "d n"]:
     """Return the outputs of a cell at all positions of rows ordered as in ``Packing``: position by position, with
-    ``counts[t]`` rows at position t."""
+    ``row_counts[t]`` rows at position t."""
     # The short state is computed without its bias, which is added once, to the bias of the gates that read it.
     gates = build_gate_matrix(cell, cell.recurrent(cell.short.bias))
     out = torch.cat([cell.out.weight, cell.short.weight])
-    outputs = _CellAlongRows.apply(x, gates, out, cell.first_short - cell.short.bias, cell.first_long, counts)
+    outputs = _CellAlongRows.apply(x, gates, out, cell.first_short - cell.short.bias, cell.first_long, row_counts)
     return outputs + cell.out.bias[:, None]
 
 
@@ -70,17 +70,17 @@ class _CellAlongRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
-        x, into, out, first_short, first_long, counts = inputs
+        x, into, out, first_short, first_long, row_counts = inputs
         sizes, hidden = [len(x), len(first_short)], len(first_long)
         starts = first_short, first_long, x.new_ones(1)
-        short, long, one = (part[:, None].expand(-1, counts[0]) for part in starts)
+        short, long, one = (part[:, None].expand(-1, row_counts[0]) for part in starts)
         # Uninitialized tensors "size rows" per position: gates, long states and e, each kind in one block of memory.
         gates, longs, emitted = (
-            [part.view(size, -1) for part in x.new_empty(size * sum(counts)).split([size * n for n in counts])]
+            [part.view(size, -1) for part in x.new_empty(size * sum(row_counts)).split([size * n for n in row_counts])]
             for size in (4 * hidden, hidden, hidden)
         )
         outputs, steps = [], []
-        for read, gate, new_long, e in zip(x.split(counts, 1), gates, longs, emitted, strict=True):
+        for read, gate, new_long, e in zip(x.split(row_counts, 1), gates, longs, emitted, strict=True):
             if len(one[0]) > (count := len(read[0])):
                 short, long, one = (part[:, :count] for part in (short, long, one))
             cell_input = torch.cat([read, short, one])
@@ -135,8 +135,8 @@ def _backward_through_gates(
     gates: Tensor, old_long_state: Tensor, new_long_state: Tensor, grad_emitted: Tensor, grad_long: Tensor, out: Tensor
 ) -> Tensor:
     """Return the gradient of the long state before a step, and write the gradient of the gates before their
-    nonlinearities to ``out``. ``grad_emitted`` is the gradient of the cell's output e, ``grad_long`` that of the long
-    state after the step, from later steps only."""
+    nonlinearities to ``out``. ``grad_emitted`` is the gradient of e, ``grad_long`` that of the long state after the
+    step, from later steps only."""
     i, f, o, new = gates.chunk(4, -2)
     grad_i, grad_f, grad_o, grad_new = out.chunk(4, -2)
     grad_long = torch.addcmul(grad_long, grad_emitted, o)

@@ -1,10 +1,10 @@
 """GELU and dropout that are faster than torch's on a CPU.
 
 Since ½ (1 + tanh(y)) = σ(2 y), GELU in its tanh form is x σ(1.6 x + 0.07 x³): a few simple passes, cheaper than torch's
-tanh, for tensors of 2¹⁴ to 2¹⁹ numbers. Results are equal up to rounding.
+tanh, for tensors of 2¹⁴ to 2¹⁹ numbers. Results equal torch's up to rounding.
 
-Torch's random numbers take a fifth of a small model's time. Here 64 random bits serve four values, 16 bits each. The
-distribution is torch's, with the probability rounded to 1/65536; the random numbers differ.
+Drawing torch's random numbers takes a fifth of a small model's time. Here 64 random bits serve four values, 16 bits
+each. The distribution is torch's, with the probability rounded to 1/65536; the random numbers differ.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MIN_NUMBERS, MAX_NUMBERS = 1 << 14, 1 << 19
 # GELU is x σ(LINEAR_COEFFICIENT x + CUBIC_COEFFICIENT x³).
 LINEAR_COEFFICIENT = 2 * math.sqrt(2 / math.pi)
 CUBIC_COEFFICIENT = 0.044715 * LINEAR_COEFFICIENT
-LEVELS = 1 << 16  # probabilities are rounded to multiples of 1 / LEVELS
+PROBABILITY_LEVELS = 1 << 16  # probabilities are rounded to multiples of 1 / PROBABILITY_LEVELS
 
 
 def gelu(x: Float[Tensor, "*b d"]) -> Float[Tensor, "*b d"]:
@@ -46,7 +46,7 @@ class _GELU(torch.autograd.Function):
 
 
 def gelu_forward(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float[Tensor, "*b d"] | None]:
-    """Return GELU of x, and σ(1.6 x + 0.07 x³) for the backward pass, or None if torch computed it."""
+    """Return GELU(x), and σ(1.6 x + 0.07 x³) for the backward pass: None if torch computed GELU(x)."""
     if not _is_faster(x):
         return F.gelu(x, approximate="tanh"), None
     gate = torch.addcmul(_linear_coefficient(x.dtype), x, x, value=CUBIC_COEFFICIENT).mul_(x).sigmoid_()
@@ -59,9 +59,8 @@ def gelu_backward(
     """Return the gradient of x, given the ``gradient`` of GELU(x) and the ``gate`` from ``gelu_forward``."""
     if gate is None:
         return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
-    slope = torch.addcmul(_linear_coefficient(x.dtype), x, x, value=3 * CUBIC_COEFFICIENT).mul_(
-        x
-    )  # x · d(1.6 x + 0.07 x³)/dx
+    # x · d(1.6 x + 0.07 x³)/dx
+    slope = torch.addcmul(_linear_coefficient(x.dtype), x, x, value=3 * CUBIC_COEFFICIENT).mul_(x)
     torch.ops.aten.sigmoid_backward.grad_input(slope, gate, grad_input=slope)
     return slope.add_(gate).mul_(gradient)
 
@@ -84,6 +83,6 @@ def dropout(x: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
 def draw_dropout_factors(like: Float[Tensor, "*s"], probability: float) -> Float[Tensor, "*s"]:
     """Return the factors of ``dropout``: 0 with ``probability``, else 1 / (1 − probability)."""
     drawn = torch.empty(math.ceil(like.numel() / 4), dtype=torch.int64).random_(-(1 << 63), None)
-    cut = min(round(probability * LEVELS), LEVELS - 1)
-    alive = drawn.view(torch.int16)[: like.numel()] >= cut - LEVELS // 2
-    return alive.view(like.shape).to(like.dtype).mul_(LEVELS / (LEVELS - cut))
+    cut = min(round(probability * PROBABILITY_LEVELS), PROBABILITY_LEVELS - 1)
+    alive = drawn.view(torch.int16)[: like.numel()] >= cut - PROBABILITY_LEVELS // 2
+    return alive.view(like.shape).to(like.dtype).mul_(PROBABILITY_LEVELS / (PROBABILITY_LEVELS - cut))

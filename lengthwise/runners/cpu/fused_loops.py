@@ -2,9 +2,9 @@
 
 In a small model autograd takes about as long as the arithmetic: it records every operation, pads the gradients of
 finished rows with zeros, and computes the gradients of shared weights separately in each loop. Here both passes are
-written by hand: a slice removes finished rows, and gradients are accumulated in place. In a causal model,
-positions with equal tokens and equal prefixes have equal states, so they are computed once. Results equal
-those of the modules up to rounding. See bench/step.py.
+written by hand: a slice removes finished rows, and gradients are accumulated in place. In a causal model, positions
+with equal tokens and prefixes have equal states, which are computed once. Results equal those of the modules up to
+rounding. See bench/step.py.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from lengthwise.nn.block import Block
-from lengthwise.runners.cpu import elementwise, small
+from lengthwise.runners.cpu import elementwise, small_heads
 from lengthwise.runners.cpu.packing import select_unique
 from lengthwise.runners.cpu.pattern import get_attention, get_dropout_probability
 
@@ -34,7 +34,7 @@ class LoopPlan(NamedTuple):
     positions: int  # number of distinct positions in this loop
     views: list[AttentionView]  # attention among these positions, one view per group of rows
     needed_positions: Int[Tensor, " m"] | None  # positions whose state a later loop or the loss reads; None: all
-    n_continuing: int  # number of needed positions, the first ones, that take part in the next loop
+    staying_count: int  # number of needed positions, the first ones, that take part in the next loop
     leaving_index: Int[Tensor, " l"]  # indices of the needed positions that the loss reads after this loop
 
 
@@ -49,16 +49,16 @@ class AttentionView(NamedTuple):
 
 
 def find_distinct_states(
-    x: Float[Tensor, "n d"], tokens: Int[Tensor, "b t"], ends: Sequence[int], plans: list[small.AttentionPlan]
+    x: Float[Tensor, "n d"], tokens: Int[Tensor, "b t"], ends: Sequence[int], plans: list[small_heads.AttentionPlan]
 ) -> Int[Tensor, " n"] | None:
     """Return, for each position of a causal model, the number of its distinct state (see ``index_unique_prefixes``).
 
-    None if positions with equal tokens and prefixes may have different states, or too few positions are equal to save
-    time.
+    Return None if positions with equal tokens and prefixes may have different states, or too few positions are equal to
+    save time.
     """
     if any(len(part.bias) > 1 for part in plans):
         return None  # the bias may differ between rows
-    state_numbers = index_unique_prefixes(tokens, ends, [len(part.padded.ends) for part in plans])
+    state_numbers = index_unique_prefixes(tokens, ends, [len(part.ragged.ends) for part in plans])
     first = mark_first_occurrences(state_numbers).nonzero()[:, 0]
     if len(first) > MAX_DISTINCT_FRACTION * len(state_numbers):
         return None
@@ -95,16 +95,17 @@ def index_unique_prefixes(
 
 
 def plan_loops(
-    plans: list[list[small.AttentionPlan]],
+    attention_plans: list[list[small_heads.AttentionPlan]],
     ends: Sequence[int],
-    running: list[int],
+    running_counts: list[int],
     last_needed: Int[Tensor, " n"],
     state_numbers: Int[Tensor, " n"] | None,
 ) -> list[LoopPlan]:
-    """Plan all loops of packed rows that end at ``ends``, of which the first ``running[k]`` take part in loop k + 1.
+    """Plan all loops of packed rows that end at ``ends``. The first ``running_counts[k]`` rows take part in loop k + 1.
 
-    ``plans[k]`` describes attention in loop k + 1, ``last_needed`` is the last loop after which each position's state
-    is read (see ``transformer._find_last_needed_loop``), and positions with equal ``state_numbers`` are computed once.
+    ``attention_plans[k]`` describes attention in loop k + 1. ``last_needed`` is the last loop after which each
+    position's state is read (``transformer._find_last_needed_loop``). Positions with equal ``state_numbers`` are
+    computed once.
     """
     state_numbers = torch.arange(len(last_needed)) if state_numbers is None else state_numbers
     new = mark_first_occurrences(state_numbers)
@@ -112,8 +113,8 @@ def plan_loops(
     # The last loop in which each distinct state is needed, at any of its positions.
     last = last_needed.new_zeros(counts[-1]).scatter_reduce_(0, state_numbers, last_needed, "amax")
     planned = []
-    for k, (rows, group_plans) in enumerate(zip(running, plans, strict=True), 1):
-        stay = ends[running[k] - 1] if k < len(running) else 0
+    for k, (rows, group_plans) in enumerate(zip(running_counts, attention_plans, strict=True), 1):
+        stay = ends[running_counts[k] - 1] if k < len(running_counts) else 0
         positions = counts[ends[rows - 1]]
         needed = last[:positions] >= k
         leaving = state_numbers[stay : ends[rows - 1]][last_needed[stay : ends[rows - 1]] == k]
@@ -123,7 +124,7 @@ def plan_loops(
         # A view per group of rows.
         views, start = [], 0
         for part in group_plans:
-            shape, padded_at = (len(part.padded.ends), part.padded.width), part.padded.padded_index
+            shape, padded_at = (len(part.ragged.ends), part.ragged.width), part.ragged.padded_index
             group_slice, start = slice(start, start + len(padded_at)), start + len(padded_at)
             is_first, number = new[group_slice], state_numbers[group_slice] - state_numbers[group_slice.start]
             distinct_index = number.new_zeros(math.prod(shape)).index_copy_(0, padded_at, number)
@@ -151,7 +152,7 @@ def can_fuse(blocks: Sequence[Block], norm: nn.LayerNorm | None) -> bool:
 def run_loops(
     x: Float[Tensor, "n d"],
     state_numbers: Int[Tensor, " n"] | None,
-    loops: list[LoopPlan],
+    plans: list[LoopPlan],
     blocks: Sequence[Block],
     norm: nn.LayerNorm | None,
     *,
@@ -161,7 +162,7 @@ def run_loops(
     is x; with ``inject_again``, x is added to the state before each later loop."""
     x = x if state_numbers is None else select_unique(x, mark_first_occurrences(state_numbers).nonzero()[:, 0])
     block, heads = blocks[0], get_attention(blocks[0]).heads
-    settings = loops, heads, block.norm_mixer.eps, isinstance(block.mlp.act, nn.ReLU), inject_again
+    settings = plans, heads, block.norm_mixer.eps, isinstance(block.mlp.act, nn.ReLU), inject_again
 
     def reorder_heads(x: Float[Tensor, "c ..."], parts: int) -> Float[Tensor, "c ..."]:
         """Reorder the first axis from (part, head, coordinate) to (part, coordinate, head), so that a head's positions
@@ -186,8 +187,8 @@ _Settings = tuple[list[LoopPlan], int, float, bool, bool]
 
 
 class _LayerParameters(NamedTuple):
-    """The parameters of a block: weight and bias of each part, or (parameter, gradient) of both. A linear layer's bias
-    may be None."""
+    """The parameters of a block: for each part its weight and bias, or two pairs (parameter, gradient). A linear
+    layer's bias may be None."""
 
     norm_attention: Any
     project: Any
@@ -198,7 +199,7 @@ class _LayerParameters(NamedTuple):
 
 
 def _split_parameters(parameters: Sequence[Any]) -> tuple[list[_LayerParameters], tuple[Any, Any]]:
-    """Split parameters by layer, and return them with the final norm's."""
+    """Return the parameters of each layer, and those of the final norm."""
     *pairs, norm = zip(parameters[::2], parameters[1::2], strict=True)
     size = len(_LayerParameters._fields)
     return [_LayerParameters(*pairs[start : start + size]) for start in range(0, len(pairs), size)], norm
@@ -257,7 +258,7 @@ class _FusedLoops(torch.autograd.Function):
         grad_leaving_by_loop = grad_leaving.split([len(loop.leaving_index) for loop in loops])
         for number, loop in reversed(list(enumerate(loops))):
             count = loop.positions if loop.needed_positions is None else len(loop.needed_positions)
-            grad_state = torch.cat([grad_state, grad_state.new_zeros(count - loop.n_continuing, grad_state.shape[1])])
+            grad_state = torch.cat([grad_state, grad_state.new_zeros(count - loop.staying_count, grad_state.shape[1])])
             grad_state.index_add_(0, loop.leaving_index, grad_leaving_by_loop[number])
             if norm[0][0] is not None:
                 x, mean, scale = saved_by_step.pop()
@@ -302,7 +303,7 @@ def _attend(
     for part, view in zip(qkv.split([len(view.first_padded) for view in views], 1), views, strict=True):
         rows, width = view.real_mask.shape
         query, key, value = part.index_select(1, view.distinct_index).view(3, -1, heads * rows, width).transpose(1, 2)
-        weights, inverse_sums = small.compute_attention_weights(query, key, view.bias)
+        weights, inverse_sums = small_heads.compute_attention_weights(query, key, view.bias)
         inverse_sums.view(heads, rows, width).mul_(view.real_mask)
         output = torch.bmm(value, weights.mT).transpose(0, 1)
         # Writing to ``out`` keeps the order "e r t" in memory too.
@@ -315,14 +316,16 @@ def _attend(
 def _attend_backward(
     gradient: Float[Tensor, "d n"], saved: list[Any], views: list[AttentionView], heads: int
 ) -> Float[Tensor, "c n"]:
-    """Return the gradient of the projections."""
+    """Return the gradient of the projected queries, keys and values."""
     parts, tensors = [], iter(saved)
     for part, view in zip(gradient.split([len(view.first_padded) for view in views], 1), views, strict=True):
         query, key, value, weights, inverse_sums, output = islice(tensors, 6)
         grad_output = part.index_select(1, view.distinct_index).view(output.shape).mul_(inverse_sums[:, 0])
         mean = (grad_output * output).sum(0)[:, :, None]
         grad_output = grad_output.transpose(0, 1)
-        grad_parts, _ = small.compute_attention_gradients(grad_output, query, key, value, weights, weights, None, mean)
+        grad_parts, _ = small_heads.compute_attention_gradients(
+            grad_output, query, key, value, weights, weights, None, mean
+        )
         grad_parts = grad_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
         grad_part = grad_parts.index_select(1, view.first_padded)
         if view.repetitions is not None:

@@ -1,8 +1,8 @@
 """Packed rows, without padding, so that layers compute real tokens only.
 
 ``Ragged`` stores one row after the other; ``Packing``, for recurrent models, stores one position after the other, like
-torch's ``PackedSequence``. Rows are sorted so that those that end or halt first are last: the rows that continue are
-always the first, and no data are moved.
+torch's ``PackedSequence``. Rows that end or halt first are sorted last, so the rows that continue are always the first
+ones, and no data are moved.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ def select_unique(x: Float[Tensor, "*b d"], positions: Int[Tensor, " m"]) -> Flo
     return _SelectRows.apply(x.reshape(-1, x.shape[-1]), positions)
 
 
-def group_by_length(inputs: Inputs, positions: int) -> list[Int[Tensor, " r"]]:
-    """Return row indices in groups of about ``positions`` padded positions, longest rows first, so that a group needs
-    little padding and fits into the cache. A batch of fewer than twice as many positions is one group."""
+def group_by_length(inputs: Inputs, group_positions: int) -> list[Int[Tensor, " r"]]:
+    """Return row indices in groups of about ``group_positions`` padded positions, longest rows first, so that a group
+    needs little padding and fits into the cache. A batch of fewer than 2 · ``group_positions`` positions is one
+    group."""
     rows, width = inputs.tokens.shape
-    if rows * width < 2 * positions:
+    if rows * width < 2 * group_positions:
         return [torch.arange(rows)]
     # A stable sort, so that results do not depend on how ties are broken.
     order = inputs.padding_mask.sum(1).argsort(descending=True, stable=True)
-    return list(order.split(max(1, positions // width)))
+    return list(order.split(max(1, group_positions // width)))
 
 
 def restore_order(logits: Logits, rows: Int[Tensor, " b"], positions: Mask) -> Logits:

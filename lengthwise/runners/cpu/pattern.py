@@ -5,7 +5,7 @@
   in the row (e.g. ``LocalHeads`` and ``CoupledHeads`` together). Queries gather their keys by index, at a linear cost
   too.
 - Otherwise ``PaddedGroups``: groups of rows of about equal length with an attention bias for each, computed by
-  ``small`` if heads are small, else by ``SoftmaxAttention.attend``.
+  ``small_heads`` if heads are small, else by ``SoftmaxAttention.attend``.
 
 All three are the same softmax over the visible keys, so results are equal up to rounding.
 """
@@ -28,7 +28,7 @@ from lengthwise.nn.block import Block
 from lengthwise.nn.mixer import AttentionContext
 from lengthwise.nn.position import Encoding
 from lengthwise.nn.window import LocalEncoding, LocalHeadsEncoding
-from lengthwise.runners.cpu import small
+from lengthwise.runners.cpu import small_heads
 from lengthwise.runners.cpu.elementwise import dropout
 from lengthwise.runners.cpu.packing import PackedTensor, Ragged
 from lengthwise.runners.plain import select_rows
@@ -66,7 +66,7 @@ class SparseKeys:
 
     @staticmethod
     def from_bias(bias: Float[Tensor, "#b h t t"], ragged: Ragged) -> SparseKeys | None:
-        """Build the lists from an attention bias, −inf for hidden keys. None if a query sees more than
+        """Build the lists from an attention bias, −inf for hidden keys. Return None if a query sees more than
         ``MAX_KEYS`` keys, or more than ``MAX_KEYS`` queries see a key."""
         count = len(ragged.padded_index)
         number = ragged.unpack(torch.arange(1, count + 1)) - 1  # index among all positions; −1: padding
@@ -91,17 +91,17 @@ class SparseKeys:
         by_query = query_index, head, count_earlier_equal(in_row)
         by_key = key_index, head, count_earlier_equal(in_key)
 
-        def to_table(index: tuple[Tensor, ...], values: Tensor) -> Int[Tensor, "n h k"]:
+        def build_table(index: tuple[Tensor, ...], values: Tensor) -> Int[Tensor, "n h k"]:
             return torch.zeros(shape, dtype=torch.long).index_put(index, values)
 
         values = bias.expand(visible.shape)[row, head, position, key]
         return SparseKeys(
             ragged,
-            keys=to_table(by_query, in_key + 2 * shape[1] * key_index),
+            keys=build_table(by_query, in_key + 2 * shape[1] * key_index),
             bias=bias.new_full(shape, -torch.inf).index_put(by_query, values),
-            queries=to_table(by_key, in_row + 2 * shape[1] * query_index),
-            flat_queries=to_table(by_key, in_row),
-            key_entries=to_table(by_key, in_row * max_keys + by_query[2]),
+            queries=build_table(by_key, in_row + 2 * shape[1] * query_index),
+            flat_queries=build_table(by_key, in_row),
+            key_entries=build_table(by_key, in_row * max_keys + by_query[2]),
             real_mask=bias.new_zeros(shape).index_put(by_key, torch.ones_like(values)),
         )
 
@@ -185,9 +185,9 @@ def mix_values(attention: SoftmaxAttention, qkv: Float[Tensor, "n 3 h e"], patte
     parts = qkv.split([ragged.ends[-1] for ragged, _ in pattern.groups])
     for part, (ragged, context) in zip(parts, pattern.groups, strict=True):
         shape = len(ragged.ends), ragged.width, qkv.shape[2], qkv.shape[3]
-        if context.keys is None and small.is_worthwhile(shape, probability):
-            plan = small.AttentionPlan.build(qkv, attention.heads, ragged, context)
-            outputs.append(small.attend(part, plan, probability))
+        if context.keys is None and small_heads.is_worthwhile(shape, probability):
+            plan = small_heads.AttentionPlan.build(qkv, attention.heads, ragged, context)
+            outputs.append(small_heads.attend(part, plan, probability))
         else:
             outputs.append(ragged.pack(attention.attend(ragged.unpack(part), context)))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)

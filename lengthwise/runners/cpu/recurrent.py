@@ -1,14 +1,13 @@
 """The runners of recurrent models (LSTM, ReTran), for a CPU.
 
 They skip padding, position by position (``Packing``), and split large batches into groups of rows of about equal
-length. The plain runner runs the loop over depth, if there are several loops, and these runners compute each loop. Each
+length. If there are several loops, the plain runner runs the loop over depth, and these runners compute each loop. Each
 cell of the LSTM runs over all positions as one autograd function (``cell``).
 
-ReTran's layers are computed at once, as a wave: at step w, layer l computes position w − l, so one product with stacked
-weights serves all active layers, and there are t + layers − 1 steps instead of t · layers. Keys and values are in
-preallocated tensors (``KeyValueSlots``): with a Python list, autograd would stack all keys at every step and add up
-one gradient per pair of steps, so that the cost of copies would be quadratic. Results are equal up to rounding; with
-dropout, in distribution.
+ReTran's layers are computed at once, as a wave: at step w, layer l computes position w − l. One product with stacked
+weights serves all active layers, in t + layers − 1 steps instead of t · layers. Keys and values are in preallocated
+tensors (``KeyValueSlots``): with a Python list, autograd would stack all keys at every step and add up one gradient per
+pair of steps. Results equal the plain runner's up to rounding, or in distribution with dropout.
 """
 
 from __future__ import annotations
@@ -29,23 +28,23 @@ from lengthwise.models.retran import Layer, LSTMModel, ReTranModel
 from lengthwise.nn.input_output import ScaledReadout
 from lengthwise.nn.lstm import Cell
 from lengthwise.runners import Logits, Mask, RowLoops, Steps
-from lengthwise.runners.cpu import claims
+from lengthwise.runners.cpu import support
 from lengthwise.runners.cpu.cell import build_gate_matrix, run_cell, step_cells
 from lengthwise.runners.cpu.elementwise import draw_dropout_factors, dropout
 from lengthwise.runners.cpu.packing import Packing, group_by_length, restore_order, select_unique
 from lengthwise.runners.plain import Plain
 
 GROUP_POSITIONS = 32_768  # about the fastest group size, in positions with padding
-NORMS = ("norm_attention", "norm_cell")
-EPS = 1e-5  # ε of the norms, torch's default
+NORM_NAMES = ("norm_attention", "norm_cell")
+NORM_EPS = 1e-5  # ε of the norms, torch's default
 # Names of linear layers in cells and in ReTran's layers, and whether these have biases.
 HAS_BIAS = dict.fromkeys(("input", "short", "out", "query", "key", "value", "mix"), True) | {"recurrent": False}
 MODEL_PARTS = {"embedding": (nn.Embedding,), "readout": (ScaledReadout, nn.Linear)}
 CELL_PARTS = {Cell: dict.fromkeys(("input", "recurrent", "short", "out"), (nn.Linear,)), ScaledReadout: {}}
-LAYER_PARTS = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fromkeys(NORMS, (nn.LayerNorm,))
+LAYER_PARTS = dict.fromkeys(("query", "key", "value", "mix"), (nn.Linear,)) | dict.fromkeys(NORM_NAMES, (nn.LayerNorm,))
 
 
-class RecurrentRunner(claims.SpecializedRunner):
+class RecurrentRunner(support.SpecializedRunner):
     """A runner for models whose state is "r t d" and starts as the embedded input."""
 
     model: Any
@@ -105,7 +104,7 @@ class PackedLSTM(RecurrentRunner):
     """The runner of ``LSTMModel``."""
 
     model_type = LSTMModel
-    part_types = claims.register_types(
+    part_types = support.register_types(
         {LSTMModel: {**MODEL_PARTS, "cells": [Cell], "drop": (nn.Dropout,)}, **CELL_PARTS}
     )
 
@@ -122,7 +121,7 @@ class Wave(RecurrentRunner):
     """The runner of ``ReTranModel``."""
 
     model_type = ReTranModel
-    part_types = claims.register_types(
+    part_types = support.register_types(
         {ReTranModel: {**MODEL_PARTS, "layers": [Layer]}, Layer: {**LAYER_PARTS, "cell": (Cell,)}, **CELL_PARTS}
     )
 
@@ -131,8 +130,8 @@ class Wave(RecurrentRunner):
         if (reason := super().find_obstacle(model)) is not None:
             return reason
         # The formulas compute all layers together, so layers may differ only in their weights.
-        if any(part.eps != EPS for part in model.modules() if isinstance(part, nn.LayerNorm)):
-            return f"a norm's ε is not {EPS:g}"
+        if any(part.eps != NORM_EPS for part in model.modules() if isinstance(part, nn.LayerNorm)):
+            return f"a norm's ε is not {NORM_EPS:g}"
         layers = [part for part in model.modules() if isinstance(part, Layer)]
         shapes = (tuple(part.shape for part in layer.parameters()) for layer in layers)
         kinds = {(one.heads, one.dropout, one.training, *own) for one, own in zip(layers, shapes, strict=True)}
@@ -155,17 +154,17 @@ class Wave(RecurrentRunner):
             key, value = (part(layer.first).expand(1, rows, -1) for part in (layer.key, layer.value))
             order = memory.store(key, value, order, number, number)
 
-        def select(part: Float[Tensor, "all ..."]) -> Float[Tensor, "l ..."]:
-            """Select the active layers of stacked weights; without a slice if all are active, as its gradient costs a
+        def select_active(part: Float[Tensor, "all ..."]) -> Float[Tensor, "l ..."]:
+            """Select the active layers of stacked weights. If all are active, no slice is taken: its gradient costs a
             copy."""
             return part if len(active) == depth else part[active.start : active.stop]
 
-        def linear(name: str, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
-            weight, bias = map(select, weights[name])
+        def apply_linear(name: str, x: Float[Tensor, "l r i"]) -> Float[Tensor, "l r o"]:
+            weight, bias = map(select_active, weights[name])
             return torch.baddbmm(bias, x, weight)
 
-        def norm(name: str, x: Float[Tensor, "l r d"]) -> Float[Tensor, "l r d"]:
-            weight, bias = map(select, weights[name])
+        def apply_norm(name: str, x: Float[Tensor, "l r d"]) -> Float[Tensor, "l r d"]:
+            weight, bias = map(select_active, weights[name])
             return torch.addcmul(bias, F.layer_norm(x, x.shape[-1:]), weight)
 
         last_outputs = []
@@ -183,14 +182,14 @@ class Wave(RecurrentRunner):
             # Layer l's keys begin at slot l; its earlier slots are empty.
             hidden = slots < torch.arange(len(active), device=x.device)[:, None] if len(active) > 1 else None
 
-            query = apply_rotation(linear("query", below), cos_sin)
-            mixed = linear("mix", memory.attend(query, order, first, slice(first, wave + 1), hidden))
-            h = norm("norm_attention", below + dropout(mixed, probability))
+            query = apply_rotation(apply_linear("query", below), cos_sin)
+            mixed = apply_linear("mix", memory.attend(query, order, first, slice(first, wave + 1), hidden))
+            h = apply_norm("norm_attention", below + dropout(mixed, probability))
             cell_input = torch.cat([h, short, torch.ones_like(h[..., :1])], -1)
-            emitted, long = step_cells(cell_input, select(gates), long)
-            out, short = linear("out_short", emitted.mT).chunk(2, -1)
-            y = norm("norm_cell", h + dropout(out, probability))
-            *keys, value = linear("key_value", y).split(width, -1)
+            emitted, long = step_cells(cell_input, select_active(gates), long)
+            out, short = apply_linear("out_short", emitted.mT).chunk(2, -1)
+            y = apply_norm("norm_cell", h + dropout(out, probability))
+            *keys, value = apply_linear("key_value", y).split(width, -1)
             order = memory.store(apply_rotation(torch.cat(keys, -1), cos_sin), value, order, first, wave + 1)
             outputs[first : active.stop], shorts[first : active.stop] = y.unbind(), short.unbind()
             longs[first : active.stop] = long.unbind()
@@ -203,14 +202,14 @@ class KeyValueSlots:
     """The keys and values of ReTran's layers, in slots. The last rows end first.
 
     ``store`` and ``attend`` are differentiable. Gradients are accumulated in a tensor outside autograd. The scalar
-    ``order`` ensures that they are complete when they are read: each ``store`` takes the scalar of the previous
-    ``store``, and each ``attend`` the latest, so the backward pass of a ``store`` runs after those of all ``attend``
-    calls that read its slot. The scalar's graph refers to this object, which must not hold the scalar: such a cycle
-    would never be freed.
+    ``order`` ensures that gradients are complete when they are read: each ``store`` takes the scalar of the previous
+    ``store``, and each ``attend`` the latest scalar. The backward pass of a ``store`` therefore runs after those of all
+    ``attend`` calls that read its slot. The scalar's graph refers to this object, which must not hold the scalar: such
+    a cycle would never be freed.
     """
 
     def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
-        """Create empty slots of ``shape`` (layers, slots, width, rows); rows are last, so that small heads are fast
+        """Create empty slots of ``shape`` (layers, slots, width, rows). Rows are last, which is fast for small heads
         too."""
         self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
         self.heads, self.probability = heads, probability
@@ -221,16 +220,21 @@ class KeyValueSlots:
         self, key: Float[Tensor, "l r d"], value: Float[Tensor, "l r d"], order: Tensor, layer: int, slot: int
     ) -> Float[Tensor, ""]:
         """Write keys and values of l layers, from ``layer`` on, to a slot of the first r rows. Return ``order``."""
-        return _Store.apply(key, value, order, self, layer, slot)
+        return _StoreSlot.apply(key, value, order, self, layer, slot)
 
     def attend(
-        self, query: Float[Tensor, "l r d"], order: Tensor, layer: int, slots: slice, mask: Bool[Tensor, "l s"] | None
+        self,
+        query: Float[Tensor, "l r d"],
+        order: Tensor,
+        layer: int,
+        slots: slice,
+        hidden_slots: Bool[Tensor, "l s"] | None,
     ) -> Float[Tensor, "l r d"]:
-        """Compute attention of each row's query over ``slots``, in l layers from ``layer`` on; ``mask`` is True
+        """Compute attention of each row's query over ``slots``, in l layers from ``layer`` on; ``hidden_slots`` is True
         for slots that a layer does not see. A head's coordinates are contiguous."""
-        return _AttendSlots.apply(query, order, self, layer, slots, mask)
+        return _AttendSlots.apply(query, order, self, layer, slots, hidden_slots)
 
-    def gradients(self) -> tuple[Tensor, Tensor]:
+    def read_gradients(self) -> tuple[Tensor, Tensor]:
         """Return the gradients of all keys and values, as accumulated so far in this backward pass."""
         # A retained graph may be run backward again: each backward pass needs new zeros.
         if self._pass != (now := torch._C._current_graph_task_id()) or self._gradients is None:
@@ -238,7 +242,7 @@ class KeyValueSlots:
         return self._gradients
 
 
-class _Store(torch.autograd.Function):
+class _StoreSlot(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, key: Tensor, value: Tensor, order: Tensor, state: KeyValueSlots, layer: int, slot: int
@@ -251,7 +255,7 @@ class _Store(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_order: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
-        keys, values = (gradient[ctx.where].mT.contiguous() for gradient in ctx.state.gradients())
+        keys, values = (gradient[ctx.where].mT.contiguous() for gradient in ctx.state.read_gradients())
         return keys, values, grad_order, None, None, None
 
 
@@ -260,7 +264,13 @@ class _AttendSlots(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, query: Tensor, order: Tensor, state: KeyValueSlots, layer: int, slots: slice, mask: Tensor | None
+        ctx: Any,
+        query: Tensor,
+        order: Tensor,
+        state: KeyValueSlots,
+        layer: int,
+        slots: slice,
+        hidden_slots: Tensor | None,
     ) -> Tensor:
         layers, rows, width = query.shape
         ctx.state, ctx.where = state, (slice(layer, layer + layers), slots, slice(None), slice(rows))
@@ -268,8 +278,8 @@ class _AttendSlots(torch.autograd.Function):
         ctx.scale = math.sqrt(state.heads / width)
         query = _split_heads((query * ctx.scale).mT.contiguous()[:, None], state.heads)
         scores = (keys * query).sum(3)
-        if mask is not None:
-            scores.masked_fill_(mask[:, :, None, None], -torch.inf)
+        if hidden_slots is not None:
+            scores.masked_fill_(hidden_slots[:, :, None, None], -torch.inf)
         weights = scores.softmax(1)  # "l s h r"
         dropout_mask = draw_dropout_factors(weights, state.probability) if state.probability else None
         ctx.save_for_backward(query, weights, dropout_mask)
@@ -282,7 +292,7 @@ class _AttendSlots(torch.autograd.Function):
         query, weights, dropout_mask = ctx.saved_tensors
         state = ctx.state
         keys, values, grad_keys, grad_values = (
-            _split_heads(part[ctx.where], state.heads) for part in (state.keys, state.values, *state.gradients())
+            _split_heads(part[ctx.where], state.heads) for part in (state.keys, state.values, *state.read_gradients())
         )
         grad_mixed = _split_heads(grad_mixed.mT.contiguous()[:, None], state.heads)
         grad_values.addcmul_(_apply_dropout(weights, dropout_mask)[:, :, :, None], grad_mixed)
@@ -310,8 +320,8 @@ def apply_rotation(
 
 
 def _with_rotated_copy(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
-    """Return weight and bias of a linear layer, and of a layer whose output is the same rotated by 90°, where
-    coordinates i and i + half of a head form a pair."""
+    """Return weight and bias of a linear layer, and of a layer with the same output rotated by 90°. Coordinates i and i
+    + half of a head form a pair."""
 
     def rotate_rows(part: Tensor) -> Tensor:
         first, second = part.view(heads, 2, -1, *part.shape[1:]).unbind(1)
@@ -328,10 +338,10 @@ def stack_linear_layers(layers: list[Layer], heads: int) -> dict[str, tuple[Tens
         "mix": [[get_weight_and_bias(layer.mix)] for layer in layers],
         "out_short": [[get_weight_and_bias(layer.cell.out), get_weight_and_bias(layer.cell.short)] for layer in layers],
     }
-    return {name: stack_concatenated(maps_by_layer) for name, maps_by_layer in maps.items()}
+    return {name: stack_joined(maps_by_layer) for name, maps_by_layer in maps.items()}
 
 
-def stack_concatenated(maps_by_layer: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
+def stack_joined(maps_by_layer: list[list[tuple[Tensor, Tensor]]]) -> tuple[Tensor, Tensor]:
     """Concatenate the outputs of each layer's maps, given as pairs (weight, bias); return stacked weights "l i o" and
     biases "l 1 o"."""
     weights, biases = zip(*(map(torch.cat, zip(*layer_maps, strict=True)) for layer_maps in maps_by_layer), strict=True)
@@ -341,11 +351,11 @@ def stack_concatenated(maps_by_layer: list[list[tuple[Tensor, Tensor]]]) -> tupl
 def stack_norms(layers: list[Layer]) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights and biases "l 1 d" of the layer norms."""
 
-    def stack(name: str) -> tuple[Tensor, Tensor]:
+    def stack_norm(name: str) -> tuple[Tensor, Tensor]:
         weights, biases = zip(*(get_weight_and_bias(getattr(layer, name)) for layer in layers), strict=True)
         return torch.stack(weights)[:, None], torch.stack(biases)[:, None]
 
-    return {name: stack(name) for name in NORMS}
+    return {name: stack_norm(name) for name in NORM_NAMES}
 
 
 def get_weight_and_bias(part: nn.Linear | nn.LayerNorm) -> tuple[Tensor, Tensor]:

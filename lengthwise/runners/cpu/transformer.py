@@ -1,8 +1,8 @@
 """The runner of transformers with softmax attention, for a CPU.
 
-It skips padding (``packing``), finished rows, and positions whose state neither a later loop nor the loss reads,
+It skips padding (``packing``), finished rows, and positions whose state neither a later loop nor the loss reads. It
 chooses the fastest form of attention (``pattern``), and runs all loops as one autograd function if that is faster
-(``fused_loops``). Results are equal up to rounding; with dropout, in distribution.
+(``fused_loops``). Results equal the plain runner's up to rounding, or in distribution with dropout.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from lengthwise.nn.attention import SoftmaxAttention
 from lengthwise.nn.block import MLP, Block, add_optional
 from lengthwise.nn.input_output import DigitReadin, ScaledReadout
 from lengthwise.runners import Logits, Mask, RowLoops, Step, Steps
-from lengthwise.runners.cpu import claims, fused_loops, small
+from lengthwise.runners.cpu import fused_loops, small_heads, support
 from lengthwise.runners.cpu.elementwise import dropout, gelu
 from lengthwise.runners.cpu.packing import PackedTensor, Ragged, group_by_length, restore_order, select_unique
 from lengthwise.runners.cpu.pattern import (
@@ -35,13 +35,13 @@ from lengthwise.runners.cpu.pattern import (
     get_dropout_probability,
     mix_values,
 )
-from lengthwise.runners.plain import PERIODS, measure_movement
+from lengthwise.runners.plain import PERIOD_COUNT, measure_movement
 
 GROUP_POSITIONS = 4096  # about the fastest group size, in positions with padding: it fits in the cache
 MAX_NEEDED_FRACTION = 0.9  # if a larger fraction of positions is needed, skipping the others costs more than it saves
 
 LINEAR, NORM, ATTENTION = (nn.Linear,), (nn.LayerNorm,), (SoftmaxAttention,)
-PARTS = claims.register_types(
+PART_TYPES = support.register_types(
     {
         TransformerModel: {
             "embedding": (nn.Embedding, DigitReadin),
@@ -60,11 +60,11 @@ PARTS = claims.register_types(
 )
 
 
-class PackedTransformer(claims.SpecializedRunner):
+class PackedTransformer(support.SpecializedRunner):
     """The runner of ``TransformerModel``."""
 
     model: TransformerModel
-    model_type, part_types = TransformerModel, PARTS
+    model_type, part_types = TransformerModel, PART_TYPES
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         rows, logits = [], []
@@ -93,7 +93,7 @@ class PackedTransformer(claims.SpecializedRunner):
                     real = torch.ones(len(state.value), 1, dtype=torch.bool)
                     moved = measure_movement(state.value[:, None], [packed.value[:, None] for packed in states], real)
                     moved = state.ragged.unpack(moved[:, 0])
-                states = [state, *states][: PERIODS if movement else 1]
+                states = [state, *states][: PERIOD_COUNT if movement else 1]
                 stay = yield Step(done + k, rows, self.model.readout(state[positions[rows]]), moved)
                 if stay is not None:
                     break
@@ -104,11 +104,11 @@ class PackedTransformer(claims.SpecializedRunner):
             ids, padded = rows[staying], [packed.ragged.unpack(packed.value)[staying] for packed in states]
 
 
-class Twice(claims.SpecializedRunner):
+class Twice(support.SpecializedRunner):
     """The runner of ``TimedModel``: it runs its two transformers packed, and combines their logits."""
 
     model: TimedModel
-    model_type, part_types = TimedModel, {**PARTS, **claims.register_types({TimedModel: {}})}
+    model_type, part_types = TimedModel, {**PART_TYPES, **support.register_types({TimedModel: {}})}
 
     @classmethod
     def find_obstacle(cls, model: Model) -> str | None:
@@ -145,7 +145,7 @@ class _PreparedBatch(NamedTuple):
 
     rows: Int[Tensor, " b"]  # the rows' indices in the batch
     loops: Int[Tensor, " b"]
-    running: list[int]  # number of rows in each loop
+    running_counts: list[int]  # number of rows in each loop
     inputs: Inputs
     embedded: PackedTensor
     pattern: Pattern
@@ -196,8 +196,8 @@ def _run_loops(
     state: PackedTensor | None = None,
 ) -> Iterator[tuple[int, Int[Tensor, " r"], PackedTensor]]:
     """Run all loops, as ``plain.unroll`` does. With ``positions`` (in the order of ``prepared_batch``), compute only
-    the states there after a row's last loop, and the states on which they depend. ``state`` replaces the model's state
-    before the first loop."""
+    the states at these positions after a row's last loop, and all states that they depend on. ``state`` replaces the
+    model's state before the first loop."""
     rows, loops, running, _, x, pattern = prepared_batch
     state = PackedTensor(model.init_state(x.value), x.ragged) if state is None else state
     radius = len(model.blocks) * (pattern.value.shape[-1] // 2) if isinstance(pattern, Band) else None
@@ -258,7 +258,7 @@ def _run_fused(model: TransformerModel, prepared_batch: _PreparedBatch, position
     is_noisy = model.start_noise and model.training
     is_supported = model.injection == model.inject.injection in ("add", "once") and not is_noisy
     shape = len(ends), x.ragged.width, attention.heads, attention.out.in_features // attention.heads
-    worthwhile = small.is_worthwhile(shape, get_dropout_probability(attention), small.MIN_FUSED_HEADS)
+    worthwhile = small_heads.is_worthwhile(shape, get_dropout_probability(attention), small_heads.MIN_FUSED_HEADS)
     possible = is_supported and worthwhile and isinstance(pattern, PaddedGroups) and fused_loops.can_fuse(blocks, norm)
     # Rotations, added keys, a learned bias and a blank are not supported.
     if not possible or any(
@@ -271,7 +271,7 @@ def _run_fused(model: TransformerModel, prepared_batch: _PreparedBatch, position
     plans = []
     for rows in running:
         pattern = pattern.take(slice(rows))
-        plans.append([small.AttentionPlan.build(x.value, attention.heads, *group) for group in pattern.groups])
+        plans.append([small_heads.AttentionPlan.build(x.value, attention.heads, *group) for group in pattern.groups])
     state_numbers = fused_loops.find_distinct_states(x.value, inputs.tokens, ends, plans[0]) if model.causal else None
     # Attention may read all positions, so all states of a row are needed before its last loop.
     last_needed = x.ragged.pack(loops[:, None] - (~positions).long())
@@ -286,7 +286,7 @@ def _run_block(
     injected: Tensor | None,
     positions: Int[Tensor, " m"] | None,
 ) -> Float[Tensor, "m d"]:
-    """Compute one block; what follows attention is computed at ``positions`` only."""
+    """Return the states after one block. The operations after attention are computed at ``positions`` only."""
     attention, probability = get_attention(block), block.drop.p if block.drop.training else 0.0
     attention_input = add_optional(x if block.post else block.norm_mixer(x), injected)
     projected = attention.project(attention_input).unflatten(-1, (3, attention.heads, -1))

@@ -64,9 +64,10 @@ def register_types(part_types: PartTypes) -> PartTypes:
 
 
 def find_obstacle(model: nn.Module, part_types: PartTypes, devices: Sequence[str] = ("cpu",)) -> str | None:
-    """Return the reason, in a few words, why runners of these ``part_types`` do not support a model; None if they do.
+    """Return a short reason why runners of these ``part_types`` do not support a model; None if they do.
 
-    All encodings of the package are accepted, because runners call their methods. This runs once per training step.
+    All encodings of the package are accepted, because runners call their methods. This check runs once per training
+    step.
     """
     if any(getattr(hooks, name, None) for name in GLOBAL_HOOKS):
         return "hooks are set on all modules"
@@ -84,7 +85,8 @@ def find_obstacle(model: nn.Module, part_types: PartTypes, devices: Sequence[str
 
 
 def _find_changes(module: nn.Module, part_types: PartTypes, devices: Sequence[str]) -> str | None:
-    """Describe how a module itself, apart from its parts, differs from what runners implement; None if it does not."""
+    """Describe how a module itself, apart from its parts, differs from the implemented ones; None if it does not
+    differ."""
     attributes, module_type = vars(module), type(module)
     if module_type in part_types:
         methods, slots = _ORIGINAL_METHODS[module_type], part_types[module_type]

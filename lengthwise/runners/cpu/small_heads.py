@@ -3,7 +3,8 @@
 Runners use it where ``is_worthwhile`` is true: for many heads of at most 8 coordinates, or dropout. On a CPU, torch's
 fused kernel computes heads one at a time, and does not support dropout. Here positions are the last axis, which makes
 each of a step's six matrix products two to four times as fast; the softmax uses powers of 2, twice as fast as exp.
-Results are equal up to rounding; if sums of weights leave a safe range, torch's softmax is used. See bench/small_heads.py.
+Results equal torch's up to rounding. If sums of weights leave a safe range, torch's softmax is used. See
+bench/small_heads.py.
 """
 
 from __future__ import annotations
@@ -27,12 +28,12 @@ from lengthwise.runners.cpu.packing import Ragged
 MAX_HEAD_WIDTH, MIN_HEADS, MIN_POSITIONS = 8, 64, 10
 MIN_FUSED_HEADS = 8  # replaces MIN_HEADS in ``fused_loops``, which saves more
 LOG2E = 1 / math.log(2)
-SAFE_SUMS = 2.0**-60, 2.0**60  # range of sums of weights in which late division loses no precision
+SAFE_SUM_RANGE = 2.0**-60, 2.0**60  # range of sums of weights in which late division loses no precision
 
 
 def is_worthwhile(shape: tuple[int, int, int, int], probability: float, min_heads: int = MIN_HEADS) -> bool:
-    """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head);
-    with dropout, it always is."""
+    """Return whether this module is faster than torch for a ``shape`` (rows, positions, heads, width of a head). With
+    dropout, it always is."""
     rows, positions, heads, size = shape
     return probability > 0 or (size <= MAX_HEAD_WIDTH and rows * heads >= min_heads and positions >= MIN_POSITIONS)
 
@@ -41,7 +42,7 @@ class AttentionPlan(NamedTuple):
     """The arguments of attention that are the same in every layer: all except queries, keys and values."""
 
     heads: int
-    padded: Ragged  # maps packed positions to the padded rows in which attention is computed
+    ragged: Ragged  # maps packed positions to the padded rows in which attention is computed
     bias: Float[Tensor, "#r #k #k"]  # attention bias times log₂ e
     rotation: tuple[Tensor, ...]  # cosines and sines of the angles, if any, positions last
 
@@ -74,17 +75,17 @@ def _build_causal_bias(positions: int, dtype: torch.dtype) -> Float[Tensor, "1 t
 
 
 def attend(qkv: Float[Tensor, "n 3 h e"], plan: AttentionPlan, probability: float) -> Float[Tensor, "n h e"]:
-    """Return softmax(q kᵀ / √e + bias) v of packed positions, with queries and keys rotated by the plan's angles, and
-    attention weights dropped with ``probability``."""
-    return _AttendSmall.apply(qkv, plan.padded, probability, plan.bias, *plan.rotation)
+    """Return softmax(q kᵀ / √e + bias) v of packed positions. Queries and keys are rotated by the plan's angles, and
+    attention weights are dropped with ``probability``."""
+    return _AttendSmall.apply(qkv, plan.ragged, probability, plan.bias, *plan.rotation)
 
 
 class _AttendSmall(torch.autograd.Function):
     """``attend`` as an autograd function of a plan. In shapes, r counts all heads of all rows."""
 
     @staticmethod
-    def forward(ctx: Any, qkv: Tensor, padded: Ragged, probability: float, bias: Tensor, *rotation: Tensor) -> Tensor:
-        parts = padded.unpack(qkv).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
+    def forward(ctx: Any, qkv: Tensor, ragged: Ragged, probability: float, bias: Tensor, *rotation: Tensor) -> Tensor:
+        parts = ragged.unpack(qkv).permute(2, 0, 3, 4, 1).contiguous()  # "3 b h e t"
         turns = rotate_pairs(parts[:2], *rotation, axis=-2) if rotation else parts[:2]
         query, key, value = (part.flatten(0, 1) for part in (*turns, parts[2]))  # "r e t"
         weights, inverse_sums = compute_attention_weights(query, key, bias)
@@ -94,15 +95,15 @@ class _AttendSmall(torch.autograd.Function):
         ctx.save_for_backward(
             query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, output, *rotation
         )
-        ctx.padded, ctx.bias_shape = padded, bias.shape if bias.requires_grad else None
-        return padded.pack(output.view(parts.shape[1:]).permute(0, 3, 1, 2))
+        ctx.ragged, ctx.bias_shape = ragged, bias.shape if bias.requires_grad else None
+        return ragged.pack(output.view(parts.shape[1:]).permute(0, 3, 1, 2))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved = ctx.saved_tensors  # under checkpointing they can be read once
         query, key, value, weights, dropped_weights, dropout_mask, inverse_sums, output, *rotation = saved
-        gradient = ctx.padded.unpack(gradient)
+        gradient = ctx.ragged.unpack(gradient)
         rows, _, heads, _ = gradient.shape
         gradient = gradient.permute(0, 2, 3, 1).flatten(0, 1) * inverse_sums
         # Softmax needs Σ_k weight · gradient of the weight, which equals output · gradient of the output.
@@ -113,7 +114,7 @@ class _AttendSmall(torch.autograd.Function):
         if rotation:
             grad_parts[:2] = rotate_pairs(grad_parts[:2], rotation[0], -rotation[1], axis=-2)
         grad_bias = None if ctx.bias_shape is None else scores.sum_to_size(ctx.bias_shape) / LOG2E
-        return ctx.padded.pack(grad_parts.permute(1, 4, 0, 2, 3)), None, None, grad_bias, *(None for _ in rotation)
+        return ctx.ragged.pack(grad_parts.permute(1, 4, 0, 2, 3)), None, None, grad_bias, *(None for _ in rotation)
 
 
 def compute_attention_weights(
@@ -129,7 +130,7 @@ def compute_attention_weights(
     weights = torch.baddbmm(bias, query.mT, key, alpha=scale).exp2_()
     sums = weights.sum(-1)
     smallest, largest = sums.aminmax()
-    if not (float(smallest) > SAFE_SUMS[0] and float(largest) < SAFE_SUMS[1]):
+    if not (float(smallest) > SAFE_SUM_RANGE[0] and float(largest) < SAFE_SUM_RANGE[1]):
         weights = torch.baddbmm(bias, query.mT, key, alpha=scale).div_(LOG2E).softmax(-1)
         sums = torch.ones_like(sums)
     return weights, sums.reciprocal_()[:, None]
