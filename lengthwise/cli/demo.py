@@ -71,7 +71,7 @@ def run(args: Options) -> int:
     options = ["--lengths", ",".join(map(str, panel.sizes)), "--samples", str(args.samples), "--hard", "--families"]
     with JobPool(runs, lambda _: options, jobs=resolve_jobs(args.jobs)) as pool:
         show_progress(pool, runs, console, quiet=args.quiet, extra_display=lambda: plot_progress(runs))
-    pool.check()
+    pool.raise_failures()
     files = publish(runs, folder, title=study.title)
     page = report_page(runs, title=study.title, command="lengthwise demo", models=exportable_weights(runs))
     files.append(write_page(str(folder / "page.html"), page))

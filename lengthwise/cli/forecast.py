@@ -103,7 +103,7 @@ def _time_by_launcher(args: TrainingOptions, recipe_rows: Sequence[Row]) -> list
     longest = max((row["minutes_each"] for row in recipe_rows if row["missing"]), default=0.0)
     for launcher in (requested, *(kind() for kind in (Local, Slurm, Ray) if not isinstance(requested, kind))):
         try:
-            at_once = launcher.max_parallel(resolve_jobs(args.jobs))
+            at_once = launcher.count_parallel_runs(resolve_jobs(args.jobs))
         except UsageError:
             at_once = 0
         minutes = max(total / at_once, longest) if at_once else None

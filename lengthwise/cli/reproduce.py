@@ -95,11 +95,11 @@ def run(args: Options) -> int:
     for group in runs.values():
         group[:] = [run for run in group if run.folder not in pool.failed or run.diverged]  # divergence is a result too
     if not any(run.done for group in runs.values() for run in group):
-        pool.check()
+        pool.raise_failures()
     if args.publish:
         _measure_sealed(args, study, runs)
     _publish(args, study, runs, folder)
-    pool.check()  # reported last, since a failed run does not stop the others
+    pool.raise_failures()  # reported last, since a failed run does not stop the others
     return 0
 
 

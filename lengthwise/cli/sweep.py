@@ -23,7 +23,7 @@ from lengthwise.cli.forecast import announce_evaluation, forecast
 from lengthwise.cli.shared import RecipeOptions, TrainingOptions
 from lengthwise.experiment.recipe import ChosenOn, Recipe, change_recipe, check_sweep_sizes, largest_size_for_choosing
 from lengthwise.jobs.pool import JobPool, show_progress
-from lengthwise.jobs.search import Axis, Point, Search, grid_points, load_optuna, parse_axes
+from lengthwise.jobs.search import Axis, Point, Search, generate_grid_points, load_optuna, parse_axes
 from lengthwise.report.style import save
 from lengthwise.report.sweep import compute_importances, importance_table, rank_trials, sweep_figure, trials_table
 from lengthwise.runs.folder import Folder, get_runs_folder
@@ -57,7 +57,7 @@ def run(args: Options) -> int:
     """Train a recipe over a grid or by a search; report which fields matter, and save the best recipe."""
     sweep = _parse_sweep(args)
     if args.dry_run and sweep.trials is None:
-        plan = [_list_replicates(sweep, point) for point in grid_points(sweep.axes)]
+        plan = [_list_replicates(sweep, point) for point in generate_grid_points(sweep.axes)]
         return forecast(args, plan, f"{len(plan)} trials: nothing is trained")
     if args.dry_run:  # the maximum cost, if each trial costs the same as the recipe
         plan = [options.replicate_recipe(sweep.recipe, sweep.recipe.seed, sweep.seeds * (sweep.trials or 0))]
@@ -75,13 +75,13 @@ def run(args: Options) -> int:
     _record_sweep(folder, text)
     with Folder(folder).lock(folder_kind="sweep"):
         if sweep.trials is None:
-            points = list(grid_points(sweep.axes))
+            points = list(generate_grid_points(sweep.axes))
             recipes = [recipe for point in points for recipe in _list_replicates(sweep, point)]
             errors = _train_runs(args, sweep, [Run.of(recipe) for recipe in recipes])
         else:
             search = Search(folder, sweep.axes, sweep.recipe.seed)
             errors = _run_search(args, sweep, search, sweep.trials)
-            points = search.points()
+            points = search.list_points()
         trials = [row for point in points if (row := _build_trial_row(sweep, point))["seeds"]]
         if not trials:
             raise UsageError("; ".join(errors) or "no trial has finished")
@@ -102,7 +102,7 @@ def _parse_sweep(args: Options) -> Sweep:
     check_sweep_sizes(recipe, sizes)
     announce_evaluation(recipe, sizes, args.samples, [recipe.stopping])
     if args.trials is None:
-        points = [change_recipe(recipe, point) for point in grid_points(axes)]
+        points = [change_recipe(recipe, point) for point in generate_grid_points(axes)]
         try_training(points[0], *options.local_device(args))
     return Sweep(recipe, tuple(axes), tuple(sizes), args.samples, args.seeds, args.trials)
 
@@ -121,7 +121,7 @@ def _record_sweep(folder: Path, text: str) -> None:
 def _run_search(args: Options, sweep: Sweep, search: Search, trial_count: int) -> list[str]:
     """Search with one trial per job at a time; trials below the median get no further seed. Return the errors."""
     faults: list[str] = []
-    waiting, jobs = search.unfinished_trials(), options.resolve_jobs(args.jobs)
+    waiting, jobs = search.list_unfinished_trials(), options.resolve_jobs(args.jobs)
     retried = {trial.number for trial in waiting}
     while waiting or search.count_finished() < trial_count:
         remaining = trial_count - search.count_finished() - len(waiting)
@@ -141,7 +141,7 @@ def _run_trials(args: Options, sweep: Sweep, search: Search, open_trials: Sequen
     """Run these trials to their end; return the errors, and the trials whose training failed."""
     faults: list[str] = []
     failed: list[Any] = []
-    trials = {trial.number: (trial, search.point(trial)) for trial in open_trials}
+    trials = {trial.number: (trial, search.suggest_point(trial)) for trial in open_trials}
     for seed in range(sweep.seeds):
         runs = {}
         for number, (trial, point) in [*trials.items()]:

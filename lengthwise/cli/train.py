@@ -150,7 +150,7 @@ def _train_in_processes(args: Options, runs: Sequence[Run], launcher: Launcher) 
     finished = [run for run in runs if run.folder not in pool.failed or run.diverged]
     if any(run.done for run in finished) or not pool.failed:
         _print_runs(args, finished)
-    pool.check()
+    pool.raise_failures()
     return 0
 
 

@@ -17,7 +17,8 @@ import torch
 from lengthwise.base.fields import Config
 from lengthwise.base.process import build_child_environment
 
-COMMAND = (sys.executable, "-P", "-m", "lengthwise")  # -P: a file in the working folder cannot shadow a library
+# -P: a file in the working folder cannot shadow a library
+LENGTHWISE_COMMAND = (sys.executable, "-P", "-m", "lengthwise")
 
 
 class Job(ABC):
@@ -36,7 +37,7 @@ class Executor(ABC):
     """Runs ``lengthwise`` commands, which all share one folder of runs."""
 
     @abstractmethod
-    def free_slots(self, running_count: int) -> int:
+    def count_free_slots(self, running_count: int) -> int:
         """Return the number of commands that can be submitted now, while ``running_count`` commands run."""
 
     @abstractmethod
@@ -45,7 +46,7 @@ class Executor(ABC):
 
     @abstractmethod
     def shutdown(self, jobs: Sequence[Job]) -> None:
-        """Stop running jobs, after each has written its checkpoint."""
+        """Stop the running jobs; each writes its checkpoint first."""
 
 
 class Launcher(Config):
@@ -60,7 +61,7 @@ class Launcher(Config):
         """Raise UsageError, before anything is written, if a required library is missing."""
 
     @abstractmethod
-    def max_parallel(self, jobs: int) -> int:
+    def count_parallel_runs(self, jobs: int) -> int:
         """Return the number of runs that the launcher's machines can train at once; 0 if they are unknown. Nothing is
         started."""
 
@@ -75,7 +76,7 @@ class Local(Launcher):
     def build_executor(self, jobs: int) -> Executor:
         return _LocalExecutor(jobs)
 
-    def max_parallel(self, jobs: int) -> int:
+    def count_parallel_runs(self, jobs: int) -> int:
         return min(jobs, os.cpu_count() or 1)
 
 
@@ -84,15 +85,15 @@ class _LocalExecutor(Executor):
         self.jobs = jobs
         self.gpu_jobs: list[tuple[Job, int]] = []  # running processes and the number of their GPU, if there are several
 
-    def free_slots(self, running_count: int) -> int:
+    def count_free_slots(self, running_count: int) -> int:
         return self.jobs - running_count
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
         jobs: list[Job] = []
-        for command in ([*COMMAND, *arguments] for arguments in commands):
+        for command in ([*LENGTHWISE_COMMAND, *arguments] for arguments in commands):
             # On a machine with several GPUs, a command that names no GPU gets the least used one.
             self.gpu_jobs = [(job, gpu) for job, gpu in self.gpu_jobs if not job.is_done()]
-            gpu = least_used_gpu([gpu for _, gpu in self.gpu_jobs])
+            gpu = find_least_used_gpu([gpu for _, gpu in self.gpu_jobs])
             option = command.index("--device") + 1 if "--device" in command else 0
             if gpu is not None and option and command[option] in ("auto", "cuda"):
                 command[option] = f"cuda:{gpu}"
@@ -134,7 +135,7 @@ class Process(Job):
         self.log.seek(0)
         text = self.log.read()
         self.close()
-        return failure_reason(text, self.process.returncode)
+        return extract_failure_reason(text, self.process.returncode)
 
     def close(self) -> None:
         self.log.close()
@@ -142,18 +143,18 @@ class Process(Job):
         self.process.stdin.close()
 
 
-def least_used_gpu(gpus_in_use: Sequence[int]) -> int | None:
+def find_least_used_gpu(gpus_in_use: Sequence[int]) -> int | None:
     """Return the number of the GPU that occurs least often in ``gpus_in_use``; None unless there are several GPUs."""
     count = torch.cuda.device_count()
     return min(range(count), key=gpus_in_use.count) if count > 1 else None
 
 
-def message_lines(error: Exception) -> list[str]:
+def split_message(error: Exception) -> list[str]:
     """Return the lines of an error's message, or the name of its class if the message is empty."""
     return str(error).strip().splitlines() or [type(error).__name__]
 
 
-def failure_reason(stderr: bytes, status: int) -> str:
+def extract_failure_reason(stderr: bytes, status: int) -> str:
     """Return why a command failed: the last line of its standard error; empty if its exit status is 0."""
     text = stderr.decode(errors="replace").strip()
     reason = text.splitlines()[-1].removeprefix("lengthwise: ") if text else f"exit {status}"

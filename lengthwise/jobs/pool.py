@@ -58,7 +58,7 @@ class JobPool:
         self.executor.shutdown([job for _, job in self.running])
         self.running = []
 
-    def check(self) -> None:
+    def raise_failures(self) -> None:
         """Raise UsageError if runs failed, with all their reasons in one line."""
         if self.failed:
             failed = {folder: reason.removeprefix(f"{folder}: ") for folder, reason in self.failed.items()}
@@ -66,8 +66,8 @@ class JobPool:
             raise UsageError(reasons if len(self.failed) == 1 else f"{len(self.failed)} runs failed: {reasons}")
 
     def poll(self) -> bool:
-        """Collect runs that have ended, store failures in ``failed``, start waiting runs, and return whether any run
-        is unfinished."""
+        """Collect runs that have ended, store failures in ``failed``, and start runs that wait for a slot. Return
+        whether any run is unfinished."""
         ended = [(runs, job) for runs, job in self.running if job.is_done()]
         ended_ids = {id(job) for _, job in ended}
         self.running = [pair for pair in self.running if id(pair[1]) not in ended_ids]
@@ -76,7 +76,7 @@ class JobPool:
                 run.clear_cache()
             if reason := job.read_failure():
                 self._record_failure(runs, reason)
-        room = max(0, self.executor.free_slots(len(self.running)))
+        room = max(0, self.executor.count_free_slots(len(self.running)))
         starting, self.waiting = self.waiting[:room], self.waiting[room:]
         if starting:
             for run in chain(*starting):
@@ -130,18 +130,18 @@ def show_progress(
 
 
 def summarize_runs(pool: JobPool, runs: Sequence[Run]) -> RenderableType:
-    """Return the ``status_table`` of all runs. If there are more than ``MAX_LISTED_RUNS``, return their counts by state
+    """Return the status table of all runs. If there are more than ``MAX_LISTED_RUNS``, return their counts by state,
     and the table of some running ones."""
     if len(runs) <= MAX_LISTED_RUNS:
-        return status_table(runs)
+        return build_status_table(runs)
     running = [run for group, _ in pool.running for run in group]
     counts = {"failed": len(pool.failed), "submitted": len(running), "waiting": sum(map(len, pool.waiting))}
     counts = {"done": len(runs) - sum(counts.values())} | counts
     counted = f"{len(runs):,} runs: {', '.join(f'{count:,} {name}' for name, count in counts.items())}"
-    return Group(counted, status_table(running[:MAX_LISTED_RUNS]))
+    return Group(counted, build_status_table(running[:MAX_LISTED_RUNS]))
 
 
-def status_table(runs: Sequence[Run]) -> Table:
+def build_status_table(runs: Sequence[Run]) -> Table:
     """Return a table with a line per run: name, steps, exact match at the watched sizes, loss, and time left."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
     has_several_seeds = len({run.recipe.name for run in runs}) < len(runs)

@@ -15,7 +15,7 @@ from typing import Any
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Extra, NotNegative, OneLine, Size
-from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, Process, message_lines
+from lengthwise.jobs.launchers import LENGTHWISE_COMMAND, Executor, Job, Launcher, Process, split_message
 
 POLL_SECONDS = 1.0  # seconds between polls of the tasks
 
@@ -35,7 +35,7 @@ class Ray(Launcher):
     def build_executor(self, jobs: int) -> Executor:
         return _RayExecutor(self)
 
-    def max_parallel(self, jobs: int) -> int:
+    def count_parallel_runs(self, jobs: int) -> int:
         if not (self.address or os.environ.get("RAY_ADDRESS")):
             return 0  # a new cluster would only have this machine's cores
         ray = _join_cluster(self.address)
@@ -56,7 +56,7 @@ def _join_cluster(address: str) -> Any:
     try:
         ray.init(address or None, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise UsageError(f"Ray: no cluster answers ({message_lines(error)[0]})") from None
+        raise UsageError(f"Ray: no cluster answers ({split_message(error)[0]})") from None
     finally:
         signal.signal(signal.SIGTERM, handler)  # Ray installs its own handler
     return ray
@@ -74,7 +74,7 @@ class _RayExecutor(Executor):
         self.silenced_output = ExitStack()
         self.silenced_output.enter_context(redirect_stdout(io.StringIO()))
 
-    def free_slots(self, running_count: int) -> int:
+    def count_free_slots(self, running_count: int) -> int:
         return 1000 - running_count  # tasks submitted at a time
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
@@ -83,7 +83,7 @@ class _RayExecutor(Executor):
         return [_RayTask(reference, self) for reference in references]
 
     def has_ended(self, reference: Any) -> bool:
-        """Return whether a task has ended, i.e. neither waits nor runs."""
+        """Return whether a task has ended: it neither waits nor runs."""
         if self.unfinished and time.monotonic() - self.last_poll >= POLL_SECONDS:
             _, unfinished = self.ray.wait([*self.unfinished], num_returns=len(self.unfinished), timeout=0)
             self.unfinished, self.last_poll = {*unfinished}, time.monotonic()
@@ -107,7 +107,7 @@ def run_training(arguments: list[str], folder: str) -> str:
     """Run ``lengthwise`` with these arguments in a process that ends together with the task. Return why the command
     failed, empty if it succeeded. Raises TrainingKilled if a signal killed the process."""
     os.chdir(folder)
-    process = Process([*COMMAND, *arguments])
+    process = Process([*LENGTHWISE_COMMAND, *arguments])
     try:
         while not process.is_done():
             time.sleep(0.2)  # Ray cancels with KeyboardInterrupt, which arrives between Python instructions
@@ -133,4 +133,4 @@ class _RayTask(Job):
         try:
             return self.executor.ray.get(self.reference)
         except Exception as error:  # from Ray, or raised by the task
-            return f"Ray: {message_lines(error)[-1]}"
+            return f"Ray: {split_message(error)[-1]}"

@@ -17,9 +17,9 @@ from lengthwise.base.extras import import_library
 from lengthwise.base.files import append, format_error, remove, translate_disk_errors
 from lengthwise.base.rng import derive_seed
 
-NUMBER = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+NUMBER_PATTERN = r"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 MAX_POINTS = 1000  # maximum number of points of a range
-SEEDS = ("seed", "data_seed")  # names of fields whose best value would be chosen by luck
+SEED_FIELDS = ("seed", "data_seed")  # names of fields whose best value would be chosen by luck
 Point = dict[str, str]  # a field's path → its value, as a user would type it
 
 
@@ -39,7 +39,7 @@ class Axis:
         """Parse ``path=a,b,c``, or ``path=low..high`` with an optional ``:log`` and ``:count``. Return None for a
         single value. Raises UsageError for an invalid range."""
         path, _, text = word.partition("=")
-        if match := re.fullmatch(rf"({NUMBER})\.\.({NUMBER})(:log)?(?::(\d+))?", text):
+        if match := re.fullmatch(rf"({NUMBER_PATTERN})\.\.({NUMBER_PATTERN})(:log)?(?::(\d+))?", text):
             low, high, log = float(match[1]), float(match[2]), bool(match[3])
             if not low < high or (log and low <= 0):
                 raise UsageError(f"{path}: a range must ascend, and a log range must start above 0, not {text}")
@@ -65,7 +65,7 @@ class Axis:
         return tuple(dict.fromkeys((self._format_end(self.low), *between, self._format_end(self.high))))
 
     def format_value(self, value: float) -> str:
-        """Format a value with four significant digits, but inside the range: a value beyond an end becomes the end."""
+        """Format a value with four significant digits. A value beyond an end of the range is replaced by this end."""
         short = self._format_end(value) if self.is_integer else f"{value:.4g}"
         in_range = self.low <= float(short) <= self.high
         return short if in_range else self._format_end(min(max(value, self.low), self.high))
@@ -75,8 +75,8 @@ class Axis:
 
 
 def parse_axes(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
-    """Return the axes of a sweep, and the words that set a field to one value. Raises UsageError if there is no axis,
-    or for a field that is varied twice or must not vary."""
+    """Return the axes of a sweep, and the words that set a field to a single value. Raises UsageError if there is no
+    axis, a field is varied twice, or a field must not vary."""
     found = [(word, Axis.parse(word)) for word in words]
     axes = [axis for _, axis in found if axis]
     if not axes:
@@ -87,12 +87,12 @@ def parse_axes(words: Iterable[str]) -> tuple[list[Axis], list[str]]:
     for axis in axes:
         if axis.path == "name":
             raise UsageError("name: a name does not change training")
-        if axis.path.rpartition(".")[2] in SEEDS:
-            raise UsageError(f"{axis.path}: a seed is not chosen: --seeds 3 compares recipes by the mean of three")
+        if axis.path.rpartition(".")[2] in SEED_FIELDS:
+            raise UsageError(f"{axis.path}: a seed is not chosen: --seeds 3 compares the means of three seeds")
     return axes, [word for word, axis in found if not axis]
 
 
-def grid_points(axes: Sequence[Axis]) -> Iterator[Point]:
+def generate_grid_points(axes: Sequence[Axis]) -> Iterator[Point]:
     """Yield every combination of the axes' values. Raises UsageError for a range without a number of points."""
     for axis in axes:
         if not axis.values:
@@ -138,16 +138,16 @@ class Search:
         """Return the number of finished trials."""
         return sum(trial.state.is_finished() for trial in self.study.trials)
 
-    def unfinished_trials(self) -> list[Any]:
+    def list_unfinished_trials(self) -> list[Any]:
         """Return the trials that an earlier command started and did not finish."""
         states = [self.library.trial.TrialState.RUNNING]
         return [self.library.trial.Trial(self.study, trial._trial_id) for trial in self.study.get_trials(states=states)]
 
     def ask(self) -> Any:
-        """Return a new Optuna trial, whose values ``point`` returns."""
+        """Return a new Optuna trial; ``suggest_point`` returns its values."""
         return self.study.ask()
 
-    def point(self, trial: Any) -> Point:
+    def suggest_point(self, trial: Any) -> Point:
         """Return the values that Optuna suggests for a trial."""
         point = {}
         for axis in self.axes:
@@ -159,9 +159,10 @@ class Search:
                 point[axis.path] = axis.format_value(trial.suggest_float(axis.path, axis.low, axis.high, log=axis.log))
         return point
 
-    def points(self) -> list[Point]:
+    def list_points(self) -> list[Point]:
         """Return the values of all trials in order, without duplicates."""
-        tried = [self.point(self.library.trial.FixedTrial(trial.params)) for trial in self.study.trials if trial.params]
+        trials = [self.library.trial.FixedTrial(trial.params) for trial in self.study.trials if trial.params]
+        tried = [self.suggest_point(trial) for trial in trials]
         return [point for number, point in enumerate(tried) if point not in tried[:number]]
 
     def should_continue(self, trial: Any, seeds: int, exact: float) -> bool:

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Extra, OneLine, Range, Size
-from lengthwise.jobs.launchers import COMMAND, Executor, Job, Launcher, failure_reason, message_lines
-from lengthwise.runs.folder import get_runs_folder
+from lengthwise.jobs.launchers import LENGTHWISE_COMMAND, Executor, Job, Launcher, extract_failure_reason, split_message
+from lengthwise.runs.folder import runs_folder
 
 POLL_SECONDS = 5.0  # seconds between polls of the queue
 MAX_RESUBMITS = 3  # maximum number of times that a lost job, e.g. one out of memory, is submitted again
@@ -43,7 +43,7 @@ class Slurm(Launcher):
         self.check()
         return _SlurmExecutor(self)
 
-    def max_parallel(self, jobs: int) -> int:
+    def count_parallel_runs(self, jobs: int) -> int:
         if not shutil.which("sinfo"):
             return 0
         command = ["sinfo", "--noheader", "--format", "%C"]
@@ -77,12 +77,12 @@ class _SlurmExecutor(Executor):
         self.queued: set[str] = set()
         self.last_poll = -POLL_SECONDS
 
-    def free_slots(self, running_count: int) -> int:
+    def count_free_slots(self, running_count: int) -> int:
         # Start the next array, of up to 1000 jobs, once the current one has fewer jobs left.
         return 1000 if running_count < self.launcher.at_a_time else 0
 
     def submit(self, commands: Sequence[Sequence[str]]) -> list[Job]:
-        trainings = [TrainingJob([*COMMAND, *arguments, "--wait"]) for arguments in commands]
+        trainings = [TrainingJob([*LENGTHWISE_COMMAND, *arguments, "--wait"]) for arguments in commands]
         return [_SlurmJob(*pair, self) for pair in zip(self.submit_array(trainings), trainings, strict=True)]
 
     def submit_array(self, trainings: Sequence[TrainingJob]) -> list[Any]:
@@ -125,7 +125,7 @@ class TrainingJob:
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
         self.process = subprocess.Popen(self.command, env=environment, **pipes)
         _, errors = self.process.communicate()
-        return failure_reason(errors, self.process.returncode)
+        return extract_failure_reason(errors, self.process.returncode)
 
     def checkpoint(self) -> Any:
         """Return the job that resumes this one. Submitit calls this method when the job's time ends, or when the job is
@@ -171,4 +171,4 @@ class _SlurmJob(Job):
         try:
             return self.job.result()
         except Exception as error:
-            return f"job {self.job.job_id}: {message_lines(error)[-1]}"
+            return f"job {self.job.job_id}: {split_message(error)[-1]}"

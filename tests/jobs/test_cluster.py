@@ -1,7 +1,7 @@
-"""Faults while many runs train: on a Slurm cluster, and on a Ray cluster, each of two nodes on this machine.
-``make cluster-test`` sets the clusters up and takes them down.
+"""Faults while many runs train on a Slurm or a Ray cluster, each of two nodes on this machine. ``make cluster-test``
+sets the clusters up and takes them down.
 
-A node is killed during training, a job is preempted, the watcher is interrupted: weights equal uninterrupted ones.
+A node is killed, a job is preempted, or the watching command is interrupted. Weights equal uninterrupted runs'.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ import pytest
 
 import lengthwise as lw
 
-ASKED = bool(os.environ.get("LENGTHWISE_CLUSTER"))
-on_a_cluster = pytest.mark.skipif(not ASKED, reason="sets up a cluster: make cluster-test")
+CLUSTER_REQUESTED = bool(os.environ.get("LENGTHWISE_CLUSTER"))
+needs_cluster = pytest.mark.skipif(not CLUSTER_REQUESTED, reason="sets up a cluster: make cluster-test")
 
 SETTINGS = """
 ClusterName=lengthwise
@@ -113,7 +113,7 @@ def wait_for_exit(process, seconds):
 
 
 def assert_same_weights(runs, tmp_path, count):
-    """Assert that there are ``count`` runs, with the weights of uninterrupted ones."""
+    """Assert that there are ``count`` runs, with the weights of uninterrupted runs."""
     folders = [path.parent for path in runs.glob("*/config.json")]
     assert sorted(lw.Run.open(folder).recipe.seed for folder in folders) == list(range(count))
     for folder in folders:
@@ -126,7 +126,7 @@ def list_jobs(state="RUNNING", node=""):
     return read_output("squeue", "-h", "-r", "-t", state, "-o", "%i", *chosen).split()
 
 
-@on_a_cluster
+@needs_cluster
 @pytest.mark.timeout(1800)
 def test_runs_survive_a_killed_node_a_lost_job_and_a_preemption(cluster, runs, tmp_path):
     """Twelve runs end with the weights of uninterrupted ones."""
@@ -169,7 +169,7 @@ def kill_job(job):
     kill_processes("environ", f"SLURM_JOB_ID={read_output('squeue', '-h', '-j', job, '-o', '%A').strip()}\0")
 
 
-@on_a_cluster
+@needs_cluster
 @pytest.mark.timeout(600)
 def test_an_interrupt_leaves_no_job_and_the_same_command_resumes(cluster, runs, tmp_path):
     watching = start_watching("--seeds", "3")
@@ -185,7 +185,7 @@ def test_an_interrupt_leaves_no_job_and_the_same_command_resumes(cluster, runs, 
 
 
 @pytest.fixture
-def nodes():
+def ray_nodes():
     """Start a Ray cluster of two nodes with two cores each."""
     pytest.importorskip("ray", reason="Ray is NOT tested: it is not installed")
     from ray.cluster_utils import Cluster
@@ -216,26 +216,26 @@ def find_raylet(node):
     return one.process.pid
 
 
-@on_a_cluster
+@needs_cluster
 @pytest.mark.filterwarnings("ignore")  # Ray leaves files and processes to the collector
 @pytest.mark.timeout(1200)
-def test_runs_survive_a_lost_node_and_a_killed_training_on_ray(nodes, runs, tmp_path):
+def test_runs_survive_a_lost_node_and_a_killed_training_on_ray(ray_nodes, runs, tmp_path):
     """Twelve runs end with the weights of uninterrupted ones."""
-    watching = start_watching("--seeds", "12", launcher=f"Ray(address='{nodes.address}')")
-    wait_until(lambda: list_trainings(runs, find_raylet(nodes.second)) and len([*runs.glob("*/state.pt")]) >= 3)
-    there = list_trainings(runs, find_raylet(nodes.second))
+    watching = start_watching("--seeds", "12", launcher=f"Ray(address='{ray_nodes.address}')")
+    wait_until(lambda: list_trainings(runs, find_raylet(ray_nodes.second)) and len([*runs.glob("*/state.pt")]) >= 3)
+    there = list_trainings(runs, find_raylet(ray_nodes.second))
     os.kill(next(number for number in list_trainings(runs) if number not in there), signal.SIGKILL)
-    nodes.remove_node(nodes.second, allow_graceful=False)
+    ray_nodes.remove_node(ray_nodes.second, allow_graceful=False)
     assert wait_for_exit(watching, 900) == 0
     assert not list_trainings(runs)
     assert_same_weights(runs, tmp_path, 12)
 
 
-@on_a_cluster
+@needs_cluster
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.timeout(600)
-def test_an_interrupt_leaves_no_training_on_ray(nodes, runs, tmp_path):
-    launcher = f"Ray(address='{nodes.address}')"
+def test_an_interrupt_leaves_no_training_on_ray(ray_nodes, runs, tmp_path):
+    launcher = f"Ray(address='{ray_nodes.address}')"
     watching = start_watching("--seeds", "6", launcher=launcher)
     wait_until(lambda: [*runs.glob("*/state.pt")])
     watching.send_signal(signal.SIGINT)

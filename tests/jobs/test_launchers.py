@@ -1,4 +1,4 @@
-"""Launchers: their interface, missing engines, and a study of many runs."""
+"""Launchers: their interface, missing software, forecasts, and a study of many runs."""
 
 import io
 import json
@@ -24,10 +24,10 @@ from lengthwise.jobs import launchers, pool, ray_cluster, slurm
 from lengthwise.jobs.pool import JobPool, summarize_runs
 from lengthwise.runs.run import Run
 
-SMALL = ["steps=2", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
+SMALL_RECIPE = ["steps=2", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
 
 
-def test_missing_engines_are_reported_in_one_line(monkeypatch):
+def test_unavailable_launchers_are_reported_in_one_line(monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
@@ -47,30 +47,30 @@ def test_an_error_without_a_message_is_named_by_its_class(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("terminal", "quiet", "seconds", "pictures"),
+    ("terminal", "quiet", "seconds", "draw_count"),
     [
         (True, False, 0.0, 240),
         (True, False, 0.5, 6),
         (False, False, 0.5, 5),
-        (False, False, 12.0, 1),
+        (False, False, 12, 1),
         (True, True, 0.5, 0),
     ],
 )
-def test_pictures_of_long_trainings_take_little_of_the_time(terminal, quiet, seconds, pictures, monkeypatch):
-    """A minute of polls, simulated: time passes while sleeping and while drawing pictures, ``seconds`` each."""
+def test_drawing_progress_takes_little_of_the_time(terminal, quiet, seconds, draw_count, monkeypatch):
+    """Simulate a minute of polls, in which each drawing takes ``seconds``."""
     clock = Namespace(
-        now=100.0, pictures=0, monotonic=lambda: clock.now, sleep=lambda s: setattr(clock, "now", clock.now + s)
+        now=100.0, draw_count=0, monotonic=lambda: clock.now, sleep=lambda s: setattr(clock, "now", clock.now + s)
     )
 
-    def draw_picture(*_):
-        clock.now, clock.pictures = clock.now + seconds, clock.pictures + 1
+    def simulate_drawing(*_):
+        clock.now, clock.draw_count = clock.now + seconds, clock.draw_count + 1
         return ""
 
     monkeypatch.setattr(job_pool := object.__new__(JobPool), "poll", lambda: clock.now < 160, raising=False)
     monkeypatch.setattr(pool, "time", clock)
-    monkeypatch.setattr(pool, "summarize_runs", draw_picture)
+    monkeypatch.setattr(pool, "summarize_runs", simulate_drawing)
     pool.show_progress(job_pool, [], Console(file=io.StringIO(), force_terminal=terminal), quiet=quiet)
-    assert pictures <= clock.pictures <= pictures + 1
+    assert draw_count <= clock.draw_count <= draw_count + 1
 
 
 class FakeRay:
@@ -107,12 +107,12 @@ class FakeRay:
 
 
 def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp_path, capsys):
-    """A failed command gives its reason; a killed command is retried, and counts as lost. Output of Ray is hidden."""
+    """A failed command gives its reason; a killed command is retried, and counts as lost. Ray's output is hidden."""
     ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ray_cluster, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(ray_cluster, "COMMAND", (sys.executable, "-c"))
+    monkeypatch.setattr(ray_cluster, "LENGTHWISE_COMMAND", (sys.executable, "-c"))
     executor = ray_cluster.Ray(gpus=0.25, retries=2).build_executor(1)
     retried = {"max_retries": 2, "retry_exceptions": [ray_cluster.TrainingKilled]}
     assert ray.given == {"num_cpus": 1, "num_gpus": 0.25} | retried
@@ -129,10 +129,10 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
-    """Only some runs are listed, and rows of finished runs are dropped from memory, which 10,000 runs need."""
+    """Only some runs are listed. Rows of finished runs are dropped from memory, as 10,000 runs require."""
     monkeypatch.setenv("LENGTHWISE_RUNS", "")
     monkeypatch.setenv("TERM", "")
-    monkeypatch.setattr(many_runs, "TRAIN", ["looped-parity", *SMALL, "--lengths", "4", "--samples", "2"])
+    monkeypatch.setattr(many_runs, "TRAIN", ["looped-parity", *SMALL_RECIPE, "--lengths", "4", "--samples", "2"])
     shown, read = [], []
     monkeypatch.setattr(pool, "summarize_runs", lambda *asked: shown.append(summarize_runs(*asked)) or shown[-1])
     monkeypatch.setattr(many_runs.Run, "clear_cache", lambda run: read.append(run.folder))
@@ -148,19 +148,19 @@ def test_a_study_of_many_runs_is_watched_and_listed(monkeypatch, tmp_path):
 def test_the_time_left_of_a_continued_run_counts_its_own_steps(runs):
     run = Run.of(replace(lw.find("looped-parity", "steps=250"), parent=Parent("0" * 16, step=100)))
     run.append("metrics", {"step": 150, "rate": 1e-3, "loss": 0.5, "wall_s": 10.0})
-    assert [*pool.status_table([run]).columns[3].cells] == ["loss 0.5000  20 s left"]
+    assert [*pool.build_status_table([run]).columns[3].cells] == ["loss 0.5000  20 s left"]
 
 
 # Forecasts
 
 
 def test_a_forecast_is_correct_within_a_factor_of_two(capsys, runs):
-    """A forecast covers runs that have not begun, on the chosen engine and others, and creates no files."""
-    words = ["looped-parity", *SMALL, "steps=150", "model.width=16", "--seeds", "3", "--jobs", "2", "--dry-run",
+    """A forecast covers runs that have not begun, with the chosen launcher and others, and creates no files."""
+    words = ["looped-parity", *SMALL_RECIPE, "steps=150", "model.width=16", "--seeds", "3", "--jobs", "2", "--dry-run",
              "--measure"]  # fmt: skip
     forecasts = [json.loads(command("train", *words, "--json").stdout) for _ in range(2)]  # the better of two
     assert not runs.exists()
-    one = lw.train("looped-parity", *SMALL, "steps=150", "model.width=16", quiet=True)
+    one = lw.train("looped-parity", *SMALL_RECIPE, "steps=150", "model.width=16", quiet=True)
     seconds = one.about()["cpu_s"]
     minutes = [found["recipes"][0]["minutes_each"] for found in forecasts]
     assert any(seconds / 2 < 60 * each < 2 * seconds for each in minutes), (minutes, seconds)
@@ -169,16 +169,16 @@ def test_a_forecast_is_correct_within_a_factor_of_two(capsys, runs):
     assert row["gpu_minutes_each"] is None or torch.cuda.is_available()
 
 
-def test_a_forecast_names_the_fastest_engine(monkeypatch, tmp_path):
-    """A forecast uses the number of cores that Slurm reports, and lists engines that are not installed."""
+def test_a_forecast_names_the_fastest_launcher(monkeypatch, tmp_path):
+    """A forecast uses the number of cores that Slurm reports, and lists launchers that are not installed."""
     sinfo = tmp_path / "sinfo"
     sinfo.write_text("#!/bin/sh\necho 6/2/1/9\necho 0/4/0/4\n")
     sinfo.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     found = json.loads(
-        command("sweep", "looped-parity", "model.width=4,8", *SMALL[:2], *SMALL[3:], "--seeds", "4", "--jobs", "1",
-                "--on", "Slurm(cpus=2)", "--dry-run", "--json").stdout
+        command("sweep", "looped-parity", "model.width=4,8", *SMALL_RECIPE[:2], *SMALL_RECIPE[3:], "--seeds", "4",
+                "--jobs", "1", "--on", "Slurm(cpus=2)", "--dry-run", "--json").stdout
     )  # fmt: skip
     assert [row["missing"] for row in found["recipes"]] == [4, 4]
     slurms, local, ray = found["engines"]
@@ -190,8 +190,9 @@ def test_a_forecast_names_the_fastest_engine(monkeypatch, tmp_path):
 # The interface of launchers
 
 
-class FakeEngine(launchers.Executor):
-    """A launcher and its executor; each command's job ends after it was polled some times, with or without a reason."""
+class FakeLauncher(launchers.Executor):
+    """A launcher and its executor. ``ends`` holds, for each command, the number of polls until its job ends, and
+    optionally a reason for failure."""
 
     def __init__(self, *ends):
         self.ends, self.submitted, self.stopped, self.most = iter(ends), [], None, 0
@@ -200,7 +201,7 @@ class FakeEngine(launchers.Executor):
         self.jobs = jobs
         return self
 
-    def free_slots(self, running):
+    def count_free_slots(self, running):
         self.most = max(self.most, running)
         return self.jobs - running
 
@@ -218,37 +219,37 @@ class FakeEngine(launchers.Executor):
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_a_job_pool_fills_free_slots_and_reports_failures():
-    """Each command runs once; a failure is reported and stops no other command; the end stops remaining jobs."""
-    recipe = lw.find("looped-parity", *SMALL)
+    """Each command runs once. A failure is reported and stops no other command. Leaving the context stops all jobs."""
+    recipe = lw.find("looped-parity", *SMALL_RECIPE)
     found = [lw.Run.of(replace(recipe, seed=seed)) for seed in range(5)]
-    engine = FakeEngine((1,), (0, "it is hot"), (3,), (0,), (99,))
-    with JobPool(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, launcher=engine) as job_pool:
-        while len(engine.submitted) < 5 or len(job_pool.running) > 1:
+    launcher = FakeLauncher((1,), (0, "it is hot"), (3,), (0,), (99,))
+    with JobPool(found, lambda run: ["--seed", str(run.recipe.seed)], jobs=2, launcher=launcher) as job_pool:
+        while len(launcher.submitted) < 5 or len(job_pool.running) > 1:
             assert job_pool.poll()
-        assert engine.stopped is None
-    assert [words[1] for words in engine.submitted] == [str(run.folder) for run in found]
-    assert all(words[0] == "train" and "--seed" in words for words in engine.submitted)
-    assert engine.most == 2 and len(engine.stopped) == 1
+        assert launcher.stopped is None
+    assert [words[1] for words in launcher.submitted] == [str(run.folder) for run in found]
+    assert all(words[0] == "train" and "--seed" in words for words in launcher.submitted)
+    assert launcher.most == 2 and len(launcher.stopped) == 1
     assert job_pool.failed == {found[1].folder: "it is hot"}
     assert json.loads((found[1].folder / "failed.json").read_text())["reason"] == "it is hot"
     job_pool.failed = {run.folder: f"{run.folder}: it is hot" for run in found[:2]}
     with pytest.raises(UsageError) as error:
-        job_pool.check()
+        job_pool.raise_failures()
     assert str(error.value) == f"2 runs failed: {found[0].folder}: it is hot; {found[1].folder}: it is hot"
 
 
 @pytest.mark.usefixtures("no_type_checks")
 def test_the_seeds_of_a_recipe_may_be_one_command():
     """If the command fails, only the runs that it did not finish count as failed."""
-    recipes = [lw.find("looped-parity", *SMALL), lw.find("looped-parity", *SMALL, "batch=5")]
+    recipes = [lw.find("looped-parity", *SMALL_RECIPE), lw.find("looped-parity", *SMALL_RECIPE, "batch=5")]
     found = [lw.Run.of(replace(recipe, seed=seed)) for recipe in recipes for seed in (3, 4)]
     (found[0].folder / "model.safetensors").touch()
-    engine = FakeEngine((0, "it is hot"), (0,))
-    with JobPool(found, lambda run: [run.recipe.name], jobs=1, launcher=engine, stack=True) as job_pool:
+    launcher = FakeLauncher((0, "it is hot"), (0,))
+    with JobPool(found, lambda run: [run.recipe.name], jobs=1, launcher=launcher, stack=True) as job_pool:
         assert job_pool.poll() and job_pool.poll() and not job_pool.poll()
     words = [["train", str(run.folder), "--seed", "3", "--seeds", "2", "--stack", "--quiet", run.recipe.name]
              for run in (found[0], found[2])]  # fmt: skip
-    assert engine.submitted == words
+    assert launcher.submitted == words
     assert job_pool.failed == {found[1].folder: "it is hot"}
 
 
@@ -269,11 +270,11 @@ def test_launchers_are_parsed_from_text(runs):
     "words",
     ["train looped-parity --seeds 2", "sweep looped-parity model.width=8,16", "reproduce looped --tasks parity"],
 )
-@pytest.mark.parametrize("engine", ["slurm", "ray"])
-def test_an_unavailable_engine_leaves_no_folder(words, engine, runs, monkeypatch, tmp_path):
+@pytest.mark.parametrize("launcher", ["slurm", "ray"])
+def test_an_unavailable_launcher_leaves_no_folder(words, launcher, runs, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "submitit", None)
     monkeypatch.setitem(sys.modules, "ray", None)
-    done = command(*words.split(), "--on", engine)
-    assert done.returncode == 2 and f"lengthwise[{engine}]" in done.stderr
+    done = command(*words.split(), "--on", launcher)
+    assert done.returncode == 2 and f"lengthwise[{launcher}]" in done.stderr
     assert not runs.exists() and not [*tmp_path.iterdir()]

@@ -15,12 +15,12 @@ from lengthwise.base.errors import UsageError
 from lengthwise.cli import sweep as verb
 from lengthwise.experiment.lengths import Uniform
 from lengthwise.experiment.recipe import Recipe, change_recipe, check_sweep_sizes, largest_size_for_choosing
-from lengthwise.jobs.search import Axis, Search, grid_points, parse_axes
+from lengthwise.jobs.search import Axis, Search, generate_grid_points, parse_axes
 from lengthwise.report.sweep import compute_importances, rank_trials, sweep_figure
 from lengthwise.runs.run import Run
 
-ALONE = ["--seeds", "1", "--jobs", "1"]
-SMALL = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=last", "--samples", "4", "--quiet"]
+ONE_SEED = ["--seeds", "1", "--jobs", "1"]
+TINY_SWEEP = ["steps=1", "lengths=Uniform(top=4)", "batch=2", "watch.every=0", "keep=last", "--samples", "4", "--quiet"]
 
 
 @given(st.floats(1e-6, 1e3), st.floats(1.5, 1e3), st.integers(2, 9), st.booleans())
@@ -52,7 +52,7 @@ def test_axes_are_parsed():
 def test_a_grid_has_every_combination_once():
     axes, rest = parse_axes(["a.b=1,2,2", "c=(8,12),(9,)", "d=1..3:3", "e=5", "f=(1,2)"])
     assert rest == ["e=5", "f=(1,2)"]
-    points = list(grid_points(axes))
+    points = list(generate_grid_points(axes))
     assert len(points) == 2 * 2 * 3 == len({json.dumps(point) for point in points})
     assert points[0] == {"a.b": "1", "c": "(8,12)", "d": "1"}
 
@@ -65,16 +65,16 @@ def test_invalid_sweeps_are_refused():
         ("seed=1,2", "a seed is not chosen"), ("source.seed=1,2", r"^source\.seed: a seed is not chosen"),
     ):  # fmt: skip
         with pytest.raises(UsageError, match=message):
-            list(grid_points(parse_axes(words.split())[0]))
+            list(generate_grid_points(parse_axes(words.split())[0]))
 
 
-def test_no_recipe_is_chosen_by_its_tests():
-    recipe = catalog.find_recipe("looped-parity")
+def test_sizes_kept_for_testing_choose_no_recipe():
+    recipe = catalog.recipe("looped-parity")
     assert largest_size_for_choosing(recipe) == 26
     check_sweep_sizes(recipe, [4, 20, 26])
     with pytest.raises(UsageError, match="size 27 is kept for testing"):
         check_sweep_sizes(recipe, [20, 27])
-    done = command("sweep", "looped-parity", "model.width=8,16", "--lengths", "20,40", *SMALL[:-3])
+    done = command("sweep", "looped-parity", "model.width=8,16", "--lengths", "20,40", *TINY_SWEEP[:-3])
     assert done.returncode == 2 and "up to 5; size 20 is kept for testing" in done.stderr
 
 
@@ -121,17 +121,17 @@ def test_the_smaller_of_equally_good_models_is_best():
 
 @pytest.fixture
 def simulated_trainings(no_type_checks, monkeypatch, runs):
-    """Replace training: wider models score higher. Return the list of trained runs, and a list whose only element is
-    the number of runs before a simulated kill."""
+    """Replace training by scores that grow with the model's width. Return the list of trained runs, and a list whose
+    only element is the number of runs before a simulated kill."""
     trained, kill_after = [], [None]
 
     class FakePool:
-        def __init__(self, found, *_, **__):
-            self.found, self.failed = found, {}
+        def __init__(self, runs, *_, **__):
+            self.runs, self.failed = runs, {}
 
         def __enter__(self):
             assert any((path.parent / ".owner").exists() for path in runs.glob("*/sweep.json"))  # two are not mixed
-            for run in self.found:
+            for run in self.runs:
                 if len(trained) == kill_after[0]:
                     raise KeyboardInterrupt
                 trained.append(run.folder)
@@ -153,7 +153,7 @@ def simulated_trainings(no_type_checks, monkeypatch, runs):
 
 def test_a_sweep_keeps_the_best_and_trains_nothing_twice(runs, simulated_trainings):
     trained, _ = simulated_trainings
-    words = ["sweep", "looped-parity", "model.width=4,8", "--seeds", "2", *SMALL]
+    words = ["sweep", "looped-parity", "model.width=4,8", "--seeds", "2", *TINY_SWEEP]
     done = command(*words, "--json")
     assert done.returncode == 0, done.stderr
     (folder,) = runs.glob("sweep-*")
@@ -166,10 +166,10 @@ def test_a_sweep_keeps_the_best_and_trains_nothing_twice(runs, simulated_trainin
     assert len(trained) == len(set(trained)) == 4
     assert command(*words, "--samples", "5", "--out", folder).returncode == 2  # the folder has another sweep
     other = folder.with_name("other")
-    done = command("sweep", "looped-parity", "seed=3", "model.width=4,8", *ALONE, *SMALL, "--out", other)
+    done = command("sweep", "looped-parity", "seed=3", "model.width=4,8", *ONE_SEED, *TINY_SWEEP, "--out", other)
     best = Recipe.read((other / "best.json").read_text())
     assert (best.seed, best.data_seed) == (3, 3) and Run.locate(best).folder in trained
-    done = command("sweep", "looped-parity", "data_seed=7", "model.width=4,8", *ALONE, *SMALL)
+    done = command("sweep", "looped-parity", "data_seed=7", "model.width=4,8", *ONE_SEED, *TINY_SWEEP)
     assert done.returncode == 2 and "draws its own problems" in done.stderr
 
 
@@ -178,7 +178,7 @@ def test_a_killed_search_resumes(simulated_trainings):
     trained, kill_after = simulated_trainings
     kill_after[0] = 3
     words = ["sweep", "looped-parity", "model.width=4,8,32,64", "optimizer.rate=1e-4..1e-2:log", "--trials", "8",
-             "--seeds", "2", "--jobs", "2", *SMALL]  # fmt: skip
+             "--seeds", "2", "--jobs", "2", *TINY_SWEEP]  # fmt: skip
     assert command(*words).returncode == 130
     kill_after[0] = None
     done = command(*words, "--json")
@@ -191,7 +191,8 @@ def test_a_killed_search_resumes(simulated_trainings):
     before = len(trained)
     assert json.loads(command(*words, "--json").stdout) == found and len(trained) == before
     trained.clear()
-    assert command("sweep", "looped-parity", "model.layers=1,2", "--trials", "6", *ALONE, *SMALL).returncode == 0
+    words = ["sweep", "looped-parity", "model.layers=1,2", "--trials", "6", *ONE_SEED, *TINY_SWEEP]
+    assert command(*words).returncode == 0
     assert 1 <= len(trained) == len(set(trained)) <= 2  # a point that it tries twice is trained once
 
 
@@ -212,12 +213,12 @@ def test_a_trial_whose_training_failed_is_tried_again_once(simulated_trainings, 
     class FailingPool(verb.JobPool):
         def __enter__(self):
             if fails[0]:
-                self.failed = {run.folder: "the disk is full" for run in self.found}
+                self.failed = {run.folder: "the disk is full" for run in self.runs}
                 return self
             return super().__enter__()
 
     monkeypatch.setattr(verb, "JobPool", FailingPool)
-    words = ["sweep", "looped-parity", "optimizer.rate=1e-4..1e-2:log", "--trials", "2", *ALONE, *SMALL]
+    words = ["sweep", "looped-parity", "optimizer.rate=1e-4..1e-2:log", "--trials", "2", *ONE_SEED, *TINY_SWEEP]
     assert command(*words).returncode == 2 and not trained
     fails[0] = False
     done = command(*words, "--json")
@@ -235,7 +236,7 @@ def test_a_search_resumes_after_its_log_lost_its_last_bytes(tmp_path):
     whole = Search(tmp_path, axes, 0)
     for _ in range(2):
         trial = whole.ask()
-        whole.point(trial)
+        whole.suggest_point(trial)
         whole.tell(trial, 0.5)
     path = tmp_path / "optuna.log"
     content = path.read_bytes()
@@ -243,11 +244,11 @@ def test_a_search_resumes_after_its_log_lost_its_last_bytes(tmp_path):
         path.write_bytes(content[:end])
         (tmp_path / "optuna.log.lock").symlink_to("optuna.log")  # of a process that was killed while it wrote
         search = Search(tmp_path, axes, 0)
-        trial = next(iter([*search.unfinished_trials(), search.ask()]))
-        search.point(trial)
+        trial = next(iter([*search.list_unfinished_trials(), search.ask()]))
+        search.suggest_point(trial)
         search.tell(trial, 0.25)
         again = Search(tmp_path, axes, 0)
-        assert again.count_finished() == search.count_finished() >= 1 and again.points() == search.points()
+        assert again.count_finished() == search.count_finished() >= 1 and again.list_points() == search.list_points()
     lines = content.splitlines(keepends=True)
     for damaged in (b"{\n", b"[]\n", b'{"op_code": 4}\n', b'{"op_code": 99, "worker_id": "x"}\n', b"\xff\n"):
         path.write_bytes(b"".join([*lines[:2], damaged, *lines[2:]]))

@@ -21,7 +21,7 @@ from lengthwise.base.types import UsageError
 from lengthwise.cli import entry
 from lengthwise.experiment import data
 from lengthwise.jobs import launchers
-from lengthwise.jobs.launchers import Local, least_used_gpu
+from lengthwise.jobs.launchers import Local, find_least_used_gpu
 from lengthwise.runners import cpu
 from lengthwise.runners.plain import Plain
 from lengthwise.runs.run import choose_device
@@ -184,9 +184,15 @@ def test_the_gpu_with_the_fewest_jobs_is_chosen():
     with pytest.MonkeyPatch.context() as patch:
         for count in (0, 1):
             patch.setattr(torch.cuda, "device_count", lambda count=count: count)
-            assert least_used_gpu([]) is None
+            assert find_least_used_gpu([]) is None
         patch.setattr(torch.cuda, "device_count", lambda: 3)
-        assert [least_used_gpu(taken) for taken in ([], [0], [0, 1], [0, 1, 2], [2, 1, 0, 0, 1])] == [0, 1, 2, 0, 2]
+        assert [find_least_used_gpu(taken) for taken in ([], [0], [0, 1], [0, 1, 2], [2, 1, 0, 0, 1])] == [
+            0,
+            1,
+            2,
+            0,
+            2,
+        ]
 
 
 def test_runs_are_spread_over_gpus(monkeypatch):
