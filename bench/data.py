@@ -31,18 +31,18 @@ SMALL, BATCH, POSITIONS = (2, 8, 1 << 10) if QUICK else (32, 1024, 1 << 20)
 DrawPrompt = Callable[[random.Random], str]
 
 
-def draw_number(rng: random.Random, count: int, base: int = 10, zeros: bool = False) -> str:
-    """Return a random number of ``count`` digits, least significant first; with ``zeros``, leading zeros may occur."""
+def draw_number(rng: random.Random, count: int, base: int = 10, leading_zeros: bool = False) -> str:
+    """Return a random number of ``count`` digits, least significant first; with ``leading_zeros``, they may occur."""
     found = [str(rng.randrange(base)) for _ in range(count - 1)]
-    return "".join([*found, str(rng.randrange(0 if zeros or count == 1 else 1, base))])
+    return "".join([*found, str(rng.randrange(0 if leading_zeros or count == 1 else 1, base))])
 
 
 def build_symbols_prompt(task: Task) -> DrawPrompt:
     return lambda rng: "".join(rng.choice(task.symbols) for _ in range(SIZE))
 
 
-def build_two_numbers_prompt(sign: str, first: int, second: int, base: int = 10, zeros: bool = False) -> DrawPrompt:
-    return lambda rng: sign.join(draw_number(rng, count, base, zeros) for count in (first, second))
+def build_pair_prompt(sign: str, first: int, second: int, base: int = 10, leading_zeros: bool = False) -> DrawPrompt:
+    return lambda rng: sign.join(draw_number(rng, count, base, leading_zeros) for count in (first, second))
 
 
 def draw_bit_vectors(rng: random.Random) -> str:
@@ -71,10 +71,10 @@ TASKS: dict[str, tuple[Task, tuple[int, ...], Layout, DrawPrompt]] = {
     "flipped copy": (FlippedCopy(), (SIZE,), FullOutput(), build_symbols_prompt(FlippedCopy())),
     "binary sum": (BinarySum(), (SIZE,), FullOutput(), build_symbols_prompt(BinarySum())),
     "unique set": (UniqueSet(), (SIZE,), FullOutput(), build_symbols_prompt(UniqueSet())),
-    "binary addition": (BINARY, (SIZE,), FullOutput(), build_two_numbers_prompt("+", SIZE, SIZE, 2, True)),
-    "binary product": (BINARY_PRODUCT, (2, 11), FullOutput(), build_two_numbers_prompt("*", 2, 11, 2, True)),
-    "addition": (DECIMAL, (SIZE, SIZE), NextToken(), build_two_numbers_prompt("+", SIZE, SIZE)),
-    "product": (DECIMAL_PRODUCT, (8, 8), NextToken(), build_two_numbers_prompt("*", 8, 8)),
+    "binary addition": (BINARY, (SIZE,), FullOutput(), build_pair_prompt("+", SIZE, SIZE, 2, True)),
+    "binary product": (BINARY_PRODUCT, (2, 11), FullOutput(), build_pair_prompt("*", 2, 11, 2, True)),
+    "addition": (DECIMAL, (SIZE, SIZE), NextToken(), build_pair_prompt("+", SIZE, SIZE)),
+    "product": (DECIMAL_PRODUCT, (8, 8), NextToken(), build_pair_prompt("*", 8, 8)),
     "sorting": (Sorting(), (10, 10), NextToken(), draw_labelled_numbers),
     "bitwise or": (BitwiseOr(), (SIZE, SIZE), NextToken(), draw_bit_vectors),
 }  # fmt: skip

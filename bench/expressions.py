@@ -14,7 +14,7 @@ from lengthwise.tasks.expression import Expression
 
 BATCH, PLAIN_COUNT, TURNS = (64, 20, 2) if QUICK else (65_536, 2_000, 15)
 LOW, HIGH = 8, 30
-TOKENS = re.compile(r"(?<![\d)])-?\d+|\d+|[-+*()]")
+TOKEN_PATTERN = re.compile(r"(?<![\d)])-?\d+|\d+|[-+*()]")
 
 
 def draw_equation(draw: Callable[[], float]) -> str:
@@ -39,7 +39,7 @@ def draw_number(draw: Callable[[], float]) -> str:
 def evaluate(row: str) -> int:
     """Return an expression's value. This is faster than Python's ``eval``, which compiles first."""
     total, term, stack = 0, 1, []
-    for token in TOKENS.findall(row):
+    for token in TOKEN_PATTERN.findall(row):
         if token == "(":
             stack.append((total, term))
             total, term = 0, 1

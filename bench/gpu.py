@@ -382,15 +382,15 @@ def format_value(value: bool | float) -> str:
     return f"{value:.4g}" if not isinstance(value, bool) else "yes" if value else "no"
 
 
-def try_measurement(what: str, name: str, measure: Callable[[], Measurement]) -> Measurement:
+def try_measurement(part: str, name: str, measure: Callable[[], Measurement]) -> Measurement:
     """Return the result of ``measure``; if it raises an error, print the error and return None."""
     start = time.perf_counter()
     try:
         found = measure()
     except Exception as error:
         found = None
-        print(f"{what} {name}: {type(error).__name__}: {error}", file=sys.stderr)
-    print(f"{what} {name}: {found} in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
+        print(f"{part} {name}: {type(error).__name__}: {error}", file=sys.stderr)
+    print(f"{part} {name}: {found} in {time.perf_counter() - start:.0f} s", file=sys.stderr, flush=True)
     return found
 
 

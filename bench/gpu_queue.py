@@ -37,25 +37,25 @@ MAX_CHECK_SECONDS = 120
 
 
 @dataclass(frozen=True)
-class Entry:
+class QueuedRun:
     """A training run in the queue."""
 
     recipe: Recipe
     matmul: Matmul
 
 
-def list_entries(*, quick: bool) -> Iterator[Entry]:
+def list_entries(*, quick: bool) -> Iterator[QueuedRun]:
     """Yield the training runs, the most important first."""
     if quick:
         for seed in (0, 1):
             changes = [f"seed={seed}", "steps=20", "batch=4", "watch.every=0", "keep=last", "model.width=8"]
-            yield Entry(catalog.find_recipe("looped-parity", changes), "fp32")
+            yield QueuedRun(catalog.recipe("looped-parity", changes), "fp32")
         return
-    parity = catalog.find_recipe("paper-fop-loop-adaptive-parity")
-    yield from (Entry(replace(parity, seed=seed, data_seed=seed), "bf16") for seed in range(4))
-    yield from (Entry(catalog.find_recipe(f"paper-{name}-small"), "tf32") for name in ("retran", "gpt", "lstm"))
-    yield from (Entry(catalog.find_recipe(f"paper-fop-loop-adaptive-{task}"), "bf16") for task in TASKS)
-    yield from (Entry(catalog.find_recipe(name), "bf16") for name in ("paper-abacus-8x2", "blog-abacus-addition"))
+    parity = catalog.recipe("paper-fop-loop-adaptive-parity")
+    yield from (QueuedRun(replace(parity, seed=seed, data_seed=seed), "bf16") for seed in range(4))
+    yield from (QueuedRun(catalog.recipe(f"paper-{name}-small"), "tf32") for name in ("retran", "gpt", "lstm"))
+    yield from (QueuedRun(catalog.recipe(f"paper-fop-loop-adaptive-{task}"), "bf16") for task in TASKS)
+    yield from (QueuedRun(catalog.recipe(name), "bf16") for name in ("paper-abacus-8x2", "blog-abacus-addition"))
 
 
 def convert_moments(run: Run, dtype: torch.dtype) -> None:
@@ -81,7 +81,7 @@ def stop_after(seconds: float) -> threading.Timer:
     return timer
 
 
-def continue_training(entry: Entry, folder: Path, device: str, seconds: float) -> dict:
+def continue_training(entry: QueuedRun, folder: Path, device: str, seconds: float) -> dict:
     """Train until the time is over or the run is done; return its step and seconds, and its checkpoint's size."""
     run = Run(folder, entry.recipe)
     convert_moments(run, torch.float32)

@@ -52,8 +52,8 @@ class SimulatedExecutor(Executor):
 
     spent = worked = 0.0  # wall and processor seconds spent on writing runs' folders, which is not the watcher's work
 
-    def __init__(self, engine):
-        self.engine, self.free = engine, [0.0] * engine.slots
+    def __init__(self, launcher):
+        self.launcher, self.free = launcher, [0.0] * launcher.slots
 
     def count_free_slots(self, running):
         return 1000
@@ -62,7 +62,7 @@ class SimulatedExecutor(Executor):
         return [SimulatedTraining(Path(words[1]), self.book_slot()) for words in commands]
 
     def book_slot(self):
-        end = max(time.monotonic(), heapq.heappop(self.free)) + self.engine.seconds
+        end = max(time.monotonic(), heapq.heappop(self.free)) + self.launcher.seconds
         heapq.heappush(self.free, end)
         return end
 

@@ -46,7 +46,7 @@ def compute_cached_logits(model: Model, inputs: Inputs) -> Tensor:
     """Return the logits of a transformer with a key–value cache, token by token."""
     decoder = CachedTransformer(model, inputs)
     columns = range(inputs.tokens.shape[1])
-    return torch.cat([decoder.next_logits(inputs.columns(column, column + 1), 1) for column in columns], 1)
+    return torch.cat([decoder.compute_next_logits(inputs.columns(column, column + 1), 1) for column in columns], 1)
 
 
 def compute_library_logits(model: nn.Module, inputs: Inputs) -> Tensor:

@@ -46,7 +46,7 @@ CLAIMS = {
     "looped-addition": 2.5,
     "fop-loop-adaptive-parity": 2.5,
 }
-UNWINDOWED = ("paper-fop-loop-adaptive-parity", "fop-loop-adaptive-parity")
+WITHOUT_WINDOWS = ("paper-fop-loop-adaptive-parity", "fop-loop-adaptive-parity")
 
 
 def compute_loss(model: Model, batch: Batch, loops: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ def measure(name: str) -> dict[str, object]:
         "bound": round(statistics.median(bounds[1:]), 2),
         "of_the_product_rate": round(statistics.median(shares[1:]), 2),
         "difference": measure_difference(name),
-        **({} if name not in UNWINDOWED else {"libraries": measure_libraries(name)}),
+        **({} if name not in WITHOUT_WINDOWS else {"libraries": measure_libraries(name)}),
     }
 
 

@@ -359,7 +359,7 @@ def decode(model: Model, recipe: Recipe, batch: Batch, stopping: Stopping) -> Pr
         start, stop = 0, int(first.min()) + 1
         while start < width:
             piece, slot = replace(part.inputs, tokens=tokens).columns(start, stop), slots[:, start:stop]
-            best = decoder.next_logits(piece, int(loops))[slot].log_softmax(-1).max(-1)
+            best = decoder.compute_next_logits(piece, int(loops))[slot].log_softmax(-1).max(-1)
             ids[:, start:stop][slot], logs[:, start:stop][slot] = best.indices, best.values.float()
             if stop < width:
                 # Rows whose prompt continues keep their own token; the others get the symbol just predicted.

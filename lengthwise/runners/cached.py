@@ -30,7 +30,7 @@ class IncrementalDecoder(ABC):
         self.model = model
 
     @abstractmethod
-    def next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
+    def compute_next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         """Return the logits of the next positions after ``loops`` loops; ``inputs`` holds only these positions."""
 
 
@@ -44,18 +44,18 @@ class Cache:
 
     def extend(self, key: Float[Tensor, "b h t e"], value: Float[Tensor, "b h t e"]) -> tuple[Tensor, Tensor]:
         """Append new keys and values to this call's entry; return all its keys and values."""
-        if (earlier := self.current_entry()) is not None:
+        if (earlier := self.get_current_entry()) is not None:
             key, value = torch.cat([earlier[0], key], 2), torch.cat([earlier[1], value], 2)
         self._store((key, value))
         return key, value
 
     def step(self, mixer: Mixer, x: Float[Tensor, "b t d"]) -> Float[Tensor, "b t d"]:
         """Run a mixer's ``step`` on the new positions, and store its new state; return its outputs."""
-        mixed, state = mixer.step(x, self.current_entry())
+        mixed, state = mixer.step(x, self.get_current_entry())
         self._store(state)
         return mixed
 
-    def current_entry(self) -> Any:
+    def get_current_entry(self) -> Any:
         """Return the entry of the current call; None if it has stored no positions yet."""
         return self.entries[self.next_call] if self.next_call < len(self.entries) else None
 
@@ -74,7 +74,7 @@ class CachedTransformer(IncrementalDecoder):
         self.attention = AttentionContext.build(model.encodings, inputs, causal=True)
         self.vectors, self.cache, self.read_count = model.compute_position_vectors(inputs), Cache(), 0
 
-    def next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
+    def compute_next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         model, start = self.model, self.read_count
         self.read_count = stop = start + inputs.tokens.shape[1]
         self.cache.next_call = 0
@@ -108,7 +108,7 @@ class StepwiseDecoder(IncrementalDecoder):
         super().__init__(model)
         self.memory: dict[int, Any] = {}
 
-    def next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
+    def compute_next_logits(self, inputs: Inputs, loops: int) -> Float[Tensor, "b t v"]:
         state = self.model.start(self.model.embed(inputs))
         for loop in range(loops):
             state, self.memory[loop] = self.model.step(state, self.memory.get(loop))

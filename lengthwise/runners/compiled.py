@@ -50,16 +50,16 @@ class Compiled(support.SpecializedRunner):
         return "its initial state is random in training" if model.start_noise else None
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
-        *_, state = self._states(inputs, loops, no_grad_loops)
+        *_, state = self._unroll(inputs, loops, no_grad_loops)
         return self.model.readout(take_values(state, *positions.nonzero(as_tuple=True)))
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
-        for k, state in enumerate(self._states(inputs, loops, 0), 1):
+        for k, state in enumerate(self._unroll(inputs, loops, 0), 1):
             rows = (loops >= k).nonzero()[:, 0]
             row, position = positions[rows].nonzero(as_tuple=True)
             yield k, rows, self.model.readout(take_values(state, rows[row], position))
 
-    def _states(self, inputs: Inputs, loops: Int[Tensor, " b"], no_grad_loops: int) -> Iterator[Float[Tensor, "b t d"]]:
+    def _unroll(self, inputs: Inputs, loops: Int[Tensor, " b"], no_grad_loops: int) -> Iterator[Float[Tensor, "b t d"]]:
         """Yield the state of all rows after each loop; finished rows keep their last state."""
         model, device = self.model, get_device(self.model)
         running = to_device((loops > torch.arange(int(loops.max()))[:, None])[..., None, None], device)

@@ -94,7 +94,7 @@ class Plain(Runner):
 
     def last(self, inputs: Inputs, loops: RowLoops, positions: Mask, *, no_grad_loops: int = 0) -> Logits:
         ids, logits = [], []
-        for rows, state, left in self._halting_rows(inputs, loops, no_grad_loops=no_grad_loops):
+        for rows, state, left in self._iterate_halting_rows(inputs, loops, no_grad_loops=no_grad_loops):
             ids.append(rows[-left:])
             logits.append(self.model.read(state)[-left:])
         # Rows were collected in the order of halting; restore the batch's order.
@@ -103,11 +103,11 @@ class Plain(Runner):
 
     def carry(self, inputs: Inputs, loops: RowLoops, positions: Mask, state: State | None = None) -> LogitsAndState:
         halted = [(rows[-left:], select_rows(own, slice(-left, None)))
-                  for rows, own, left in self._halting_rows(inputs, loops, state=state)]  # fmt: skip
+                  for rows, own, left in self._iterate_halting_rows(inputs, loops, state=state)]  # fmt: skip
         state = join_rows(halted)
         return take_values(self.model.read(state), *positions.nonzero(as_tuple=True)), state
 
-    def _halting_rows(
+    def _iterate_halting_rows(
         self, inputs: Inputs, loops: RowLoops, **options: Any
     ) -> Iterator[tuple[Int[Tensor, " r"], State, int]]:
         """After each loop in which rows halt, yield the rows that ran (halting rows last), their state, and the number
@@ -159,7 +159,7 @@ def measure_movement(state: State, past_states: Sequence[State], mask: Bool[Tens
     """
     zero, moved = torch.zeros(mask.shape, device=mask.device), []
     for before in past_states:
-        tensors = zip(_floating_point_tensors(state), _floating_point_tensors(before), strict=True)
+        tensors = zip(_list_float_tensors(state), _list_float_tensors(before), strict=True)
         pairs = [(new, old) for new, old in tensors if len(new) == len(mask)]
         change = sum((_sum_squares(new - old, mask) for new, old in pairs), zero)
         size = sum((_sum_squares(new, mask) for new, _ in pairs), zero)
@@ -171,14 +171,14 @@ def measure_movement(state: State, past_states: Sequence[State], mask: Bool[Tens
 def flatten_state(state: State, width: int) -> Float[Tensor, "r t d"]:
     """Return, for each of ``width`` positions, one vector of all its numbers in the state. Raises UsageError if no
     tensor of the state has an axis of positions."""
-    parts = [part.flatten(2) for part in _floating_point_tensors(state) if part.dim() > 2 and part.shape[1] == width]
+    parts = [part.flatten(2) for part in _list_float_tensors(state) if part.dim() > 2 and part.shape[1] == width]
     if not parts:
         needed = "measuring a state's movement needs a state tensor with an axis of positions"
         raise UsageError(f"{needed}, and this model's state has none")
     return torch.cat(parts, -1)
 
 
-def _floating_point_tensors(state: State) -> list[Tensor]:
+def _list_float_tensors(state: State) -> list[Tensor]:
     """Return the floating-point tensors of nested tuples."""
     return [leaf for leaf in tree_leaves(state) if isinstance(leaf, Tensor) and leaf.is_floating_point()]
 

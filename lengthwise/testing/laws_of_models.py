@@ -168,7 +168,7 @@ def decoding_in_pieces_gives_the_same_logits(spec: ModelSpec) -> None:
         whole, start = compute_logits(Plain(model), inputs, [loops] * 2), 0
         for stop in (4, 5, 6, 9):
             with torch.no_grad():
-                piece = decoder.next_logits(inputs.columns(start, stop), loops)
+                piece = decoder.compute_next_logits(inputs.columns(start, stop), loops)
             if logits_differ(whole[:, start:stop], piece):
                 raise Broken(f"positions {start} to {stop - 1} get different logits when decoded separately")
             start = stop

@@ -21,7 +21,7 @@ import lengthwise as lw
 CLUSTER_REQUESTED = bool(os.environ.get("LENGTHWISE_CLUSTER"))
 needs_cluster = pytest.mark.skipif(not CLUSTER_REQUESTED, reason="sets up a cluster: make cluster-test")
 
-SETTINGS = """
+SLURM_SETTINGS = """
 ClusterName=lengthwise
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort=26817
@@ -53,7 +53,7 @@ PartitionName=main Nodes=n1,n2 Default=YES MaxTime=60 State=UP
 """
 RECIPE = ["steps=400", "lengths=Uniform(top=4)", "model.width=8", "batch=8", "watch.every=0", "keep=last"]
 TRAIN = ["--lengths", "4", "--samples", "5", "--save-every", "0.3", "--quiet"]
-SLURM = "Slurm(partition=main,minutes=30)"
+SLURM_LAUNCHER = "Slurm(partition=main,minutes=30)"
 
 
 def wait_until(condition, seconds=120):
@@ -78,7 +78,7 @@ def cluster(tmp_path_factory):
     (folder / "state").mkdir()
     (folder / "munge.key").write_bytes(os.urandom(1024))
     (folder / "munge.key").chmod(0o600)
-    (folder / "slurm.conf").write_text(SETTINGS.format(folder=folder, host=socket.gethostname().split(".")[0]))
+    (folder / "slurm.conf").write_text(SLURM_SETTINGS.format(folder=folder, host=socket.gethostname().split(".")[0]))
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     munge = {"socket": "socket", "key-file": "key", "pid-file": "pid", "log-file": "log", "seed-file": "seed"}
     read_output("munged", "--force", *(f"--{name}={folder}/munge.{end}" for name, end in munge.items()))
@@ -101,7 +101,7 @@ def kill(pid_file, signal_number):
             os.kill(int(pid_file.read_text()), signal_number)
 
 
-def start_watching(*words, launcher=SLURM):
+def start_watching(*words, launcher=SLURM_LAUNCHER):
     command = [sys.executable, "-m", "lengthwise", "train", "looped-parity", *RECIPE, *TRAIN, "--on", launcher, *words]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 

@@ -77,14 +77,14 @@ class FakeRay:
     """A stand-in for Ray that runs a task when its result is requested; a command named ``never`` does not end."""
 
     def __init__(self):
-        self.cancelled, self.tasks, self.given = [], {}, {}
+        self.cancelled, self.tasks, self.options = [], {}, {}
 
-    def init(self, *address, **how):
+    def init(self, *address, **options):
         if address[0]:
             raise ConnectionError("nobody is there\nat all")
 
-    def remote(self, **how):
-        self.given = how
+    def remote(self, **options):
+        self.options = options
         return lambda function: Namespace(remote=lambda *words: self.add_task(function, words))
 
     def add_task(self, function, words):
@@ -115,7 +115,7 @@ def test_tasks_of_ray_end_one_by_one_and_the_rest_are_cancelled(monkeypatch, tmp
     monkeypatch.setattr(ray_cluster, "LENGTHWISE_COMMAND", (sys.executable, "-c"))
     executor = ray_cluster.Ray(gpus=0.25, retries=2).build_executor(1)
     retried = {"max_retries": 2, "retry_exceptions": [ray_cluster.TrainingKilled]}
-    assert ray.given == {"num_cpus": 1, "num_gpus": 0.25} | retried
+    assert ray.options == {"num_cpus": 1, "num_gpus": 0.25} | retried
     ends = ["pass", "import sys; sys.exit('lengthwise: it is hot')", "import os; os.kill(os.getpid(), 9)", "never"]
     jobs = executor.submit([[end] for end in ends])
     assert [job.is_done() for job in jobs] == [True, True, True, False]
@@ -191,8 +191,8 @@ def test_a_forecast_names_the_fastest_launcher(monkeypatch, tmp_path):
 
 
 class FakeLauncher(launchers.Executor):
-    """A launcher and its executor. ``ends`` holds, for each command, the number of polls until its job ends, and
-    optionally a reason for failure."""
+    """A launcher and its executor; ``ends`` holds each job's number of polls until it ends, and why it fails, if it
+    does."""
 
     def __init__(self, *ends):
         self.ends, self.submitted, self.stopped, self.most = iter(ends), [], None, 0

@@ -37,7 +37,7 @@ class ScalableAttention(SoftmaxAttention):
     def attend(self, qkv: Projected, context: AttentionContext, cache: Any = None) -> Float[Tensor, "b t h e"]:
         query, key, value = qkv.unbind(2)
         if context.causal:
-            before = 0 if cache is None or cache.current_entry() is None else cache.current_entry()[0].shape[2]
+            before = 0 if cache is None or cache.get_current_entry() is None else cache.get_current_entry()[0].shape[2]
             count = torch.arange(before + 1, before + query.shape[1] + 1, device=query.device)[None]
         else:
             count = context.padding_mask.sum(1, keepdim=True)
@@ -71,7 +71,7 @@ class ForgettingMixer(SoftmaxAttention):
     def forward(self, x: Hidden, context: AttentionContext, cache: Any = None) -> Hidden:
         query, key, value = self.add_positions(self.project_heads(x), context)
         total = F.logsigmoid(self.forget(x) + self.forget_bias).transpose(1, 2).cumsum(-1)
-        if cache is not None and (last := cache.current_entry()) is not None:
+        if cache is not None and (last := cache.get_current_entry()) is not None:
             total = total - last[0][:, :, -1:, -1]  # −F of the last cached key
         width, one = query.shape[-1], torch.ones_like(total)[..., None]
         query = torch.cat([query, total[..., None] * width**0.5, one * width**0.5], -1)

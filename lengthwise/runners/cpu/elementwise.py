@@ -49,7 +49,7 @@ def gelu_forward(x: Float[Tensor, "*b d"]) -> tuple[Float[Tensor, "*b d"], Float
     """Return GELU(x), and σ(1.6 x + 0.07 x³) for the backward pass: None if torch computed GELU(x)."""
     if not _is_faster(x):
         return F.gelu(x, approximate="tanh"), None
-    gate = torch.addcmul(_linear_coefficient(x.dtype), x, x, value=CUBIC_COEFFICIENT).mul_(x).sigmoid_()
+    gate = torch.addcmul(_get_linear_coefficient(x.dtype), x, x, value=CUBIC_COEFFICIENT).mul_(x).sigmoid_()
     return x * gate, gate
 
 
@@ -60,7 +60,7 @@ def gelu_backward(
     if gate is None:
         return torch.ops.aten.gelu_backward(gradient, x, approximate="tanh")
     # x · d(1.6 x + 0.07 x³)/dx
-    slope = torch.addcmul(_linear_coefficient(x.dtype), x, x, value=3 * CUBIC_COEFFICIENT).mul_(x)
+    slope = torch.addcmul(_get_linear_coefficient(x.dtype), x, x, value=3 * CUBIC_COEFFICIENT).mul_(x)
     torch.ops.aten.sigmoid_backward.grad_input(slope, gate, grad_input=slope)
     return slope.add_(gate).mul_(gradient)
 
@@ -71,7 +71,7 @@ def _is_faster(x: Float[Tensor, "*b d"]) -> bool:
 
 
 @lru_cache
-def _linear_coefficient(dtype: torch.dtype) -> Float[Tensor, ""]:
+def _get_linear_coefficient(dtype: torch.dtype) -> Float[Tensor, ""]:
     return torch.tensor(LINEAR_COEFFICIENT, dtype=dtype)
 
 

@@ -42,9 +42,9 @@ class AttentionView(NamedTuple):
     """Attention among the distinct positions of one group of rows, computed in padded rows."""
 
     distinct_index: Int[Tensor, " p"]  # for each padded position, the distinct position it holds; 0 for padding
-    first_padded: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
+    first_padded_index: Int[Tensor, " n"]  # for each distinct position, the first padded position that holds it
     repetitions: tuple[Int[Tensor, " m"], Int[Tensor, " m"]] | None  # further padded positions, and what they hold
-    real_mask: Float[Tensor, "rows width"]  # 1 at the padded positions ``first_padded``, else 0
+    real_mask: Float[Tensor, "rows width"]  # 1 at the padded positions ``first_padded_index``, else 0
     bias: Float[Tensor, "#r #k #k"]  # attention bias: all rows of the first head, then of the next
 
 
@@ -300,7 +300,7 @@ def _attend(
     """Compute attention; return its output and the tensors for its backward pass. In shapes, r counts the heads of all
     rows, e the coordinates of a head."""
     parts, saved = [], []
-    for part, view in zip(qkv.split([len(view.first_padded) for view in views], 1), views, strict=True):
+    for part, view in zip(qkv.split([len(view.first_padded_index) for view in views], 1), views, strict=True):
         rows, width = view.real_mask.shape
         query, key, value = part.index_select(1, view.distinct_index).view(3, -1, heads * rows, width).transpose(1, 2)
         weights, inverse_sums = small_heads.compute_attention_weights(query, key, view.bias)
@@ -308,7 +308,7 @@ def _attend(
         output = torch.bmm(value, weights.mT).transpose(0, 1)
         # Writing to ``out`` keeps the order "e r t" in memory too.
         output = torch.mul(output, inverse_sums[:, 0], out=torch.empty(output.shape, dtype=output.dtype))
-        parts.append(output.view(-1, rows * width).index_select(1, view.first_padded))
+        parts.append(output.view(-1, rows * width).index_select(1, view.first_padded_index))
         saved += [query, key, value, weights, inverse_sums, output]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1), saved
 
@@ -318,7 +318,7 @@ def _attend_backward(
 ) -> Float[Tensor, "c n"]:
     """Return the gradient of the projected queries, keys and values."""
     parts, tensors = [], iter(saved)
-    for part, view in zip(gradient.split([len(view.first_padded) for view in views], 1), views, strict=True):
+    for part, view in zip(gradient.split([len(view.first_padded_index) for view in views], 1), views, strict=True):
         query, key, value, weights, inverse_sums, output = islice(tensors, 6)
         grad_output = part.index_select(1, view.distinct_index).view(output.shape).mul_(inverse_sums[:, 0])
         mean = (grad_output * output).sum(0)[:, :, None]
@@ -327,7 +327,7 @@ def _attend_backward(
             grad_output, query, key, value, weights, weights, None, mean
         )
         grad_parts = grad_parts.transpose(1, 2).reshape(3 * len(gradient), -1)
-        grad_part = grad_parts.index_select(1, view.first_padded)
+        grad_part = grad_parts.index_select(1, view.first_padded_index)
         if view.repetitions is not None:
             padded_index, state_numbers = view.repetitions
             grad_part.index_add_(1, state_numbers, grad_parts.index_select(1, padded_index))

@@ -68,14 +68,14 @@ class Ragged:
         ends = list(accumulate(padding_mask.sum(1).tolist()))
         return Ragged(ends, padding_mask.shape[1], padding_mask.flatten().nonzero()[:, 0])
 
-    def packed_positions(self, rows: slice) -> slice:
+    def find_packed_positions(self, rows: slice) -> slice:
         """Return the packed positions of contiguous rows."""
         start, stop, _ = rows.indices(len(self.ends))
         return slice(self.ends[start - 1] if start else 0, self.ends[stop - 1])
 
     def take(self, rows: slice) -> Ragged:
         """Select contiguous rows."""
-        start, positions = rows.start or 0, self.packed_positions(rows)
+        start, positions = rows.start or 0, self.find_packed_positions(rows)
         index = self.padded_index[positions]
         ends = [end - positions.start for end in self.ends[rows]]
         return Ragged(ends, self.width, index - start * self.width if start else index)
@@ -110,7 +110,7 @@ class PackedTensor:
     ragged: Ragged
 
     def take(self, rows: slice) -> Self:
-        return type(self)(self.value[self.ragged.packed_positions(rows)], self.ragged.take(rows))
+        return type(self)(self.value[self.ragged.find_packed_positions(rows)], self.ragged.take(rows))
 
     def select(self, positions: Int[Tensor, " m"]) -> Self:
         """Select positions by index, in increasing order."""
@@ -125,7 +125,7 @@ class Packing(NamedTuple):
     """The order of rows by length, longest first, and the number of rows at each position."""
 
     rows: Int[Tensor, " b"]  # row indices, longest row first
-    counts: list[int]  # number of rows that reach each position
+    row_counts: list[int]  # number of rows that reach each position
     is_reordered: bool  # False if the batch is already in this order
 
     @staticmethod
@@ -141,15 +141,15 @@ class Packing(NamedTuple):
 
     def pack(self, x: Float[Tensor, "b t d"]) -> Float[Tensor, "n d"]:
         """Return all real tokens, position by position."""
-        by_position = self.sort_rows(x)[:, : len(self.counts)].transpose(0, 1)
-        return torch.cat([part[:count] for part, count in zip(by_position, self.counts, strict=True)])
+        by_position = self.sort_rows(x)[:, : len(self.row_counts)].transpose(0, 1)
+        return torch.cat([part[:count] for part, count in zip(by_position, self.row_counts, strict=True)])
 
     def unpack(self, x: Float[Tensor, "n d"], width: int) -> Float[Tensor, "b t d"]:
         """Invert ``pack``; padding is 0."""
         device = x.device
-        position = torch.arange(len(self.counts), device=device)
-        row = torch.cat([self.rows[:count] for count in self.counts])
-        position = position.repeat_interleave(torch.tensor(self.counts, device=device))
+        position = torch.arange(len(self.row_counts), device=device)
+        row = torch.cat([self.rows[:count] for count in self.row_counts])
+        position = position.repeat_interleave(torch.tensor(self.row_counts, device=device))
         spread = x.new_zeros(len(self.rows), width, x.shape[-1])
         return spread.index_put((row, position), x)
 
@@ -158,5 +158,5 @@ class Packing(NamedTuple):
         row, position = positions.nonzero().unbind(1)
         rank = self.rows.argsort()  # index of each row in the order by length
         # Within a position, rows are in the order by length, so a token's offset there is its row's rank.
-        start = torch.tensor([0, *accumulate(self.counts)], device=positions.device)
+        start = torch.tensor([0, *accumulate(self.row_counts)], device=positions.device)
         return start[position] + rank[row]

@@ -107,7 +107,7 @@ class SparseKeys:
 
     def take(self, rows: slice) -> SparseKeys:
         """Select the first rows."""
-        positions = self.ragged.packed_positions(rows)
+        positions = self.ragged.find_packed_positions(rows)
         parts = (self.keys, self.bias, self.queries, self.flat_queries, self.key_entries, self.real_mask)
         return SparseKeys(self.ragged.take(rows), *(part[positions] for part in parts))
 

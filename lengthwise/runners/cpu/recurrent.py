@@ -113,7 +113,7 @@ class PackedLSTM(RecurrentRunner):
         for number, cell in enumerate(self.model.cells):
             if number and drop.training:
                 packed = dropout(packed, drop.p)
-            packed = run_cell(cell, packed, packing.counts)
+            packed = run_cell(cell, packed, packing.row_counts)
         return packed.T
 
 
@@ -138,7 +138,7 @@ class Wave(RecurrentRunner):
         return "its layers differ in more than their weights" if len(kinds) > 1 else None
 
     def run_packed(self, x: Float[Tensor, "r t d"], packing: Packing) -> Float[Tensor, "n d"]:
-        x, counts, layers = packing.sort_rows(x).transpose(0, 1), packing.counts, [*self.model.layers]
+        x, counts, layers = packing.sort_rows(x).transpose(0, 1), packing.row_counts, [*self.model.layers]
         (_, rows, width), positions, depth, heads = x.shape, len(counts), len(layers), layers[0].heads
         probability = layers[0].dropout if layers[0].training else 0.0
         weights = stack_linear_layers(layers, heads) | stack_norms(layers)
@@ -319,7 +319,7 @@ def apply_rotation(
     return torch.addcmul(straight * cos_sin[0], rotated, cos_sin[1])
 
 
-def _with_rotated_copy(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
+def _add_rotated_copy(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tensor]]:
     """Return weight and bias of a linear layer, and of a layer with the same output rotated by 90°. Coordinates i and i
     + half of a head form a pair."""
 
@@ -333,8 +333,8 @@ def _with_rotated_copy(linear: nn.Linear, heads: int) -> list[tuple[Tensor, Tens
 def stack_linear_layers(layers: list[Layer], heads: int) -> dict[str, tuple[Tensor, Tensor]]:
     """Return weights "l i o" and biases "l 1 o" of all linear layers; layers with the same input are concatenated."""
     maps = {
-        "query": [_with_rotated_copy(layer.query, heads) for layer in layers],
-        "key_value": [[*_with_rotated_copy(layer.key, heads), get_weight_and_bias(layer.value)] for layer in layers],
+        "query": [_add_rotated_copy(layer.query, heads) for layer in layers],
+        "key_value": [[*_add_rotated_copy(layer.key, heads), get_weight_and_bias(layer.value)] for layer in layers],
         "mix": [[get_weight_and_bias(layer.mix)] for layer in layers],
         "out_short": [[get_weight_and_bias(layer.cell.out), get_weight_and_bias(layer.cell.short)] for layer in layers],
     }

@@ -29,8 +29,8 @@ GLOBAL_HOOKS = tuple(f"_global{name}" for name in HOOKS)
 DTYPES = (torch.float32, torch.float64)
 COMMON_TYPES = (nn.Embedding, nn.LayerNorm, nn.Linear, nn.Identity, nn.Dropout, nn.ModuleList, nn.Sequential)
 
-Slots = Mapping[str, tuple[type, ...] | list[type]]  # module types allowed for a part; in a list: for its entries
-PartTypes = dict[type, Slots]
+SlotTypes = Mapping[str, tuple[type, ...] | list[type]]  # module types allowed for a part; in a list: for its entries
+PartTypes = dict[type, SlotTypes]
 
 
 class SpecializedRunner(Runner):
