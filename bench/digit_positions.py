@@ -9,7 +9,7 @@ import torch
 from common import QUICK, measure_seconds, print_result, summarize_ratios
 
 from lengthwise.base.rng import stream
-from lengthwise.experiment.layout import digit_positions
+from lengthwise.experiment.layout import compute_digit_positions
 
 ROWS, WIDTH, SIGN = 64, 128, 10
 REPEATS, TIMES = (2, 1) if QUICK else (15, 20)
@@ -35,10 +35,10 @@ def main() -> None:
     torch.set_num_threads(1)
     tokens = torch.randint(12, (ROWS, WIDTH), generator=stream(0, "bench"))
     rows = tokens.tolist()
-    assert torch.equal(torch.tensor(compute_positions_by_loop(rows)), digit_positions(tokens >= SIGN).long())
+    assert torch.equal(torch.tensor(compute_positions_by_loop(rows)), compute_digit_positions(tokens >= SIGN).long())
     whole, alone = [], []
     for _ in range(REPEATS):  # alternately
-        fast = measure_min_seconds(lambda: digit_positions(tokens >= SIGN))
+        fast = measure_min_seconds(lambda: compute_digit_positions(tokens >= SIGN))
         whole.append(measure_min_seconds(lambda: torch.tensor(compute_positions_by_loop(rows))) / fast)
         alone.append(measure_min_seconds(lambda: compute_positions_by_loop(rows)) / fast)
     found = summarize_ratios(whole, 1)

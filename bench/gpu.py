@@ -153,7 +153,7 @@ def compare_exact_match(name: str, device: torch.device, count: int) -> float:
 
 
 def train_parity(device: torch.device, matmul: str, *, quick: bool) -> float:
-    recipe = simplify(catalog.recipe("looped-parity", PARITY_CHANGES))
+    recipe = simplify(catalog.find_recipe("looped-parity", PARITY_CHANGES))
     if quick:
         recipe = replace(recipe, steps=2, batch=2)
     with TemporaryDirectory() as folder:
@@ -218,7 +218,7 @@ def compute_overall_difference(expected: list[torch.Tensor], actual: list[torch.
 def measure_evaluation(name: str, device: torch.device, *, quick: bool) -> dict[str, float | None]:
     """Return milliseconds of a pass without gradients at the top length, recorded and plain, and their difference."""
     recipe = load_published_recipe(name, quick=quick)
-    problems = data.evaluation_problems(recipe, recipe.lengths.top, 4 if quick else 1000, seed=0)
+    problems = data.draw_recipe_problems(recipe, recipe.lengths.top, 4 if quick else 1000, seed=0)
     batch, model, found, logits = recipe.layout.write(problems, recipe.task), recipe.build().to(device).eval(), {}, {}
     loops = recipe.loops.planned(batch.rounds)
     for kind in (Plain, LoopGraphs):
@@ -236,7 +236,7 @@ def measure_captured(name: str, device: torch.device, *, quick: bool) -> dict[st
     """Return milliseconds of a recorded step of a published recipe, and seconds to record it. A finite training set is
     replaced by a smaller one, which is drawn faster."""
     recipe = load_published_recipe(name, quick=quick, **({"batch": BATCH_ROWS[name]} if name in BATCH_ROWS else {}))
-    if isinstance(catalog.recipe(name).source, Finite):
+    if isinstance(catalog.find_recipe(name).source, Finite):
         recipe = replace(recipe, source=Finite(64 if quick else 20_000))
     step, times, found = (2 if quick else recipe.steps // 2), (1 if quick else 50), {}
     kinds = ("fp32", "bf16") if isinstance(recipe.model, Transformer) and not has_dropout(recipe.build()) else ("tf32",)
@@ -396,7 +396,7 @@ def try_measurement(part: str, name: str, measure: Callable[[], Measurement]) ->
 
 def measure_parts(device: torch.device, parts: Sequence[str], only: Sequence[str], *, quick: bool) -> dict:
     start, count = time.perf_counter(), 10 if quick else 1000
-    names = ["looped-parity"] if quick else shipped_names()
+    names = ["looped-parity"] if quick else list_shipped_weights()
     small = load_published_recipe("looped-parity", quick=True).change(["lengths.top=4"])
     recipes = [small] if quick else load_shipped_recipes()
     known, few = {recipe.name: recipe for recipe in recipes}, PUBLISHED_RECIPES[: 1 if quick else 2]

@@ -49,13 +49,13 @@ def list_entries(*, quick: bool) -> Iterator[QueuedRun]:
     if quick:
         for seed in (0, 1):
             changes = [f"seed={seed}", "steps=20", "batch=4", "watch.every=0", "keep=last", "model.width=8"]
-            yield QueuedRun(catalog.recipe("looped-parity", changes), "fp32")
+            yield QueuedRun(catalog.find_recipe("looped-parity", changes), "fp32")
         return
-    parity = catalog.recipe("paper-fop-loop-adaptive-parity")
+    parity = catalog.find_recipe("paper-fop-loop-adaptive-parity")
     yield from (QueuedRun(replace(parity, seed=seed, data_seed=seed), "bf16") for seed in range(4))
-    yield from (QueuedRun(catalog.recipe(f"paper-{name}-small"), "tf32") for name in ("retran", "gpt", "lstm"))
-    yield from (QueuedRun(catalog.recipe(f"paper-fop-loop-adaptive-{task}"), "bf16") for task in TASKS)
-    yield from (QueuedRun(catalog.recipe(name), "bf16") for name in ("paper-abacus-8x2", "blog-abacus-addition"))
+    yield from (QueuedRun(catalog.find_recipe(f"paper-{name}-small"), "tf32") for name in ("retran", "gpt", "lstm"))
+    yield from (QueuedRun(catalog.find_recipe(f"paper-fop-loop-adaptive-{task}"), "bf16") for task in TASKS)
+    yield from (QueuedRun(catalog.find_recipe(name), "bf16") for name in ("paper-abacus-8x2", "blog-abacus-addition"))
 
 
 def convert_moments(run: Run, dtype: torch.dtype) -> None:

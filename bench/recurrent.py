@@ -80,7 +80,7 @@ def compute_gradients(loss: Loss, model: Model, batch: Batch) -> list[Tensor]:
 
 
 def measure(name: str) -> dict[str, object]:
-    recipe = replace(catalog.recipe(f"paper-{name}-small"), source=Fresh(), **({"batch": 4} if QUICK else {}))
+    recipe = replace(catalog.find_recipe(f"paper-{name}-small"), source=Fresh(), **({"batch": 4} if QUICK else {}))
     losses: list[Loss] = [partial(compute_plain_loss, PLAIN_LOGITS[name]), partial(compute_package_loss, recipe)]
     batch, _ = data.draw_batch(recipe, 0)
     both = [compute_gradients(loss, recipe.build().eval().double(), batch) for loss in losses]

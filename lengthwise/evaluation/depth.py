@@ -20,7 +20,7 @@ from lengthwise.evaluation.scores import trace_answers
 from lengthwise.evaluation.solver import parse_prompt
 from lengthwise.experiment.data import draw_recipe_problems
 from lengthwise.experiment.recipe import Recipe
-from lengthwise.experiment.stopping import MaxConfidence, Oracle, Restarts, choose_loops, loop_limits
+from lengthwise.experiment.stopping import MaxConfidence, Oracle, Restarts, choose_loops, compute_loop_limits
 from lengthwise.runners.plain import PERIOD_COUNT, Movements, Plain, flatten_state, unroll
 from lengthwise.runs.run import Run, Weights
 

@@ -62,8 +62,7 @@ class Launcher(Config):
 
     @abstractmethod
     def count_parallel_runs(self, jobs: int) -> int:
-        """Return the number of runs that the launcher's machines can train at once; 0 if they are unknown. Nothing is
-        started."""
+        """Return the number of runs that the machines can train at once, 0 if unknown. Nothing is started."""
 
 
 # This machine

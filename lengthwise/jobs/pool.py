@@ -30,8 +30,7 @@ RunGroup = Sequence[Run]  # runs that one command trains
 class JobPool:
     """A context in which a launcher runs ``lengthwise train`` for several runs, with the options that ``arguments``
     returns for each run. On this machine, at most ``jobs`` commands run at once. With ``stack``, one command trains all
-    runs of a recipe, which must have consecutive seeds. On exit, the remaining runs write their checkpoints and
-    stop."""
+    runs of a recipe, which must have consecutive seeds. On exit, remaining runs write checkpoints and stop."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from lengthwise.base.errors import UsageError
 from lengthwise.base.extras import import_library
 from lengthwise.base.ranges import Extra, OneLine, Range, Size
 from lengthwise.jobs.launchers import LENGTHWISE_COMMAND, Executor, Job, Launcher, extract_failure_reason, split_message
-from lengthwise.runs.folder import runs_folder
+from lengthwise.runs.folder import get_runs_folder
 
 POLL_SECONDS = 5.0  # seconds between polls of the queue
 MAX_RESUBMITS = 3  # maximum number of times that a lost job, e.g. one out of memory, is submitted again
@@ -128,8 +128,8 @@ class TrainingJob:
         return extract_failure_reason(errors, self.process.returncode)
 
     def checkpoint(self) -> Any:
-        """Return the job that resumes this one. Submitit calls this method when the job's time ends, or when the job is
-        preempted."""
+        """Return the job that resumes this one. Submitit calls this method when the job's time ends or Slurm preempts
+        it."""
         if self.process:
             self.process.terminate()
             self.process.wait()

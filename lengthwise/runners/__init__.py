@@ -58,8 +58,7 @@ class Runner(ABC):
         raise UsageError(f"{type(self).__name__} keeps no state between calls: use last or each")
 
     def each(self, inputs: Inputs, loops: RowLoops, positions: Mask) -> LoopLogits:
-        """Yield, for each loop, its number k from 1, the indices (on the CPU) of the rows that ran it, and their
-        logits."""
+        """Yield, for each loop, its number k from 1, the indices (on the CPU) of rows that ran, and their logits."""
         for k, rows, logits, _ in self.steps(inputs, loops, positions):
             yield k, rows, logits
 

@@ -127,8 +127,7 @@ def _compute_layers(
     heads: int,
 ) -> tuple[Tensors, Tensors]:
     """Return states and memory after a wave of ReTran, whose first layer reads ``x``. ``context`` holds masks "l s 1 1"
-    of the slots that each layer reads and writes, and the cosines and sines "l 1 d" of the angles of keys and
-    queries."""
+    of the slots that each layer reads and writes, and cosines and sines "l 1 d" of the rotation."""
     seen, written, cos, sin = context
     below, turn = torch.cat([x[None], states[0][:-1]]), (cos, sin)
     drop_seen, drop_sums = factors

@@ -69,7 +69,7 @@ def test_invalid_sweeps_are_refused():
 
 
 def test_sizes_kept_for_testing_choose_no_recipe():
-    recipe = catalog.recipe("looped-parity")
+    recipe = catalog.find_recipe("looped-parity")
     assert largest_size_for_choosing(recipe) == 26
     check_sweep_sizes(recipe, [4, 20, 26])
     with pytest.raises(UsageError, match="size 27 is kept for testing"):

@@ -61,12 +61,12 @@ ignores_warnings = pytest.mark.filterwarnings("ignore")  # torch's compiler caus
 
 # Values and gradients
 
-TRANSFORMERS = [pair for pair in dict.fromkeys([*FORMS, *EVERY]) if isinstance(pair[0], lw.Transformer)]
-TESTED_FORMS = TRANSFORMERS if LONG else TRANSFORMERS[::10]
+TRANSFORMERS = [pair for pair in dict.fromkeys([*SHIPPED_SPECS, *MODELS]) if isinstance(pair[0], lw.Transformer)]
+TESTED_SPECS = TRANSFORMERS if LONG else TRANSFORMERS[::10]
 
 
 @pytest.mark.usefixtures("no_compilation")
-@pytest.mark.parametrize(("spec", "causal"), TESTED_FORMS, ids=list_ids(TESTED_FORMS))
+@pytest.mark.parametrize(("spec", "causal"), TESTED_SPECS, ids=list_ids(TESTED_SPECS))
 def test_values_and_gradients_equal_the_plain_runner(spec, causal):
     model, inputs = cached_model(spec, causal), build_rows(ROWS, width=12)
     found = compute_all_logits(Compiled(model), inputs, LOOPS)

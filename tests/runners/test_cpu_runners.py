@@ -60,12 +60,12 @@ def fast_paths(request):
         yield
 
 
-TESTED_FORMS = FORMS if LONG else FEW
-CASES = [(*pair, fast_paths) for pair in TESTED_FORMS for fast_paths in (True, False)]
-COVERED_FEATURES = set().union(*(list_features(*pair) for pair in TESTED_FORMS))
-OTHER_FORMS = [*EVERY] if LONG else choose_covering({pair: list_features(*pair) - COVERED_FEATURES for pair in EVERY})
-OTHER_FORMS += [(spec, number % 2 == 0) for number, spec in enumerate(SPECS)]
-CASES += [(*pair, True) for pair in dict.fromkeys(OTHER_FORMS)]
+TESTED_SPECS = SHIPPED_SPECS if LONG else FEW_SPECS
+CASES = [(*pair, fast_paths) for pair in TESTED_SPECS for fast_paths in (True, False)]
+COVERED_FEATURES = set().union(*(list_features(*pair) for pair in TESTED_SPECS))
+OTHER_SPECS = [*MODELS] if LONG else choose_covering({pair: list_features(*pair) - COVERED_FEATURES for pair in MODELS})
+OTHER_SPECS += [(spec, number % 2 == 0) for number, spec in enumerate(SPECS)]
+CASES += [(*pair, True) for pair in dict.fromkeys(OTHER_SPECS)]
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,11 @@ def test_every_runner_that_supports_a_model_equals_the_plain_one(spec, causal, f
 
 
 # Only the plain runner supports convolutions, scans, the mixers for formal languages and torch's own LSTM.
-FAST_FORMS = {
-    form: name for form, name in FORMS.items() if not re.match(r"formal-|exact-parity-|.*-prefix-sum|looped-maze", name)
-}
+PLAIN_ONLY = r"formal-|exact-parity-|.*-prefix-sum|looped-maze"
+FAST_SPECS = {spec: name for spec, name in SHIPPED_SPECS.items() if not re.match(PLAIN_ONLY, name)}
 
 
-@pytest.mark.parametrize("form", FAST_FORMS, ids=FAST_FORMS.values())
+@pytest.mark.parametrize("form", FAST_SPECS, ids=FAST_SPECS.values())
 def test_shipped_models_have_one_fast_runner(form):
     """Each shipped model has exactly one fast runner. Without it, results would be equal, only slower."""
     model = cached_model(*form)
@@ -95,7 +94,7 @@ def test_shipped_models_have_one_fast_runner(form):
     assert cpu.describe_choice(model) == type(cpu.choose_runner(model)).__name__ != "Plain"
 
 
-SMALL_FORMS = [
+SMALL_SPECS = [
     BASE,
     replace(BASE, injection="once", layers=2),
     replace(BASE, positions=(Local(1),), layers=2),
@@ -110,7 +109,7 @@ SMALL_FORMS = [
 
 @given(
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 4)), min_size=1, max_size=6),
-    st.sampled_from(SMALL_FORMS),
+    st.sampled_from(SMALL_SPECS),
     st.booleans(),
     st.integers(0, 99),
 )
@@ -238,7 +237,7 @@ def apply_changes(model):
             setattr(part, field, before)
 
 
-MODIFIED_FORMS = [
+MODIFIED_SPECS = [
     (replace(BASE, layers=2), False),
     (replace(BASE, injection="gate", final_norm="readout"), True),
     (replace(BASE, positions=(RoPE(),), activation="relu", biases=False), True),
@@ -248,7 +247,7 @@ MODIFIED_FORMS = [
 MISFIT_ERRORS = RuntimeError, TypeError, ValueError, AttributeError, IndexError, NotImplementedError
 
 
-@pytest.mark.parametrize(("spec", "causal"), MODIFIED_FORMS, ids=list_ids(MODIFIED_FORMS))
+@pytest.mark.parametrize(("spec", "causal"), MODIFIED_SPECS, ids=list_ids(MODIFIED_SPECS))
 def test_a_model_with_a_replaced_part_is_computed_with_that_part(spec, causal, monkeypatch):
     """Every part and setting is changed in turn. If the plain runner raises an error, so does the chosen runner."""
     force_fast_paths(monkeypatch)

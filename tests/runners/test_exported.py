@@ -43,7 +43,7 @@ def assert_equal_logits(weights, compute_logits, *, tolerance=None, sizes=((3, 1
     size, rows and additional loops, all different from those in the trace."""
     for size, count, additional_loops in sizes:
         more = 0 if weights.name in ONE_LOOP_NAMES else additional_loops
-        inputs, given = build_inputs(weights, weights.recipe.task.nearest_size(size), count, more)
+        inputs, given = build_inputs(weights, weights.recipe.task.round_to_valid_size(size), count, more)
         wanted = Plain(weights.model).last(inputs, given["loops"], inputs.padding_mask)
         found = compute_logits(given)[inputs.padding_mask]
         assert (wanted - found).abs().max() <= (tolerance or TOLERANCE * (1 + wanted.abs().max()))

@@ -22,7 +22,7 @@ def build_model(causal=True, **changes):
 
 
 def build_inputs(lengths, symbol_count=2):
-    inputs = forms.build_rows(lengths)
+    inputs = specs.build_rows(lengths)
     return replace(inputs, tokens=inputs.tokens % symbol_count * inputs.padding_mask)
 
 

@@ -48,8 +48,11 @@ from lengthwise.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("fast_runners")
 # A batch of several optimizer steps is not captured as one.
-RECIPE_NAMES = sorted(name for name in FORMS.values() if not catalog.recipe(name).objective.takes_several_steps)
-CASES = [*dict.fromkeys([*FORMS, *EVERY])] if LONG else [*FEW, *VARIED[:8]]
+RECIPE_NAMES = sorted(
+    name for name in SHIPPED_SPECS.values() if not catalog.find_recipe(name).objective.takes_several_steps
+)
+CASES = [*dict.fromkeys([*SHIPPED_SPECS, *MODELS])] if LONG else [*FEW_SPECS, *FEW_MODELS[:8]]
+CASE_IDS = [SHIPPED_SPECS.get(pair) or list_ids([pair])[0] for pair in CASES]
 
 
 def build_deterministic_model(spec, causal):
@@ -70,7 +73,7 @@ def run_training_step(runner, model, inputs, loops):
     return [read.detach(), *zero]
 
 
-@pytest.mark.parametrize(("spec", "causal"), CASES, ids=[FORMS.get(pair) or list_ids([pair])[0] for pair in CASES])
+@pytest.mark.parametrize(("spec", "causal"), CASES, ids=CASE_IDS)
 def test_recorded_passes_equal_the_plain_runner(spec, causal):
     """Values and gradients are equal in the first step, which records, and in a step that reuses its recordings."""
     model, inputs = build_deterministic_model(spec, causal), build_rows(LENGTHS, width=12)

@@ -150,10 +150,10 @@ def compute_movement_and_logits(runner, inputs, positions):
     return found
 
 
-MOVEMENT_FORMS = EVERY if LONG else VARIED
+MOVEMENT_CASES = MODELS if LONG else FEW_MODELS
 
 
-@pytest.mark.parametrize(("spec", "causal"), MOVEMENT_FORMS, ids=list_ids(MOVEMENT_FORMS))
+@pytest.mark.parametrize(("spec", "causal"), MOVEMENT_CASES, ids=list_ids(MOVEMENT_CASES))
 @torch.no_grad()
 def test_movement_follows_the_formula_in_every_runner(spec, causal):
     model, inputs = cached_model(spec, causal).eval(), build_rows(width=10)

@@ -186,13 +186,8 @@ def test_the_gpu_with_the_fewest_jobs_is_chosen():
             patch.setattr(torch.cuda, "device_count", lambda count=count: count)
             assert find_least_used_gpu([]) is None
         patch.setattr(torch.cuda, "device_count", lambda: 3)
-        assert [find_least_used_gpu(taken) for taken in ([], [0], [0, 1], [0, 1, 2], [2, 1, 0, 0, 1])] == [
-            0,
-            1,
-            2,
-            0,
-            2,
-        ]
+        chosen = [find_least_used_gpu(taken) for taken in ([], [0], [0, 1], [0, 1, 2], [2, 1, 0, 0, 1])]
+        assert chosen == [0, 1, 2, 0, 2]
 
 
 def test_runs_are_spread_over_gpus(monkeypatch):

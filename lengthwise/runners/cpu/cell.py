@@ -26,8 +26,8 @@ def build_gate_matrix(cell: Cell, extra_bias: Float[Tensor, " gates"] | float = 
 def step_cells(
     inputs: Float[Tensor, "*l r i"], weight: Float[Tensor, "*l gates i"], long_state: Float[Tensor, "*l h r"]
 ) -> tuple[Float[Tensor, "*l h r"], Float[Tensor, "*l h r"]]:
-    """Compute one step of a ``Cell``, or of l cells at once. Return e (output gate times new long state) and the new
-    long state, with rows as last axis.
+    """Compute one step of a ``Cell``, or of l cells at once. Return e (output gate · new long state) and the new long
+    state.
 
     ``inputs`` is (input, short state, 1), ``weight`` a gate matrix, ``long_state`` the previous long state.
     """

@@ -155,7 +155,7 @@ class Wave(RecurrentRunner):
             order = memory.store(key, value, order, number, number)
 
         def select_active(part: Float[Tensor, "all ..."]) -> Float[Tensor, "l ..."]:
-            """Select the active layers of stacked weights. If all are active, no slice is taken: its gradient costs a
+            """Select the active layers of stacked weights. A slice is avoided if possible: its gradient costs a
             copy."""
             return part if len(active) == depth else part[active.start : active.stop]
 
@@ -209,8 +209,7 @@ class KeyValueSlots:
     """
 
     def __init__(self, shape: tuple[int, int, int, int], heads: int, *, probability: float, like: Tensor) -> None:
-        """Create empty slots of ``shape`` (layers, slots, width, rows). Rows are last, which is fast for small heads
-        too."""
+        """Create empty slots of ``shape`` (layers, slots, width, rows). Rows are last, for speed with small heads."""
         self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
         self.heads, self.probability = heads, probability
         self._gradients: tuple[Tensor, Tensor] | None = None

@@ -85,8 +85,7 @@ def find_obstacle(model: nn.Module, part_types: PartTypes, devices: Sequence[str
 
 
 def _find_changes(module: nn.Module, part_types: PartTypes, devices: Sequence[str]) -> str | None:
-    """Describe how a module itself, apart from its parts, differs from the implemented ones; None if it does not
-    differ."""
+    """Describe how a module itself, apart from its parts, differs from supported ones; None if it does not differ."""
     attributes, module_type = vars(module), type(module)
     if module_type in part_types:
         methods, slots = _ORIGINAL_METHODS[module_type], part_types[module_type]
